@@ -31,7 +31,9 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 class _JournalProcess(ProcessShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         super().__init__(start, control, ProcessRow.recover(slab, start.row))
-        self._recorder = JournalRecorder(slab, Path(start.config.journal_path), lambda: self._row.beat(steady_ms()))
+        self._recorder = JournalRecorder(
+            slab, Path(start.config.journal_path), lambda: self._row.store_heartbeat(steady_ms())
+        )
         self._due_ms = 0
         self._is_failing = False
         self.serve_bytes(JOURNAL_REQUESTS, self._on_request)

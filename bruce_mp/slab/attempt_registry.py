@@ -1,20 +1,20 @@
-"""The registry of unique attempts: fenced attempts to which clients give names, and their outcomes.
+"""The registry of unique attempts, which are fenced attempts with names from their clients, and of their outcomes.
 
 A client that does not know if its attempt was delivered inquires about its name, instead of sending it twice.  All
 stream workers append to one file in the directory of the spill files, so that any worker can answer.  (The journal of
-`slab.sync` is another file; this one keeps the name `attempts.journal` of earlier releases.)
+`slab.sync` is another file; the registry's file keeps the name `attempts.journal` of earlier releases.)
 
     PREPARED ──▶ COMPLETED ──▶ SETTLED
        │            └───────▶ UNCOUNTED
        └──▶ CANCELLED
 
-A worker prepares an attempt before it stores the number of the attempt in its row, which is the commit point.  After
-the death of the worker, that number decides if a prepared attempt is completed or cancelled.  An attempt becomes
+A worker stores the state PREPARED before it stores the number of the attempt in its row, which is the commit point.
+After the death of the worker, that number decides if a prepared attempt is completed or cancelled.  An attempt becomes
 UNCOUNTED if its worker dies before all its messages have outcomes: the daemon still delivers or discards each of them.
 
 Each entry is one line of JSON in one `write()` to a file opened with O_APPEND.  A kill within a write can leave a part
-of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.  A file
-that is a day old or too large is renamed, and replaces the previous renamed file.
+of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.  A new file
+replaces one that is a day old or too large; the old one remains as the *previous* file until the next replacement.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_
 
 @unique
 class AttemptState(Enum):
-    """The state of a unique attempt; the value is the first item of its entry."""
+    """The state of a unique attempt; the value is the first item of the state's entry."""
 
     PREPARED = "prepared"
     CANCELLED = "cancelled"
@@ -63,16 +63,20 @@ class AttemptState(Enum):
 
 
 _CREATED: Final = "created"
+"""First item of the entry with the time at which the file was created."""
 _SLAB_ENDED: Final = "slab ended"
-"""First items of the entries about the file (time of its creation) and about a slab."""
+"""First item of an entry about a slab that was removed after all its messages had outcomes."""
 
 AttemptId = tuple[int, int, int]
-"""Creation time of the slab in ms, row of the worker, number of the attempt."""
+"""Creation time of the slab in ms since 1970, row of the worker, number of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class RememberedAttempt:
-    """An attempt in the registry.  `delivered` and `discards` are final in state SETTLED."""
+    """An attempt in the registry.
+
+    `delivered` and `discards` (by reason) count its `messages`; they are 0 and empty before state SETTLED.
+    """
 
     name: str
     id: AttemptId
@@ -83,7 +87,7 @@ class RememberedAttempt:
 
 
 class AttemptRegistry:
-    """The registry in `directory`, which `create_directory` creates; `slab_id` is the creation time of the slab in ms.
+    """The registry in `directory`, which `create_directory` creates if it is missing; `slab_id` is as in `AttemptId`.
 
     Its methods raise OSError for the files, and SlabError for a directory that other users can access.
     """
@@ -108,16 +112,19 @@ class AttemptRegistry:
             os.close(self._descriptor)
         self._descriptor = -1
         self._read_to = 0
-        self._unread = b""
+        """Offset up to which the file was read."""
+        self._partial_line = b""
+        """Bytes before that offset that are not parsed yet."""
         self._created_ms = 0
         self._oldest_ms = 0
+        """Creation time of the previous file, or of the file if there is no other."""
         self._names: dict[AttemptId, str] = {}
         self._attempts: dict[str, RememberedAttempt] = {}
         self._ended_slabs: set[int] = set()
 
     @property
     def exists(self) -> bool:
-        """Return True if the registry has a file, because an attempt was registered."""
+        """Return True if the registry has a file: an attempt was registered."""
         return self._path.exists()
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -131,13 +138,13 @@ class AttemptRegistry:
     def is_lost(self, attempt: RememberedAttempt) -> bool:
         """Return True if the attempt's slab is gone, and the outcome of its messages is unknown."""
         slab = attempt.id[0]
-        is_open = attempt.state is not AttemptState.SETTLED
-        return is_open and slab != self._slab_id and slab not in self._ended_slabs
+        is_unsettled = attempt.state is not AttemptState.SETTLED
+        return is_unsettled and slab != self._slab_id and slab not in self._ended_slabs
 
     def since_ms(self) -> int:
-        """Return the time since which the registry has every attempt, in ms since 1970.
+        """Return the time from which on the registry has every attempt, in ms since 1970.
 
-        That is not before the host's boot, because a power failure may have removed the last entries of a file.
+        It is not before the host's boot, because a power failure may have removed the last entries before it.
         """
         with self._locked():
             return max(self._oldest_ms, _boot_time_ms())
@@ -145,14 +152,14 @@ class AttemptRegistry:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, attempt: RememberedAttempt) -> RememberedAttempt | None:
-        """Store that a worker is about to complete an attempt; return an attempt of the name instead, if one exists.
+        """Store that a worker is about to complete an attempt; if the name has an attempt, only return that one.
 
         A cancelled attempt does not count, because none of its messages is delivered.
         """
         with self._locked():
-            earlier = self._attempts.get(attempt.name)
-            if earlier is not None and earlier.state is not AttemptState.CANCELLED:
-                return earlier
+            existing = self._attempts.get(attempt.name)
+            if existing is not None and existing.state is not AttemptState.CANCELLED:
+                return existing
             self._append(AttemptState.PREPARED.value, *attempt.id, attempt.name, attempt.messages)
         return None
 
@@ -168,7 +175,7 @@ class AttemptRegistry:
             self._append(state.value, *attempt, delivered, {int(key): count for key, count in (discards or {}).items()})
 
     def resolve(self, row: int, completed: int) -> None:
-        """Store the outcome of a dead worker's attempts; `completed` is the number of the last that it completed."""
+        """Store the new states of a dead worker's attempts; `completed` is the number of the last that it completed."""
         with self._locked():
             for attempt in list(self._attempts.values()):
                 slab, owner, number = attempt.id
@@ -181,7 +188,7 @@ class AttemptRegistry:
     def end_slab(self) -> None:
         """Store that all messages of the slab have outcomes, before the slab is removed.
 
-        The workers have ended, so nothing counts the outcomes of attempts that were not settled before.
+        The workers have ended, so no process counts the outcomes of attempts that are not settled yet.
         """
         with self._locked():
             for attempt in list(self._attempts.values()):
@@ -199,7 +206,7 @@ class AttemptRegistry:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock of the registry, with all entries read."""
+        """Hold the lock of the registry, after reading all entries."""
         self._create_directory()
         lock = os.open(self._path.with_name(_LOCK), _OPEN_FLAGS, 0o600)
         try:
@@ -211,7 +218,7 @@ class AttemptRegistry:
             os.close(lock)
 
     def _open(self) -> None:
-        """Open the file, and replace it if it is full or old."""
+        """Open the file, and replace it if it is large or old."""
         if self._descriptor >= 0 and not self._is_current():
             self._clear()
         if self._descriptor < 0:
@@ -230,6 +237,7 @@ class AttemptRegistry:
             return False
 
     def _read_files(self) -> None:
+        """Read the previous file, then open the file and read it."""
         with suppress(FileNotFoundError):
             self._parse(self._path.with_name(_PREVIOUS_FILE).read_bytes())
         self._descriptor = os.open(self._path, _OPEN_FLAGS, 0o600)
@@ -242,8 +250,8 @@ class AttemptRegistry:
         size = os.fstat(self._descriptor).st_size
         while self._read_to < size and (data := os.pread(self._descriptor, size - self._read_to, self._read_to)):
             self._read_to += len(data)
-            whole, self._unread = _whole_lines(self._unread + data)
-            self._parse(whole)
+            lines, self._partial_line = _split_lines(self._partial_line + data)
+            self._parse(lines)
 
     def _parse(self, data: bytes) -> None:
         for line in data.split(b"\n"):
@@ -251,29 +259,28 @@ class AttemptRegistry:
                 if line:
                     self._apply(*json.loads(line))
 
-    def _apply(self, kind: str, *entry: Any) -> None:
+    def _apply(self, kind: str, *items: Any) -> None:
+        """Apply an entry; `kind` is its first item."""
         if kind == _CREATED:
-            self._created_ms = int(entry[0])
+            self._created_ms = int(items[0])
             self._oldest_ms = self._oldest_ms or self._created_ms  # the previous file is read first
         elif kind == _SLAB_ENDED:
-            self._ended_slabs.add(int(entry[0]))
+            self._ended_slabs.add(int(items[0]))
         else:
-            self._apply_state(AttemptState(kind), *entry)
+            self._apply_state(AttemptState(kind), *items)
 
-    def _apply_state(self, state: AttemptState, slab: int, row: int, number: int, *entry: Any) -> None:
+    def _apply_state(self, state: AttemptState, slab: int, row: int, number: int, *items: Any) -> None:
         attempt = (slab, row, number)
         if state is AttemptState.PREPARED:
-            name, messages = entry
+            name, messages = items
             self._names[attempt] = name
             self._attempts[name] = RememberedAttempt(name, attempt, state, messages)
             return
-        delivered, discards = entry
+        delivered, counts = items
         name = self._names[attempt]
-        reasons: dict[DiscardReason | int, int] = {
-            DiscardReason(int(reason)): count for reason, count in discards.items()
-        }
+        discards: dict[DiscardReason | int, int] = {DiscardReason(int(key)): count for key, count in counts.items()}
         if self._attempts[name].id == attempt:
-            self._attempts[name] = replace(self._attempts[name], state=state, delivered=delivered, discards=reasons)
+            self._attempts[name] = replace(self._attempts[name], state=state, delivered=delivered, discards=discards)
 
 
 _UNFINISHED: Final = frozenset({AttemptState.PREPARED, AttemptState.COMPLETED})
@@ -284,13 +291,13 @@ _RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
     (AttemptState.COMPLETED, False): AttemptState.UNCOUNTED,
     (AttemptState.COMPLETED, True): AttemptState.UNCOUNTED,
 }
-"""The new state of a dead worker's attempt, by its state; True if the row names it as the last completed attempt.
+"""The new state of a dead worker's attempt, by its state, and True if the row names it as the last completed attempt.
 
 A completion stores its number in the row before its entry here, so a PREPARED attempt with that number is complete."""
 
 
-def _whole_lines(data: bytes) -> tuple[bytes, bytes]:
-    """Split after the last newline, because another process may be writing the rest."""
+def _split_lines(data: bytes) -> tuple[bytes, bytes]:
+    """Return the whole lines, and the rest, which another process may still be writing."""
     end = data.rfind(b"\n") + 1
     return data[:end], data[end:]
 

@@ -21,29 +21,29 @@ T = TypeVar("T")
 
 
 def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
-    """Yield the items that `read(chunk)` finds in each chunk in use, up to a SlabError of `read`.
+    """Yield the items of `read(chunk)` for each chunk in use; a SlabError of `read` only ends the items of its chunk.
 
     If the owner reopens a chunk during the read, the items are discarded and the chunk is read again.  A chunk that its
-    owner frees yields nothing, because its number of runs is then 0.
+    owner frees during the read yields nothing.
     """
     for chunk, _, _, generation in used_chunk_headers(slab):
         yield from read_stable(slab, chunk, generation, read)
 
 
 def read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], Iterable[T]]) -> list[T]:
-    """Return the items that `read(chunk)` finds in one generation of a chunk, `generation` or a later one."""
+    """Return the items of `read(chunk)` for one generation of a chunk: `generation`, or a later one after a reuse."""
     at, words = slab.chunk_at(chunk), slab.words
-    for _ in range(_READ_TRIES):
+    for _ in range(READ_TRIES):
         found = until_damage(read(chunk))
         has_runs = words[(at + lay.CHUNK_RUNS) >> 2]  # a release stores 0 before any record is overwritten
         before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
         if generation == before:
             return found if has_runs else []
-    return []  # all runs of the first generation were settled
+    return []  # all records of the first generation were settled
 
 
-_READ_TRIES: Final = 3
-"""Readings of a chunk that an input reclaims and reuses at the same time; more than two reuses are unlikely."""
+READ_TRIES: Final = 3
+"""The most readings of a chunk: an input hardly reuses the chunk more than twice in the time of three readings."""
 
 
 def until_damage(items: Iterable[T]) -> list[T]:
@@ -51,15 +51,15 @@ def until_damage(items: Iterable[T]) -> list[T]:
     found: list[T] = []
     try:
         for item in items:
-            found.append(item)  # noqa: PERF402 - list() would lose what came before the error
+            found.append(item)  # noqa: PERF402 - list() would lose the items before the error
     except SlabError:
         pass
     return found
 
 
 def all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
-    """Yield (chunk, offset, run) for every run in the slab.
+    """Yield (chunk, offset in it, header) of every run in the slab.
 
-    Each header is consistent, but its chunk may be reopened at any time: use `read_each` to read records.
+    The owner may free and reopen a chunk after its runs were yielded: use `read_each` to read records.
     """
     return read_each(slab, lambda chunk: ((chunk, offset, run) for offset, run in runs_of(slab, chunk)))

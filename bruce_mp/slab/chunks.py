@@ -1,12 +1,12 @@
 """The chunks of one input: allocation, sealing, reclaim.
 
 Only the input that owns a chunk changes its state, so this module needs no lock.  `shares.py`, which uses a lock,
-decides which chunks an input may use.  The pool may free a sealed chunk when all its runs are settled.  It detects that
-lazily: when it needs memory, it inspects a few of the oldest sealed chunks.  Each allocation gets a generation that is
-unique in the life of the slab, so that a reader recognises a segment of an earlier allocation as stale.
+divides the chunks among the inputs.  The pool may free a sealed chunk when all its records are settled.  It detects
+that lazily: when it needs memory, it inspects a few of the oldest sealed chunks.  Each allocation gets a generation
+that is unique in the life of the slab, so that a reader recognises a segment of an earlier allocation as stale.
 
 A chunk that is not settled some seconds after its opening is *stuck*, for example because its partitions have no
-leader.  The pool inspects stuck chunks less often than the others, which are likely to be settled soon.
+leader.  The pool inspects stuck chunks less often than other sealed chunks, which are likely to be settled soon.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ __all__ = [
     "used_chunk_headers",
 ]
 
-_Queue = OrderedDict[int, None]  # chunks, the next one to inspect first
+_Queue = OrderedDict[int, None]  # the keys are chunks, the next one to inspect first
 
 INSPECTIONS_PER_ALLOCATION: Final = 4
 """Sealed chunks that each allocation inspects: more than it opens, so that reclaiming keeps pace with use."""
 INSPECTIONS_WHEN_FULL: Final = 256
-"""Chunks that an allocation inspects for each chunk that it lacks, while the input receives nothing."""
+"""Sealed chunks that an allocation inspects for each chunk of a span that found no room, while the input waits."""
 MAX_INSPECTIONS_PER_RECLAIM: Final = 512
-"""Bound for one call of `reclaim`, so that the input soon receives again; also for the stuck chunks that it frees."""
+"""Limit for one call of `reclaim`, so that the input soon receives again; also for the stuck chunks that it frees."""
 INSPECTIONS_PER_STEP: Final = 32
 """Chunks that `reclaim` inspects before it checks if it has freed enough."""
 INSPECTIONS_PER_SECOND: Final = 4096
-"""Bound for `reclaim_idle`, which runs once a second beside the traffic."""
+"""Limit for `reclaim_idle`, which runs once a second beside the traffic."""
 SEARCH_PAUSE_MS: Final = 5
 """Pause after a search without success: a broker needs milliseconds to acknowledge messages."""
 STUCK_AFTER_MS: Final = 5000
-"""Age after which an unsettled chunk is inspected rarely."""
+"""Time since its opening after which an unsettled chunk counts as stuck."""
 STUCK_DIVISOR: Final = 8
 """One in this many inspections is of a stuck chunk while there are other sealed chunks."""
 _KEPT_FREE_PART: Final = 0.1
 """Part of the usable chunks that stays free for other topics when a busy lane gets a larger span than it needs."""
 _FRAGMENTATION_FACTOR: Final = 1.25
-"""Factor for the free chunks in which to look for spans, because not all free chunks are neighbours."""
+"""Free chunks to obtain for each chunk of the wanted spans, because not all free chunks are neighbours."""
 _GENERATION_STEP: Final = 32
-"""More than the rows of inputs: the remainder of a generation names its input, so no two inputs use the same one."""
+"""More than the number of input rows: a generation modulo the step names its input, so no two inputs share one."""
 
 
 class ChunkWatcher(Protocol):
@@ -84,19 +84,22 @@ class ChunkPool:
         self.owner = owner
         self._watcher = watcher
         self._shares = Shares(slab, owner, peers)
-        self._used = bytearray(b"\1" * slab.geometry.chunks)  # 0 = free and owned by this input
+        self._used = bytearray(b"\1" * slab.geometry.chunks)
+        """For each chunk of the slab 0 if it is free and in a share of this input, else 1."""
         self._free: list[int] = []
+        """Free chunks for spans of one chunk: see `_find_one`."""
         self._sealed: _Queue = OrderedDict()
         self._stuck: _Queue = OrderedDict()
         self.holdings = Holdings()
         self.stuck_count = 0
-        """Number of stuck chunks, all chunks of spans included."""
+        """Number of chunks in stuck spans."""
         self._now_ms = 0
         """Time of the last `allocate`."""
         self._unreclaimable: list[int] = []
         """Sealed chunks that the pool must not reclaim before the next `allow_reclaim`."""
         self._search_pause_ends_ms = 0
         self._reserved, self._reserved_span = 0, 1
+        """The arguments of the last `reserve`."""
         self.own_free = 0
         """Number of free chunks in the shares of this input."""
         self._generation_at = slab.row_at(owner) + lay.ROW_GENERATION
@@ -104,7 +107,7 @@ class ChunkPool:
 
     @property
     def free_count(self) -> int:
-        """Return the number of chunks that are free here or obtainable as shares."""
+        """Return the number of free chunks in our shares and in obtainable shares."""
         return self.own_free + self._shares.obtainable
 
     @property
@@ -114,10 +117,11 @@ class ChunkPool:
 
     @property
     def usable(self) -> int:
-        """Return the capacity less the stuck chunks, but at least 0: earlier allocations may exceed the capacity."""
+        """Return the capacity less the stuck chunks, but at least 0: chunks in use may exceed the capacity."""
         return max(0, self.capacity - self.stuck_count)
 
     def _adopt(self) -> None:
+        """Restore the state of a predecessor from the headers of its chunks."""
         for share in self._shares.own_shares:
             self._add_share(share)
         last = self._slab.words[self._generation_at >> 2]
@@ -143,26 +147,26 @@ class ChunkPool:
                 self._sealed[chunk] = None
 
     def _set_used(self, chunk: int, span: int, used: int) -> None:
-        """Set chunks to used or free, and adjust the count of free chunks by the changes."""
+        """Set `_used` of chunks to 1 or 0, and adjust the count of free chunks by the changes."""
         changed = self._used.count(not used, chunk, chunk + span)
         self.own_free += -changed if used else changed
         self._used[chunk : chunk + span] = bytes([used]) * span
 
     def _add_share(self, share: int) -> None:
-        """Add the chunks of one of our shares as free."""
+        """Add the chunks of a share of ours as free."""
         chunks = self._shares.chunks_of(share)
         self._set_used(chunks.start, len(chunks), used=0)
         self._free += reversed(chunks)
 
     def _return_share(self, share: int) -> None:
-        """Return a share if none of its chunks is in use."""
+        """Release a share of ours if none of its chunks is in use."""
         chunks = self._shares.chunks_of(share)
         if self._used.find(1, chunks.start, chunks.stop) < 0:
             self._set_used(chunks.start, len(chunks), used=1)
             self._shares.release(share)
 
     def _claim_share(self, span: int) -> bool:
-        """Claim a share, or several for a larger span; False if none is obtainable."""
+        """Claim a share, or several neighbours for a larger span; return False if none is obtainable."""
         if span > self._shares.size:
             return self._claim_shares_for_span(span)
         share = self._shares.claim_one()
@@ -176,11 +180,11 @@ class ChunkPool:
         for share in free:
             chunks = self._shares.chunks_of(share)
             used[chunks.start : chunks.stop] = bytes(len(chunks))
-        at = used.find(bytes(span))
-        if at < 0:
+        first = used.find(bytes(span))
+        if first < 0:
             return False
-        last = at + span - 1
-        wanted = [share for share in free if at // self._shares.size <= share <= last // self._shares.size]
+        last = first + span - 1
+        wanted = [share for share in free if first // self._shares.size <= share <= last // self._shares.size]
         if not wanted or not self._shares.claim(wanted):
             return False
         for share in wanted:
@@ -188,19 +192,19 @@ class ChunkPool:
         return True
 
     def _refill(self) -> None:
-        """List the free chunks, the last one first, because `_find_one` pops from the end."""
+        """Restore `_free`, with the first chunk at the end, from which `_find_one` pops."""
         own = (
             chunk for share in reversed(self._shares.own_shares) for chunk in reversed(self._shares.chunks_of(share))
         )
         self._free = [chunk for chunk in own if not self._used[chunk]]
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks, opened and empty, or None without room."""
+        """Open a span of `span` neighbouring chunks and return its first chunk; None without room."""
         self._now_ms = now_ms
         self._reclaim(INSPECTIONS_PER_ALLOCATION)
         chunk = self._find_or_extend(span)
         if chunk is None:
-            chunk = self._find_after_inspection(span, now_ms)
+            chunk = self._find_after_reclaim(span, now_ms)
         if chunk is not None:
             self._set_used(chunk, span, used=1)
             self._open(chunk, span, now_ms)
@@ -208,8 +212,8 @@ class ChunkPool:
                 self._watcher.on_opened(chunk)
         return chunk
 
-    def _find_after_inspection(self, span: int, now_ms: int) -> int | None:
-        """Inspect more chunks, with a pause after a failure, so that a full slab does not consume the CPU."""
+    def _find_after_reclaim(self, span: int, now_ms: int) -> int | None:
+        """Reclaim more chunks before the search, with a pause after a failure, to save CPU while the slab is full."""
         if now_ms < self._search_pause_ends_ms:
             return None
         self._reclaim(INSPECTIONS_WHEN_FULL * span)
@@ -226,13 +230,14 @@ class ChunkPool:
         return chunk
 
     def _find(self, span: int) -> int | None:
+        """Return the first chunk of a free span in our shares, None if there is none."""
         if span == 1:
             return self._find_one()
         found = self._used.find(bytes(span))
         return None if found < 0 else found
 
     def _find_one(self) -> int | None:
-        # The list may contain chunks that a span uses now. It lacks the chunks of freed spans, which `_refill` finds.
+        # `_free` may contain chunks that a span uses now.  It lacks the chunks of freed spans, which `_refill` finds.
         while self._free:
             chunk = self._free.pop()
             if not self._used[chunk]:
@@ -266,20 +271,20 @@ class ChunkPool:
         self._unreclaimable = []
 
     def reclaim(self, target_free: int) -> None:
-        """Inspect sealed chunks until `target_free` chunks are free or a bound is reached."""
+        """Inspect sealed chunks until `free_count` is `target_free`, up to MAX_INSPECTIONS_PER_RECLAIM of them."""
         inspections = min(len(self._sealed) + len(self._stuck), MAX_INSPECTIONS_PER_RECLAIM)
         while inspections > 0 and self.free_count < target_free:
             self._reclaim(min(inspections, INSPECTIONS_PER_STEP))
             inspections -= INSPECTIONS_PER_STEP
 
     def reclaim_settled(self, chunks: Iterable[int]) -> None:
-        """Free the settled ones of these sealed chunks."""
+        """Free those of these sealed chunks that are settled."""
         for queue in (self._sealed, self._stuck):
-            some: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
-            for chunk in some:
+            inspected: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
+            for chunk in inspected:
                 del queue[chunk]
-            freed = self._inspect_queue(some, len(some))
-            queue.update(some)
+            freed = self._inspect_queue(inspected, len(inspected))
+            queue.update(inspected)
             self.stuck_count -= freed if queue is self._stuck else 0
 
     def reclaim_idle(self) -> None:
@@ -293,9 +298,9 @@ class ChunkPool:
                 self._return_share(share)
 
     def reserve(self, chunks: int, span: int = 1) -> None:
-        """Claim shares until `chunks` chunks and one span of `span` are free, if enough shares are obtainable.
+        """Claim shares until `chunks` chunks are free, and among them a span of `span` chunks, as far as obtainable.
 
-        They are reserved for the next messages; `can_spare` refuses them to larger spans of busy lanes.
+        These chunks are reserved for the next messages: `can_spare` does not allow busy lanes to take them.
         """
         self._reserved, self._reserved_span = chunks, span
         self._obtain(chunks)
@@ -303,10 +308,9 @@ class ChunkPool:
             self._claim_share(span)
 
     def can_spare(self, span: int) -> bool:
-        """Return True if a busy lane may get a span of this size, which it does not need.
+        """Return True if a busy lane may get a span of this size, although a shorter one would do.
 
-        The reserved chunks and a tenth of the usable ones have to stay free.  Of the chunks for reserved spans, only
-        neighbours count.
+        The reserved chunks and a tenth of the usable ones have to stay free; reserved spans need neighbours.
         """
         if self.free_count - span < self.usable * _KEPT_FREE_PART:
             return False
@@ -322,28 +326,29 @@ class ChunkPool:
         return self._obtain(int(spans * size * _FRAGMENTATION_FACTOR)) and self.count_free_spans(size, spans) == spans
 
     def _obtain(self, chunks: int) -> bool:
-        """Claim shares until `chunks` chunks are free; False if too few are obtainable."""
+        """Claim shares until `chunks` chunks of our shares are free; return False if too few are obtainable."""
         while self.own_free < chunks and self._claim_share(1):
             pass
         return self.own_free >= chunks
 
     def count_free_spans(self, span: int, limit: int) -> int:
         """Count the disjoint spans of neighbouring free chunks in our shares, up to `limit`."""
-        wanted, found, at = bytes(span), 0, 0
-        while found < limit and (at := self._used.find(wanted, at)) >= 0:
-            farthest = min(at + span * (limit - found), len(self._used))
-            first_used = self._used.find(1, at, farthest)
+        wanted, found, chunk = bytes(span), 0, 0
+        while found < limit and (chunk := self._used.find(wanted, chunk)) >= 0:
+            farthest = min(chunk + span * (limit - found), len(self._used))
+            first_used = self._used.find(1, chunk, farthest)
             end = farthest if first_used < 0 else first_used
-            found, at = found + (end - at) // span, end
+            found, chunk = found + (end - chunk) // span, end
         return found
 
-    def _reclaim(self, inspections: int) -> int:
-        """Inspect the oldest sealed and stuck chunks, free the settled ones and return their number."""
+    def _reclaim(self, inspections: int) -> None:
+        """Inspect the oldest sealed and stuck chunks, and free the settled ones."""
         not_stuck = min(len(self._sealed), inspections - inspections // STUCK_DIVISOR)
-        return self._inspect_queue(self._sealed, not_stuck) + self._inspect_stuck(inspections - not_stuck)
+        self._inspect_queue(self._sealed, not_stuck)
+        self._inspect_stuck(inspections - not_stuck)
 
-    def _inspect_stuck(self, inspections: int) -> int:
-        """Inspect the first stuck chunks, free the settled ones and return their number.
+    def _inspect_stuck(self, inspections: int) -> None:
+        """Inspect the first stuck chunks, and free the settled ones.
 
         If all of them were settled, inspect more: chunks that got stuck together are often settled together.
         """
@@ -355,10 +360,12 @@ class ChunkPool:
             if before - len(self._stuck) < inspections:
                 break
         self.stuck_count -= freed
-        return freed
 
     def _inspect_queue(self, queue: _Queue, inspections: int) -> int:
-        """Free the settled ones of a queue's first chunks and requeue the others; return the number of freed chunks."""
+        """Free the settled ones of a queue's first chunks and requeue the others.
+
+        Return the number of freed chunks, all chunks of a span included.
+        """
         freed = 0
         for _ in range(inspections):
             chunk, _ = queue.popitem(last=False)
@@ -369,7 +376,7 @@ class ChunkPool:
         return freed
 
     def _requeue(self, queue: _Queue, chunk: int) -> None:
-        """Queue an unsettled chunk again, as stuck if it has been open for too long."""
+        """Queue an unsettled chunk again, as stuck if its opening is too long ago."""
         at = self._slab.chunk_at(chunk)
         if queue is self._sealed and self._now_ms - self._slab.longs[(at + lay.CHUNK_OPENED_MS) >> 3] > STUCK_AFTER_MS:
             self.stuck_count += self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
@@ -377,9 +384,10 @@ class ChunkPool:
         queue[chunk] = None
 
     def _release(self, chunk: int) -> int:
+        """Free a chunk or span; return its number of chunks."""
         if self._watcher is not None:
             self._watcher.on_released(chunk)
-        # A crash in this function leaves a whole span without runs, which counts as settled and is released again.
+        # After a crash in the middle, the whole span has no runs, so it counts as settled and is released again.
         at = self._slab.chunk_at(chunk)
         span = self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
         self._slab.words[(at + lay.CHUNK_RUNS) >> 2] = 0
@@ -390,7 +398,7 @@ class ChunkPool:
         return span
 
     def _add_free(self, chunk: int, span: int) -> None:
-        """Add released chunks to the free ones."""
+        """Add a released span to the free chunks, or release its shares if shares are scarce."""
         self._set_used(chunk, span, used=0)
         self.holdings.remove(chunk)
         if span == 1:
@@ -401,14 +409,14 @@ class ChunkPool:
                     self._return_share(share)
 
     def _generation_after(self, generation: int) -> int:
-        """Return the next generation that belongs to this input; never 0, which means none."""
+        """Return the next generation of this input; never 0, which means none in the row."""
         step = generation // _GENERATION_STEP + 1
         following = step * _GENERATION_STEP + self.owner % _GENERATION_STEP
         return following & 0xFFFFFFFF or _GENERATION_STEP
 
 
 def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
-    """Yield (chunk, state, span, generation) of every free chunk and of every span, in order of position.
+    """Yield (first chunk, state, span, generation) of every span in order of position; a free chunk is a span of 1.
 
     A damaged header counts as free, because none of its fields can be trusted.
     """
@@ -420,16 +428,16 @@ def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
 
 
 def _read_header(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
-    """Return (state, span, generation) of a chunk that should have a header."""
+    """Return (state, span, generation) of the span that begins with a chunk; (FREE, 1, 0) for a damaged header."""
     magic, generation, state, _, _, span, *_ = lay.CHUNK.unpack_from(slab.view, slab.chunk_at(chunk))
     is_in_file = 1 <= span <= slab.geometry.chunks - chunk
-    if magic != lay.CHUNK_MAGIC or state not in lay.CHUNK_HEADER_STATES or not is_in_file:
+    if magic != lay.CHUNK_MAGIC or state not in lay.CHUNK_STATES or not is_in_file:
         return ChunkState.FREE, 1, 0
     return ChunkState(state), 1 if state == ChunkState.FREE else span, generation
 
 
 def used_chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
-    """Yield (chunk, state, span, generation) of every chunk or span in use.
+    """Yield (first chunk, state, span, generation) of every span in use.
 
     A chunk that was opened after the call may be missing.  The cost depends on the shares in use, not on the slab's
     size: the read of a page that was never written would cost memory and a page fault.
@@ -459,9 +467,9 @@ def last_arrival(slab: Slab, chunk: int) -> int:
 
 
 def is_settled(slab: Slab, chunk: int) -> bool:
-    """Return True if every record of a chunk is delivered or discarded; False for a damaged chunk, which stays.
+    """Return True if every record of a chunk is delivered or discarded; False for a damaged chunk.
 
-    It reads only the state words and sizes of runs, because the pool calls it several times for each chunk.
+    It reads no records of unsplit runs, because the pool calls it several times for each chunk.
     """
     words, start = slab.words, slab.chunk_at(chunk)
     at, end = start + lay.CHUNK_HEADER, start + words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES

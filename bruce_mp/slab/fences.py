@@ -1,9 +1,9 @@
-"""Runs of fenced attempts in the slab, held back until their client declares the attempt complete.
+"""The runs of fenced attempts in the slab, which stay at their input until the client declares the attempt complete.
 
-The chunks of a fenced attempt hold no other messages, and their headers have its number.  Its runs stay OPEN, so only
-their input may change them.  The completion of an attempt begins with one store to the input's row.  If the input
-dies before that store, its successor discards the attempt; after the store, it completes the attempt.  The same holds
-for the spill file of the attempt.
+The chunks of a fenced attempt have no other messages, and their headers have its number.  Its runs stay OPEN, so only
+their input may change them.  The completion of an attempt begins with one store to the input's row, ROW_COMPLETING.
+The successor of an input that dies before this store discards the attempt, with its spill file.  The successor of an
+input that dies after it finishes the completion.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def assign_chunk(slab: Slab, chunk: int, attempt: int) -> None:
 def complete_attempt(
     slab: Slab, row: int, attempt: int, segments: Iterable[Segment], spill: SpillFile | None = None
 ) -> None:
-    """Hand all runs of an attempt over to the router, in the order given, and complete its spill file."""
+    """Complete an attempt: hand its runs over to the router, in the order given, and complete its spill file."""
     slab.words[_index(slab, row, lay.ROW_COMPLETING)] = attempt
     if spill is not None:
         spill.complete()
@@ -60,7 +60,8 @@ def complete_attempt(
 def last_completed(slab: Slab, row: int) -> int:
     """Return the last attempt that the input of a row completed, 0 for none.
 
-    After the death of the input, call `finish_completion` first."""
+    If the input has died, call `finish_completion` first.
+    """
     return slab.words[_index(slab, row, lay.ROW_LAST_COMPLETED)]
 
 
@@ -78,12 +79,12 @@ def finish_completion(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> 
     if attempt:
         if attempt in spills and not spills[attempt].is_complete:
             spills[attempt].complete()
-        rest = [each for each in incomplete_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
-        _hand_over_completed(slab, row, attempt, rest)
+        remaining = [each for each in incomplete_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
+        _hand_over_completed(slab, row, attempt, remaining)
 
 
 def incomplete_segments(slab: Slab, row: int) -> list[Segment]:
-    """Return the OPEN runs of attempts of a row's input in order of arrival, and settle the empty ones."""
+    """Return the OPEN runs of all attempts of a row's input, in order of arrival, and settle the empty ones."""
     found: list[tuple[int, Segment]] = []
     for chunk, offset, run in all_runs(slab):
         is_own = slab.owner_of(chunk) == row

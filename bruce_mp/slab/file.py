@@ -1,11 +1,13 @@
 """The memory-mapped slab file: creation, locks, mapping, checks.
 
-`create_slab` writes a new slab under a temporary name and links it to its final name, so that name never belongs to an
-incomplete file.  `Slab` maps an existing file, once in each process.  The supervisor holds an exclusive flock on the
-file (`lock_exclusive`).  Its children inherit the flock, so it lasts while any process of the daemon may still write.
-A reader maps a *private* copy; with `lock_shared`, no daemon can start on the file until the reader has finished.
+`create_slab` writes a new slab under a temporary name, then links the file to its final name.  So an incomplete file
+never has the final name.  `Slab` maps an existing file, once in each process.  The supervisor holds an exclusive flock
+on the file (`lock_exclusive`).  Its children inherit the flock, so it lasts while any process of the daemon may still
+write.  A reader outside of the daemon maps a *private* copy; with `lock_shared`, no daemon can start on the file until
+the reader has finished.
 
-Creation reserves the file's blocks.  Otherwise a full file system ends a process with SIGBUS at a much later store.
+Creation reserves the file's blocks.  Otherwise a store after the file system has become full ends the process with
+SIGBUS.
 """
 
 from __future__ import annotations
@@ -31,17 +33,19 @@ __all__ = ["MAX_LANDING_SLOTS", "Geometry", "Slab", "create_slab", "lock_exclusi
 MAX_LANDING_SLOTS: Final = 64
 """Slots of the landing zone, and so the most datagrams that one `recvmmsg()` receives."""
 _MIN_LANDING_SLOTS: Final = 4
-_LANDING_BYTES: Final = 4 << 20
-"""Bytes of the landing zone that large datagrams may take, unless the smallest number of slots needs more."""
+"""Slots of the landing zone for the largest datagrams: a `recvmmsg()` that receives fewer would save little."""
+_MAX_LANDING_BYTES: Final = 4 << 20
+"""Size of the landing zone from which larger datagrams mean fewer slots, but at least the minimum."""
 _MIN_CHUNKS: Final = 16
-"""Chunks of the smallest slab, however small `size` is."""
+"""Chunks of the smallest slab."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The numbers from which the offsets of the file's parts follow; `landing_slot_size` is in bytes.
+    """The numbers of entries in the file's parts, from which the offsets of the parts follow.
 
-    The defaults bound the topics and partitions of a daemon: docs/slab.md has its behaviour at these limits.
+    `topics` and `partitions` limit those of the daemon: docs/slab.md has its behaviour at these limits.
+    `landing_slot_size` is in bytes.
     """
 
     chunks: int
@@ -94,16 +98,17 @@ class Geometry:
     @classmethod
     def for_size(cls, size: int, largest_datagram: int) -> Geometry:
         """Return the geometry for `size` bytes of chunks and datagrams of up to `largest_datagram` bytes."""
-        slot = lay.align(max(largest_datagram, 64), 64)
-        slots = max(_MIN_LANDING_SLOTS, min(MAX_LANDING_SLOTS, _LANDING_BYTES // slot))
-        return cls(chunks=max(_MIN_CHUNKS, size // lay.CHUNK_BYTES), landing_slots=slots, landing_slot_size=slot)
+        slot_size = lay.align(max(largest_datagram, 64), 64)
+        slots = max(_MIN_LANDING_SLOTS, min(MAX_LANDING_SLOTS, _MAX_LANDING_BYTES // slot_size))
+        return cls(chunks=max(_MIN_CHUNKS, size // lay.CHUNK_BYTES), landing_slots=slots, landing_slot_size=slot_size)
 
     @classmethod
     def from_superblock(cls, page: bytes | mmap.mmap) -> Geometry | None:
         """Return the geometry that a superblock states; None if its fields contradict each other."""
-        _, _, chunk, size, chunks, topics, partitions, rows, slots, slot_size = lay.SUPERBLOCK.unpack_from(page)
+        fields = lay.SUPERBLOCK.unpack_from(page)
+        _, _, chunk_size, file_size, chunks, topics, partitions, rows, slots, slot_size = fields
         geometry = cls(chunks, topics, partitions, slots, slot_size)
-        is_consistent = (chunk, rows, size) == (lay.CHUNK_BYTES, lay.ROW_COUNT, geometry.file_size)
+        is_consistent = (chunk_size, rows, file_size) == (lay.CHUNK_BYTES, lay.ROW_COUNT, geometry.file_size)
         return geometry if is_consistent else None
 
 
@@ -117,8 +122,8 @@ class Slab:
     def __init__(self, path: Path, *, private: bool = False, geometry: Geometry | None = None) -> None:
         """Map the slab at `path`.  Raises SlabError when it is missing, damaged or of another layout version.
 
-        A `private` mapping opens the file for reading only, and its stores stay in this process.  `geometry` replaces
-        the superblock's, if the file is large enough for it.
+        With `private` the file is only read, and stores to the mapping stay in this process.  With `geometry` the
+        superblock is not checked; SlabError is also raised when the file is smaller than this geometry.
         """
         self.path = path
         self.is_private = private
@@ -134,7 +139,7 @@ class Slab:
         self.view = memoryview(self._map)
         self.words = self.view.cast("I")
         self.longs = self.view.cast("Q")
-        self.chunks_at = self.geometry.chunks_at
+        self.chunks_at = self.geometry.chunks_at  # copied because the kernels read it in each call
 
     def chunk_at(self, chunk: int) -> int:
         """Return the file offset of a chunk.  Raises SlabError for a chunk that does not exist."""
@@ -160,7 +165,7 @@ class Slab:
         self.longs[offset >> 3] = value & 0xFFFFFFFFFFFFFFFF
 
     def populate(self) -> None:
-        """Map the first chunks for at most a tenth of a second, so that their messages wait for no page fault."""
+        """Map chunks from the first on for about a tenth of a second, so that their messages wait for no page fault."""
         deadline = time.monotonic() + _POPULATE_S
         with suppress(OSError):  # Linux before 5.14 lacks this advice
             for at in range(self.chunks_at, self.geometry.file_size, _POPULATE_STEP):
@@ -183,9 +188,9 @@ class Slab:
 
 
 _POPULATE_S: Final = 0.1
-"""Time for page faults at a start; messages would wait for them later."""
+"""Time for `populate`, which delays the start of the daemon."""
 _POPULATE_STEP: Final = 8 << 20
-"""Bytes of one call, which takes a few milliseconds."""
+"""Bytes that one call of madvise() maps, in a few milliseconds."""
 _MADV_POPULATE_WRITE: Final = 23
 """A constant of Linux 5.14 that Python's mmap module lacks."""
 _MAP_NORESERVE: Final = 0x4000
@@ -204,7 +209,7 @@ def create_slab(path: Path, geometry: Geometry, now_ms: int) -> None:
 
     Raises SlabError when `path` exists, or when the file system has no room for the whole file.
     """
-    draft = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")  # no other user can guess and take the name
+    draft = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")  # no other user can guess the name and occupy it
     try:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -241,7 +246,7 @@ def _initialize(descriptor: int, geometry: Geometry, now_ms: int) -> None:
     )
     page[lay.SUPER_PRODUCER_ID : lay.SUPER_PRODUCER_ID + 8] = b"\xff" * 8  # -1: none yet
     page[lay.SUPER_CREATED_MS : lay.SUPER_CREATED_MS + 8] = now_ms.to_bytes(8, "little", signed=True)
-    page[lay.SUPER_TOPIC_COUNT] = 1
+    page[lay.SUPER_TOPIC_COUNT] = 1  # entry 0, which is never used
     os.pwrite(descriptor, page, 0)
     empty_headers = b"\xff" * (geometry.landing_slots * lay.MMSGHDR_BYTES)  # LANDING_EMPTY in each length
     os.pwrite(descriptor, empty_headers, geometry.landing_at + lay.LANDING_HEADERS)
@@ -289,7 +294,7 @@ def lock_exclusive(path: Path) -> int:
 
 
 def lock_shared(path: Path) -> int | None:
-    """Lock the slab at `path` for a reader, against daemons, and return the descriptor that holds the lock.
+    """Lock the slab at `path` for a reader, so that no daemon can start on it; return the descriptor with the lock.
 
     Return None when a running daemon uses the slab.  Raises SlabError when the file cannot be opened.
     """

@@ -1,10 +1,12 @@
 """Tickets: the order in which an input hands runs over, which makes a sweep a snapshot.
 
-A router sweeps the slab while inputs fill it.  It could find a run and miss an older one of the same lane, if it read
-the older run's chunk before the hand-over.  So each run gets a later ticket, and the input's row stores the last one.
-The router reads the rows before its sweep and ignores runs with later tickets, for which frames arrive.
+A router sweeps the slab while inputs hand runs over.  It could find a run and miss an older run of the same lane, if it
+read the older run's chunk before that run's hand-over.  So each run has a larger ticket than all runs that its input
+handed over before, and the input's row has the last ticket.  The router reads the rows before its sweep, and ignores
+runs with larger tickets, because frames announce these.
 
-A ticket grows by the records of its run, so the row's ticket counts the records that the input has handed over.
+A ticket is the previous ticket plus the records of the run.  So the row's ticket is the number of records that the
+input has handed over.
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ class HandoverTickets:
         self._slab.longs[self.last_at >> 3] = ticket
 
     def catch_up(self, ticket: int) -> None:
-        """Raise the row's ticket to that of a run that a predecessor handed over, if it died between run and row."""
+        """Raise the row's ticket to that of a run, in case a predecessor died between the stores of `hand_over`."""
         self._slab.longs[self.last_at >> 3] = max(self._slab.longs[self.last_at >> 3], ticket)
 
 
 def store_journaled(slab: Slab, tickets: Mapping[int, int]) -> None:
-    """Store for each input row the last ticket with runs in the journal."""
+    """Store for each input row the ticket up to which the journal has the held runs."""
     for row, ticket in tickets.items():
         slab.longs[_journaled_index(row)] = ticket
 
@@ -78,19 +80,19 @@ def _journaled_index(row: int) -> int:
 
 
 class InputProgress(NamedTuple):
-    """The progress of an input's hand-overs: its last ticket, the attempt that it is handing over then (0 = none)."""
+    """The progress of an input's hand-overs: its last ticket, and the attempt that it is handing over (0 = none)."""
 
     ticket: int
     attempt: int
 
 
 def input_progress(slab: Slab) -> dict[int, InputProgress]:
-    """Return the progress of each input row.  Every attempt but the named one is handed over wholly or not at all."""
+    """Return the progress of each input row.  All other attempts are handed over wholly or not at all."""
     return {row: _progress_of(slab, row) for row in lay.INPUT_ROWS}
 
 
 def _progress_of(slab: Slab, row: int) -> InputProgress:
-    """Read both values at a moment without a hand-over between them."""
+    """Read ticket and attempt without a hand-over in between."""
     while True:
         found = InputProgress(_last_ticket(slab, row), completing_attempt(slab, row))
         if _last_ticket(slab, row) == found.ticket:

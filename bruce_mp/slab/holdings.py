@@ -27,37 +27,40 @@ TopicKey = int | bytes
 """The number of a topic, or its name if the router has not numbered it."""
 
 INSPECTIONS_PER_SWEEP: Final = 256
-"""Chunks of a topic that one sweep inspects."""
+"""The most chunks of a topic that one sweep inspects."""
 MIN_SWEEP_PAUSE_MS: Final = 5
 MAX_SWEEP_PAUSE_MS: Final = 80
-"""Limits of the pause after a sweep that frees nothing; it doubles, so that a stuck topic costs little CPU."""
+"""Limits of the pause after a sweep that frees nothing."""
 
 
 class SweepPause:
-    """The pause before the next sweep; it doubles with each sweep that frees nothing."""
+    """The pause before the next sweep; it doubles with each sweep that frees nothing, to save CPU for a stuck topic."""
 
     __slots__ = ("duration_ms", "ends_ms")
 
     def __init__(self) -> None:
-        self.duration_ms, self.ends_ms = MIN_SWEEP_PAUSE_MS, 0
+        self.duration_ms = MIN_SWEEP_PAUSE_MS
+        """Duration of the pause after the next sweep that frees nothing."""
+        self.ends_ms = 0
 
-    def record_sweep(self, now_ms: int, *, has_freed: bool, longest_ms: int = MAX_SWEEP_PAUSE_MS) -> None:
-        """Record a sweep; the pause after it is at most `longest_ms`."""
+    def record_sweep(self, now_ms: int, *, has_freed: bool, max_pause_ms: int = MAX_SWEEP_PAUSE_MS) -> None:
+        """Begin the pause after a sweep, or end all pauses if the sweep freed a chunk."""
         self.ends_ms = 0 if has_freed else now_ms + self.duration_ms
-        self.duration_ms = MIN_SWEEP_PAUSE_MS if has_freed else min(2 * self.duration_ms, longest_ms)
+        self.duration_ms = MIN_SWEEP_PAUSE_MS if has_freed else min(2 * self.duration_ms, max_pause_ms)
 
 
 class Holding:
-    """The chunks that one topic holds, with the span of each, in order of their last inspection."""
+    """The chunks and spans that one topic holds: the length of each span by its first chunk."""
 
-    __slots__ = ("alpha", "chunks", "freed", "held", "pause")
+    __slots__ = ("alpha", "freed", "held", "pause", "spans")
 
     def __init__(self) -> None:
-        self.chunks: OrderedDict[int, int] = OrderedDict()
+        self.spans: OrderedDict[int, int] = OrderedDict()
+        """The length of each span by its first chunk, the next one to inspect first."""
         self.held = 0
-        """Number of chunks that the topic holds, all chunks of spans included."""
+        """Number of chunks in all spans."""
         self.freed = 0
-        """Number of chunks and spans of the topic that became free."""
+        """Number of spans of the topic that became free."""
         self.alpha: int | None = None
         """The topic's factor from the config, see `TopicThresholds`; None if it is not looked up yet."""
         self.pause = SweepPause()
@@ -69,8 +72,9 @@ class Holdings:
     def __init__(self) -> None:
         self.by_topic: dict[TopicKey, Holding] = {}
         self._topics: dict[int, TopicKey] = {}
+        """The topic of each span by its first chunk."""
         self.freed = 0
-        """Number of chunks and spans that became free, of all topics."""
+        """Number of spans that became free, of all topics."""
         self.numbered = 0
         """Number of the listed topics that have a number."""
 
@@ -84,42 +88,42 @@ class Holdings:
         return self.by_topic.get(topic) or Holding()
 
     def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
-        """Charge an allocated chunk to a topic. `holding`, the result of `holding_of(topic)`, becomes listed."""
+        """Add an allocated span to a topic; `holding`, the result of `holding_of(topic)`, becomes listed."""
         if topic not in self.by_topic:
             self.by_topic[topic] = holding
             self.numbered += isinstance(topic, int)
-        holding.chunks[chunk] = span
+        holding.spans[chunk] = span
         holding.held += span
         self._topics[chunk] = topic
 
     def remove(self, chunk: int) -> None:
-        """Remove a freed chunk from the holding of its topic, if it has one."""
+        """Remove a freed span from the holding of its topic, if it has one."""
         topic = self._topics.pop(chunk, None)
         if topic is None:
             return
         holding = self.by_topic[topic]
-        holding.held -= holding.chunks.pop(chunk)
+        holding.held -= holding.spans.pop(chunk)
         holding.freed += 1
         self.freed += 1
-        if not holding.chunks:
+        if not holding.spans:
             del self.by_topic[topic]
             self.numbered -= isinstance(topic, int)
 
     def assign_number(self, name: bytes, number: int) -> None:
-        """Charge the chunks of a topic name to the number that the router gave it."""
+        """Move the spans of a topic name to the number that the router gave it."""
         before, holding = self.by_topic.pop(name), self.holding_of(number)
-        for chunk, span in before.chunks.items():
+        for chunk, span in before.spans.items():
             self.add(number, holding, chunk, span)
 
     def adopt(self, slab: Slab, chunk: int, span: int) -> None:
-        """Charge a chunk of a predecessor, or of a completed attempt, to the topic of its first run."""
+        """Add a span of a predecessor, or of a completed attempt, to the topic of its first run."""
         topic = topic_of_chunk(slab, chunk)
         if topic is not None:
             self.add(topic, self.holding_of(topic), chunk, span)
 
 
 def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:
-    """Return the topic of a chunk's first run; None for a damaged chunk, without a run, and for an open attempt."""
+    """Return the topic of a chunk's first run; None for a damaged or empty chunk, and for an open attempt."""
     at, words = slab.chunk_at(chunk), slab.words
     run_at = at + lay.CHUNK_HEADER
     if not words[(at + lay.CHUNK_RUNS) >> 2]:

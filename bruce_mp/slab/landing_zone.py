@@ -1,8 +1,9 @@
 """The landing zone: slots in shared memory that the kernel fills with datagrams.
 
 `recvmmsg()` stores bytes into the slots and lengths into the message headers before it returns, so a process that dies
-after that loses nothing.  The datagram in slot i has the arrival number base + i, and so has its record in a lane.  By
-this number, recovery finds the datagrams that lanes have a copy of.
+after that loses nothing.  Message header i belongs to slot i and has the layout of `struct mmsghdr`.  The datagram in
+slot i has the arrival number base + i, and so has its record in a lane.  By this number, recovery finds the datagrams
+that have a copy in a lane.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def base_at(slab: Slab) -> int:
 
 
 def slot_at(slab: Slab, slot: int) -> int:
+    """Return the file offset of a slot."""
     return slab.geometry.landing_slots_at + slot * slab.geometry.landing_slot_size
 
 
@@ -79,7 +81,10 @@ def landed_extents(slab: Slab) -> list[tuple[int, int]]:
 
 
 def landed_extents_within(slab: Slab, count: int, limit: int) -> list[tuple[int, int]]:
-    """Return (file offset, length) of the first `count` datagrams; the length of one over `limit` bytes is 0."""
+    """Return (file offset, length) of the first `count` datagrams, with length 0 for those of more than `limit` bytes.
+
+    `limit` is at most the size of a slot, so a datagram of that length may be the beginning of a longer one.
+    """
     extents = landed_extents(slab)[:count]
     if max(map(_length_of, extents), default=0) < limit:
         return extents
@@ -96,7 +101,8 @@ def _was_truncated(slab: Slab, slot: int) -> bool:
 
 _MSG_FLAGS_AT: Final = 48
 """Offset of `msg_flags` in a `struct mmsghdr` of 64-bit Linux."""
-_MSG_TRUNC: Final = 0x20  # the datagram was longer than its slot
+_MSG_TRUNC: Final = 0x20
+"""Set in `msg_flags` if the datagram was longer than its slot."""
 _length_of: Final = itemgetter(1)
 
 
@@ -113,14 +119,15 @@ def request_credentials(slab: Slab, slots: int) -> None:
 def senders_of(slab: Slab, count: int) -> DatagramSenders | None:
     """Return the senders of the first `count` datagrams; None if the receiver did not call `request_credentials`.
 
-    Other control messages count as unknown senders: a service manager may have set options on the socket.
+    A sender is unknown (pid 0, `NO_USER`) if the kernel stored another control message: a service manager may have set
+    other options on the socket.
     """
     if not all(_control_lengths(slab, count).tolist()):
         return None
     senders = DatagramSenders(*(_column(slab, count, at) for at in _CREDENTIALS_AT))
     kinds = _control_kinds(slab, count)
-    if kinds.count(_CREDENTIALS_KIND) < count:
-        for slot in (slot for slot, kind in enumerate(kinds) if kind != _CREDENTIALS_KIND):
+    for slot, kind in enumerate(kinds):
+        if kind != _CREDENTIALS_KIND:
             senders.pids[slot], senders.uids[slot], senders.gids[slot] = 0, NO_USER, NO_USER
     return senders
 
@@ -152,7 +159,7 @@ _CREDENTIALS_AT: Final = (16, 20, 24)
 
 
 def empty_slots(slab: Slab, slots: int) -> None:
-    """Mark the first `slots` slots as empty. This is idempotent, so that recovery may repeat the transaction."""
+    """Mark the first `slots` slots as empty."""
     _lengths(slab, slots)[:] = memoryview(_EMPTY * slots)
 
 

@@ -26,6 +26,9 @@ Each field has one writer at a time:
 
 A hand-over is one store to a state word, before a frame names the run.  Increment LAYOUT_VERSION with any incompatible
 change.
+
+The name of a field's offset has the prefix of its part (SUPER, TOPIC, ROW, CHUNK, RUN, RECORD), and its comment begins
+with its type.  Steady times are in ms of CLOCK_MONOTONIC, all others in ms since 1970.
 """
 
 from __future__ import annotations
@@ -44,20 +47,20 @@ SUPERBLOCK: Final = Struct("<8sIIQIIIIII")
 SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none
 SUPER_IDEMPOTENCE: Final = 84  # u32: 0 = unknown, 1 = supported by the brokers, 2 = not, 3 = the cluster is changing
 SUPER_CREATED_MS: Final = 88  # i64
-SUPER_TOPIC_COUNT: Final = 96  # u32, stored after the entry is complete
-SUPER_PARTITION_COUNT: Final = 100  # u32, stored after the entry is complete
+SUPER_TOPIC_COUNT: Final = 96  # u32, entries of the topic table up to the last used one, which was stored before it
+SUPER_PARTITION_COUNT: Final = 100  # u32, the same of the partition table
 SUPER_TOPICS_VERSION: Final = 104  # u32, incremented when an entry of the topic table changes
 SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch of a new entry of the partition table
-SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch (router)
-SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch that differed (router)
-SUPER_METADATA_STEADY_MS: Final = 128  # i64, last successful fetch on the steady clock; 0 in a slab of an older version
+SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch of metadata (router)
+SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch whose metadata differed from those before (router)
+SUPER_METADATA_STEADY_MS: Final = 128  # i64, steady time of the last successful fetch; 0 in a slab of an older version
 SUPER_CLUSTER_CHANGES: Final = 136  # u32, incremented when an operator accepts another cluster (router)
 SUPER_CLUSTER_ID_LENGTH: Final = 140  # u32, stored last; 0 = not known yet
 SUPER_CLUSTER_ID: Final = 144  # the id of the Kafka cluster that the messages are for (router)
 CLUSTER_ID_MAX: Final = 128  # a longer id is cut; Kafka's have 22 characters
 SUPER_SHARES: Final = 1024  # one byte for each share: the row of the input that has it, 0 = free
-SHARES_MAX: Final = 1024  # bytes of the superblock
-SUPER_JOURNALED: Final = 3072  # u64 for each input row: the last ticket with runs in the journal, on the disk
+SHARES_MAX: Final = 1024  # the most shares that a slab is divided into
+SUPER_JOURNALED: Final = 3072  # u64 for each input row: the ticket up to which the journal on disk has the held runs
 SUPER_JOURNALED_MS: Final = 3312  # i64, steady time of the journal's last write, 0 = none (journal process)
 SUPER_RESTORING: Final = 3320  # u32, 1 while the supervisor fills a new slab from the journal
 SUPER_JOURNAL_PATH_LENGTH: Final = 3324  # u32, stored last; 0 = the slab has no journal (supervisor)
@@ -69,7 +72,7 @@ TOPIC_ENTRY: Final = 272  # bytes of an entry
 TOPIC_NAME_MAX: Final = 249  # Kafka's own limit; a longer name can never be a topic and is never numbered
 TOPIC_PARTITIONS: Final = 0  # u32, number of partitions by the metadata
 TOPIC_NAME_LENGTH: Final = 4  # u32
-TOPIC_NAME: Final = 8
+TOPIC_NAME: Final = 8  # u8[TOPIC_NAME_MAX]
 TOPIC_ID_HASH: Final = 257  # u8[3], a hash of Kafka's id of the topic (router), 0 = not known
 TOPIC_REFUSAL: Final = 260  # u32, the error code of the last answer if it was fatal, else 0; written by dispatchers
 TOPIC_NUMBER: Final = 264  # u32, stored last: index of the entry + k x capacity of the table; 0 = free
@@ -86,38 +89,38 @@ LAST_EPOCH: Final = 32767  # the largest 16-bit epoch; in it, batches have no se
 ROW_COUNT: Final = 96  # supervisor, router, status, 29 inputs (the last is the journal process), 64 dispatchers
 ROW_PID: Final = 0  # u32
 ROW_INCARNATION: Final = 4  # u32, incremented at each start of the process
-ROW_HEARTBEAT_MS: Final = 8  # i64, on the steady clock
+ROW_HEARTBEAT_MS: Final = 8  # i64, steady time
 ROW_VERSION: Final = 16  # u64, odd while the counters change: readers retry at an odd or changed version
-ROW_STARTED_MS: Final = 24  # i64, on the wall clock
+ROW_STARTED_MS: Final = 24  # i64
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_LAST_COMPLETED: Final = 36  # u32, of a stream input: the last fenced attempt that it completed, 0 = none
 ROW_TICKET: Final = 40  # u64, of an input: the number of records that it has handed over; RUN_TICKET of the last run
-ROW_COUNTED: Final = 48  # u64, of a stream input: messages in its counter of received ones, its predecessors' included
+ROW_COUNTED: Final = 48  # u64, of a stream input: messages that it and its predecessors have counted as received
 ROW_COMPLETING: Final = 56  # u32, of a stream input: the fenced attempt whose runs it is handing over, 0 = none
 ROW_GENERATION: Final = 60  # u32, of an input: the generation of the chunk that it opened last, 0 = none
-ROW_COUNTERS: Final = 64
+ROW_COUNTERS: Final = 64  # u64 each: telemetry/counters.py has their numbers
 ROW_COUNTER_CAPACITY: Final = 448  # with room for counters of later releases
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/rows.py
-ROW_REDO_BYTES: Final = 36 * 1024  # bounds the segments of a transaction, and so of a record batch: about 1,500
+ROW_REDO_BYTES: Final = 36 * 1024  # limits a transaction, and so a record batch, to about 1,500 segments
 ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
-ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # status process: recent losses (status/history/losses.py); it needs no redo
+ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # of the status process, in place of redo records: status/history/losses.py
 
-# Counters of the moves of messages between stages (telemetry/stages.py); the transaction of a move changes them.
-ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # the last incarnation that counted its moves; 0 in releases without them
+# Numbers of the counters of moves of messages between stages (telemetry/stages.py); each move changes its counter.
+ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # u32, the last incarnation that counted its moves, 0 = none has
 FLOW_ASSIGNED: Final = 8  # router: messages handed over to dispatchers
 FLOW_SENT: Final = 9  # dispatcher: messages that became IN_FLIGHT, from QUEUED or from ASSIGNED_SENT
 FLOW_RETURNED: Final = 10  # dispatcher: messages handed back, never sent
 FLOW_RETURNED_SENT: Final = 11  # dispatcher: messages handed back, part of a built batch
-FLOW_BASE: Final = 12  # supervisor: for each of four stages a correction, to be added to the result of the counters
+FLOW_BASE: Final = 12  # supervisor: the first of four corrections, one for the number of messages in each stage
 
-# Counters of a stream input's row for its spill files (slab/spill.py); its transactions change them.
+# Numbers of the counters of a stream input for its spill files (slab/spill.py); its transactions change them.
 SPILL_OLDEST: Final = 439  # when the oldest open attempt with a spill file began, in ms on the steady clock, 0 = none
 SPILL_IN: Final = 440  # messages that went into spill files
 SPILL_OUT: Final = 441  # messages that left spill files, into lanes or discarded
 SPILL_COMPLETED: Final = 442  # messages of complete attempts in spill files
 SPILL_FEEDING: Final = 443  # attempt number of the file that is being fed into lanes, 0 = none
 SPILL_FED_ATTEMPT: Final = 444  # attempt number of the file from which messages were fed last
-SPILL_FED_OFFSET: Final = 445  # offset behind those messages in the file
+SPILL_FED_OFFSET: Final = 445  # offset in that file up to which its messages were fed
 SPILL_FED_COUNT: Final = 446  # number of messages before that offset
 SPILL_BYTES: Final = 447  # bytes reserved in the file system for spill files
 
@@ -134,32 +137,32 @@ DISPATCHER_SLOTS: Final = ROW_COUNT - ROW_FIRST_DISPATCHER
 DISPATCHER_ROWS: Final = range(ROW_FIRST_DISPATCHER, ROW_COUNT)
 
 # --- senders: messages of each user, a table for each input -----------------------------------------------------------
-SENDER_ENTRY: Final = 64  # u64 each: user + 2 (0 = the entry is free), quota interval, messages in it, then sums
-SENDERS_PER_INPUT: Final = 64  # a further user gets the entry of the one that has been silent for longest
+SENDER_ENTRY: Final = 64  # bytes of an entry; its u64: user + 2 (0 = free), quota interval, messages in it, sums
+SENDERS_PER_INPUT: Final = 64  # entries; a further user gets the entry of the user that has been silent for longest
 
 # --- landing zone: written by recvmmsg(), in shared memory -----------------------------------------------------------
 LANDING_BASE_ARRIVAL: Final = 0  # u64, arrival number of the datagram in slot 0
-LANDING_HEADERS: Final = 64
-MMSGHDR_BYTES: Final = 64  # struct mmsghdr on 64-bit Linux
+LANDING_HEADERS: Final = 64  # the message headers of the slots
+MMSGHDR_BYTES: Final = 64  # size of struct mmsghdr on 64-bit Linux; its fields follow
 MMSGHDR_CONTROL_LENGTH: Final = 40  # u64: size of the control buffer; after a receive, bytes used
 MMSGHDR_LENGTH: Final = 56  # u32, msg_len: the length of the received datagram
-IOVEC_BYTES: Final = 16
-CONTROL_BYTES: Final = 32  # a control message with the sender's credentials: a 16-byte header, then pid, uid, gid
+IOVEC_BYTES: Final = 16  # size of struct iovec
+CONTROL_BYTES: Final = 32  # size of a control message with the sender's credentials: a 16-byte header, pid, uid, gid
 LANDING_EMPTY: Final = 0xFFFFFFFF  # in msg_len: the slot is empty
 
 # --- chunks ----------------------------------------------------------------------------------------------------------
 CHUNK_BYTES: Final = 8192
 CHUNK_MAGIC: Final = 0x4B4E4843  # "CHNK"
-CHUNK_HEADER: Final = 64
+CHUNK_HEADER: Final = 64  # bytes of the header
 CHUNK: Final = Struct("<IIBBHIIIqQ")
 """magic, generation, state, owner input, 0, span, runs, attempt, opened ms, last arrival"""
-CHUNK_GENERATION: Final = 4
-CHUNK_STATE: Final = 8
-CHUNK_OWNER: Final = 9
-CHUNK_SPAN: Final = 12
-CHUNK_RUNS: Final = 16
+CHUNK_GENERATION: Final = 4  # u32
+CHUNK_STATE: Final = 8  # u8, ChunkState
+CHUNK_OWNER: Final = 9  # u8, row of the input
+CHUNK_SPAN: Final = 12  # u32, number of chunks of the span that begins here
+CHUNK_RUNS: Final = 16  # u32, number of runs
 CHUNK_ATTEMPT: Final = 20  # u32, the fenced attempt of its runs, 0 = none; stored before its first run
-CHUNK_OPENED_MS: Final = 24  # i64, on the steady clock of the daemon that opened it
+CHUNK_OPENED_MS: Final = 24  # i64, steady time
 CHUNK_LAST_ARRIVAL: Final = 32  # u64: no record in the chunk has a greater arrival number
 
 
@@ -171,63 +174,62 @@ class ChunkState(IntEnum):
     OPEN = 1
     SEALED = 2
     """Closed to further runs."""
-    BODY = 3
-    """A chunk of a span after the first one; it has no header."""
 
 
-CHUNK_HEADER_STATES: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
+CHUNK_STATES: Final = frozenset(ChunkState)
 
 # --- runs ------------------------------------------------------------------------------------------------------------
-RUN_HEADER: Final = 88
+RUN_HEADER: Final = 88  # bytes of the header
 RUN_MAGIC: Final = 0x214E5552  # "RUN!"
 RUN: Final = Struct("<IIIIIiihBBqIiIHBBIIQqQ")
 """state word, generation, count, size, topic number, partition, sequence, epoch, flags, retries, arrived ms, payload
 bytes, partition index, partition count, name length, reason, 0, largest payload, magic, first arrival, smallest
 timestamp, ticket"""
-RUN_WORD: Final = 0  # u32: state | holder << 8
-RUN_GENERATION: Final = 4
-RUN_COUNT: Final = 8  # stored with the size in one aligned 8-byte store, which commits an append
-RUN_SIZE: Final = 12  # header included, a multiple of 8
-RUN_TOPIC: Final = 16
-RUN_PARTITION: Final = 20  # -1 = undesignated
-RUN_SEQUENCE: Final = 24
-RUN_EPOCH: Final = 28
-RUN_FLAGS: Final = 30
-RUN_RETRIES: Final = 31  # u8, error answers after which the messages are sent again
-RUN_ARRIVED_MS: Final = 32
-RUN_PAYLOAD: Final = 40  # sum of key, value and header bytes
-RUN_PARTITION_INDEX: Final = 44  # of a PartitionKey lane: uint32(key) mod RUN_PARTITION_COUNT; -1 = several or none
-RUN_PARTITION_COUNT: Final = 48  # of a PartitionKey lane, also one for several indexes; 0 = none
-RUN_NAME_LENGTH: Final = 52  # of the topic's name behind the header, if RUN_TOPIC is 0
-RUN_REASON: Final = 54
-RUN_LARGEST: Final = 56  # the largest payload of a record
-RUN_MAGIC_AT: Final = 60
-RUN_FIRST_ARRIVAL: Final = 64
-RUN_MIN_TIMESTAMP: Final = 72  # i64, the smallest client timestamp in the run
+RUN_WORD: Final = 0  # u32, the state word: state | holder << 8
+RUN_GENERATION: Final = 4  # u32, the generation of its chunk
+RUN_COUNT: Final = 8  # u32, records; one aligned 8-byte store of count and size commits an append
+RUN_SIZE: Final = 12  # u32, bytes of the run, header included; a multiple of 8
+RUN_TOPIC: Final = 16  # u32, the topic's number, 0 = not numbered
+RUN_PARTITION: Final = 20  # i32, -1 = not bound
+RUN_SEQUENCE: Final = 24  # i32, the sequence number of the first record, -1 = none
+RUN_EPOCH: Final = 28  # i16, the producer epoch, -1 = none
+RUN_FLAGS: Final = 30  # u8, FLAG_...
+RUN_RETRIES: Final = 31  # u8, number of answers with an error after which the messages were to be sent again
+RUN_ARRIVED_MS: Final = 32  # i64, steady time at which the run was opened
+RUN_PAYLOAD: Final = 40  # u32, sum of the records' key, value and header bytes
+RUN_PARTITION_INDEX: Final = 44  # i32, of PartitionKey messages: key mod RUN_PARTITION_COUNT; -1 = several or none
+RUN_PARTITION_COUNT: Final = 48  # u32, of PartitionKey messages: the topic's partitions that the input knew; 0 = none
+RUN_NAME_LENGTH: Final = 52  # u16, of the topic's name behind the header, if RUN_TOPIC is 0
+RUN_REASON: Final = 54  # u8, DiscardReason
+RUN_LARGEST: Final = 56  # u32, the largest payload of a record
+RUN_MAGIC_AT: Final = 60  # u32, RUN_MAGIC
+RUN_FIRST_ARRIVAL: Final = 64  # u64, the arrival number of the first record
+RUN_MIN_TIMESTAMP: Final = 72  # i64, the smallest timestamp of a record
 RUN_TICKET: Final = 80  # u64, the ticket: number of records that the input has handed over, this run's included
 
 # --- records ---------------------------------------------------------------------------------------------------------
-RECORD_HEADER: Final = 48
+RECORD_HEADER: Final = 48  # bytes of the header
 RECORD: Final = Struct("<IBBBBIIIiihHqQ")
 """state word, flags, retries, reason, options, key length, value length, partition key, partition,
 sequence, epoch, record headers length, timestamp, arrival"""
-RECORD_WORD: Final = 0  # valid only in a SPLIT run
-RECORD_FLAGS: Final = 4
-RECORD_RETRIES: Final = 5  # as in a run
-RECORD_REASON: Final = 6
+# State word, retries, reason, partition, sequence and epoch are those of a run, and valid only in a SPLIT run.
+RECORD_WORD: Final = 0  # u32
+RECORD_FLAGS: Final = 4  # u8, FLAG_...
+RECORD_RETRIES: Final = 5  # u8
+RECORD_REASON: Final = 6  # u8
 RECORD_OPTIONS: Final = 7  # u8, OPTION_...: set at the receipt, never changed
-RECORD_KEY_LENGTH: Final = 8
-RECORD_VALUE_LENGTH: Final = 12
-RECORD_PARTITION_KEY: Final = 16
-RECORD_PARTITION: Final = 20
-RECORD_SEQUENCE: Final = 24
-RECORD_EPOCH: Final = 28
-RECORD_HEADERS_LENGTH: Final = 30
+RECORD_KEY_LENGTH: Final = 8  # u32
+RECORD_VALUE_LENGTH: Final = 12  # u32
+RECORD_PARTITION_KEY: Final = 16  # u32
+RECORD_PARTITION: Final = 20  # i32
+RECORD_SEQUENCE: Final = 24  # i32
+RECORD_EPOCH: Final = 28  # i16
+RECORD_HEADERS_LENGTH: Final = 30  # u16
 RECORD_TIMESTAMP: Final = 32  # i64, the client's timestamp or the arrival time
-RECORD_ARRIVAL: Final = 40
+RECORD_ARRIVAL: Final = 40  # u64, the arrival number
 
 ARRIVAL_STREAM: Final = 1 << 63  # set in arrival numbers of stream inputs: see `stream_arrival`
-ARRIVAL_SOURCE_BITS: Final = 20  # bits for the flush group; 43 are for the message number
+ARRIVAL_SOURCE_BITS: Final = 20  # low bits, for the source (flush group); the 43 above them have the message number
 ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
 
 FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message; on a run: all its records are
@@ -246,37 +248,39 @@ OPTIONS_OF_EMPTY: Final = OPTION_EMPTY_KEY | OPTION_NULL_VALUE | OPTION_EMPTY_VA
 
 @unique
 class RunState(IntEnum):
-    """The low byte of a run's or record's state word, which names the owner."""
+    """The state of a run or record: the low byte of its state word.  Each text begins with the owner."""
 
     OPEN = 0
     """Input; the run may still grow."""
     FILLED = 1
-    """Handed over to the router, not claimed."""
+    """Router; handed over by an input, not claimed."""
     ROUTED = 2
-    """Router; holder = incarnation of the router that claimed it."""
+    """Router; the holder is the incarnation of the router that claimed it."""
     ASSIGNED = 3
-    """Handed over to the dispatcher of slot `holder`, not claimed."""
+    """Dispatcher of slot `holder`; handed over by the router, not claimed."""
     QUEUED = 4
-    """Dispatcher of slot `holder`, never sent: may join any batch."""
+    """Dispatcher of slot `holder`; never sent, so it may join any batch."""
     IN_FLIGHT = 5
     """Dispatcher of slot `holder`; in a record batch that was built: partition, sequence and boundaries are final."""
     RETURNED = 6
-    """Handed back to the router, not claimed; never sent."""
+    """Router; handed back by a dispatcher, not claimed; never sent."""
     RETURNED_SENT = 7
-    """Handed back to the router, not claimed; in a batch that was built."""
+    """Router; handed back by a dispatcher, not claimed; in a batch that was built."""
     ROUTED_SENT = 8
-    """Router; in a batch that was built."""
+    """Router; in a batch that was built; the holder as in ROUTED."""
     ASSIGNED_SENT = 9
-    """Handed over to a dispatcher; in a batch that was built."""
+    """Dispatcher of slot `holder`; handed over by the router, not claimed; in a batch that was built."""
     DELIVERED = 10
+    """No owner; acknowledged by Kafka."""
     DISCARDED = 11
+    """No owner; the reason is in the header."""
     SPLIT = 12
-    """The state word of each record is valid instead."""
+    """No owner; of a run only: the state word of each record is valid instead."""
 
 
 SETTLED: Final = frozenset({RunState.DELIVERED, RunState.DISCARDED})
 BUILT: Final = frozenset({RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SENT, RunState.ASSIGNED_SENT})
-"""States of records in a record batch that was built: a broker may have them."""
+"""States of records in a record batch that was built, so a broker may have them."""
 
 
 def align(size: int, to: int = 8) -> int:
@@ -290,7 +294,7 @@ def state_word(state: RunState, holder: int = 0) -> int:
 
 
 def stream_arrival(number: int, source: int) -> int:
-    """Return the arrival number of message `number` of a stream input; `source` is its flush group (20 bits).
+    """Return the arrival number of message `number` of a stream input; `source` is the number of its flush group.
 
     Arrival numbers grow with the message number, and differ from all numbers of a landing zone.
     """

@@ -1,8 +1,9 @@
-"""The directories of a slab's files on disk: spill files, journal, history.
+"""The directories of a slab for its files on disk: spill files, journal, history.
 
-Their parent may be public, so only the daemon's user has access. Their default names have the name of the slab's file,
-but not its path, so each directory has a symbolic link to its slab, which keeps out daemons with another slab of that
-name. A directory of an earlier version without the link belongs to the first slab that uses it.
+Their parent may be open to all users, so only the daemon's user has access to them.  Their default names contain the
+name of the slab's file, but not its path.  So each directory has a symbolic link to its slab, by which a daemon with
+another slab of the same name rejects it.  A directory without the link is of an earlier version, and belongs to the
+first slab that uses it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _GROUP_AND_OTHERS: Final = 0o077  # permission bits
 def create_private_directory(path: Path, setting: str, slab: Path) -> None:
     """Create a directory of a slab, or check that it belongs to the slab and only the daemon's user has access.
 
-    Raises OSError, and SlabError for a directory of other users or slabs; `setting` is the setting with its parent.
+    Raises OSError, and SlabError for a directory of another slab or with access for other users.  The error message
+    names `setting`, the setting from which the path comes.
     """
     with suppress(FileExistsError):
         path.mkdir(0o700)
@@ -43,7 +45,7 @@ def create_private_directory(path: Path, setting: str, slab: Path) -> None:
 
 
 def check_owner(path: Path, setting: str, slab: Path) -> None:
-    """Raise SlabError if a directory belongs to another slab."""
+    """Raise SlabError if a directory belongs to another slab; the error message names `setting`."""
     if is_foreign(path, slab):
         raise SlabError(
             f"{path} belongs to the slab {(path / LINK).readlink()}, which has the same name as {slab}. Set {setting} "
@@ -60,7 +62,7 @@ def is_foreign(path: Path, slab: Path) -> bool:
 
 
 def remove_private_directory(path: Path) -> None:
-    """Remove a directory without files. Raises OSError."""
+    """Remove a directory that has no files except its link.  Raises OSError if it has others."""
     if list(path.iterdir()) == [path / LINK]:
         (path / LINK).unlink()
     path.rmdir()

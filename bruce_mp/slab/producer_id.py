@@ -1,12 +1,12 @@
 """The producer id of a slab, and the decision between batches with and without sequence numbers.
 
-Each daemon requests a new producer id from the brokers, under which the sequence numbers of all partitions begin at 0.
-If the slab holds a batch with sequence numbers, the daemon keeps the producer id, because the numbers stay valid only
-under it.
+A daemon requests a new producer id from the brokers when it starts; the sequence numbers of all partitions then begin
+at 0.  If the slab holds a batch with sequence numbers, the daemon keeps the old producer id, because only under it the
+numbers are valid.
 
 A producer id belongs to one cluster: another cluster may have given the same id to another producer, and would take our
-batches for repetitions.  So the slab also keeps the cluster's id, and `change_cluster` replaces both.  The cluster is
-stored first: a router that is killed between the two leaves no producer id of another cluster in use.
+batches for repetitions.  So the slab also has the id of the cluster, and `change_cluster` replaces both.  It stores the
+cluster first, so that no daemon ever sends batches under a producer id of another cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _UNKNOWN, _SUPPORTED, _UNSUPPORTED, _CHANGING = 0, 1, 2, 3
-"""Values of SUPER_IDEMPOTENCE; _CHANGING: `change_cluster` has not finished, so batches may have old numbers."""
+"""Values of SUPER_IDEMPOTENCE; with _CHANGING batches may have numbers of the old cluster: see `change_cluster`."""
 
 
 def is_idempotent(slab: Slab) -> bool:
@@ -43,7 +43,7 @@ def is_idempotent(slab: Slab) -> bool:
 
 
 def reset_idempotence(slab: Slab) -> None:
-    """Let the router request a new producer id, unless a batch has sequence numbers (supervisor only, at its start)."""
+    """Make the router request a new producer id, unless a batch has sequence numbers (supervisor only, at a start)."""
     if not any(found.sequence >= 0 for found in sweep(slab, lay.BUILT)):
         slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _UNKNOWN
 
@@ -51,7 +51,7 @@ def reset_idempotence(slab: Slab) -> None:
 def store_producer(slab: Slab, producer_id: int) -> None:
     """Store the producer id, so that later batches get sequence numbers (router only).
 
-    No batch may have one yet, unless a router was killed in `change_cluster`.
+    No batch may have sequence numbers yet, unless `change_cluster` has begun.
     """
     if slab.words[lay.SUPER_IDEMPOTENCE >> 2] == _CHANGING:
         PartitionTable(slab).change_epochs()
@@ -62,12 +62,12 @@ def store_producer(slab: Slab, producer_id: int) -> None:
 
 
 def disable_idempotence(slab: Slab) -> None:
-    """Omit sequence numbers, because brokers lack idempotence or `required_acks` forbids it (router only)."""
+    """Make later batches omit sequence numbers, because brokers or `required_acks` do not permit them (router only)."""
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _UNSUPPORTED
 
 
 def cluster_of(slab: Slab) -> str:
-    """Return the id of the cluster that the slab's messages are for; empty before the first metadata."""
+    """Return the id of the cluster that the slab's messages are for; empty if it is not known yet."""
     length = min(slab.words[lay.SUPER_CLUSTER_ID_LENGTH >> 2], lay.CLUSTER_ID_MAX)
     return bytes(slab.view[lay.SUPER_CLUSTER_ID : lay.SUPER_CLUSTER_ID + length]).decode("utf-8", "replace")
 
@@ -78,12 +78,12 @@ def cluster_changes(slab: Slab) -> int:
 
 
 def is_same_cluster(known: str, found: str) -> bool:
-    """Return True unless both ids are known and differ; brokers before 0.10.1 name none."""
+    """Return True unless the id in the slab and that of a broker are known and differ; Kafka before 0.10.1 has none."""
     return not known or not found or known == found.encode()[: lay.CLUSTER_ID_MAX].decode("utf-8", "replace")
 
 
 def foreign_cluster_sentence(broker: str, known: str, found: str) -> str:
-    """Return the error of a broker that belongs to another cluster."""
+    """Return the error message about a broker that belongs to another cluster."""
     return (
         f"Broker {broker} belongs to the cluster {found}, but the messages are for the cluster {known}. Correct "
         "kafka.bootstrap_servers or the broker's address; if the other cluster is the right one, run bruce "
@@ -92,24 +92,25 @@ def foreign_cluster_sentence(broker: str, known: str, found: str) -> str:
 
 
 def store_cluster(slab: Slab, cluster_id: str) -> None:
-    """Store the id of the cluster if brokers name one (router only).
+    """Store the id of the cluster, unless it is empty (router only).
 
-    An unchanged id is not stored again: a store first empties the id, and a dispatcher that reads it then trusts every
-    broker.
+    An unchanged id is not stored again: a store first empties the id, and a dispatcher that reads it then would accept
+    any broker.
     """
     data = cluster_id.encode()[: lay.CLUSTER_ID_MAX]
-    if data and not (cluster_of(slab) and is_same_cluster(cluster_of(slab), cluster_id)):
+    is_unchanged = cluster_of(slab) and is_same_cluster(cluster_of(slab), cluster_id)
+    if data and not is_unchanged:
         slab.words[lay.SUPER_CLUSTER_ID_LENGTH >> 2] = 0
         slab.view[lay.SUPER_CLUSTER_ID : lay.SUPER_CLUSTER_ID + len(data)] = data
         slab.words[lay.SUPER_CLUSTER_ID_LENGTH >> 2] = len(data)
 
 
 def change_cluster(slab: Slab, cluster_id: str, producer_id: int | None) -> None:
-    """Send all messages to another cluster, under its producer id or without sequence numbers if it is None.
+    """Store another cluster as the destination of all messages (router only, while it holds all messages).
 
-    Only the router calls this, while it holds all messages.  Each partition enters another epoch, so that dispatchers
-    renumber the batches that were built for the old cluster.  If the router is killed before the end, the next one
-    requests a producer id of the cluster that the slab names then.
+    `producer_id` is that of the new cluster; None = without sequence numbers.  Each partition enters another epoch, so
+    that dispatchers renumber the batches that were built for the old cluster.  If the router is killed before the end,
+    the next router requests a producer id of the cluster whose id the slab then has.
     """
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _CHANGING
     slab.words[lay.SUPER_CLUSTER_CHANGES >> 2] += 1

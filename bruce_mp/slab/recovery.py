@@ -1,8 +1,7 @@
 """Recovery from the slab: the records that a starting process takes over from its predecessor.
 
-`sweep` finds records by state and holder, as segments of equal state words.  `close_open_runs` serves an input, which
-alone may finish runs that its predecessor left open.  `rebuild_batches` restores record batches with the boundaries of
-their first send.
+`sweep` finds records by state and holder, as segments of equal state words.  `close_open_runs` hands over the runs that
+an input's predecessor left open.  `rebuild_batches` restores the record batches of sent segments.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from bruce_mp.slab.chunks import last_arrival
 from bruce_mp.slab.handover_tickets import HandoverTickets, last_tickets
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import (
+    NO_SEQUENCE,
     Segment,
     next_sequence,
     read_run,
@@ -47,7 +47,10 @@ __all__ = [
 
 
 class FoundSegment(NamedTuple):
-    """A segment of records with the same state word, and the header fields of the run or of the first record."""
+    """A segment of records with the same state word, and fields from its run's header, or its first record's if split.
+
+    `topic` is always the run's.
+    """
 
     segment: Segment
     word: int
@@ -86,7 +89,7 @@ class SentBatch(NamedTuple):
 
 
 def inspect_segment(slab: Slab, segment: Segment) -> FoundSegment:
-    """Return a segment of equal state words with the fields of its run's header, or of its first record if split."""
+    """Return a segment, whose records must have the same state word, with its fields."""
     run = read_run(slab, segment.chunk, segment.run)
     if run.state is not RunState.SPLIT:
         return _with_run_fields(segment, run)
@@ -105,7 +108,7 @@ def _with_record_fields(segment: Segment, run: Run, first: Record) -> FoundSegme
 
 
 def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -> list[FoundSegment]:
-    """Return the segments in one of `states` in order of arrival; with `holder`, only its segments."""
+    """Return the segments in one of `states` in order of arrival; with `holder` only those with this holder."""
     found = [
         item
         for item in read_each(slab, lambda chunk: _segments_in(slab, chunk, states))
@@ -116,25 +119,27 @@ def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -
 
 
 def sweep_filled(slab: Slab) -> list[FoundSegment]:
-    """Return the runs that inputs have handed over.
+    """Return the runs that inputs have handed over, and no router has claimed.
 
     The result is a snapshot: if it includes a run, it includes all older runs of the same lane.
     """
-    last = last_tickets(slab)
-    return [found for found in sweep(slab, {RunState.FILLED}) if _is_within(slab, found.segment, last)]
+    tickets = last_tickets(slab)
+    return [found for found in sweep(slab, {RunState.FILLED}) if _is_within(slab, found.segment, tickets)]
 
 
-def _is_within(slab: Slab, segment: Segment, last: dict[int, int]) -> bool:
+def _is_within(slab: Slab, segment: Segment, tickets: dict[int, int]) -> bool:
+    """Return True if the input handed over the segment's run not later than the run with its ticket in `tickets`."""
     at = slab.chunk_at(segment.chunk)
     ticket = slab.longs[(at + segment.run + lay.RUN_TICKET) >> 3]
-    return ticket <= last.get(slab.owner_of(segment.chunk), 0)
+    return ticket <= tickets.get(slab.owner_of(segment.chunk), 0)
 
 
 def _segments_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterator[FoundSegment]:
+    """Yield the segments of a chunk, in any state if their run is split, else in one of `states`."""
     at = slab.chunk_at(chunk)
     offset = lay.CHUNK_HEADER
     for _ in range(slab.words[(at + lay.CHUNK_RUNS) >> 2]):
-        size = _size_if_skipped(slab, at + offset, states)
+        size = _size_if_irrelevant(slab, at + offset, states)
         if not size:
             run = read_run(slab, chunk, offset)
             yield from _segments_of_run(slab, chunk, offset, run)
@@ -142,17 +147,20 @@ def _segments_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterat
         offset += size
 
 
-def _size_if_skipped(slab: Slab, at: int, states: Collection[RunState]) -> int:
-    """Return the size of a valid run in none of the states, else 0. Most runs are such, so it reads only four words."""
+def _size_if_irrelevant(slab: Slab, at: int, states: Collection[RunState]) -> int:
+    """Return the size of an unsplit run in another state than `states`, else 0.
+
+    Most runs are such, so the function reads only three words of the run at file offset `at`.
+    """
     words = slab.words
     if at + lay.RUN_HEADER > slab.geometry.file_size or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return 0
     state, size = words[at >> 2] & 0xFF, words[(at + lay.RUN_SIZE) >> 2]
-    is_skipped = state in _UNSPLIT and state not in states
-    return size if is_skipped and size >= lay.RUN_HEADER and not size & 7 else 0
+    is_irrelevant = state in _UNSPLIT_STATES and state not in states
+    return size if is_irrelevant and size >= lay.RUN_HEADER and not size & 7 else 0
 
 
-_UNSPLIT: Final = frozenset(RunState) - {RunState.SPLIT}
+_UNSPLIT_STATES: Final = frozenset(RunState) - {RunState.SPLIT}
 
 
 def _segments_of_run(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[FoundSegment]:
@@ -160,20 +168,20 @@ def _segments_of_run(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[
         yield _with_run_fields(segment_of(chunk, offset, run), run)
         return
     part: list[tuple[int, Record]] = []
-    for at, record in until_damage(records_of(slab, chunk, offset, run)):  # the records before a damaged one are found
+    for record_at, record in until_damage(records_of(slab, chunk, offset, run)):
         if part and not _continues(part[-1][1], record):
             yield _found_segment(chunk, offset, run, part)
             part = []
-        part.append((at, record))
+        part.append((record_at, record))
     if part:
         yield _found_segment(chunk, offset, run, part)
 
 
 def _continues(last: Record, record: Record) -> bool:
     """Return True if a record of a split run belongs to the segment of the record before it."""
-    same = record.word == last.word and record.partition == last.partition and record.epoch == last.epoch
-    in_sequence = record.sequence == -1 or record.sequence == next_sequence(last.sequence, 1)
-    return same and in_sequence and not record.flags & lay.FLAG_BATCH_START
+    is_alike = (record.word, record.partition, record.epoch) == (last.word, last.partition, last.epoch)
+    is_in_sequence = record.sequence == NO_SEQUENCE or record.sequence == next_sequence(last.sequence, 1)
+    return is_alike and is_in_sequence and not record.flags & lay.FLAG_BATCH_START
 
 
 def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, Record]]) -> FoundSegment:
@@ -183,7 +191,7 @@ def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, R
 
 
 def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
-    """Build record batches from sent segments, per partition in order of sequence numbers."""
+    """Return the record batches of sent segments with their old boundaries, per partition in order of sequence."""
     batches: list[SentBatch] = []
     key = attrgetter("topic", "partition", "epoch")
     for (topic, partition, epoch), members in groupby(sorted(found, key=key), key=key):
@@ -196,10 +204,10 @@ def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
 def _sort_by_sequence(members: list[FoundSegment]) -> list[FoundSegment]:
     """Sort by sequence number, also where the numbers wrap around to 0."""
     members.sort(key=lambda item: item.sequence)
-    # A partition's batches in flight span far fewer numbers than half of the range.
-    has_wrapped = members[-1].sequence - members[0].sequence > 1 << 30
+    half_range = 1 << 30  # a partition's batches in flight have far fewer records
+    has_wrapped = members[-1].sequence - members[0].sequence > half_range
     if has_wrapped:
-        members.sort(key=lambda item: (item.sequence + (1 << 30)) & 0x7FFFFFFF)
+        members.sort(key=lambda item: next_sequence(item.sequence, half_range))
     return members
 
 
@@ -216,7 +224,8 @@ def _split_at_batch_starts(members: list[FoundSegment]) -> Iterator[list[FoundSe
 def close_open_runs(slab: Slab, owner: int) -> None:
     """Hand over the runs that the dead input of row `owner` left open, except those of fenced attempts.
 
-    The sums in their headers are computed again from the records."""
+    The sums in their headers may include records that the run does not, so they are computed again.
+    """
     own = [found for found in all_runs(slab) if slab.owner_of(found[0]) == owner]
     tickets = HandoverTickets(slab, owner)
     tickets.catch_up(max((run.ticket for _, _, run in own if run.state is not RunState.OPEN), default=0))
@@ -228,25 +237,25 @@ def close_open_runs(slab: Slab, owner: int) -> None:
 
 def _close_run(slab: Slab, tickets: HandoverTickets, chunk: int, offset: int, run: Run) -> None:
     records = [record for _, record in records_of(slab, chunk, offset, run)]
-    sizes = [record.payload for record in records]
+    payloads = [record.payload for record in records]
     at = slab.chunk_at(chunk) + offset
-    if not sizes:
+    if not records:
         slab.words[at >> 2] = RunState.DELIVERED  # an empty run has nothing to deliver, and its chunk can be reclaimed
         return
-    slab.words[(at + lay.RUN_PAYLOAD) >> 2] = sum(sizes)
-    slab.words[(at + lay.RUN_LARGEST) >> 2] = max(sizes)
+    slab.words[(at + lay.RUN_PAYLOAD) >> 2] = sum(payloads)
+    slab.words[(at + lay.RUN_LARGEST) >> 2] = max(payloads)
     slab.store_signed(at + lay.RUN_MIN_TIMESTAMP, min(record.timestamp for record in records))
     tickets.hand_over(at)
 
 
 def copied_arrivals(slab: Slab, base: int) -> frozenset[int]:
-    """Return the arrival numbers from `base` on of the datagrams with a record in a lane, settled or not."""
+    """Return the arrival numbers, from `base` on, of the datagrams that have a record in a chunk, settled or not."""
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, base))
     return frozenset(record.arrival for record in found if record.arrival < lay.ARRIVAL_STREAM)
 
 
 def partition_counts_from(slab: Slab, base: int) -> dict[int, int]:
-    """Return the partition count that a dead input used for each topic in the landing zone with this base.
+    """Return the partition count of each topic by which a dead input chose lanes for datagrams from arrival `base` on.
 
     Its successor uses the same counts, so that messages of one key stay in one lane.
     """
@@ -262,7 +271,10 @@ def _partition_counts_in(slab: Slab, chunk: int, base: int) -> Iterator[tuple[in
 
 
 def uncounted_records(slab: Slab, owner: int, counted: int) -> list[Record]:
-    """Return the records that row `owner`'s dead stream input appended but did not count, settled ones included."""
+    """Return the records that the dead stream input of row `owner` appended but did not count, settled ones included.
+
+    `counted` is its ROW_COUNTED, so message `counted` is the first uncounted one.
+    """
     first = lay.stream_arrival(counted, 0)
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if slab.owner_of(chunk) == owner else ())
     return list(found)

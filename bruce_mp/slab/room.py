@@ -1,4 +1,4 @@
-"""Room in a pool of chunks: the number of messages that certainly fit, whatever their order and their lanes."""
+"""The room in a pool of chunks: the number of messages that fit in any order and in any lanes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ PAUSE_SHARE: Final = 0.75
 
 
 def chunks_for(size: int) -> int:
-    """Return the largest number of neighbouring chunks that a message of this size needs."""
+    """Return the most chunks that a message of `size` bytes on the wire, the topic's name included, can need."""
     return -(-(size + lay.RECORD_HEADER + lay.RUN_HEADER + lay.CHUNK_HEADER) // lay.CHUNK_BYTES)
 
 
-def room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
-    """Return the number of messages of at most `span` chunks that fit in the worst case.
+def room_for_largest(pool: ChunkPool, span: int, count: int) -> int:
+    """Return the number of messages, up to `count`, that fit if each needs a span of at most `span` chunks.
 
-    Each may need two spans, because smaller messages may split the free chunks.
+    Each may need the room of two spans, because smaller messages may split the free chunks.
     """
-    pool.reserve(2 * batch * span, span)
-    return pool.count_free_spans(span, 2 * batch) // 2
+    pool.reserve(2 * count * span, span)
+    return pool.count_free_spans(span, 2 * count) // 2
 
 
 def room_for(pool: ChunkPool, span: int, count: int) -> int:
-    """Return the number of messages, up to `count`, of at most `span` chunks each that certainly fit now."""
+    """Return the number of messages, up to `count`, that fit if each needs at most `span` chunks."""
     if span > 1:
         return room_for_largest(pool, span, count)
     pool.reserve(count)
@@ -38,13 +38,13 @@ def room_for(pool: ChunkPool, span: int, count: int) -> int:
 
 
 def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> int:
-    """Return the number of messages, up to `count`, of at most `largest` bytes each that fit, perhaps after a reclaim.
+    """Return the number of messages, up to `count`, that fit if each has at most `largest` bytes; reclaim if none does.
 
     `first` is the size of the first message, which may fit alone.
     """
     span = chunks_for(largest)
-    room = room_for(pool, span, count)
-    if not room:
+    fitting = room_for(pool, span, count)
+    if not fitting:
         pool.reclaim(pool.capacity)
-        room = room_for(pool, span, count)
-    return room or min(1, pool.count_free_spans(chunks_for(first), 1))
+        fitting = room_for(pool, span, count)
+    return fitting or min(1, pool.count_free_spans(chunks_for(first), 1))

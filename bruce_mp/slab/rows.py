@@ -5,19 +5,19 @@ transaction.  It first writes a *redo record*: the new values of the counters, a
 Then it marks the redo record valid, applies it, and marks it void.  After a crash, the successor or the supervisor
 applies a valid redo record again, so every step must be repeatable.
 
-`version` is odd during a transaction, so that a reader of the books detects an inconsistent snapshot.  An input's
+`version` is odd during a transaction, so that a reader of the counters detects an inconsistent snapshot.  An input's
 version stays odd from `begin_batch` until it commits the batch, even if the input dies in between.
 
 A redo record consists of
 
     u32    1 if it is valid
-    u32    the outcome; for a move the state word after it
-    u32    the reason of a discard; for a move the state word before it
+    u32    the outcome (DELIVERED or DISCARDED); of a move the state word after it
+    u32    the reason of a discard; of a move the state word before it
     u32    number of counters
     u32    number of segments
     u32    number of landing slots to empty
-    u64    the next base of the landing zone; without slots to empty, a stream input's new ROW_COUNTED (0 = unchanged)
-    pairs of (u64 counter index, u64 new value), then segments as in `runs.SEGMENT`
+    u64    with slots to empty, the landing zone's new base; else a stream input's new ROW_COUNTED (0 = unchanged)
+    space for 32 pairs of (u64 number of a counter, u64 new value), then segments as in `runs.SEGMENT`
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ __all__ = ["MAX_SETTLED_SEGMENTS", "Move", "ProcessRow", "redo_counters", "settl
 _REDO: Final = Struct("<IIIIIIQ")
 _PAIR: Final = Struct("<QQ")
 _MAX_COUNTERS: Final = 32
-"""The most counters of a transaction: a batch raises those of its receipt and of each reason of a discard."""
-_MASK: Final = (1 << 64) - 1
+"""The most counters of a transaction, more than any process raises at once."""
+_MAX_UINT64: Final = (1 << 64) - 1
 HEARTBEAT_S: Final = 1.0
 """Interval of heartbeats; the watchdog allows a process a minute without one."""
 
@@ -52,7 +52,7 @@ MAX_SETTLED_SEGMENTS: Final = (lay.ROW_REDO_BYTES - _REDO.size - _MAX_COUNTERS *
 
 
 class Move(NamedTuple):
-    """A move of messages to another stage: the state words before and after it, and the counter of its messages."""
+    """A move of messages to another stage: the state words before and after it, and the number of its counter."""
 
     before: int
     after: int
@@ -60,7 +60,7 @@ class Move(NamedTuple):
 
 
 class ProcessRow:
-    """A row in the slab; `recover` returns that of a process that starts or has died."""
+    """A row in the slab.  For a process that starts or has died use `recover`, which finishes its transaction."""
 
     def __init__(self, slab: Slab, index: int) -> None:
         self._slab = slab
@@ -78,14 +78,14 @@ class ProcessRow:
         row = cls(slab, index)
         row._apply_redo()
         if row.version & 1 and not row._is_stream and not landing_zone.landed_lengths(slab):
-            # The dead input called `begin_batch`, but received no batch.
+            # The dead input called `begin_batch`, but the landing zone has no batch that could make the version even.
             slab.longs[(row._at + lay.ROW_VERSION) >> 3] += 1
         return row
 
     def begin(self, pid: int, now_ms: int, heartbeat_ms: int = 0) -> int:
         """Store the pid, the start time and the first heartbeat of the process, and return its incarnation.
 
-        `now_ms` is the wall clock, because pages show the start; heartbeats are on the steady clock.
+        `now_ms` is in ms since 1970, because pages show it; `heartbeat_ms` is a steady time.
         """
         incarnation = (self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] + 1) & 0xFFFFFF
         self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] = incarnation
@@ -106,38 +106,38 @@ class ProcessRow:
     def start_heartbeat(
         self, call_later: Callable[[float, Callable[[], None]], object], now_ms: Callable[[], int]
     ) -> None:
-        """Store the time now and every second; `call_later(seconds, callback)` is the loop's timer."""
+        """Store a heartbeat now and every second; `call_later(seconds, callback)` is the loop's timer."""
 
         def repeat() -> None:
-            self.beat(now_ms())
+            self.store_heartbeat(now_ms())
             call_later(HEARTBEAT_S, repeat)
 
         repeat()
 
-    def beat(self, now_ms: int) -> None:
-        """Store a heartbeat in the middle of long work, so that the supervisor does not take the process for hung."""
+    def store_heartbeat(self, now_ms: int) -> None:
+        """Store a heartbeat, also during long work, because the watchdog kills a process without heartbeats."""
         self._slab.store_signed(self._at + lay.ROW_HEARTBEAT_MS, now_ms)
 
     def add(self, counter: int, amount: int = 1) -> None:
-        """Raise a counter that is not part of the books."""
+        """Raise a counter without a transaction; it must not be part of the books."""
         self.counters[counter] += amount
 
     def settle(
         self, segments: Sequence[Segment], outcome: RunState, reason: int, increments: Mapping[int, int]
     ) -> None:
-        """Settle segments and raise counters, both or neither.
+        """Settle segments and raise counters in one transaction; `increments` has the addend of each counter.
 
-        Raises SlabError, and changes nothing, for more than MAX_SETTLED_SEGMENTS segments and for a segment that
-        disagrees with its headers.
+        `reason` is a DiscardReason, 0 for delivered segments.  Raises SlabError, and changes nothing, for more than
+        MAX_SETTLED_SEGMENTS segments and for a segment that disagrees with its headers.
         """
         if len(segments) > MAX_SETTLED_SEGMENTS:
             raise SlabError(f"One transaction settles at most {MAX_SETTLED_SEGMENTS} segments, not {len(segments)}.")
         self._transact(increments, outcome=outcome, reason=reason, segments=segments)
 
     def move(self, segments: Iterable[Segment], move: Move) -> list[Segment]:
-        """Move the segments with only `move.before` in their state words, raise its counter, and return these segments.
+        """Store `move.after` in the state words of segments, raise the counter of the move, and return these segments.
 
-        The call skips other segments, and damaged ones.
+        The call skips damaged segments, and those with another state word than `move.before`.
         """
         moved = [segment for segment in segments if held_words(self._slab, segment, move.before)]
         for start in range(0, len(moved), MAX_SETTLED_SEGMENTS):
@@ -147,21 +147,21 @@ class ProcessRow:
         return moved
 
     def commit_landed(self, landed: int, increments: Mapping[int, int]) -> None:
-        """Empty the first `landed` slots of the landing zone and raise counters, both or neither."""
+        """Empty the first `landed` slots of the landing zone and raise counters in one transaction."""
         base = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
-        self._transact(increments, landed=landed, landing_base=base + landed)
+        self._transact(increments, landed=landed, base=base + landed)
 
     @property
     def counted(self) -> int:
-        """Return a stream input's number of counted arrivals, those of its predecessors included."""
+        """Return the number of messages that a stream input and its predecessors have counted as received."""
         return self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3]
 
-    def commit_counted(self, arrivals: int, increments: Mapping[int, int]) -> None:
-        """Mark a stream input's arrivals below number `arrivals` as counted and raise counters, both or neither."""
-        self._transact(increments, landing_base=arrivals)
+    def commit_counted(self, counted: int, increments: Mapping[int, int]) -> None:
+        """Raise a stream input's `counted` to this number, and raise counters, in one transaction."""
+        self._transact(increments, base=counted)
 
     def begin_batch(self) -> None:
-        """Mark the books as inconsistent from before the input adds records until it counts them."""
+        """Make the version odd, because the slab has records that are not counted until the batch is committed."""
         self._slab.longs[(self._at + lay.ROW_VERSION) >> 3] |= 1
 
     def _transact(
@@ -172,17 +172,17 @@ class ProcessRow:
         reason: int = 0,
         segments: Sequence[Segment] = (),
         landed: int = 0,
-        landing_base: int = 0,
+        base: int = 0,
     ) -> None:
+        """Write a redo record and apply it; the module's text has the meaning of its fields."""
         if len(increments) > _MAX_COUNTERS:
             raise SlabError(f"One transaction raises at most {_MAX_COUNTERS} counters, not {len(increments)}.")
         for segment in segments:
             segment_words(self._slab, segment)  # raises before the redo record becomes valid
         at, view = self._at + lay.ROW_REDO, self._slab.view
-        _REDO.pack_into(view, at, 0, outcome, reason, len(increments), len(segments), landed, landing_base)
-        pairs = b"".join(
-            [_PAIR.pack(counter, self.counters[counter] + amount & _MASK) for counter, amount in increments.items()]
-        )
+        _REDO.pack_into(view, at, 0, outcome, reason, len(increments), len(segments), landed, base)
+        values = [(counter, self.counters[counter] + amount & _MAX_UINT64) for counter, amount in increments.items()]
+        pairs = b"".join([_PAIR.pack(*pair) for pair in values])
         view[at + _REDO.size : at + _REDO.size + len(pairs)] = pairs
         packed = pack_segments(segments)
         view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + len(packed)] = packed
@@ -190,14 +190,14 @@ class ProcessRow:
         self._apply_redo()
 
     def _apply_redo(self) -> None:
-        """Apply a valid redo record."""
+        """Apply the redo record if it is valid."""
         at = self._at + lay.ROW_REDO
-        valid, outcome, reason, counters, count, landed, landing_base = _REDO.unpack_from(self._slab.view, at)
-        if not valid:
+        is_valid, outcome, reason, counters, segments, landed, base = _REDO.unpack_from(self._slab.view, at)
+        if not is_valid:
             return
-        version = (self._at + lay.ROW_VERSION) >> 3
-        self._slab.longs[version] |= 1
-        packed = self._slab.view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + count * SEGMENT.size]
+        version_index = (self._at + lay.ROW_VERSION) >> 3
+        self._slab.longs[version_index] |= 1
+        packed = self._slab.view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + segments * SEGMENT.size]
         if RunState(outcome & 0xFF) in lay.SETTLED:
             settle_words(self._slab, unpack_segments(packed), RunState(outcome), reason)
         else:
@@ -207,11 +207,11 @@ class ProcessRow:
             self.counters[counter] = value
         if landed:
             landing_zone.empty_slots(self._slab, landed)
-            self._slab.longs[landing_zone.base_at(self._slab) >> 3] = landing_base
-        elif landing_base:
-            self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3] = landing_base
+            self._slab.longs[landing_zone.base_at(self._slab) >> 3] = base
+        elif base:
+            self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3] = base
         # The redo record becomes void last.  In the other order, a crash in between would leave the version odd.
-        self._slab.longs[version] += 1
+        self._slab.longs[version_index] += 1
         self._slab.words[at >> 2] = 0
 
 
@@ -221,44 +221,46 @@ _SEGMENTS_AT: Final = _REDO.size + _MAX_COUNTERS * _PAIR.size
 def settle_words(slab: Slab, segments: Sequence[Segment], outcome: RunState, reason: int) -> None:
     """Store the outcome of segments that this process holds.
 
-    A repeated transaction skips segments that are settled already, because another process may own their memory now.
-    Segments that are not settled cannot be reclaimed during the call.
+    A repeated transaction skips records that are settled already, because another process may own their memory now.
+    Records that are not settled cannot be reclaimed during the call.
     """
     for segment in segments:
         try:
             indexes = segment_words(slab, segment)
         except SlabError:
             continue
-        indexes = [at for at in indexes if slab.words[at] & 0xFF not in lay.SETTLED]
+        unsettled = [index for index in indexes if slab.words[index] & 0xFF not in lay.SETTLED]
         if is_current(slab, segment):  # checked after the words, because only unsettled segments stay current
-            for at in indexes:
-                _store_reason(slab, at, segment, reason)
-                slab.words[at] = outcome
+            for index in unsettled:
+                _store_reason(slab, index << 2, segment, reason)
+                slab.words[index] = outcome
 
 
 def _move_words(slab: Slab, segments: Iterable[Segment], before: int, after: int) -> None:
     """Move segments of this process; a repeated transaction skips the words that it has stored already.
 
-    Nothing but this process changes a word that is `before`, and no other process stores it again.
+    Only this process changes a state word that is `before`, and no other process stores `before` again.
     """
     for segment in segments:
         try:
-            indexes = [at for at in segment_words(slab, segment) if slab.words[at] == before]
+            indexes = [index for index in segment_words(slab, segment) if slab.words[index] == before]
         except SlabError:
             continue
         if is_current(slab, segment):  # checked after the words, as in `settle_words`
-            for at in indexes:
-                slab.words[at] = after
+            for index in indexes:
+                slab.words[index] = after
 
 
 def redo_counters(slab: Slab, row: int) -> dict[int, int]:
-    """Return the new values of the counters in a row's valid redo record."""
+    """Return the new values of the counters in a row's redo record, valid or not."""
     at = slab.row_at(row) + lay.ROW_REDO
-    count = min(slab.words[(at >> 2) + 3], _MAX_COUNTERS)
+    _, _, _, counters, _, _, _ = _REDO.unpack_from(slab.view, at)
+    count = min(counters, _MAX_COUNTERS)
     return dict(_PAIR.iter_unpack(slab.view[at + _REDO.size : at + _REDO.size + count * _PAIR.size]))
 
 
 def _store_reason(slab: Slab, at: int, segment: Segment, reason: int) -> None:
+    """Store the reason in the header at file offset `at`, of the segment's run or of one of its records."""
     if reason:
-        is_run = at << 2 == slab.chunk_at(segment.chunk) + segment.run
-        slab.view[(at << 2) + (lay.RUN_REASON if is_run else lay.RECORD_REASON)] = reason
+        is_run = at == slab.chunk_at(segment.chunk) + segment.run
+        slab.view[at + (lay.RUN_REASON if is_run else lay.RECORD_REASON)] = reason

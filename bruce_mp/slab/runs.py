@@ -1,8 +1,8 @@
 """Runs, records and segments in the slab.
 
 A `Segment` names neighbouring records of one run by location and generation.  Frames and queues carry segments, which
-own nothing.  The functions check each location against the headers before they read records there.  SlabError reports a
-location that disagrees with its headers; a stale generation has its own message, because chunks are reused.
+own nothing.  The functions check a segment against the headers of its chunk and run before they read its records.  If
+they disagree, the function raises SlabError: the segment or the slab is damaged, or the chunk has been reused.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ SEGMENT: Final = Struct("<IIIIII")
 
 
 class Segment(NamedTuple):
-    """`records` neighbouring records of the run at byte `run` of `chunk`, the first at byte `first`.
+    """`records` neighbouring records of the run at byte `run` of `chunk`, the first at byte `first` of the chunk.
 
-    `payload` is the sum of their key, value and header bytes, as clients send them.
+    `payload` is the sum of their key, value and record header bytes.
     """
 
     chunk: int
@@ -64,7 +64,7 @@ class Segment(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run's header, field by field as in `layout.RUN`."""
+    """A run's header, with the fields of `layout.RUN`; `records` is RUN_COUNT."""
 
     word: int
     generation: int
@@ -95,12 +95,12 @@ class Run(NamedTuple):
 
     @property
     def body(self) -> int:
-        """Return the offset of the first record from the start of the run."""
+        """Return the number of bytes from the start of the run to its first record."""
         return lay.RUN_HEADER + lay.align(self.name_length)
 
 
 class Record(NamedTuple):
-    """A record's header, field by field as in `layout.RECORD`."""
+    """A record's header, with the fields of `layout.RECORD`."""
 
     word: int
     flags: int
@@ -140,7 +140,7 @@ def pack_segments(segments: Iterable[Segment]) -> bytes:
 
 
 def unpack_segments(data: bytes | memoryview) -> list[Segment]:
-    """Decode `pack_segments`.  Raises SlabError when the length is not a multiple of 24."""
+    """Decode the result of `pack_segments`.  Raises SlabError when the length is not a multiple of 24."""
     if len(data) % SEGMENT.size:
         raise SlabError(f"A frame of segments has {len(data)} bytes, which is not a multiple of {SEGMENT.size}.")
     new = tuple.__new__  # a third cheaper than `Segment._make`
@@ -153,17 +153,17 @@ def is_current(slab: Slab, segment: Segment) -> bool:
 
 
 def arrived_ms(slab: Slab, segment: Segment) -> int:
-    """Return the arrival time of the run's first message, in ms on the steady clock of the daemon that received it."""
+    """Return the steady time at which the segment's run was opened, by the clock of the daemon that received it."""
     return slab.longs[(slab.chunks_at + segment.chunk * lay.CHUNK_BYTES + segment.run + lay.RUN_ARRIVED_MS) >> 3]
 
 
 def read_run(slab: Slab, chunk: int, offset: int) -> Run:
     """Return the header of the run at byte `offset` of `chunk`.  Raises SlabError without a valid run there."""
-    at, limit = _run_at(slab, chunk, offset)
+    at, limit = _locate_run(slab, chunk, offset)
     run = Run._make(lay.RUN.unpack_from(slab.view, at))
-    room = run.size - run.body
+    body_size = run.size - run.body
     is_valid = run.word & 0xFF in _KNOWN_STATES and not run.size & 7 and run.size <= limit - at
-    if not is_valid or run.records * lay.RECORD_HEADER > room or room < 0:
+    if not is_valid or run.records * lay.RECORD_HEADER > body_size or body_size < 0:
         raise SlabError(f"The run at byte {offset} of chunk {chunk} is damaged.")
     return run
 
@@ -171,8 +171,11 @@ def read_run(slab: Slab, chunk: int, offset: int) -> Run:
 _KNOWN_STATES: Final = frozenset(RunState)
 
 
-def _run_at(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
-    """Return the file offsets of a run and of the end of its span.  Raises SlabError without a valid run header."""
+def _locate_run(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
+    """Return the file offsets of a run and of the end of its span.  Raises SlabError without a run of the chunk there.
+
+    The check does not include the run's other fields: see `read_run`.
+    """
     at = slab.chunk_at(chunk)
     words = slab.words
     span = words[(at + lay.CHUNK_SPAN) >> 2]
@@ -182,8 +185,8 @@ def _run_at(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
     run_at = at + offset
     if offset & 7 or offset < lay.CHUNK_HEADER or run_at > limit - lay.RUN_HEADER:
         raise SlabError(f"There is no run at byte {offset} of chunk {chunk}.")
-    same_generation = words[(run_at + lay.RUN_GENERATION) >> 2] == words[(at + lay.CHUNK_GENERATION) >> 2]
-    if words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC or not same_generation:
+    is_of_chunk = words[(run_at + lay.RUN_GENERATION) >> 2] == words[(at + lay.CHUNK_GENERATION) >> 2]
+    if words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC or not is_of_chunk:
         raise SlabError(f"The run at byte {offset} of chunk {chunk} is damaged.")
     return run_at, limit
 
@@ -194,7 +197,7 @@ def read_record(slab: Slab, chunk: int, offset: int) -> Record:
 
 
 def runs_of(slab: Slab, chunk: int) -> Iterator[tuple[int, Run]]:
-    """Yield offsets and headers of the runs of a chunk, in order."""
+    """Yield (offset in the chunk, header) of the runs of a chunk, in order.  Raises SlabError at a damaged run."""
     at = slab.chunk_at(chunk)
     offset = lay.CHUNK_HEADER
     for _ in range(slab.words[(at + lay.CHUNK_RUNS) >> 2]):
@@ -204,18 +207,18 @@ def runs_of(slab: Slab, chunk: int) -> Iterator[tuple[int, Run]]:
 
 
 def name_of(slab: Slab, chunk: int, offset: int, run: Run) -> bytes:
-    """Return the topic name behind a run's header, of a topic without a number."""
+    """Return the topic name behind a run's header; empty for a topic with a number."""
     at = slab.chunk_at(chunk) + offset + lay.RUN_HEADER
     return bytes(slab.view[at : at + run.name_length])
 
 
 def records_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[int, Record]]:
-    """Yield offsets (in the chunk) and headers of a run's records, in order.  Raises SlabError past the run's end."""
+    """Yield (offset in the chunk, header) of a run's records, in order.  Raises SlabError at a damaged record."""
     return _walk_records(slab, chunk, offset + run.body, run.records, offset + run.size)
 
 
 def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]]:
-    """Yield offsets and headers of a segment's records.  Raises SlabError if the headers disagree."""
+    """Yield (offset in the chunk, header) of a segment's records.  Raises SlabError if the headers disagree."""
     at, end = segment_bounds(slab, segment)
     base = slab.chunk_at(segment.chunk)
     return _walk_records(slab, segment.chunk, at - base, segment.records, end - base)
@@ -233,7 +236,7 @@ def segment_bounds(slab: Slab, segment: Segment) -> tuple[int, int]:
 
     Raises SlabError if the headers disagree.  A caller that walks the segment checks each record against the end.
     """
-    at, limit = _run_at(slab, segment.chunk, segment.run)
+    at, limit = _locate_run(slab, segment.chunk, segment.run)
     words = slab.words
     if words[(at + lay.RUN_GENERATION) >> 2] != segment.generation:
         raise SlabError(f"Chunk {segment.chunk} has been reused since generation {segment.generation}.")
@@ -245,15 +248,15 @@ def segment_bounds(slab: Slab, segment: Segment) -> tuple[int, int]:
     return first, end
 
 
-def _walk_records(slab: Slab, chunk: int, at: int, count: int, end: int) -> Iterator[tuple[int, Record]]:
+def _walk_records(slab: Slab, chunk: int, offset: int, count: int, end: int) -> Iterator[tuple[int, Record]]:
     for _ in range(count):
-        if at + lay.RECORD_HEADER > end:
+        if offset + lay.RECORD_HEADER > end:
             raise SlabError(f"The records of a run of chunk {chunk} go past its end.")
-        record = read_record(slab, chunk, at)
-        if at + record.size > end or record.word & 0xFF not in _RECORD_STATES:
-            raise SlabError(f"The record at byte {at} of chunk {chunk} is damaged.")
-        yield at, record
-        at += record.size
+        record = read_record(slab, chunk, offset)
+        if offset + record.size > end or record.word & 0xFF not in _RECORD_STATES:
+            raise SlabError(f"The record at byte {offset} of chunk {chunk} is damaged.")
+        yield offset, record
+        offset += record.size
 
 
 _RECORD_STATES: Final = _KNOWN_STATES - {RunState.SPLIT}
@@ -265,7 +268,7 @@ def segment_of(chunk: int, offset: int, run: Run) -> Segment:
 
 
 def segment_words(slab: Slab, segment: Segment) -> list[int]:
-    """Return indices into `slab.words` of the segment's state words: one, or one for each record of a split run.
+    """Return indexes into `slab.words` of the segment's state words: one, or one for each record of a split run.
 
     Raises SlabError for a part of an unsplit run, and if the headers disagree.
     """
@@ -282,9 +285,9 @@ def segment_words(slab: Slab, segment: Segment) -> list[int]:
 
 
 def held_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
-    """Return the indices of `segment_words` if all these words are `expected`, else an empty list.
+    """Return the indexes of `segment_words` if all these words are `expected`, else an empty list.
 
-    A damaged segment and one of an older generation have none.
+    The list is also empty for a damaged segment and for one of an older generation.
     """
     try:
         indexes = segment_words(slab, segment)
@@ -296,7 +299,7 @@ def held_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
 
 
 def split_run(slab: Slab, chunk: int, offset: int) -> None:
-    """Copy a run's header fields to each of its records, whose headers are valid from then on.
+    """Make a run SPLIT: copy the state word, retries, partition and sequence numbers of its header to each record.
 
     Only the run's owner may call this; a second call changes nothing.  The last store makes the run SPLIT, so a crash
     before it leaves the run whole.
@@ -306,7 +309,7 @@ def split_run(slab: Slab, chunk: int, offset: int) -> None:
         return
     base = slab.chunks_at + chunk * lay.CHUNK_BYTES
     sequence = run.sequence
-    flags = run.flags & (lay.FLAG_BATCH_START | lay.FLAG_IN_DOUBT | lay.FLAG_AFTER_GAP)
+    flags = run.flags & (lay.FLAG_BATCH_START | lay.FLAG_IN_DOUBT | lay.FLAG_AFTER_GAP)  # for the first record only
     for at, record in records_of(slab, chunk, offset, run):
         slab.words[(base + at) >> 2] = run.word
         slab.view[base + at + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flags
@@ -318,7 +321,7 @@ def split_run(slab: Slab, chunk: int, offset: int) -> None:
 
 
 _PLACEMENT: Final = Struct("<iih")
-
+"""Partition, sequence number, epoch: neighbouring fields in the header of a run and of a record."""
 
 NO_SEQUENCE: Final = -1
 """Epoch and sequence number of batches without sequence numbers."""
@@ -335,14 +338,15 @@ def next_sequence(sequence: int, count: int) -> int:
 def write_placement(
     slab: Slab, segment: Segment, partition: int, sequence: int, epoch: int, *, opens_batch: bool
 ) -> None:
-    """Write the final partition and sequence numbers of a segment that joins a record batch.
+    """Write the partition and sequence numbers of a segment; with `opens_batch` its first record begins a batch.
 
-    A whole run stores them in its header, a split run in each record's header.  FLAG_AFTER_GAP is cleared.
+    They are stored in the header of a whole run, or in the header of each record of a split run, which clears
+    FLAG_AFTER_GAP and FLAG_ADMITTED.
     """
     view, flag = slab.view, lay.FLAG_BATCH_START if opens_batch else 0
     run_at = slab.chunk_at(segment.chunk) + segment.run
-    for word_at in segment_words(slab, segment):
-        at = word_at << 2
+    for index in segment_words(slab, segment):
+        at = index << 2
         placement, flags = (
             (lay.RUN_PARTITION, lay.RUN_FLAGS) if at == run_at else (lay.RECORD_PARTITION, lay.RECORD_FLAGS)
         )

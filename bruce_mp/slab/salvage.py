@@ -1,10 +1,10 @@
 """Salvage of a slab file in any condition: its readable records and a list of its damage.
 
-This module serves `bruce slab`.  The mapping is private, so its stores never reach the file; they only finish a dead
+`bruce slab` uses this module.  The mapping is private, so its stores never reach the file; they only finish a dead
 process's transaction or repair a count.
 
-The reader skips damaged parts and lists each as a sentence.  Memory that was overwritten with zeros looks like unused
-memory; then only the books show that messages are missing.
+`Salvage` skips damaged parts and describes each in a sentence of `damage`.  Memory that was overwritten with zeros
+looks like unused memory; then only the books show that messages are missing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["ChunkCounts", "LandedDatagram", "LandingZone", "RecordBody", "Salvag
 class SalvagedRecord(NamedTuple):
     """A record in the slab, with the location of its bytes.
 
-    `topic` is empty if the name is lost.  `partition_key` is None for an AnyPartition message.  The key is at file
+    `topic` is empty if its name is lost.  `partition_key` is None for an AnyPartition message.  The key is at file
     offsets `key_at` to `value_at`, the value from there to `headers_at`, the record headers from there to `end`.
     """
 
@@ -63,13 +63,15 @@ class SalvagedRecord(NamedTuple):
 
 
 class RecordBody(NamedTuple):
+    """The bytes of a record; `headers` has the record headers in the format of clients."""
+
     key: bytes
     value: bytes
     headers: bytes
 
 
 class LandedDatagram(NamedTuple):
-    """A datagram of `length` bytes at file offset `at` in the landing zone; a longer one than its slot is truncated."""
+    """A datagram at file offset `at` in the landing zone; `length` is at most the size of a slot."""
 
     arrival: int
     at: int
@@ -84,7 +86,7 @@ class LandingZone(NamedTuple):
 
 
 class ChunkCounts(NamedTuple):
-    """Numbers of chunks that are free, in use (those within spans included) or without a valid header."""
+    """Numbers of chunks that are free, in use (all chunks of spans) or without a valid header."""
 
     free: int
     used: int
@@ -92,7 +94,7 @@ class ChunkCounts(NamedTuple):
 
 
 class _RunLocation(NamedTuple):
-    """A run, sorted by the arrival of its first record."""
+    """The location of a run; locations sort by the arrival of the first record."""
 
     first_arrival: int
     chunk: int
@@ -101,14 +103,14 @@ class _RunLocation(NamedTuple):
 
 
 _HeapEntry = tuple[int, int, SalvagedRecord, "Iterator[SalvagedRecord]"]
-"""Arrival number, number of the run (for equal arrivals), a record, and the rest of the run's records."""
+"""A record's arrival number, a unique number of its run for equal arrivals, the record, later records of the run."""
 
 
 class Salvage:
-    """The slab at `path`, mapped privately, so that repairs stay in this process; `damage` grows during the reading.
+    """The slab at `path`, mapped privately; `damage` grows while the caller reads records.
 
-    With `is_live`, a running daemon uses the slab: its unfinished transactions stay, and the result may be outdated.
-    Otherwise the copy finishes them, as the next daemon would.  Raises SlabError for an unreadable file.
+    `is_live` tells if a running daemon uses the slab, so that results may be outdated.  If not, unfinished transactions
+    are finished in the private copy, as the next daemon would do.  Raises SlabError for an unreadable file.
     """
 
     def __init__(self, path: Path, *, is_live: bool) -> None:
@@ -117,6 +119,7 @@ class Salvage:
             self._finish_transactions()
         self._topics = TopicTable(self.slab)
         self._nameless: set[int] = set()
+        """Topic numbers without a name that `damage` has."""
 
     def close(self) -> None:
         self.slab.close()
@@ -148,7 +151,7 @@ class Salvage:
     def records(self, *, settled: bool = False) -> Iterator[SalvagedRecord]:
         """Yield the records in order of arrival; with `settled` also delivered and discarded records.
 
-        Each run is in order, and this merges the runs.  It opens a run only when the merge reaches its first record.
+        This merges the runs, each of which is in order.  It reads a run only when the merge reaches its first record.
         """
         locations = sorted(self._locations(settled=settled), reverse=True)  # so that pop() returns the oldest run
         heap: list[_HeapEntry] = []
@@ -156,17 +159,17 @@ class Salvage:
             while locations and (not heap or locations[-1].first_arrival <= heap[0][0]):
                 self._push(heap, len(locations), self._records_in(locations.pop()))
             if heap:
-                _, number, record, rest = heappop(heap)
+                _, run_number, record, later = heappop(heap)
                 if settled or record.state not in lay.SETTLED:
                     yield record
-                self._push(heap, number, rest)
+                self._push(heap, run_number, later)
 
     @staticmethod
-    def _push(heap: list[_HeapEntry], number: int, rest: Iterator[SalvagedRecord]) -> None:
-        """Push the next record of run `number`, if it has one."""
-        record = next(rest, None)
+    def _push(heap: list[_HeapEntry], run_number: int, later: Iterator[SalvagedRecord]) -> None:
+        """Push the next record of a run, if there is one."""
+        record = next(later, None)
         if record is not None:
-            heappush(heap, (record.arrival, number, record, rest))
+            heappush(heap, (record.arrival, run_number, record, later))
 
     def _locations(self, *, settled: bool) -> Iterator[_RunLocation]:
         for found in read_each(self.slab, self._runs_in):
@@ -176,6 +179,7 @@ class Salvage:
                 yield found[1]
 
     def _runs_in(self, chunk: int) -> Iterator[tuple[Run, _RunLocation] | str]:
+        """Yield the runs of a chunk, and a sentence for damage."""
         try:
             for offset, run in runs_of(self.slab, chunk):
                 yield run, _RunLocation(run.first_arrival, chunk, offset, run.generation)
@@ -231,7 +235,7 @@ class Salvage:
         )
 
     def read_body(self, record: SalvagedRecord) -> RecordBody | None:
-        """Return the bytes of a record; None if a running daemon has reused its memory."""
+        """Return the bytes of a record; None if a running daemon has reused the memory."""
         view = self.slab.view
         body = RecordBody(
             bytes(view[record.key_at : record.value_at]),
@@ -243,9 +247,8 @@ class Salvage:
     # --- landing zone ------------------------------------------------------------------------------------------------
 
     def read_landing_zone(self) -> LandingZone:
-        """Return the number of datagrams in the landing zone, and the datagrams without a copy in a lane."""
         base = self.slab.longs[landing_zone.base_at(self.slab) >> 3]
-        locations = landing_zone.landed_extents(self.slab)
-        copied = copied_arrivals(self.slab, base) if locations else frozenset()
-        found = (LandedDatagram(arrival, at, length) for arrival, (at, length) in enumerate(locations, base))
-        return LandingZone(len(locations), [item for item in found if item.arrival not in copied])
+        extents = landing_zone.landed_extents(self.slab)
+        copied = copied_arrivals(self.slab, base) if extents else frozenset()
+        landed = (LandedDatagram(arrival, at, length) for arrival, (at, length) in enumerate(extents, base))
+        return LandingZone(len(extents), [item for item in landed if item.arrival not in copied])

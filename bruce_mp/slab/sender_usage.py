@@ -1,15 +1,15 @@
-"""Messages of each sending user: a table for each input, in shared memory.
+"""Messages of each sending user: a table for each input, in the slab.
 
 An input writes only its own table and reads the tables of all inputs, so a quota holds for the whole daemon.  Inputs
-that receive at the same moment may exceed it together.  A table outlives its process, so a process that dies does not
-reset a quota.  The table is not part of the books: a crash may leave its sums one batch short.
+that receive at the same moment may exceed it together.  A table outlives its process, so the death of a process does
+not reset a quota.  The table is not part of the books: after a crash, its sums may lack one batch.
 
 A full table reuses the entry of the user with the oldest last message.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
 
@@ -24,8 +24,8 @@ __all__ = ["SenderSums", "SenderTable", "read_senders"]
 class SenderSums(NamedTuple):
     """Sums of one user since the creation of the slab.
 
-    `received` counts all messages; `not_allowed` and `over_quota` count the discarded ones.  `refused` counts
-    connections.  `waited` counts the times that the quota suspended reading from a connection.
+    `received` counts all messages; `not_allowed` and `over_quota` count discarded messages by the reason.  `refused`
+    counts refused connections.  `waited` counts the times that the quota suspended reading from a connection.
     """
 
     received: int = 0
@@ -36,26 +36,30 @@ class SenderSums(NamedTuple):
 
 
 class SenderTable:
-    """The table of the input of row `owner`; `inputs` are the rows of all inputs."""
+    """The table of the input of row `owner`; `inputs` are the rows of all inputs.
+
+    A user is a uid, or -1 for all TCP clients together.  `interval` is the number of one of the intervals of quotas.
+    """
 
     def __init__(self, slab: Slab, owner: int, inputs: Sequence[int] = ()) -> None:
         self._longs = slab.longs
-        self._own = _table_at(slab, owner) >> 3
-        self._all = [_table_at(slab, row) >> 3 for row in {owner, *inputs}]
-        self._entries = {key: entry for entry, key in _read_keys(self._longs, self._own) if key}
+        # Tables and entries are indexes into `slab.longs`.
+        self._own_table = _table_at(slab, owner) >> 3
+        self._all_tables = [_table_at(slab, row) >> 3 for row in {owner, *inputs}]
+        self._entries = {key: entry for entry, key in _read_keys(self._longs, self._own_table) if key}
 
     def received_in(self, user: int, interval: int) -> int:
-        """Return the messages that all inputs received from a user within the interval with this number."""
-        return sum(self._received_by(table, user + _KEY_OFFSET, interval) for table in self._all)
+        """Return the number of messages that all inputs received from a user within an interval."""
+        return sum(self._received_by(table, user + _KEY_OFFSET, interval) for table in self._all_tables)
 
     def _received_by(self, table: int, key: int, interval: int) -> int:
-        entry = self._entries.get(key) if table == self._own else _find_entry(self._longs, table, key)
+        entry = self._entries.get(key) if table == self._own_table else _find_entry(self._longs, table, key)
         if entry is None or self._longs[entry + _INTERVAL] != interval:
             return 0
         return self._longs[entry + _COUNT]
 
     def record_received(self, user: int, interval: int, count: int) -> None:
-        """Count messages that were received within an interval."""
+        """Count messages of a user that were received within an interval."""
         entry = self._entry_of(user + _KEY_OFFSET, interval)
         if self._longs[entry + _INTERVAL] != interval:
             self._longs[entry + _COUNT] = 0
@@ -63,11 +67,11 @@ class SenderTable:
         self._longs[entry + _COUNT] += count
 
     def add(self, user: int, interval: int, sums: SenderSums) -> None:
-        """Add to the sums of a user; a new entry of the user begins in `interval`."""
-        entry = self._entry_of(user + _KEY_OFFSET, interval) + _SUMS
-        for at, amount in enumerate(sums, entry):
+        """Add to the sums of a user; if the user gets a new entry, it begins in `interval`."""
+        first = self._entry_of(user + _KEY_OFFSET, interval) + _SUMS
+        for index, amount in enumerate(sums, first):
             if amount:
-                self._longs[at] += amount
+                self._longs[index] += amount
 
     def _entry_of(self, key: int, interval: int) -> int:
         entry = self._entries.get(key)
@@ -76,12 +80,12 @@ class SenderTable:
         return entry
 
     def _create_entry(self, key: int, interval: int) -> int:
-        """Create an entry in place of a free one, or else of that with the oldest interval."""
-        entries = range(self._own, self._own + lay.SENDERS_PER_INPUT * _ENTRY_LONGS, _ENTRY_LONGS)
-        entry = min(entries, key=lambda at: (self._longs[at] != 0, self._longs[at + _INTERVAL]))
+        """Create an entry in place of a free one, or else of the entry with the oldest interval."""
+        entries = range(self._own_table, self._own_table + _TABLE_LONGS, _ENTRY_LONGS)
+        entry = min(entries, key=lambda each: (self._longs[each] != 0, self._longs[each + _INTERVAL]))
         self._entries.pop(self._longs[entry], None)
-        for at in range(entry, entry + _ENTRY_LONGS):  # the key first, so that readers never see another user's sums
-            self._longs[at] = 0
+        for index in range(entry, entry + _ENTRY_LONGS):  # the key first, so that readers see no sums of another user
+            self._longs[index] = 0
         self._longs[entry + _INTERVAL] = interval
         self._longs[entry] = key
         self._entries[key] = entry
@@ -89,7 +93,7 @@ class SenderTable:
 
 
 def read_senders(slab: Slab) -> dict[int, SenderSums]:
-    """Return the sums of all inputs by user."""
+    """Return the sums over all inputs by user."""
     found: dict[int, SenderSums] = {}
     for row in lay.INPUT_ROWS:
         for entry, key in _read_keys(slab.longs, _table_at(slab, row) >> 3):
@@ -100,24 +104,25 @@ def read_senders(slab: Slab) -> dict[int, SenderSums]:
     return found
 
 
-_KEY_OFFSET = 2
-"""Added to a user's number, because key 0 is a free entry and user -1 stands for all TCP clients."""
+_KEY_OFFSET: Final = 2
+"""Addend that makes a user to the key of its entry, because key 0 is a free entry and user -1 exists."""
 _INTERVAL, _COUNT, _SUMS = 1, 2, 3
 """Offsets in an entry: the interval, the messages in it, and the first of the sums."""
-_ENTRY_LONGS = lay.SENDER_ENTRY >> 3
+_ENTRY_LONGS: Final = lay.SENDER_ENTRY >> 3
+_TABLE_LONGS: Final = lay.SENDERS_PER_INPUT * _ENTRY_LONGS
 
 
 def _table_at(slab: Slab, row: int) -> int:
-    size = lay.SENDERS_PER_INPUT * lay.SENDER_ENTRY
-    return slab.geometry.senders_at + (row - lay.ROW_FIRST_INPUT) * size
+    """Return the file offset of an input's table."""
+    return slab.geometry.senders_at + (row - lay.ROW_FIRST_INPUT) * 8 * _TABLE_LONGS
 
 
 def _read_keys(longs: memoryview[int], table: int) -> list[tuple[int, int]]:
-    """Return the index in `longs` and the key of each entry of a table."""
-    end = table + lay.SENDERS_PER_INPUT * _ENTRY_LONGS
+    """Return (entry, key) of each entry of a table."""
+    end = table + _TABLE_LONGS
     return list(zip(range(table, end, _ENTRY_LONGS), longs[table:end:_ENTRY_LONGS].tolist(), strict=True))
 
 
 def _find_entry(longs: memoryview[int], table: int, key: int) -> int | None:
-    keys = longs[table : table + lay.SENDERS_PER_INPUT * _ENTRY_LONGS : _ENTRY_LONGS].tolist()
+    keys = longs[table : table + _TABLE_LONGS : _ENTRY_LONGS].tolist()
     return table + keys.index(key) * _ENTRY_LONGS if key in keys else None

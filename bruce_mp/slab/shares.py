@@ -1,14 +1,14 @@
 """The division of the slab's chunks among the inputs.
 
-Chunks are grouped into *shares* of neighbours.  A table in the superblock names the input that has each share; 0 means
-free.  An input claims a share when it runs out of chunks, under a file lock that the kernel releases if the process
-dies.  It returns an empty share with one store when shares are scarce.  A dead input's shares stay with its row, for
-its successor.
+Chunks are grouped into *shares* of neighbours.  A table in the superblock has the row of the input that owns each
+share; 0 means free.  An input claims a share when it runs out of chunks, under a file lock that the kernel releases if
+the process dies.  It releases an empty share with one store when shares are scarce.  A dead input's shares stay with
+its row, for its successor.
 
-Half of the slab is guaranteed to the inputs, in equal parts; the rest goes to any of them.  So an input whose clients
-wait while the slab is full cannot take the memory of an input that would have to discard messages.  For an input
-without any share, an eighth of its part is kept free, so that the others may use nearly all of the slab.  When it
-receives messages, it claims the shares that the others return, up to its part.
+Half of the slab is guaranteed to the inputs, in equal parts; any of them may claim the rest.  So an input whose clients
+wait while the slab is full cannot take the memory of an input that would have to discard messages.  For an input that
+owns no share, only an eighth of its part is kept free, so that the others may use nearly all of the slab.  When it
+receives messages, it claims the shares that the others release, up to its part.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["Shares", "claimed_chunks", "rebuild_table", "share_size"]
 
 _LOCK_TRIES: Final = 50
+"""Tries for the lock, after which the claim fails."""
 _LOCK_PAUSE_S: Final = 0.0001
-"""Pause between tries for the lock, which a process holds for microseconds. After all tries the allocation fails."""
+"""Pause between two tries; a process holds the lock for microseconds."""
 _IDLE_DIVISOR: Final = 8
 """An input without shares is guaranteed its part divided by this number."""
 _SCARCE_DIVISOR: Final = 4
@@ -44,39 +45,41 @@ class Shares:
     def __init__(self, slab: Slab, owner: int, peers: Sequence[int] = ()) -> None:
         chunks = slab.geometry.chunks
         self.size = share_size(chunks)
+        """Number of chunks in a share; the last share may have fewer."""
         self.count = _divide_up(chunks, self.size)
-        self._last_size = chunks - (self.count - 1) * self.size  # of the last share
+        self._last_size = chunks - (self.count - 1) * self.size
         self._table = slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + self.count]
         self._owner = owner
         self._others = [peer for peer in peers if peer != owner]
         self._guaranteed = self.count // (2 * (len(self._others) + 1))
+        """Number of shares that are guaranteed to each input."""
         self._lock_file = os.open(slab.path, os.O_RDWR | os.O_CLOEXEC) if self._others else -1
         self._cached_obtainable: int | None = None
-        """The last `obtainable`, used only without other inputs, until this input claims or releases a share."""
+        """The last `obtainable`, valid until this input claims or releases a share; not used with other inputs."""
 
     def __del__(self) -> None:
         if getattr(self, "_lock_file", -1) >= 0:  # missing if the constructor failed
             os.close(self._lock_file)
 
     def chunks_of(self, share: int) -> range:
-        """Return the chunks of a share; the last share may have fewer than `size`."""
-        return range(share * self.size, share * self.size + (self._last_size if share == self.count - 1 else self.size))
+        first = share * self.size
+        return range(first, first + (self._last_size if share == self.count - 1 else self.size))
 
     @property
     def own_shares(self) -> list[int]:
-        """Return the shares that this input has."""
+        """Return the shares that this input owns."""
         return [share for share, owner in enumerate(self._table.tolist()) if owner == self._owner]
 
     @property
     def capacity(self) -> int:
-        """Return the largest number of chunks that this input can have, given the shares that others hold now."""
+        """Return the number of chunks of the slab, less those guaranteed to other inputs at present."""
         table = bytes(self._table)
         guaranteed = sum(self._guaranteed_to(table.count(other)) for other in self._others)
         return (self.count - 1) * self.size + self._last_size - guaranteed * self.size
 
-    def _guaranteed_to(self, shares: int) -> int:
-        """Return the number of shares that an input with `shares` shares can count on."""
-        return self._guaranteed if shares else _divide_up(self._guaranteed, _IDLE_DIVISOR)
+    def _guaranteed_to(self, owned: int) -> int:
+        """Return the number of shares guaranteed at present to an input that owns `owned` shares."""
+        return self._guaranteed if owned else _divide_up(self._guaranteed, _IDLE_DIVISOR)
 
     @property
     def obtainable(self) -> int:
@@ -85,25 +88,25 @@ class Shares:
             return self._cached_obtainable
         table = bytes(self._table)
         claimable = self._claimable(table)
-        is_last_free = claimable > 0 and not table[-1]
-        obtainable = max(0, claimable * self.size - (self.size - self._last_size if is_last_free else 0))
+        missing = 0 if table[-1] else self.size - self._last_size  # chunks that the last share lacks, if it is free
+        obtainable = max(0, claimable * self.size - missing)
         if not self._others:
             self._cached_obtainable = obtainable
         return obtainable
 
     def _claimable(self, table: bytes) -> int:
-        """Return the number of free shares, less those that other inputs still lack of their guaranteed shares."""
+        """Return the number of free shares, less those that other inputs lack to have their guaranteed shares."""
         counts = [table.count(other) for other in self._others]
         return table.count(0) - sum(max(0, self._guaranteed_to(count) - count) for count in counts)
 
     @property
     def are_scarce(self) -> bool:
-        """Return True if inputs should return empty shares."""
+        """Return True if inputs should release empty shares."""
         return bool(self._others) and bytes(self._table).count(0) * _SCARCE_DIVISOR < self.count
 
     @property
     def free_shares(self) -> list[int]:
-        """Return the shares that no input has."""
+        """Return the shares that no input owns."""
         return [share for share, owner in enumerate(self._table.tolist()) if not owner]
 
     def claim_one(self) -> int | None:
@@ -164,30 +167,30 @@ def share_size(chunks: int) -> int:
 
 
 def _divide_up(number: int, divisor: int) -> int:
-    """Divide, and round up."""
+    """Return the quotient, rounded up."""
     return -(-number // divisor)
 
 
 def claimed_chunks(slab: Slab) -> list[range]:
-    """Return the ranges of chunks in claimed shares: no other chunk is in use.
+    """Return the ranges of chunks in claimed shares, which include all chunks in use.
 
-    A private copy has one range of all chunks, because its table may be damaged.
+    For a private copy return one range of all chunks, because its table may be damaged.
     """
     chunks = slab.geometry.chunks
     if slab.is_private:
         return [range(chunks)]
     size = share_size(chunks)
     table = bytes(slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + _divide_up(chunks, size)])
-    return [range(found.start() * size, min(found.end() * size, chunks)) for found in _CLAIMED.finditer(table)]
+    return [range(found.start() * size, min(found.end() * size, chunks)) for found in _OWNED.finditer(table)]
 
 
-_CLAIMED: Final = re.compile(rb"[^\0]+")
+_OWNED: Final = re.compile(rb"[^\0]+")
 
 
 def rebuild_table(slab: Slab, spans: Sequence[tuple[int, int]]) -> None:
     """Rewrite the table from the owners of the chunks in use; `spans` are pairs of first chunk and length.
 
-    The supervisor calls this before it starts the inputs, so that no other process changes the table.
+    No other process may use the slab: only the supervisor calls this, before it starts the inputs.
     """
     shares = Shares(slab, 0)
     table = bytearray(shares.count)

@@ -1,18 +1,18 @@
 """Spill files: the messages of fenced attempts beyond their part of the slab, one file for each attempt.
 
-A file consists of a header page and blocks.  A block consists of an arrival time and the frames of some messages, as
-the client sent them, in order of arrival.  When a worker feeds the messages into lanes, the timestamp policy uses this
-arrival time.  The header states if the daemon must keep the client's timestamps.
+A file consists of a header page and blocks.  A block has an arrival time and the messages that arrived then, in order
+and as the client sent them.  When a worker feeds the messages into lanes, the timestamp policy uses this arrival time.
+The header tells if the policy may replace the client's timestamps.
 
 A file has one writer, the stream worker of the row in the header.  Each store to the header is one small `pwrite()`,
 which SIGKILL does not interrupt.
 
-    OPEN ──completed──▶ COMPLETE ──everything is in lanes──▶ removed
+    OPEN ──completed──▶ COMPLETE ──all messages are in lanes──▶ removed
       └──abandoned──▶ removed
 
-An attempt is complete once `ROW_COMPLETING` of the worker's row names it; then the worker marks the file complete, and
-*feeds* its messages back into lanes.  Those before `offset` are back in the slab.  After the death of a worker, some
-messages behind `offset` may be in lanes as well: `landed` has their indexes, counted from `offset`.
+An attempt is complete once `ROW_COMPLETING` of the worker's row has its number.  Then the worker marks the file
+complete, and *feeds* its messages into lanes.  The messages before `offset` have been fed.  A worker that dies may have
+fed some messages behind `offset` as well: its successor stores their indexes, counted from `offset`, in `landed`.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ _VERSION: Final = 1
 _HEADER: Final = Struct("<8sIIqII")
 """magic, version, row, creation time of the slab in ms, attempt, 1 if clamping must not replace timestamps"""
 _SEAL: Final = Struct("<QQQ")
-"""state (0 open, 1 complete), messages, end of the data; written when the attempt is complete"""
+"""state (0 open, 1 complete), number of messages, end of the blocks; written when the attempt is complete"""
 _SEAL_AT: Final = 64
 _PROGRESS: Final = Struct("<QQQ")
-"""offset of the next frame, messages before it, offset from which `landed` counts (0 = none landed)"""
+"""offset of the next message to feed, number of messages before it, offset from which `landed` counts (0 = none)"""
 _PROGRESS_AT: Final = 128
 _LANDED_AT: Final = 1024
-_DATA_AT: Final = 4096
-"""Offsets of seal, progress, bits of landed messages, and blocks: the first page is all but the blocks."""
+"""Offset of the bits of landed messages, one for each index, which take the rest of the header page."""
+_BLOCKS_AT: Final = 4096
 _BLOCK: Final = Struct("<qQ")
-"""arrival time of the messages in ms since 1970, bytes of their frames, which follow"""
+"""arrival time of the messages in ms since 1970, bytes of the messages, which follow"""
 _SUFFIX: Final = ".spill"
 SPILL_SETTING: Final = "input.streams.spill_dir"
-_MASK: Final = (1 << 64) - 1
+_MAX_UINT64: Final = (1 << 64) - 1
 
 BLOCK_HEADER: Final = _BLOCK.size
-MAX_SLICE_MESSAGES: Final = 8 * (_DATA_AT - _LANDED_AT)
-"""Maximum number of messages that a worker feeds at once: the header has a bit for each."""
+MAX_SLICE_MESSAGES: Final = 8 * (_BLOCKS_AT - _LANDED_AT)
+"""Maximum number of messages that a worker feeds before it stores its progress: the header has a bit for each."""
 
 
 class SpillFile:
@@ -74,20 +74,22 @@ class SpillFile:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        header = os.pread(descriptor, _DATA_AT, 0).ljust(_DATA_AT, b"\0")
+        header = os.pread(descriptor, _BLOCKS_AT, 0).ljust(_BLOCKS_AT, b"\0")
         self.row: int
         self.slab_id: int
+        """Creation time of the slab in ms since 1970."""
         self.number: int
+        """Number of the attempt."""
         magic, version, self.row, self.slab_id, self.number, keeps = _HEADER.unpack_from(header)
         self.keeps_timestamps = keeps == 1
         self.is_valid = (magic, version) == (_MAGIC, _VERSION)
         self.messages: int
         self.end: int
-        """Offset of the end of the data."""
+        """Offset of the end of the blocks."""
         state, self.messages, self.end = _SEAL.unpack_from(header, _SEAL_AT)
         self.is_complete = state == 1
         self.offset: int
-        """Offset of the next frame to feed."""
+        """Offset of the next message to feed."""
         self.fed: int
         """Number of messages before `offset`."""
         self.offset, self.fed, landed_from = _PROGRESS.unpack_from(header, _PROGRESS_AT)
@@ -96,23 +98,21 @@ class SpillFile:
         self.reserved = os.fstat(descriptor).st_size
         """Bytes of the file that the file system has allocated."""
         self.arrived_ms = 0
-        """Arrival time of the messages of the last read."""
-        self._block_end = _DATA_AT
+        """Arrival time of the messages of the last read, in ms since 1970."""
+        self._block_end = _BLOCKS_AT
+        """End of the block that `read` reads."""
 
     @classmethod
     def create(cls, path: Path, slab_id: int, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:
-        """Create the file of an attempt, with mode 0600; for `keeps_timestamps` see `Lanes.ingest`.
-
-        On a full disk no file remains.
-        """
+        """Create the file of attempt `number`; for `keeps_timestamps` see `Lanes.ingest`."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
-        header = bytearray(_DATA_AT)
+        header = bytearray(_BLOCKS_AT)
         _HEADER.pack_into(header, 0, _MAGIC, _VERSION, row, slab_id, number, int(keeps_timestamps))
-        _SEAL.pack_into(header, _SEAL_AT, 0, 0, _DATA_AT)
-        _PROGRESS.pack_into(header, _PROGRESS_AT, _DATA_AT, 0, 0)
+        _SEAL.pack_into(header, _SEAL_AT, 0, 0, _BLOCKS_AT)
+        _PROGRESS.pack_into(header, _PROGRESS_AT, _BLOCKS_AT, 0, 0)
         try:
-            os.posix_fallocate(descriptor, 0, _DATA_AT)
+            os.posix_fallocate(descriptor, 0, _BLOCKS_AT)
             os.pwrite(descriptor, header, 0)
         except OSError:
             os.close(descriptor)
@@ -127,18 +127,18 @@ class SpillFile:
 
     @property
     def remaining(self) -> int:
-        """Return the number of messages of a complete file that are not back in the slab."""
+        """Return the number of messages of a complete file that have not been fed."""
         return max(0, self.messages - self.fed - len(self.landed))
 
     @property
     def is_exhausted(self) -> bool:
-        """Return True if all messages of a complete file are back in the slab."""
+        """Return True if all messages of a complete file have been fed."""
         return self.offset >= self.end
 
     @property
     def size(self) -> int:
         """Return the bytes of all blocks, with their headers."""
-        return self.end - _DATA_AT
+        return self.end - _BLOCKS_AT
 
     def reserve(self, size: int) -> None:
         """Allocate `size` further bytes in the file system."""
@@ -146,7 +146,7 @@ class SpillFile:
         self.reserved += size
 
     def append(self, data: memoryview | bytes, messages: int, arrived_ms: int) -> None:
-        """Append a block of whole frames.  `arrived_ms` is their arrival time in ms since 1970."""
+        """Append a block with `messages` whole messages, which arrived at `arrived_ms` since 1970."""
         self._store(self.end, _BLOCK.pack(arrived_ms, len(data)))
         at = self.end + _BLOCK.size
         for start in range(0, len(data), _MAX_WRITE_BYTES):
@@ -158,42 +158,45 @@ class SpillFile:
         self.messages += messages
 
     def seal(self) -> None:
-        """Store the number of messages and the end of the data, before the attempt is completed."""
+        """Store the number of messages and the end of the blocks, before the completion of the attempt."""
         self._store(_SEAL_AT, _SEAL.pack(0, self.messages, self.end))
 
     def complete(self) -> None:
-        """Store that the attempt is complete, after the store to `ROW_COMPLETING`."""
+        """Mark the file complete, after the store to `ROW_COMPLETING`."""
         self._store(_SEAL_AT, _SEAL.pack(1, self.messages, self.end))
         self.is_complete = True
 
     def advance_to(self, offset: int, fed: int) -> None:
-        """Store that the `fed` messages before `offset` are back in the slab."""
+        """Store that the `fed` messages before `offset` have been fed."""
         self.offset, self.fed, self.landed = offset, fed, frozenset()
         self._store(_PROGRESS_AT, _PROGRESS.pack(offset, fed, 0))
 
     def store_landed(self, indexes: Collection[int]) -> None:
-        """Store the indexes of messages after `offset` that are in lanes already."""
+        """Add the indexes, counted from `offset`, of messages that a dead worker has fed."""
         self.landed |= frozenset(indexes)
         bits = sum(1 << index for index in self.landed)
-        self._store(_LANDED_AT, bits.to_bytes(_DATA_AT - _LANDED_AT, "little"))
+        self._store(_LANDED_AT, bits.to_bytes(_BLOCKS_AT - _LANDED_AT, "little"))
         self._store(_PROGRESS_AT, _PROGRESS.pack(self.offset, self.fed, self.offset))
 
     def read(self, room: memoryview) -> int:
-        """Read frames of one block from `offset` on, and set `arrived_ms`; return the bytes read, 0 if damaged."""
+        """Read bytes of one block from `offset` on into `room`, and set `arrived_ms`.
+
+        Return the number of bytes, 0 for a damaged block.
+        """
         if not self._enter_block():
             return 0
         return os.preadv(self._descriptor, [room[: self._block_end - self.offset]], self.offset)
 
     def _enter_block(self) -> bool:
-        """Find the block of `offset`, and skip its header.  Return False if a block header is damaged."""
+        """Find the block of `offset`; if `offset` is at its header, skip it.  Return False at a damaged header."""
         while self._block_end <= self.offset < self.end:
             header = os.pread(self._descriptor, _BLOCK.size, self._block_end).ljust(_BLOCK.size, b"\0")
-            begin = self._block_end + _BLOCK.size
+            data_at = self._block_end + _BLOCK.size
             arrived_ms, size = _BLOCK.unpack(header)
-            if not 0 < size <= self.end - begin:
+            if not 0 < size <= self.end - data_at:
                 return False
-            self.arrived_ms, self._block_end = arrived_ms, begin + size
-            self.offset = max(self.offset, begin)
+            self.arrived_ms, self._block_end = arrived_ms, data_at + size
+            self.offset = max(self.offset, data_at)
         return True
 
     def remove(self) -> None:
@@ -203,7 +206,6 @@ class SpillFile:
 
     @property
     def is_closed(self) -> bool:
-        """Return True once the file is closed."""
         return self._descriptor < 0
 
     def close(self) -> None:
@@ -221,7 +223,7 @@ _MAX_WRITE_BYTES: Final = 8 << 20
 
 
 class SpillDirectory:
-    """The directory of the spill files of the slab at `slab_path`.  `slab_id` is its creation time in ms."""
+    """The directory of the spill files of the slab at `slab_path`; for `slab_id` see `SpillFile`."""
 
     def __init__(self, path: Path, slab_id: int, slab_path: Path) -> None:
         self.path = path
@@ -231,7 +233,7 @@ class SpillDirectory:
 
     @classmethod
     def for_slab(cls, slab: Slab, path: str | Path) -> SpillDirectory:
-        """Return the directory at `path` for a slab."""
+        """Return the directory of a slab at `path`."""
         return cls(Path(path), slab.read_signed(lay.SUPER_CREATED_MS), slab.path)
 
     def create(self, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:
@@ -245,7 +247,7 @@ class SpillDirectory:
         create_private_directory(self.path, SPILL_SETTING, self._slab_path)
 
     def files(self, row: int) -> dict[int, SpillFile]:
-        """Return the files of a row by attempt number, in ascending order."""
+        """Return the files of a row by attempt number, in ascending order; the caller closes them."""
         found: dict[int, SpillFile] = {}
         for file in self._open_all():
             if file.is_valid and (file.slab_id, file.row) == (self.slab_id, row):
@@ -255,7 +257,7 @@ class SpillDirectory:
         return dict(sorted(found.items()))
 
     def remove_foreign(self) -> int:
-        """Remove the files of other slabs, and return the number of messages of complete attempts in them."""
+        """Remove the files of other slabs, and return the number of messages of complete attempts that are lost."""
         lost = 0
         for file in self._open_all():
             if file.is_valid and file.slab_id == self.slab_id:
@@ -266,9 +268,9 @@ class SpillDirectory:
         return lost
 
     def remove(self) -> None:
-        """Remove all files and the directory, for an empty slab that is about to be removed.
+        """Remove all files, and the directory if it has no registry, for an empty slab that is about to be removed.
 
-        The registry of attempts stays, because clients may ask for its attempts later.
+        The registry stays, because clients may inquire about its attempts later.
         """
         if is_foreign(self.path, self._slab_path):
             return
@@ -282,10 +284,10 @@ class SpillDirectory:
 
     def _open_all(self) -> Iterator[SpillFile]:
         try:
-            names = sorted(self.path.iterdir())
+            paths = sorted(self.path.iterdir())
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return
-        for path in names:
+        for path in paths:
             if path.suffix == _SUFFIX and not path.is_symlink():
                 with suppress(FileNotFoundError):
                     yield SpillFile.open(path)
@@ -293,12 +295,12 @@ class SpillDirectory:
 
 def wrapping_delta(amount: int) -> int:
     """Return the unsigned addend that changes a 64-bit counter by `amount`, which may be negative."""
-    return amount & _MASK
+    return amount & _MAX_UINT64
 
 
 def spilled_messages(slab: Slab, row: int) -> int:
     """Return the number of a row's messages in spill files, by its counters."""
-    return (_counter(slab, row, lay.SPILL_IN) - _counter(slab, row, lay.SPILL_OUT)) & _MASK
+    return (_counter(slab, row, lay.SPILL_IN) - _counter(slab, row, lay.SPILL_OUT)) & _MAX_UINT64
 
 
 def completed_messages(slab: Slab, row: int) -> int:

@@ -3,14 +3,14 @@
     OPEN -> FILLED -> ROUTED -> ASSIGNED -> QUEUED -> IN_FLIGHT -> DELIVERED
 
 is the path of an ordinary message.  A dispatcher that stops sending returns its messages to the router.  Those that it
-never sent become ROUTED again.  Those in a built record batch pass through ROUTED_SENT, ASSIGNED_SENT and IN_FLIGHT,
-and keep partition, sequence numbers and batch boundaries.  DELIVERED and DISCARDED are final.  SPLIT is final for the
-run: each of its records continues from the state that the run had.
+never sent become RETURNED and then ROUTED again.  Those in a built record batch pass through RETURNED_SENT,
+ROUTED_SENT, ASSIGNED_SENT and IN_FLIGHT, and keep partition, sequence numbers and batch boundaries.  DELIVERED and
+DISCARDED are final.  SPLIT is final for the run: each of its records continues from the state that the run had.
 
-In each state one process may store the next one, so no state word has two writers.  A restarted process finds its
+In each state one process may store the next state, so no state word has two writers.  A restarted process finds its
 records by state and holder.  A restarted router stores the same state again, with its new incarnation as the holder.
 
-No process reads this table: tests check each store against it, and `scripts/draw_states.py` draws it.
+No process reads `TRANSITIONS`: tests check each store against it, and `scripts/draw_states.py` draws it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Role(Enum):
 TRANSITIONS: Final[Mapping[RunState, Mapping[RunState, Role]]] = {
     RunState.OPEN: {
         RunState.FILLED: Role.INPUT,
-        RunState.DELIVERED: Role.INPUT,  # an empty run of a dead input
+        RunState.DELIVERED: Role.INPUT,  # an empty run of a dead predecessor
     },
     RunState.FILLED: {RunState.ROUTED: Role.ROUTER},
     RunState.ROUTED: {

@@ -1,8 +1,9 @@
-"""A private mapping of a slab file, even with a damaged superblock.
+"""The private mapping of a slab file, also of one with a damaged superblock.
 
-The offsets of the file's parts follow from the superblock.  All tables have fixed sizes except the landing zone, whose
-slots depend on the largest datagram.  So if the superblock is inconsistent, the repair searches the file for the first
-chunk header, and computes the slot size that leads to its offset.  It rejects a slab of another layout version.
+The superblock has the numbers from which the offsets of the file's parts follow.  They are the same in each slab,
+except for the number of chunks, and the number and size of landing slots, which depend on the largest datagram.  So if
+the superblock is inconsistent, the repair searches the file for the first chunk header, and computes the slot size that
+leads to its offset.  A slab of another layout version is not repaired.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _reconstruct_geometry(path: Path, error: SlabError) -> Geometry:
         magic, version, *_ = lay.SUPERBLOCK.unpack_from(data)
         if magic == lay.SUPER_MAGIC and version != lay.LAYOUT_VERSION:
             raise error
-        # The superblock is intact if the file was only cut.
+        # The superblock is consistent if the file was only truncated.
         geometry = Geometry.from_superblock(data) or _from_first_chunk(data)
         if geometry is None or geometry.chunks_at >= len(data):
             raise error
@@ -54,49 +55,49 @@ def _reconstruct_geometry(path: Path, error: SlabError) -> Geometry:
 
 def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
     """Return the geometry in which the first chunk is at the first chunk header of the file."""
-    landing_at = Geometry(chunks=1).landing_at
+    landing_at = Geometry(chunks=1).landing_at  # the same in each geometry
     pages = range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE)
     first = next((at for at in pages if _is_chunk_header(data, at)), None)
     if first is None:
         return None
     chunks = (len(data) - first) // lay.CHUNK_BYTES
     fitting = [replace(geometry, chunks=chunks) for geometry in _candidate_geometries(first)]
-    return max(fitting, key=lambda geometry: _has_slot_size(data, geometry), default=None)
+    return max(fitting, key=lambda geometry: _agrees_with_iovec(data, geometry), default=None)
 
 
 def _is_chunk_header(data: mmap.mmap, at: int) -> bool:
     magic, _, state, owner, _, span = lay.CHUNK.unpack_from(data, at)[:6]
-    return magic == lay.CHUNK_MAGIC and state in lay.CHUNK_HEADER_STATES and owner in lay.INPUT_ROWS and span > 0
+    return magic == lay.CHUNK_MAGIC and state in lay.CHUNK_STATES and owner in lay.INPUT_ROWS and span > 0
 
 
 def _candidate_geometries(first: int) -> Iterator[Geometry]:
-    """Yield the geometries of `Geometry.for_size` in which the first chunk is at offset `first`."""
+    """Yield the results of `Geometry.for_size` in which the first chunk is at offset `first`."""
     for slots in range(1, MAX_LANDING_SLOTS + 1):
-        room = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at
-        # A slot size is a multiple of 64. The slots leave less than a page before the first chunk.
-        for size in range(room // slots & -64, max(0, room - lay.PAGE) // slots, -64):
-            geometry = Geometry.for_size(0, size)
+        size = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at  # of all slots, with padding to a page
+        # A slot size is a multiple of 64, and the padding is less than a page.
+        for slot_size in range(size // slots & -64, max(0, size - lay.PAGE) // slots, -64):
+            geometry = Geometry.for_size(0, slot_size)
             if (geometry.landing_slots, geometry.chunks_at) == (slots, first):
                 yield geometry
 
 
-def _has_slot_size(data: mmap.mmap, geometry: Geometry) -> bool:
-    """Return True if the first iovec of the landing zone has the size of a slot."""
+def _agrees_with_iovec(data: mmap.mmap, geometry: Geometry) -> bool:
+    """Return True if the first iovec of the landing zone has the slot size."""
     length_at = geometry.landing_iovecs_at + 8  # after the address
     return int.from_bytes(data[length_at : length_at + 8], "little") == geometry.landing_slot_size
 
 
 def _repair_topic_count(slab: Slab) -> list[str]:
-    """Count the topics if the superblock's number is impossible; the first entry without a name ends the table."""
-    at = lay.SUPER_TOPIC_COUNT >> 2
-    if 1 <= slab.words[at] <= slab.geometry.topics:
+    """Replace an impossible SUPER_TOPIC_COUNT: the first entry without a name ends the topic table."""
+    index = lay.SUPER_TOPIC_COUNT >> 2
+    if 1 <= slab.words[index] <= slab.geometry.topics:
         return []
     count = 1
     while count < slab.geometry.topics and 1 <= _name_length(slab, count) <= lay.TOPIC_NAME_MAX:
         count += 1
-    slab.words[at] = count
+    slab.words[index] = count
     return [f"The superblock has an impossible number of topics; the table has {count - 1}."]
 
 
-def _name_length(slab: Slab, topic: int) -> int:
-    return slab.words[(slab.geometry.topics_at + topic * lay.TOPIC_ENTRY + lay.TOPIC_NAME_LENGTH) >> 2]
+def _name_length(slab: Slab, entry: int) -> int:
+    return slab.words[(slab.geometry.topics_at + entry * lay.TOPIC_ENTRY + lay.TOPIC_NAME_LENGTH) >> 2]

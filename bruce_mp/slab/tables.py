@@ -1,13 +1,14 @@
 """The topic table and the partition table.
 
-The router is the only writer of both, with two exceptions.  A partition's next sequence number belongs to the
-dispatcher that owns the partition, and any dispatcher records a topic's refusal.  An entry is complete before the store
-that makes it visible.
+The router is the only writer of both, with two exceptions.  The dispatcher of a partition stores its next sequence
+number.  Any dispatcher stores a topic's *refusal*: the error code of the last answer of a broker, if it was fatal.  An
+entry is complete before the store that makes it visible.
 
-A topic keeps its number while it has an entry.  If the topic is gone and holds no messages, the router may reuse the
-entry for another topic, under another number: the index of the entry plus a multiple of the capacity.  So no number
-ever means another topic.  A partition that gets an entry again begins in a producer epoch that it has not had.
-Otherwise the broker would take its messages for repetitions of those with the same sequence numbers.
+A topic keeps its number while it has an entry.  If Kafka does not have the topic any more, and the slab has no messages
+of it, the router may reuse the entry for another topic, under another number: the index of the entry plus a multiple of
+the capacity.  So no number ever means another topic.  A partition that gets an entry again begins in a producer epoch
+that it has not had.  Otherwise the broker would take its messages for repetitions of those with the same sequence
+numbers.
 """
 
 from __future__ import annotations
@@ -24,41 +25,44 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionTable", "TopicTable", "store_next_sequence"]
 
-_MAX_NUMBER: Final = 0xFFFFFFFF
+_MAX_NUMBER: Final = 0xFFFFFFFF  # of a topic: a u32
 
 
 class TopicTable:
-    """The numbers and partition counts of topics.  Every process reads it; the router adds to it."""
+    """The numbers and partition counts of topics, and for the router the changes of them.
+
+    Numbers and names are cached; `refresh` reads the changes.
+    """
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
-        self._first_at = slab.geometry.topics_at
+        self._table_at = slab.geometry.topics_at
         self._capacity = slab.geometry.topics
         self._numbers: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
-        self._entries: list[int] = [0]
+        self._read_numbers: list[int] = [0]
         """The number in each entry at the last refresh."""
         self.refresh()
 
     def refresh(self) -> None:
         """Read the entries that changed since the last refresh."""
-        entries = self._read_entries()
-        if entries == self._entries:
+        numbers = self._numbers_in_table()
+        if numbers == self._read_numbers:
             return
-        self._entries += [0] * (len(entries) - len(self._entries))
-        for index, number in enumerate(entries):
-            if number != self._entries[index]:
-                self._drop(self._entries[index])
-                self._entries[index] = self._read_entry(number)
+        self._read_numbers += [0] * (len(numbers) - len(self._read_numbers))
+        for index, number in enumerate(numbers):
+            if number != self._read_numbers[index]:
+                self._drop(self._read_numbers[index])
+                self._read_numbers[index] = self._read_entry(number)
 
-    def _read_entries(self) -> list[int]:
-        """Return the number in each entry; the first entry is never used."""
-        first = (self._slab.geometry.topics_at + lay.TOPIC_NUMBER) >> 2
+    def _numbers_in_table(self) -> list[int]:
+        """Return the number in each entry; entry 0 is never used."""
+        first = (self._table_at + lay.TOPIC_NUMBER) >> 2
         step = lay.TOPIC_ENTRY >> 2
         return self._slab.words[first : first + self._slab.words[lay.SUPER_TOPIC_COUNT >> 2] * step : step].tolist()
 
     def _read_entry(self, topic: int) -> int:
-        """Read an entry and return its number; 0 if the router changed the entry during the read."""
+        """Read the entry of a topic and return its number; 0 if the router changed the entry during the read."""
         if not topic:
             return 0
         at = self._at(topic)
@@ -70,13 +74,14 @@ class TopicTable:
         return topic
 
     def _drop(self, topic: int) -> None:
-        """Drop a number that its entry does not have any more; its name may have another number already."""
+        """Drop a number from the cache; its name may have another number already."""
         name = self._names.pop(topic, b"")
         if self._numbers.get(name) == topic:
             del self._numbers[name]
 
     def _at(self, topic: int) -> int:
-        return self._first_at + topic % self._capacity * lay.TOPIC_ENTRY
+        """Return the file offset of a topic's entry."""
+        return self._table_at + topic % self._capacity * lay.TOPIC_ENTRY
 
     @property
     def version(self) -> int:
@@ -101,7 +106,7 @@ class TopicTable:
     @property
     def free_entries(self) -> int:
         """Return the number of further topics that can have an entry."""
-        return self._slab.geometry.topics - 1 - len(self._names)
+        return self._capacity - 1 - len(self._names)
 
     def has(self, topic: int) -> bool:
         if topic not in self._names:
@@ -109,7 +114,7 @@ class TopicTable:
         return topic in self._names
 
     def was_freed(self, topic: int) -> bool:
-        """Return True if the number belonged to a topic that is gone."""
+        """Return True if a topic had this number, but has lost its entry."""
         return 0 < topic <= self._slab.words[(self._at(topic) + lay.TOPIC_LAST_NUMBER) >> 2]
 
     def numbers(self) -> dict[bytes, int]:
@@ -125,45 +130,57 @@ class TopicTable:
         return self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2]
 
     def refusals(self) -> dict[bytes, int]:
-        """Return the error codes of topics for which the last answer of a broker was a fatal error."""
+        """Return the refusal code of each topic that has one."""
         self.refresh()
         codes = {name: self.refusal_of(topic) for name, topic in self._numbers.items()}
         return {name: code for name, code in codes.items() if code}
 
     def refusal_of(self, topic: int) -> int:
-        """Return the fatal error code of the last answer for a topic, 0 if there was no error."""
+        """Return the refusal code of a topic, 0 for none."""
         return self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2]
 
     def store_refusal(self, topic: int, code: int) -> None:
-        """Store the fatal error code of the last answer for a topic, 0 after success (dispatchers only)."""
+        """Store the refusal code of a topic, 0 after success (dispatchers only)."""
         self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2] = code
 
     def store_topic_id(self, name: bytes, topic_id: bytes) -> bool:
-        """Store a hash of Kafka's id of a topic (router only); return True if the topic had another id before."""
+        """Store a hash of Kafka's id of a topic (router only); return True if the topic had another id before.
+
+        An id of zeros, from a broker that does not know ids, is not stored.
+        """
         topic = self.number_of(name)
         if not topic or not any(topic_id):
             return False
-        at = self._at(topic) + lay.TOPIC_ID_HASH
-        before = bytes(self._slab.view[at : at + 3])
-        found = blake2b(topic_id, digest_size=3).digest()
-        self._slab.view[at : at + 3] = found
+        before = self._topic_id_hash(topic)
+        found = blake2b(topic_id, digest_size=_HASH_BYTES).digest()
+        self._store_topic_id_hash(topic, found)
         return any(before) and before != found
 
     def clear_topic_ids(self) -> None:
         """Clear Kafka's ids of all topics (router only)."""
         for topic in self._names:
-            at = self._at(topic) + lay.TOPIC_ID_HASH
-            self._slab.view[at : at + 3] = bytes(3)
+            self._store_topic_id_hash(topic, bytes(_HASH_BYTES))
+
+    def _topic_id_hash(self, topic: int) -> bytes:
+        at = self._at(topic) + lay.TOPIC_ID_HASH
+        return bytes(self._slab.view[at : at + _HASH_BYTES])
+
+    def _store_topic_id_hash(self, topic: int, value: bytes) -> None:
+        at = self._at(topic) + lay.TOPIC_ID_HASH
+        self._slab.view[at : at + _HASH_BYTES] = value
 
     def add(self, name: bytes, partitions: int) -> int:
-        """Number a topic (router only) or store its new partition count; 0 = table full or name too long."""
-        topic = self.number_of(name) or self._append(name)
+        """Return the number of a topic, with a new entry if it has none, and store its partition count (router only).
+
+        The result is 0 if the table is full or the name too long.
+        """
+        topic = self.number_of(name) or self._create_entry(name)
         if topic and self.partitions_of(topic) != partitions:
             self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2] = partitions
             self._slab.words[lay.SUPER_TOPICS_VERSION >> 2] += 1
         return topic
 
-    def _append(self, name: bytes) -> int:
+    def _create_entry(self, name: bytes) -> int:
         index = self._free_index()
         if not index or len(name) > lay.TOPIC_NAME_MAX:
             return 0
@@ -171,7 +188,7 @@ class TopicTable:
         topic = self._next_number(index)
         words[(at + lay.TOPIC_PARTITIONS) >> 2] = 0
         words[(at + lay.TOPIC_REFUSAL) >> 2] = 0
-        self._slab.view[at + lay.TOPIC_ID_HASH : at + lay.TOPIC_ID_HASH + 3] = bytes(3)
+        self._store_topic_id_hash(topic, bytes(_HASH_BYTES))
         words[(at + lay.TOPIC_NAME_LENGTH) >> 2] = len(name)
         self._slab.view[at + lay.TOPIC_NAME : at + lay.TOPIC_NAME + len(name)] = name
         words[(at + lay.TOPIC_NUMBER) >> 2] = topic
@@ -181,18 +198,18 @@ class TopicTable:
 
     def _free_index(self) -> int:
         """Return the index of a free entry, 0 if there is none."""
-        if len(self._entries) < self._slab.geometry.topics:
-            return len(self._entries)
-        return next((index for index in range(1, len(self._entries)) if not self._entries[index]), 0)
+        if len(self._read_numbers) < self._capacity:
+            return len(self._read_numbers)
+        return next((index for index in range(1, self._capacity) if not self._read_numbers[index]), 0)
 
     def _next_number(self, index: int) -> int:
         """Return a number that the entry has not had, unless it has had all of about a million."""
         last = self._slab.words[(self._at(index) + lay.TOPIC_LAST_NUMBER) >> 2]
-        number = last + self._slab.geometry.topics if last else index
+        number = last + self._capacity if last else index
         return number if number <= _MAX_NUMBER else index
 
     def remove(self, topics: Iterable[int]) -> None:
-        """Free the entries of topics that are gone and hold no messages (router only)."""
+        """Free the entries of topics without messages in the slab (router only)."""
         for topic in topics:
             at = self._at(topic)
             self._slab.words[(at + lay.TOPIC_LAST_NUMBER) >> 2] = topic
@@ -201,17 +218,24 @@ class TopicTable:
         self.refresh()
 
 
+_HASH_BYTES: Final = 3  # of TOPIC_ID_HASH
+
+
 class PartitionTable:
-    """The next sequence number of each partition, with its producer epoch."""
+    """The next sequence number of each partition, with its producer epoch; a partition is its topic and number."""
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self._entries: dict[tuple[int, int], int] = {}
+        """The index of each partition's entry."""
         self._free: list[int] = []
+        """Indexes of free entries below `_count`."""
         self._count = 0
+        """SUPER_PARTITION_COUNT at the last read."""
         self._read_entries()
 
     def _read_entries(self, first: int = 0) -> None:
+        """Read the entries from index `first` on."""
         count = self._slab.words[lay.SUPER_PARTITION_COUNT >> 2]
         entries = self._slab.view[self._at(first) : self._at(count)]
         for index, (topic, partition, _, _) in enumerate(lay.PARTITION.iter_unpack(entries), first):
@@ -251,14 +275,15 @@ class PartitionTable:
 
     def retain_topics(self, topics: Collection[int]) -> None:
         """Free the entries of the partitions of all topics except `topics` (router only)."""
-        others = {key: index for key, index in self._entries.items() if key[0] not in topics}
-        first_at = lay.SUPER_FIRST_EPOCH >> 2
-        first = self._slab.words[first_at]
-        # An entry begins in an epoch after those of all freed ones, so that no freed partition gets one again that it
-        # has had.  Those in LAST_EPOCH do not count: otherwise no later partition would have sequence numbers.
-        used = [epoch if epoch < lay.LAST_EPOCH else first for epoch, _ in map(self._numbers_at, others.values())]
-        self._slab.words[first_at] = min(max([first, *(epoch + 1 for epoch in used)]), lay.LAST_EPOCH)
-        for index in others.values():
+        removed = [index for (topic, _), index in self._entries.items() if topic not in topics]
+        first_index = lay.SUPER_FIRST_EPOCH >> 2
+        first = self._slab.words[first_index]
+        # A new entry begins in an epoch after those of all removed entries, so that a partition that returns gets an
+        # epoch that it has not had.  Removed entries in LAST_EPOCH do not count: otherwise no later partition would
+        # have sequence numbers.
+        used = [epoch if epoch < lay.LAST_EPOCH else first for epoch, _ in map(self._numbers_at, removed)]
+        self._slab.words[first_index] = min(max([first, *(epoch + 1 for epoch in used)]), lay.LAST_EPOCH)
+        for index in removed:
             self._slab.words[self._at(index) >> 2] = 0
         self._reread_entries()
 
@@ -286,7 +311,7 @@ class PartitionTable:
             self.store_next_sequence(topic, partition, 0, 0)
 
     def change_epochs(self) -> None:
-        """Set all sequence numbers to 0 in another epoch (router only, while no dispatcher holds batches)."""
+        """Begin another epoch with sequence number 0 in each partition (router only, while it has all batches)."""
         self._reread_entries()
         for topic, partition in self._entries:
             epoch, _ = self.epoch_and_sequence(topic, partition)

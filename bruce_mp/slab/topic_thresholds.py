@@ -8,9 +8,9 @@ That part shrinks with each stuck topic, so the last eighth of the memory is a r
 most a quarter of the free memory.  A topic without chunks gets one span of any size that is free, because a large
 message would otherwise never fit.
 
-Chunks are counted when a lane gets them and when the pool reclaims them, so a message costs nothing.  The pool reclaims
-lazily, so `TopicThresholds` refuses a topic only after it has inspected some of the topic's oldest chunks and of all
-topics' oldest chunks.
+`Holdings` counts chunks when a lane gets them and when the pool reclaims them, so a message costs nothing.  The pool
+reclaims lazily.  So before `TopicThresholds` refuses a topic, its *sweep* inspects some of the oldest chunks of the
+topic and of all topics, and reclaims the settled ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RESERVE_ALPHA_DIVISOR: Final = 4
 TOPIC_STUCK_AFTER_MS: Final = 1000
 """Time without a freed chunk after which a topic over its threshold counts as stuck."""
 INSPECTIONS_PER_MS: Final = 50
-"""Limit for all stuck topics together; if there are many, the pause of each may exceed `MAX_SWEEP_PAUSE_MS`."""
+"""Limit for all stuck topics together; if they hold many chunks, their pauses may exceed `MAX_SWEEP_PAUSE_MS`."""
 TRIAL_INTERVAL_MS: Final = 1000
 """Interval of trials: see `TopicThresholds.must_pause`."""
 TRIAL_MESSAGES: Final = 8
@@ -44,7 +44,7 @@ TRIAL_MESSAGES: Final = 8
 
 
 class _Excess(NamedTuple):
-    """The last time that a topic over its threshold freed a chunk; the chunks freed until then, its own and all."""
+    """A topic over its threshold: since when it has freed no chunk, and `Holding.freed` and `Holdings.freed` then."""
 
     since_ms: int
     freed: int
@@ -57,9 +57,9 @@ class TopicThresholds:
     `alpha_of` returns the factor of a topic by name; 0 = no threshold.
 
     If `blocks` is set, the input slows its senders down instead of discarding messages.  Then a topic over its
-    threshold gets its chunk, but the input must pause: see `must_pause`.  The topic is refused once it is stuck: none
-    of its chunks becomes free for a second, while another topic holds nothing or frees chunks.  If all topics are
-    stuck, the input pauses except for a trial each second, which refuses stuck topics and admits new ones.
+    threshold gets its chunk, but the input must pause: see `must_pause`.  A topic is *stuck* if none of its chunks
+    becomes free for a second.  It is refused if another topic holds nothing or frees chunks in that time.  If all
+    topics are stuck, the input pauses except for a trial each second, which refuses stuck topics and admits new ones.
     """
 
     def __init__(self, pool: ChunkPool, topics: TopicTable, alpha_of: Callable[[bytes], int]) -> None:
@@ -68,7 +68,9 @@ class TopicThresholds:
         self._alpha_of = alpha_of
         self.blocks = False
         self._excesses: dict[TopicKey, _Excess] = {}
+        """The topics over their thresholds; empty without `blocks`."""
         self._pause = SweepPause()
+        """The pause between sweeps of all topics' oldest chunks."""
         self._next_trial_ms = 0
         self.is_on_trial = False
         """True during a trial, which refuses stuck topics even if all topics are stuck."""
@@ -77,14 +79,14 @@ class TopicThresholds:
         self.on_topics_changed()
 
     def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
-        """Apply changed factors."""
+        """Apply changed factors, and end all pauses of topics."""
         self._alpha_of = alpha_of
         for holding in self._pool.holdings.by_topic.values():
             holding.alpha = None
             holding.pause = SweepPause()
 
     def on_topics_changed(self) -> None:
-        """Charge the chunks of named topics to their numbers, if the router has numbered them."""
+        """Move the chunks of topic names to the numbers that the router has given them."""
         holdings = self._pool.holdings
         for name in [each for each in holdings.by_topic if isinstance(each, bytes)]:
             number = self._topics.number_of(name)
@@ -92,11 +94,10 @@ class TopicThresholds:
                 holdings.assign_number(name, number)
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks for a topic, opened and empty, or None; see `has_refused`."""
+        """Open a span of `span` chunks for a topic and return its first chunk; None on failure, see `has_refused`."""
         holding = self._pool.holdings.holding_of(topic)
-        self.has_refused = not self._fits_after_sweep(topic, holding, span, now_ms) and not self._record_excess(
-            topic, now_ms
-        )
+        is_over = not self._fits_after_sweep(topic, holding, span, now_ms)
+        self.has_refused = is_over and not self._is_tolerated(topic, now_ms)
         chunk = None if self.has_refused else self._pool.allocate(span, now_ms)
         if chunk is not None:
             self._pool.holdings.add(topic, holding, chunk, span)
@@ -107,15 +108,15 @@ class TopicThresholds:
         return self._fits_after_sweep(topic, self._pool.holdings.holding_of(topic), span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if a refused topic may resume: `span` more chunks, or half of its holding if less, are allowed.
+        """Return True if a refused topic may hold `span` more chunks, or half as many more as it holds if that is less.
 
-        A smaller amount is not worth a retry, which parses all waiting messages.
+        A smaller amount is not worth a retry, which parses all waiting messages again.
         """
         holding = self._pool.holdings.holding_of(topic)
         return self._fits_after_sweep(topic, holding, min(span, 1 + holding.held // 2), now_ms)
 
     def must_pause(self, now_ms: int) -> bool:
-        """Return True if a topic is over its threshold without being stuck, so that the input should receive nothing.
+        """Return True if a topic that is not refused is over its threshold, so that the input should receive nothing.
 
         If nothing becomes free, the result is False once a second, for a *trial* of `TRIAL_MESSAGES` messages.  Without
         it, messages of other topics would stay behind those of the stuck topics in the socket's queue.
@@ -124,12 +125,12 @@ class TopicThresholds:
         for topic in list(self._excesses):
             if self._fits_after_sweep(topic, self._pool.holdings.holding_of(topic), 1, now_ms):
                 del self._excesses[topic]
-        waiting = [topic for topic in list(self._excesses) if self._record_excess(topic, now_ms)]
-        self.is_on_trial = bool(waiting) and self._is_trial_due(waiting, now_ms)
-        return bool(waiting) and not self.is_on_trial
+        tolerated = [topic for topic in list(self._excesses) if self._is_tolerated(topic, now_ms)]
+        self.is_on_trial = bool(tolerated) and self._is_trial_due(tolerated, now_ms)
+        return bool(tolerated) and not self.is_on_trial
 
-    def _is_trial_due(self, waiting: list[TopicKey], now_ms: int) -> bool:
-        is_due = now_ms >= self._next_trial_ms and all(self._is_stuck(topic, now_ms) for topic in waiting)
+    def _is_trial_due(self, tolerated: list[TopicKey], now_ms: int) -> bool:
+        is_due = now_ms >= self._next_trial_ms and all(self._is_stuck(topic, now_ms) for topic in tolerated)
         if is_due:
             self._next_trial_ms = now_ms + TRIAL_INTERVAL_MS
         return is_due
@@ -138,8 +139,8 @@ class TopicThresholds:
         """Return True if none of the topic's chunks became free within `TOPIC_STUCK_AFTER_MS`."""
         return now_ms - self._excesses[topic].since_ms >= TOPIC_STUCK_AFTER_MS
 
-    def _record_excess(self, topic: TopicKey, now_ms: int) -> bool:
-        """Record a topic over its threshold; return True if it gets a chunk nevertheless, because it is not stuck."""
+    def _is_tolerated(self, topic: TopicKey, now_ms: int) -> bool:
+        """Record the excess of a topic over its threshold; return False if the topic must be refused."""
         if not self.blocks:
             return False
         holdings, excess = self._pool.holdings, self._excesses.get(topic)
@@ -148,7 +149,8 @@ class TopicThresholds:
             excess = self._excesses[topic] = _Excess(now_ms, freed, holdings.freed)
         if not self._is_stuck(topic, now_ms):
             return True
-        return not self.is_on_trial and holdings.freed == excess.freed_in_all and not self._has_idle_topic()
+        are_all_stuck = holdings.freed == excess.freed_in_all and not self._has_idle_topic()
+        return are_all_stuck and not self.is_on_trial
 
     def _has_idle_topic(self) -> bool:
         """Return True if a numbered topic holds no chunks, because all its messages are settled."""
@@ -160,7 +162,7 @@ class TopicThresholds:
         return self._sweep(holding, now_ms) and self._is_within(topic, holding, span)
 
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
-        """Return True if a topic with `span` more chunks is within its threshold, without a sweep."""
+        """Return True if a topic with `span` more chunks is within its threshold."""
         held = holding.held + span
         if not holding.held or held * RESERVE_ALPHA_DIVISOR <= self._pool.own_free - span:
             return True  # the usual case, which needs no count of obtainable shares
@@ -169,32 +171,34 @@ class TopicThresholds:
             return True
         if holding.alpha is None:
             holding.alpha = self._alpha_of(self._name(topic))
-        return not holding.alpha or held <= holding.alpha * (free - self._pool.capacity // RESERVE_DIVISOR)
+        reserve = self._pool.capacity // RESERVE_DIVISOR
+        return not holding.alpha or held <= holding.alpha * (free - reserve)
 
     def _name(self, topic: TopicKey) -> bytes:
         if isinstance(topic, bytes):
             return topic
         try:
             return self._topics.name_of(topic)
-        except KeyError:  # the router has removed it from the table
+        except KeyError:  # the router has removed the topic from the table
             return b""
 
     def _sweep(self, holding: Holding, now_ms: int) -> bool:
-        """Reclaim settled chunks before a refusal, with a bounded number of inspections; False if none became free."""
-        return self._sweep_own(holding, now_ms) | self._sweep_oldest(now_ms)
+        """Reclaim settled chunks, with a bounded number of inspections; return False if none became free."""
+        has_freed_own = self._sweep_own(holding, now_ms)
+        return self._sweep_oldest(now_ms) or has_freed_own
 
     def _sweep_own(self, holding: Holding, now_ms: int) -> bool:
-        """Reclaim chunks of the topic itself."""
+        """Reclaim the topic's chunks that were not inspected for longest."""
         if now_ms < holding.pause.ends_ms:
             return False
-        some = list(islice(holding.chunks, INSPECTIONS_PER_SWEEP))
-        for chunk in some:
-            holding.chunks.move_to_end(chunk)
+        inspected = list(islice(holding.spans, INSPECTIONS_PER_SWEEP))
+        for chunk in inspected:
+            holding.spans.move_to_end(chunk)
         before = self._pool.free_count
-        self._pool.reclaim_settled(some)
+        self._pool.reclaim_settled(inspected)
         has_freed = self._pool.free_count > before
-        longest_ms = max(MAX_SWEEP_PAUSE_MS, self._pool.holdings.max_inspections // INSPECTIONS_PER_MS)
-        holding.pause.record_sweep(now_ms, has_freed=has_freed, longest_ms=longest_ms)
+        max_pause_ms = max(MAX_SWEEP_PAUSE_MS, self._pool.holdings.max_inspections // INSPECTIONS_PER_MS)
+        holding.pause.record_sweep(now_ms, has_freed=has_freed, max_pause_ms=max_pause_ms)
         return has_freed
 
     def _sweep_oldest(self, now_ms: int) -> bool:

@@ -152,7 +152,7 @@ class ProcessRow(PureRow):
             free(moved)
         return claimed
 
-    def _transact(self, increments, *, outcome=DELIVERED, reason=0, segments=(), landed=0, landing_base=0):
+    def _transact(self, increments, *, outcome=DELIVERED, reason=0, segments=(), landed=0, base=0):
         cdef Memory memory
         cdef uint64_t count = len(segments), pairs, index, slots = landed
         cdef uint64_t row_at = self._at, landing_at = self._slab.geometry.landing_at
@@ -181,7 +181,7 @@ class ProcessRow(PureRow):
             store32(redo + REDO_COUNTERS, len(increments))
             store32(redo + REDO_SEGMENTS, <uint32_t>count)
             store32(redo + REDO_LANDED, landed)
-            store64(redo + REDO_BASE, landing_base)
+            store64(redo + REDO_BASE, base)
             pairs = write_pairs(row, dict(increments))
             for index in range(count):
                 write_segment(row, index, &refs[index])
