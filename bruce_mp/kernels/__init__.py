@@ -1,31 +1,30 @@
 """The interface of the per-message kernels.
 
-Kernels do all work that occurs once for each message, over runs of records in the slab.  Other code works per run or
-per batch.  The names below are the interface.  `pure` implements it in Python and is the reference for each kernel.
-`compiled` implements it in Cython, in a file of the same name.  The same tests run on both.  `choice` selects the
-variant.
+Kernels do all work that occurs once for each message.  Other code works per run or per batch.  The names below are the
+interface.  The modules of `pure` implement it in Python and specify each kernel.  The modules of `compiled` implement
+it in Cython, in files of the same names.  The same tests run on both.  `choice` selects the variant.
 
     DatagramReceiver    receives a batch of datagrams into the landing zone
     DatagramIntake      receives datagrams and appends them to lanes, batch by batch; `ArrivalRate` computes its naps
     StreamIntake        reads the plain connections of a stream worker and appends their messages, round by round
     split_stream        finds the messages in a stream's bytes
-    Lanes               parses and validates a batch, appends it to lanes as runs
+    Lanes               parses and validates a batch of messages, and appends them to lanes
     count_outcomes      counts the outcomes of stream clients' messages in a chunk
-    ChunkPool           the chunks of an input, reclaimed when all their records are settled
-    ProcessRow          a process row with transactions that settle segments
-    claim               claims a frame's segments with the expected state words
+    ChunkPool           allocates the chunks of an input, and reclaims them when all their records are settled
+    ProcessRow          settles and moves segments, and counts messages, in transactions of a process row
+    claim               claims the segments of a frame
     bind_partition      writes the partition of each segment
     write_sequence      writes the partition and the sequence numbers of consecutive segments
-    assign_sequences    writes both for record batches, with the next sequence numbers of their partitions
+    assign_sequences    gives record batches the next sequence numbers of their partitions, and moves them to IN_FLIGHT
     read_headers        reads the headers of segments' runs; `group_by_partition` groups segments by topic and partition
     wait_times          sums the waiting times of record batches' messages, in total and by topic
-    split_by_partition  splits PartitionKey runs by the partition of each key
+    split_by_partition  splits a PartitionKey segment by the partitions of its keys
     split_at            splits a segment at a number of records or bytes
-    split_by_size       splits a segment into parts of records within and above a size limit
+    split_by_size       splits a segment into parts with records within and above a size limit
     time_range          returns the smallest and largest timestamp of a segment
     count_states        counts the records of chunks by state
     messages            copies the messages of a segment, or their first bytes
-    encode              encodes the records of a RecordBatch v2; `record_batch` adds the header
+    encode              encodes the records of a RecordBatch v2; `record_batch` encodes the header as well
     encode_message_set  encodes a message set, formats 0 and 1, from segments
     produce_topics      encodes the topics of a produce request with uncompressed record batches
 """

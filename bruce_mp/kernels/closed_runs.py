@@ -3,7 +3,7 @@
 The lingers of all lanes end on common ticks.  So one wake-up of the input, and one frame to the router, serves all
 topics.
 
-Separate because both variants of `Lanes` use it: it works per run and not per message.
+Both variants of `Lanes` use this module, because it works per run and not per message.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ __all__ = ["LEEWAY_MS", "MAX_CLOSED_BYTES", "ClosedRuns", "tick_after"]
 LEEWAY_MS: Final = 4
 """The longest time by which an input publishes before a tick, so that a late wake-up does not delay a run."""
 MAX_CLOSED_BYTES: Final = 4 << 20
-"""Size of the closed runs from which they are published without waiting for a tick; about 5 ms at full load."""
+"""Size of the closed runs from which they are published before their tick; an input fills as much in about 5 ms."""
 _SLAB_DIVISOR: Final = 16
-"""The same bound for a small slab: its size divided by this number."""
-_NEVER: Final = 1 << 62
+"""In a small slab that size is the slab's divided by this number."""
+_NEVER_MS: Final = 1 << 62
 
 
 class ClosedRuns:
     """The closed runs in order.  Times are in ms of the steady clock."""
 
     def __init__(self, slab_bytes: int) -> None:
-        self._most_bytes = min(MAX_CLOSED_BYTES, slab_bytes // _SLAB_DIVISOR)
+        self._max_bytes = min(MAX_CLOSED_BYTES, slab_bytes // _SLAB_DIVISOR)
         self._bytes = 0
         self.segments: list[Segment] = []
-        self.publish_ms = _NEVER
+        self.publish_ms = _NEVER_MS
         """Time at which the input must publish these runs; 0 = now."""
 
     def add(self, segment: Segment, due_ms: int) -> None:
-        """Add a run to publish at `due_ms`; 0 = at once."""
+        """Add a run that must be published at `due_ms`; 0 = now."""
         self.segments.append(segment)
         self._bytes += segment.payload + segment.records * lay.RECORD_HEADER
-        self.publish_ms = min(self.publish_ms, due_ms if self._bytes < self._most_bytes else 0)
+        self.publish_ms = min(self.publish_ms, due_ms if self._bytes < self._max_bytes else 0)
 
     def request_publish(self) -> None:
         """Make these runs due for publication now."""
@@ -50,10 +50,10 @@ class ClosedRuns:
     def drain(self) -> list[Segment]:
         """Return and remove all runs."""
         segments, self.segments = self.segments, []
-        self._bytes, self.publish_ms = 0, _NEVER
+        self._bytes, self.publish_ms = 0, _NEVER_MS
         return segments
 
 
 def tick_after(now_ms: int, linger_ms: int) -> int:
-    """Return the first multiple of `linger_ms` after `now_ms`."""
+    """Return the first tick after `now_ms`: a multiple of `linger_ms`."""
     return (now_ms // linger_ms + 1) * linger_ms

@@ -1,4 +1,4 @@
-"""The chunks of lanes: the length of the next span, the threshold of its topic, and the reuse of other lanes' chunks.
+"""The allocation of chunks to lanes: the length of a span, the threshold of a topic, the takeover of a donor's chunk.
 
 Both variants of `Lanes` use this module, because it works per chunk and not per message.
 """
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["Chunks", "LaneChunks", "LaneKey", "Thresholds"]
 
 LaneKey = tuple[int, int, int]
-"""Topic number, partition index (-1 = AnyPartition), partition count (0 = AnyPartition)."""
+"""Topic number, partition index (-1 = AnyPartition), number of the topic's partitions (0 = AnyPartition)."""
 
 MAX_SPAN_CHUNKS: Final = 32
-"""Longest span of a busy lane in chunks: 256 KiB, or a 512th of a small slab."""
+"""Longest span of a busy lane in chunks: 256 KiB."""
+_SPAN_DIVISOR: Final = 512
+"""In a small slab, the longest span is the slab divided by this number."""
 _FEW_RUNS: Final = 2
 """The next span of a lane doubles if at most this number of runs filled the last one: a run ends with its span."""
 _MANY_RUNS: Final = 6
 """The next span halves if more runs filled the last one."""
 MAX_DONORS: Final = 256
-"""Largest number of a topic's lanes that are searched for room for one message."""
+"""The most lanes of a topic that are searched for room for one message."""
 
 
 class Chunks(Protocol):
@@ -38,10 +40,10 @@ class Chunks(Protocol):
     owner: int
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks, opened and empty, or None."""
+        """Open a span of `span` chunks and return its first chunk; None without room."""
 
     def can_spare(self, span: int) -> bool:
-        """Return True if an optional larger span may be allocated."""
+        """Return True if a lane may get a span of this size, although a shorter one would do."""
 
     def seal(self, chunk: int) -> None:
         """Close the chunk to further runs."""
@@ -56,22 +58,22 @@ class Thresholds(Protocol):
     has_refused: bool
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks for a topic, opened and empty, or None."""
+        """Open a span of `span` chunks for a topic and return its first chunk; None on failure, see `has_refused`."""
 
     def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Return True if a topic with `span` more chunks is within its threshold."""
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if a topic that was refused may now hold `span` more chunks."""
+        """Return True if a retry of a refused topic, which needs `span` more chunks, is worth its cost."""
 
     def on_topics_changed(self) -> None:
-        """Charge chunks to the numbers of newly numbered topics."""
+        """Move the chunks of topic names to the numbers that the router has given them."""
 
 
 class LaneChunks:
-    """Gives chunks to the lanes of one input, and seals the full ones.
+    """Allocates chunks to the lanes of one input, and seals full chunks.
 
-    `lanes` and `partitions`, the partition count of each topic, are the caller's mappings and change.
+    The caller changes its mappings `lanes` and `partitions`, the partition count of each topic number.
     """
 
     def __init__(
@@ -92,26 +94,26 @@ class LaneChunks:
         self._close_run = close_run
         self._request_publish = request_publish
         self._donors = _DonorOrder()
-        self._longest_span = max(1, min(MAX_SPAN_CHUNKS, slab.geometry.chunks // 512))
+        self._longest_span = max(1, min(MAX_SPAN_CHUNKS, slab.geometry.chunks // _SPAN_DIVISOR))
         self.caller_retries = False
         """See `Lanes.caller_retries`."""
         self.refusal = DiscardReason.NO_MEM
         """Reason for the last failure of `make_room`."""
         self.refuses_rest = False
-        """True if the reason also holds for the lane's other messages in the batch."""
+        """True if the lane's later messages in the batch must be refused as well."""
 
     def on_topics_changed(self) -> None:
-        """Discard state by topic number, and charge chunks to new numbers, after a change of the topic table."""
+        """Handle a change of the topic table, in which topics may have got or lost numbers."""
         self.clear_donors()
         if self._thresholds is not None:
             self._thresholds.on_topics_changed()
 
     def clear_donors(self) -> None:
-        """Discard the search order of donors, after a change of the lanes' keys."""
+        """Discard the search order of donors, because the keys in it may not be those of lanes any more."""
         self._donors.clear()
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if a topic that was over its threshold may now hold `span` more chunks; see `TopicThresholds`."""
+        """Return True if a retry of a refused topic, which needs `span` more chunks, is worth its cost."""
         return self._thresholds is None or self._thresholds.may_grow(topic, span, now_ms)
 
     def seal_lane(self, lane: Lane) -> None:
@@ -126,10 +128,10 @@ class LaneChunks:
         needed = -(-(lay.CHUNK_HEADER + lane.header.size + size) // lay.CHUNK_BYTES)
         wanted = self._next_span(lane)
         self.seal_lane(lane)
-        if needed == 1 and self._is_over_threshold(lane.header, now_ms) and self._take_donor_chunk(lane, size):
+        if needed == 1 and self._is_over_threshold(lane.header, now_ms) and self._adopt_donor_chunk(lane, size):
             return True
-        is_long = wanted > needed and self._pool.can_spare(wanted)
-        for span in (wanted, needed) if is_long else (needed,):
+        may_be_longer = wanted > needed and self._pool.can_spare(wanted)
+        for span in (wanted, needed) if may_be_longer else (needed,):
             chunk = self._allocate(lane.header, span, now_ms)
             if chunk is not None:
                 lane.use_chunk(chunk, span)
@@ -146,32 +148,33 @@ class LaneChunks:
         """Return True if another chunk would take the topic over its threshold."""
         return self._thresholds is not None and not self._thresholds.allows(header.topic or header.name, 1, now_ms)
 
-    def _take_donor_chunk(self, lane: Lane, size: int) -> bool:
-        """Move the open chunk of another lane of the topic, the donor, to this lane; False if none has room.
+    def _adopt_donor_chunk(self, lane: Lane, size: int) -> bool:
+        """Move the open chunk of another lane of the topic, the *donor*, to this lane; return False if none has room.
 
         Otherwise a topic of many partitions would need a chunk for each partition, however few messages it has.
         """
         header = lane.header
-        for key in self._donors.keys(header.topic, self._partitions.get(header.topic, 0)):
+        for key in self._donors.candidates(header.topic, self._partitions.get(header.topic, 0)):
             donor = self._lanes.get(key)
             if donor is not None and donor.has_room_for_run(header.size + size):
                 self._close_run(donor)
                 lane.adopt_chunk(donor)
-                self._donors.record(header)
+                self._donors.record_adoption(header)
                 return True
         return False
 
     def _record_refusal(self, needed: int) -> None:
-        """Store the reason why a record of `needed` chunks found no room."""
+        """Set `refusal` and `refuses_rest` after a record that needs `needed` chunks found no room."""
         self._request_publish()  # only the delivery of published runs frees room
-        is_over = self._thresholds is not None and self._thresholds.has_refused
-        self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over else DiscardReason.NO_MEM
-        self.refuses_rest = is_over and (needed == 1 or self.caller_retries)
+        is_over_threshold = self._thresholds is not None and self._thresholds.has_refused
+        self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over_threshold else DiscardReason.NO_MEM
+        # After a message that needs a span, a smaller one may fit, but must not overtake it if the caller retries.
+        self.refuses_rest = is_over_threshold and (needed == 1 or self.caller_retries)
 
     def _next_span(self, lane: Lane) -> int:
-        """Return the length of a lane's next span: doubled if one or two runs filled the last one, halved if many did.
+        """Return the length that a lane's next span should have: doubled after a span of few runs, halved after many.
 
-        Long runs cost less, because all later stages work per run.  The caller extends the span for a large message.
+        Long runs cost less, because all later stages work per run.
         """
         if lane.chunk < 0:
             return 1
@@ -184,14 +187,14 @@ class LaneChunks:
 
 
 class _DonorOrder:
-    """The order in which a topic's lanes are searched for a chunk with room, before a message is refused."""
+    """The order in which the lanes of a topic over its threshold are searched for a chunk with room."""
 
     def __init__(self) -> None:
         self._last: dict[int, LaneKey] = {}
-        """For each topic, the lane that took a chunk last, or that was searched last."""
+        """For each topic, the lane that adopted a chunk last, or that was searched last."""
 
-    def keys(self, topic: int, partitions: int) -> Iterator[LaneKey]:
-        """Yield keys of a topic's lanes; the lane that took a chunk last comes first, so that few lanes lose one."""
+    def candidates(self, topic: int, partitions: int) -> Iterator[LaneKey]:
+        """Yield keys of a topic's lanes; the lane that adopted a chunk last comes first, so that few lanes lose one."""
         last = self._last.get(topic, (topic, -1, 0))
         yield last
         yield topic, -1, 0
@@ -199,8 +202,8 @@ class _DonorOrder:
             self._last[topic] = key = (topic, index % partitions, partitions)
             yield key
 
-    def record(self, header: LaneHeader) -> None:
-        """Record the lane that took a donor's chunk."""
+    def record_adoption(self, header: LaneHeader) -> None:
+        """Record the lane that adopted a donor's chunk."""
         self._last[header.topic] = (header.topic, header.partition_index, header.partition_count)
 
     def clear(self) -> None:

@@ -473,13 +473,15 @@ def is_settled(slab: Slab, chunk: int) -> bool:
     """
     words, start = slab.words, slab.chunk_at(chunk)
     at, end = start + lay.CHUNK_HEADER, start + words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
+    if end > slab.geometry.file_size:
+        return False
     for _ in range(words[(start + lay.CHUNK_RUNS) >> 2]):
         if at > end - lay.RUN_HEADER or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
             return False
         state, size = words[at >> 2] & 0xFF, words[(at + lay.RUN_SIZE) >> 2]
         if state not in lay.SETTLED and not (state == RunState.SPLIT and _is_split_settled(slab, chunk, at - start)):
             return False
-        if size < lay.RUN_HEADER:
+        if size < lay.RUN_HEADER or size & 7:
             return False
         at += size
     return True

@@ -88,3 +88,20 @@ def test_damage_stops_the_count_without_an_error(seed: int) -> None:
         for _ in range(rng.randrange(1, 30)):
             slab.view[start + rng.randrange(lay.CHUNK_BYTES)] = rng.choice([0, 1, 0x7F, 0xFF])
         count_outcomes(slab, chunk, CountedPosition())
+
+
+@pytest.mark.parametrize("field", [lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH])
+@pytest.mark.parametrize("is_split", [False, True])
+def test_a_last_record_that_goes_past_its_run_is_not_counted(field: int, is_split: bool) -> None:
+    with new_slab(GEOMETRY) as slab:
+        worker = StreamInput(slab, topics=[(b"t1", 1)], linger_ms=0)
+        worker.feed((worker.connect(), datagram(b"t1", b"value")))
+        worker.close_runs()
+        [chunk] = chunks_of(slab)
+        [(offset, run)] = runs_of(slab, chunk)
+        at = slab.chunk_at(chunk) + offset
+        slab.words[at >> 2] = RunState.DELIVERED
+        if is_split:
+            split_run(slab, chunk, offset)
+        slab.words[(at + run.body + field) >> 2] = 1000
+        assert count_outcomes(slab, chunk, CountedPosition()) == (CountedPosition(), {})

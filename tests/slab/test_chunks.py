@@ -286,6 +286,19 @@ def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
     return lane.close_run(HandoverTickets(slab, INPUT_ROW))
 
 
+def test_a_damaged_span_or_run_size_is_not_settled() -> None:
+    """A span goes past the end of the file; the size of a run is no multiple of 8."""
+    for field_at, value in ((lay.CHUNK_SPAN, 1 << 31), (lay.CHUNK_HEADER + lay.RUN_SIZE, lay.RUN_HEADER + 1)):
+        with new_slab() as slab:
+            pool = ChunkPool(slab, INPUT_ROW)
+            run = filled(slab, pool, 1, 0)
+            set_state(slab, [run], RunState.DELIVERED)
+            slab.words[(slab.chunk_at(run.chunk) + lay.CHUNK_HEADER + lay.RUN_SIZE) >> 2] = 1 << 30
+            slab.words[(slab.chunk_at(run.chunk) + field_at) >> 2] = value
+            slab.words[(slab.chunk_at(run.chunk) + lay.CHUNK_RUNS) >> 2] = 2 if field_at == lay.CHUNK_SPAN else 1
+            assert not is_settled(slab, run.chunk)
+
+
 def test_long_held_chunks_count_as_stuck_until_settled() -> None:
     with new_slab(replace(SMALL, chunks=64)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)

@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 cdef class ArrivalRate:
     """The rate of one socket's messages."""
 
-    cdef int64_t longest_us, most, room
+    cdef int64_t max_nap_us, max_messages, max_bytes
     cdef int64_t since_us, messages, charged_bytes   # of the present window
     cdef bint has_slept                   # in that window
     cdef double messages_per_us, bytes_per_us

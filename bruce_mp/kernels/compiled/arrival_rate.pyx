@@ -14,24 +14,24 @@ cdef class ArrivalRate:
     """`kernels.pure.arrival_rate.ArrivalRate`."""
 
     def __init__(self, coalescing=pure.NO_COALESCING):
-        self.longest_us, self.most, self.room = coalescing
+        self.max_nap_us, self.max_messages, self.max_bytes = coalescing
 
     cpdef void add(self, int64_t messages, int64_t size) noexcept:
         self.messages += messages
         self.charged_bytes += messages * OVERHEAD_BYTES + 2 * size
 
     cpdef int64_t nap_us(self, int64_t now_us) noexcept:
-        cdef double nap_us = self.longest_us, messages_per_us, bytes_per_us
+        cdef double nap_us = self.max_nap_us, messages_per_us, bytes_per_us
         if now_us - self.since_us >= WINDOW_US:
             self.end_window(now_us)
         if now_us - self.awake_us > AWAKE_INTERVAL_US:
             return 0
         messages_per_us = max(self.messages_per_us, self.awake_messages_per_us)
         bytes_per_us = max(self.bytes_per_us, self.awake_bytes_per_us)
-        if nap_us * messages_per_us > self.most:
-            nap_us = self.most / messages_per_us
-        if nap_us * bytes_per_us > self.room:
-            nap_us = self.room / bytes_per_us
+        if nap_us * messages_per_us > self.max_messages:
+            nap_us = self.max_messages / messages_per_us
+        if nap_us * bytes_per_us > self.max_bytes:
+            nap_us = self.max_bytes / bytes_per_us
         if nap_us < MIN_NAP_US or nap_us * self.messages_per_us < MIN_MESSAGES:
             return 0
         self.has_slept = True

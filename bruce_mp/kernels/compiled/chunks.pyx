@@ -13,7 +13,7 @@ cdef int64_t STUCK_AFTER_MS = pure.STUCK_AFTER_MS
 
 cdef bint is_settled(Memory *memory, uint64_t chunk) noexcept nogil:
     """See `slab.chunks.is_settled`."""
-    cdef uint8_t *limit = memory.chunks + memory.count * CHUNK_BYTES
+    cdef uint8_t *limit = memory.chunks + memory.chunk_count * CHUNK_BYTES
     cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
     cdef uint8_t *end = base + <uint64_t>load32(base + CHUNK_SPAN) * CHUNK_BYTES
     cdef uint8_t *at = base + CHUNK_HEADER
@@ -36,7 +36,7 @@ cdef bint is_settled(Memory *memory, uint64_t chunk) noexcept nogil:
 
 cdef bint is_split_settled(uint8_t *run, uint64_t size, uint8_t *end) noexcept nogil:
     """Return True if all records of a split run are delivered or discarded; False for a damaged run."""
-    cdef uint64_t body = body_of(run)
+    cdef uint64_t body = body_offset(run)
     cdef uint8_t *at = run + body
     cdef uint8_t state
     cdef RecordFields fields

@@ -87,7 +87,7 @@ cdef inline uint8_t *put_headers(uint8_t *out, uint8_t *limit, RecordFields *fie
     return out
 
 
-cdef inline uint64_t body_size(Out *out, uint8_t *record, RecordFields *fields, int64_t *delta) noexcept nogil:
+cdef inline uint64_t body_size(Output *out, uint8_t *record, RecordFields *fields, int64_t *delta) noexcept nogil:
     """Return the next record's size without its length field, 0 if damaged; store its timestamp delta in `delta`."""
     cdef uint64_t headers = headers_size(fields) if fields.headers_length else 1
     cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
@@ -100,7 +100,7 @@ cdef inline uint64_t body_size(Out *out, uint8_t *record, RecordFields *fields, 
     return (numbers + bytes_size(fields.key_length) + bytes_size(fields.value_length) + headers) if headers else 0
 
 
-cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noexcept nogil:
+cdef inline int put_record(Output *out, uint8_t *record, RecordFields *fields) noexcept nogil:
     """Append a record, or only add its size to `out.at` if `out.end` is NULL; return -1 for a damaged record."""
     cdef int64_t delta
     cdef uint64_t body = body_size(out, record, fields, &delta)
@@ -127,9 +127,9 @@ cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noex
 
 
 def encode(slab, segments, *, keeps_empty_values=False):
-    cdef Out out
+    cdef Output out
     cdef list listed = list(segments)
-    memset(&out, 0, sizeof(Out))
+    memset(&out, 0, sizeof(Output))
     out.empty_value = 0 if keeps_empty_values else -1
     data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
@@ -148,7 +148,7 @@ cdef enum:
     HEADER_BYTES = 61
 
 
-cdef void put_header(uint8_t *at, uint64_t size, Out *out, int64_t producer, int epoch, int sequence) noexcept nogil:
+cdef void put_header(uint8_t *at, uint64_t size, Output *out, int64_t producer, int epoch, int sequence) noexcept nogil:
     """Write the header of a batch with `size` bytes of records, except for its CRC."""
     memset(at, 0, HEADER_BYTES)
     put32(at + LENGTH_AT, <uint32_t>(HEADER_BYTES - LEADER_EPOCH_AT + size))
@@ -162,12 +162,12 @@ cdef void put_header(uint8_t *at, uint64_t size, Out *out, int64_t producer, int
 
 
 def record_batch(slab, segments, producer, *, keeps_empty_values=False):
-    cdef Out out
+    cdef Output out
     cdef list listed = list(segments)
     cdef int64_t producer_id = producer[0]
     cdef int epoch = producer[1], sequence = producer[2]
     cdef uint8_t *at
-    memset(&out, 0, sizeof(Out))
+    memset(&out, 0, sizeof(Output))
     out.empty_value = 0 if keeps_empty_values else -1
     data = in_two_passes(slab, listed, &out, put_record)
     if data is None:

@@ -7,7 +7,7 @@ from libc.stdlib cimport free, malloc
 from bruce_mp.kernels.compiled.memory cimport *
 
 
-cdef struct Out:
+cdef struct Output:
     uint8_t *at              # in the first pass a count of bytes
     uint8_t *end             # NULL in the first pass
     uint64_t records
@@ -21,7 +21,7 @@ cdef inline int64_t empty_key(uint8_t *record) noexcept nogil:
     return 0 if load8(record + RECORD_OPTIONS) & OPTION_EMPTY_KEY else -1
 
 
-cdef inline int64_t empty_value(Out *out, uint8_t *record) noexcept nogil:
+cdef inline int64_t empty_value(Output *out, uint8_t *record) noexcept nogil:
     """Return the length field of a value without bytes."""
     cdef int options = load8(record + RECORD_OPTIONS)
     if options & OPTION_NULL_VALUE:
@@ -38,18 +38,18 @@ cdef inline uint8_t *put64(uint8_t *at, uint64_t value) noexcept nogil:
     return put32(put32(at, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
-ctypedef int (*Put)(Out *out, uint8_t *record, RecordFields *fields) noexcept nogil
+ctypedef int (*PutRecord)(Output *out, uint8_t *record, RecordFields *fields) noexcept nogil
 # Appends a record, or counts its size if `out.end` is NULL; returns -1 for a damaged record.
 
 
-cdef inline int put_segments(Memory *memory, SegmentRef *refs, uint64_t count, Out *out, Put put) noexcept nogil:
+cdef inline int put_segments(Memory *memory, SegmentRef *refs, uint64_t count, Output *out, PutRecord put) noexcept nogil:
     """Append segments, or count their size; -1 for a segment that disagrees with its headers."""
     cdef Bounds bounds
     cdef RecordFields fields
     cdef uint8_t *at
     cdef uint64_t index, _
     for index in range(count):
-        if bounds_of(memory, &refs[index], &bounds):
+        if find_bounds(memory, &refs[index], &bounds):
             return -1
         at = bounds.first
         for _ in range(refs[index].records):
@@ -59,10 +59,10 @@ cdef inline int put_segments(Memory *memory, SegmentRef *refs, uint64_t count, O
     return 0
 
 
-cdef inline object in_two_passes(object slab, list segments, Out *out, Put put):
+cdef inline object in_two_passes(object slab, list segments, Output *out, PutRecord put):
     """Return the bytes of the segments' records; None if one disagrees with its headers.  `out` has the settings."""
     cdef Memory memory
-    cdef Out size = out[0]
+    cdef Output size = out[0]
     cdef uint64_t count = 0
     cdef int failed
     cdef SegmentRef *refs = <SegmentRef *>malloc((len(segments) or 1) * sizeof(SegmentRef))

@@ -15,7 +15,7 @@ def read_headers(slab, segments):
     try:
         for segment in segments:
             read_segment(segment, &ref)
-            if bounds_of(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
+            if find_bounds(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
                 found.append(None)
                 continue
             values = (
@@ -40,7 +40,7 @@ def group_by_partition(slab, segments):
     try:
         for segment in segments:
             read_segment(segment, &ref)
-            if bounds_of(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
+            if find_bounds(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
                 return raise_damaged(slab, segment)
             if load8(bounds.run) == SPLIT:
                 if read_record(bounds.first, bounds.end, &fields):

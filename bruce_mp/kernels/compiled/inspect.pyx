@@ -17,7 +17,7 @@ def time_range(slab, segment):
     attach(slab, &memory)
     try:
         read_segment(segment, &ref)
-        if bounds_of(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
+        if find_bounds(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
             return raise_damaged(slab, segment)
         at = bounds.first
         for index in range(ref.records):

@@ -3,10 +3,10 @@
 from libc.errno cimport errno
 
 from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
-from bruce_mp.kernels.compiled.lanes cimport Landing, Times, IngestBatch, landing_of, append_groups, read_landed
+from bruce_mp.kernels.compiled.lanes cimport Landing, Times, IngestBatch, find_landing_zone, append_groups, read_landed
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT, MSG_WAITFORONE, mmsghdr, receive_into
-from bruce_mp.kernels.compiled.rows cimport land_plain
+from bruce_mp.kernels.compiled.rows cimport commit_landed_plain
 
 import os
 
@@ -80,13 +80,13 @@ class DatagramIntake(PureDatagramIntake):
         left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
         attach(lanes._slab, &memory)
         try:
-            landing_of(geometry, &memory, slots, self._longest, &landing)
+            find_landing_zone(geometry, &memory, slots, self._longest, &landing)
             base = <uint8_t *>memory.buffer.buf
             row = base + row_at
             while landed < limit:
                 most = <int>min(limit - landed, slots)
                 count = receive_within(
-                    descriptor, landing.headers, most, left_ms, times.late_ms, now_ms - offset_ms, &timer_ms
+                    descriptor, landing.headers, most, left_ms, times.leeway_ms, now_ms - offset_ms, &timer_ms
                 )
                 if count == 0:
                     break
@@ -96,17 +96,17 @@ class DatagramIntake(PureDatagramIntake):
                 if load32(base + SUPER_TOPICS_VERSION) != batch.topics_version:
                     lanes._refresh_topics()
                     batch.topics_version = lanes._topics_version
-                    batch.times_stale = True
+                    batch.are_times_stale = True
                 read_landed(&landing, batch, count, None)
                 append_groups(lanes, batch, base, now_ms)
                 if batch.rejections or batch.no_room:
                     return IntakeResult(landed, count, batch.outcome())
                 amounts[0] = amounts[1] = count
                 amounts[2], amounts[3] = batch.any_partition, batch.partition_key
-                land_plain(&memory, row, landing.at, counters, amounts, count)
+                commit_landed_plain(&memory, row, landing.at, counters, amounts, count)
                 landed += count
                 rate.add(count, batch.wire_bytes)
-                if batch.times_stale:
+                if batch.are_times_stale:
                     read_times(lanes, batch)
                     publish_ms = lanes.publish_ms
                 if now_ms >= publish_ms:
@@ -130,8 +130,8 @@ class DatagramIntake(PureDatagramIntake):
 cdef int read_times(lanes, IngestBatch batch) except -1:
     due_ms = lanes._next_due_ms
     batch.times.due_ms = 0 if due_ms is None else due_ms
-    batch.times.late_ms = lanes.leeway_ms
-    batch.times_stale = False
+    batch.times.leeway_ms = lanes.leeway_ms
+    batch.are_times_stale = False
     return 0
 
 
@@ -149,16 +149,16 @@ cdef void sleep_us(int64_t microseconds) noexcept:
 
 
 cdef int receive_within(
-    int descriptor, uint8_t *headers, unsigned int limit, int left_ms, int late_ms, int64_t since_ms, int *timer_ms
+    int descriptor, uint8_t *headers, unsigned int limit, int left_ms, int leeway_ms, int64_t since_ms, int *timer_ms
 ) except -1:
     """Receive datagrams into the landing zone, waiting `left_ms` from `since_ms` for the first; return their number.
 
-    The wait may end late by `late_ms`.  It begins with a blocking receive and the socket's timeout (SO_RCVTIMEO), so a
+    The wait may end late by `leeway_ms`.  It begins with a blocking receive and the socket's timeout (SO_RCVTIMEO), so a
     message costs one call and no precise timer.  The timeout is late by up to `COARSE_MS`, and each change costs a
     call.  So it is shorter than the wait, `timer_ms`, and changes only if it is too long or far too short.  poll()
     waits for the remaining time.
     """
-    cdef int most = left_ms + late_ms - COARSE_MS, new_ms, count
+    cdef int most = left_ms + leeway_ms - COARSE_MS, new_ms, count
     cdef pollfd waiting
     if most > 0:
         if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 4:  # 0: never set

@@ -6,18 +6,18 @@ from bruce_mp.kernels.compiled.parse cimport ParsedBatch
 
 cdef struct Times:           # limits of a wait, copied from the pure lanes
     int64_t due_ms           # due time of the first open run; 0 = none
-    int late_ms              # leeway: the possible delay of a wake-up
+    int leeway_ms              # leeway: the possible delay of a wake-up
 
 
 cdef class IngestBatch(ParsedBatch):
     """A batch that is being appended to the lanes."""
 
     cdef uint64_t *order     # partitions of a group, by first appearance
-    cdef int order_room
+    cdef int order_capacity
     cdef list no_room
     cdef bint keeps_timestamps    # clamping must not replace the timestamps of the batch
     cdef int64_t wall_offset_ms   # lead of the wall clock
-    cdef bint times_stale        # true after a call of the pure lanes, which may have changed the times
+    cdef bint are_times_stale        # true after a call of the pure lanes, which may have changed the times
     cdef Times times
     cdef uint32_t topics_version
 
@@ -31,6 +31,6 @@ cdef struct Landing:     # the landing zone
     uint64_t slot_size
     uint32_t longest     # largest size of a datagram
 
-cdef int landing_of(geometry, Memory *memory, int slots, uint32_t longest, Landing *found) except -1
+cdef int find_landing_zone(geometry, Memory *memory, int slots, uint32_t longest, Landing *found) except -1
 cdef int read_landed(Landing *landing, IngestBatch batch, int count, skip) except -1
 cdef int append_groups(lanes, IngestBatch batch, uint8_t *base, int64_t now_ms) except -1

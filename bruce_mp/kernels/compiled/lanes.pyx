@@ -14,6 +14,7 @@ from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.parse cimport NONE, Group, Item, KnownTopic, ParsedBatch
 from bruce_mp.kernels.compiled.timestamps cimport Replaced, count_replaced, replace_timestamps
 
+from bruce_mp.kernels.closed_runs import tick_after
 from bruce_mp.kernels.pure.lanes import IDLE_MS, WAKE_SLACK_MS, Ingested, NoRoom
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.slab import layout
@@ -71,14 +72,14 @@ cdef class IngestBatch(ParsedBatch):
         ParsedBatch.begin(self, most)
         if self.no_room:
             self.no_room = []
-        if most <= self.order_room:
+        if most <= self.order_capacity:
             return 0
         free(self.order)
-        self.order_room = 0
+        self.order_capacity = 0
         self.order = <uint64_t *>malloc(most * sizeof(uint64_t))
         if self.order == NULL:
             raise MemoryError
-        self.order_room = most
+        self.order_capacity = most
         return 0
 
     cdef object outcome(self):
@@ -154,7 +155,7 @@ class Lanes(PureLanes):
         if earliest_ms:
             self._wake_by(earliest_ms - self.leeway_ms)
         if has_idle_lane:
-            self._wake_by((now_ms // IDLE_MS + 1) * IDLE_MS)
+            self._wake_by(tick_after(now_ms, IDLE_MS))
         return idle
 
     def close_all(self):
@@ -171,7 +172,7 @@ class Lanes(PureLanes):
         cdef int64_t at, length
         cdef int slot
         self._refresh_topics()
-        batch.times_stale = True
+        batch.are_times_stale = True
         batch.begin(len(extents))
         PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
         try:
@@ -195,10 +196,10 @@ class Lanes(PureLanes):
         cdef Memory memory
         cdef Landing landing
         self._refresh_topics()
-        batch.times_stale = True
+        batch.are_times_stale = True
         attach(self._slab, &memory)
         try:
-            landing_of(self._slab.geometry, &memory, count, longest, &landing)
+            find_landing_zone(self._slab.geometry, &memory, count, longest, &landing)
             read_landed(&landing, batch, count, skip)
             append_groups(self, batch, <uint8_t *>memory.buffer.buf, now_ms)
             return batch.outcome()
@@ -206,7 +207,7 @@ class Lanes(PureLanes):
             release(&memory)
 
 
-cdef int landing_of(geometry, Memory *memory, int slots, uint32_t longest, Landing *found) except -1:
+cdef int find_landing_zone(geometry, Memory *memory, int slots, uint32_t longest, Landing *found) except -1:
     """Locate the slots for datagrams.  Raises ValueError for more or larger slots than the landing zone has."""
     cdef uint64_t at = geometry.landing_at, slots_at = geometry.landing_slots_at
     if slots > geometry.landing_slots or longest > geometry.landing_slot_size:
@@ -265,7 +266,7 @@ cdef int append_group(lanes, IngestBatch batch, Group *group, uint8_t *base, int
         return append_chain(lanes, batch, lane, (<TopicLanes>known).name, group.first, base, now_ms)
     if known != NULL and group.keyed and (<TopicLanes>known).partitions:
         return append_by_partition(lanes, batch, <TopicLanes>known, group, base, now_ms)
-    batch.times_stale = True
+    batch.are_times_stale = True
     topic = first.topic[: first.topic_size]
     number = lanes._topics.number_of(topic)
     if number and known == NULL:
@@ -302,7 +303,7 @@ cdef int append_by_partition(
     for position in range(used):
         index = batch.order[position]
         if kept[index] is None:
-            batch.times_stale = True
+            batch.are_times_stale = True
             kept[index] = lanes._lane_for(topic_lanes.name, topic_lanes.number, index, topic_lanes.partitions)
             topic_lanes.chains[index].is_shared = lanes._is_shared(kept[index])
     for position in range(used):
@@ -366,10 +367,10 @@ cdef int append_chain(
     if lane.linger_ms and lane.records:
         lane.used_ms = now_ms
         lane.due_ms = ((now_ms + <int64_t>lanes.leeway_ms) // lane.linger_ms + 1) * lane.linger_ms  # `tick_after`
-        if batch.times_stale or lane.due_ms - batch.times.late_ms < batch.times.due_ms or not batch.times.due_ms:
+        if batch.are_times_stale or lane.due_ms - batch.times.leeway_ms < batch.times.due_ms or not batch.times.due_ms:
             wake_by(lanes, batch, lane.due_ms - <int64_t>lanes.leeway_ms)
         return 0
-    batch.times_stale = True
+    batch.are_times_stale = True
     lanes._schedule_close(lane, topic, now_ms)
     lane.linger_ms = lanes._linger_of(lane.topic, topic) if lane.due_ms else 0
     return 0
@@ -388,7 +389,7 @@ cdef int record_no_room(lanes, IngestBatch batch, bytes topic, int first) except
 
 
 cdef int wake_by(lanes, IngestBatch batch, int64_t due_ms) except -1:
-    batch.times_stale = True
+    batch.are_times_stale = True
     next_due_ms = lanes._next_due_ms
     if next_due_ms is None or due_ms < next_due_ms:
         lanes._next_due_ms = due_ms
@@ -396,5 +397,5 @@ cdef int wake_by(lanes, IngestBatch batch, int64_t due_ms) except -1:
 
 
 cdef bint make_room(lanes, IngestBatch batch, Lane lane, uint64_t size, int64_t now_ms) except -1:
-    batch.times_stale = True
+    batch.are_times_stale = True
     return lanes._chunks.make_room(lane, size, now_ms)

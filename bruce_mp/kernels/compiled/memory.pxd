@@ -51,7 +51,7 @@ cdef extern from *:
 cdef struct Memory:
     Py_buffer buffer
     uint8_t *chunks      # the first chunk
-    uint64_t count       # number of chunks
+    uint64_t chunk_count
 
 
 cdef struct SegmentRef:  # the fields of a `Segment`
@@ -79,9 +79,9 @@ cdef inline int attach(object slab, Memory *memory) except -1:
     """Hold the slab's memory until `release`."""
     PyObject_GetBuffer(slab.view, &memory.buffer, PyBUF_SIMPLE)
     cdef uint64_t at = PyLong_AsUnsignedLongLong(slab.chunks_at)
-    memory.count = PyLong_AsUnsignedLongLong(slab.geometry.chunks)
+    memory.chunk_count = PyLong_AsUnsignedLongLong(slab.geometry.chunks)
     memory.chunks = <uint8_t *>memory.buffer.buf + at
-    if at + memory.count * CHUNK_BYTES > <uint64_t>memory.buffer.len:
+    if at + memory.chunk_count * CHUNK_BYTES > <uint64_t>memory.buffer.len:
         PyBuffer_Release(&memory.buffer)
         raise ValueError("The slab's geometry goes past its end.")
     return 0
@@ -108,25 +108,25 @@ cdef inline uint8_t *aligned(uint8_t *at, uint64_t size) noexcept nogil:
     return at + ((size + 7) & <uint64_t>~7)
 
 
-cdef inline uint64_t body_of(uint8_t *run) noexcept nogil:
+cdef inline uint64_t body_offset(uint8_t *run) noexcept nogil:
     """Return the bytes from the start of a run to its first record."""
     return RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
 
 
-cdef inline uint8_t *run_limit(Memory *memory, uint64_t chunk) noexcept nogil:
+cdef inline uint8_t *span_end(Memory *memory, uint64_t chunk) noexcept nogil:
     """Return the end of a chunk's span; NULL without a valid header."""
-    if chunk >= memory.count:
+    if chunk >= memory.chunk_count:
         return NULL
     cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
     cdef uint64_t span = load32(base + CHUNK_SPAN)
-    if load32(base) != CHUNK_MAGIC or span < 1 or span > memory.count - chunk:
+    if load32(base) != CHUNK_MAGIC or span < 1 or span > memory.chunk_count - chunk:
         return NULL
     return base + span * CHUNK_BYTES
 
 
-cdef inline int bounds_of(Memory *memory, SegmentRef *ref, Bounds *found) noexcept nogil:
+cdef inline int find_bounds(Memory *memory, SegmentRef *ref, Bounds *found) noexcept nogil:
     """Locate a segment: see `slab.runs.segment_bounds`.  Return 0 for a valid one, else -1."""
-    cdef uint8_t *limit = run_limit(memory, ref.chunk)
+    cdef uint8_t *limit = span_end(memory, ref.chunk)
     if limit == NULL or ref.run & 7 or ref.run < CHUNK_HEADER or ref.first & 7 or not ref.records:
         return -1
     cdef uint8_t *base = memory.chunks + ref.chunk * CHUNK_BYTES
@@ -139,7 +139,7 @@ cdef inline int bounds_of(Memory *memory, SegmentRef *ref, Bounds *found) noexce
     if generation != ref.generation:
         return -1
     cdef uint64_t size = load32(run + RUN_SIZE)
-    cdef uint64_t body = body_of(run)
+    cdef uint64_t body = body_offset(run)
     if size > <uint64_t>(limit - run) or ref.first < ref.run + body or ref.first >= ref.run + size:
         return -1
     found.base, found.run, found.first, found.end = base, run, base + ref.first, run + size

@@ -26,7 +26,7 @@ cdef inline uint64_t message_size(RecordFields *fields, int magic) noexcept nogi
     return COVERED_AT + 2 + (8 if magic else 0) + 8 + fields.key_length + fields.value_length
 
 
-cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, RecordFields *fields, Out *out) noexcept nogil:
+cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, RecordFields *fields, Output *out) noexcept nogil:
     """Write a message, except for its CRC."""
     put64(at, out.records if out.magic else 0)
     put32(at + 8, <uint32_t>(message_size(fields, out.magic) - PREFIX))
@@ -80,7 +80,7 @@ cdef uint32_t crc_of(uint8_t *at, uint8_t *end) noexcept nogil:
 
 
 # --- the set ---------------------------------------------------------------------------------------------------------
-cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noexcept nogil:
+cdef inline int put_record(Output *out, uint8_t *record, RecordFields *fields) noexcept nogil:
     """Append a message, or only add its size to `out.at` if `out.end` is NULL; return -1 if it does not fit."""
     cdef uint64_t size = message_size(fields, out.magic)
     cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
@@ -98,9 +98,9 @@ cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noex
 
 
 def encode_message_set(slab, segments, message_format, *, keeps_empty_values=False):
-    cdef Out out
+    cdef Output out
     cdef list listed = list(segments)
-    memset(&out, 0, sizeof(Out))
+    memset(&out, 0, sizeof(Output))
     out.magic = int(message_format)
     out.empty_value = 0 if keeps_empty_values else -1
     data = in_two_passes(slab, listed, &out, put_record)

@@ -2,11 +2,14 @@
 
 from bruce_mp.kernels.compiled.memory cimport *
 
+from bruce_mp.kernels.pure import outcomes as pure
 from bruce_mp.kernels.pure.outcomes import CountedPosition, OutcomeCounts
 
 
 cdef enum:
     SOURCE_MASK = 0xFFFFF
+
+assert SOURCE_MASK == pure._SOURCE_MASK
 
 
 cdef bint is_settled_state(uint8_t state) noexcept nogil:
@@ -14,8 +17,8 @@ cdef bint is_settled_state(uint8_t state) noexcept nogil:
 
 
 cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
-    """Return True if all records of a run that ends at `end` are settled and valid."""
-    cdef uint8_t *at = run + body_of(run)
+    """Return True if a run that ends at `end` is settled and its records are valid."""
+    cdef uint8_t *at = run + body_offset(run)
     cdef uint8_t state = load8(run)
     cdef RecordFields fields
     cdef uint32_t _
@@ -30,21 +33,21 @@ cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
 
 cdef int count_run(dict counts, uint8_t *run, uint8_t *end) except -1:
     """Add the outcomes of a settled run to `counts`, with one update for consecutive records of equal outcome."""
-    cdef uint8_t *at = run + body_of(run)
+    cdef uint8_t *at = run + body_offset(run)
     cdef uint8_t state = load8(run), reason = load8(run + RUN_REASON)
     cdef bint is_split = state == SPLIT
-    cdef uint64_t key, last = 0, count = 0
+    cdef uint64_t outcome, last = 0, count = 0     # an outcome: flush group, state, reason as one number
     cdef RecordFields fields
     cdef uint32_t _
     for _ in range(load32(run + RUN_COUNT)):
         read_record(at, end, &fields)
         if is_split:
             state, reason = load8(at), load8(at + RECORD_REASON)
-        key = (load64(at + RECORD_ARRIVAL) & SOURCE_MASK) << 16 | <uint64_t>state << 8 | reason
-        if count and key != last:
+        outcome = (load64(at + RECORD_ARRIVAL) & SOURCE_MASK) << 16 | <uint64_t>state << 8 | reason
+        if count and outcome != last:
             add_count(counts, last, count)
             count = 0
-        last = key
+        last = outcome
         count += 1
         at = fields.next
     if count:
@@ -52,9 +55,9 @@ cdef int count_run(dict counts, uint8_t *run, uint8_t *end) except -1:
     return 0
 
 
-cdef int add_count(dict counts, uint64_t key, uint64_t count) except -1:
-    found = (key >> 16, key >> 8 & 0xFF, key & 0xFF)
-    counts[found] = counts.get(found, 0) + count
+cdef int add_count(dict counts, uint64_t outcome, uint64_t count) except -1:
+    key = (outcome >> 16, outcome >> 8 & 0xFF, outcome & 0xFF)
+    counts[key] = counts.get(key, 0) + count
     return 0
 
 
@@ -68,11 +71,11 @@ def count_outcomes(slab, uint64_t chunk, position):
     number, at = position
     attach(slab, &memory)
     try:
-        if chunk >= memory.count:
+        if chunk >= memory.chunk_count:
             raise ValueError(f"There is no chunk {chunk}.")
         base = memory.chunks + chunk * CHUNK_BYTES
         limit = base + <uint64_t>load32(base + CHUNK_SPAN) * CHUNK_BYTES
-        if limit > memory.chunks + memory.count * CHUNK_BYTES:
+        if limit > memory.chunks + memory.chunk_count * CHUNK_BYTES:
             return OutcomeCounts(CountedPosition(number, at), counts)
         while number < load32(base + CHUNK_RUNS):
             run = base + at

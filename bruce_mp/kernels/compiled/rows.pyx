@@ -8,7 +8,7 @@ from libc.stdlib cimport free, malloc
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.redo cimport *
 from bruce_mp.kernels.compiled.segments cimport (
-    LocatedSegment, any_unsettled, find_state_words, locate, move_located, raise_damaged, settle_one,
+    LocatedSegment, any_unsettled, find_state_words, locate_held, move_located, raise_damaged, settle_segment,
 )
 
 from bruce_mp.errors import SlabError
@@ -32,7 +32,7 @@ cdef void settle_all(Memory *memory, SegmentRef *refs, uint64_t count, uint32_t 
             continue
         # Read the generation after an unsettled word: only then can the input not reuse the chunk.
         if load32(bounds.base + CHUNK_GENERATION) == refs[index].generation:
-            settle_one(&bounds, refs[index].records, outcome, reason)
+            settle_segment(&bounds, refs[index].records, outcome, reason)
 
 
 cdef int read_segments(slab, segments, Memory *memory, SegmentRef *refs) except -1:
@@ -61,7 +61,7 @@ cdef uint64_t write_pairs(uint8_t *row, dict increments) except? 0:
     return len(increments)
 
 
-cdef void commit(
+cdef void commit_redo(
     Memory *memory, uint8_t *row, uint8_t *landing, SegmentRef *refs, uint64_t segments, uint64_t pairs,
     uint32_t outcome, uint8_t reason, uint64_t landed,
 ) noexcept nogil:
@@ -85,24 +85,24 @@ cdef void commit(
     store32(redo, 0)
 
 
-cdef void land_plain(
+cdef void commit_landed_plain(
     Memory *memory, uint8_t *row, uint8_t *landing, uint64_t *counters, uint64_t *amounts, uint64_t landed
 ) noexcept nogil:
     """Land a batch of valid messages, which raises four counters."""
     cdef uint64_t base = load64(landing + LANDING_BASE_ARRIVAL) + landed
-    write_plain(row, counters, amounts, 4, landed, base)
-    commit(memory, row, landing, NULL, 0, 4, DELIVERED, 0, landed)
+    write_plain_redo(row, counters, amounts, 4, landed, base)
+    commit_redo(memory, row, landing, NULL, 0, 4, DELIVERED, 0, landed)
 
 
-cdef void count_plain(
+cdef void commit_counted_plain(
     Memory *memory, uint8_t *row, uint64_t *counters, uint64_t *amounts, int used, uint64_t arrivals
 ) noexcept nogil:
     """Count a stream input's arrivals below number `arrivals`, all valid, and raise `used` counters."""
-    write_plain(row, counters, amounts, used, 0, arrivals)
-    commit(memory, row, NULL, NULL, 0, used, DELIVERED, 0, 0)
+    write_plain_redo(row, counters, amounts, used, 0, arrivals)
+    commit_redo(memory, row, NULL, NULL, 0, used, DELIVERED, 0, 0)
 
 
-cdef void write_plain(
+cdef void write_plain_redo(
     uint8_t *row, uint64_t *counters, uint64_t *amounts, int used, uint64_t landed, uint64_t base
 ) noexcept nogil:
     """Write the redo record of a transaction without segments."""
@@ -141,7 +141,7 @@ class ProcessRow(PureRow):
                     if count == most:
                         move_located(row, &wanted, moved, count)
                         count = 0
-                    if not locate(&memory, segment, wanted.before, &moved[count]):
+                    if not locate_held(&memory, segment, wanted.before, &moved[count]):
                         claimed.append(segment)
                         count += 1
                 if count:
@@ -187,7 +187,7 @@ class ProcessRow(PureRow):
                 write_segment(row, index, &refs[index])
             landing = <uint8_t *>memory.buffer.buf + landing_at
             with nogil:
-                commit(&memory, row, landing, refs, count, pairs, state, why, slots)
+                commit_redo(&memory, row, landing, refs, count, pairs, state, why, slots)
         finally:
             release(&memory)
             free(refs)

@@ -9,8 +9,8 @@ cdef struct LocatedSegment:   # a segment and its location
 
 cdef object raise_damaged(object slab, object segment)
 cdef int find_state_words(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil
-cdef int locate(Memory *memory, object segment, uint32_t expected, LocatedSegment *found) except -2
+cdef int locate_held(Memory *memory, object segment, uint32_t expected, LocatedSegment *found) except -2
 cdef void move_located(uint8_t *row, MoveRef *move, LocatedSegment *moved, uint64_t count) noexcept nogil
 cdef bint any_unsettled(Bounds *bounds, uint64_t records) noexcept nogil
-cdef void settle_one(Bounds *bounds, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil
+cdef void settle_segment(Bounds *bounds, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil
 cdef bint is_valid_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil

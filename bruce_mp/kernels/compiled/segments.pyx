@@ -28,7 +28,7 @@ cdef inline bint is_split(Bounds *bounds) noexcept nogil:
 
 cdef int find_state_words(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil:
     """Locate a segment; return 0 if it is valid and has separate state words (a whole or a SPLIT run), else -1."""
-    if bounds_of(memory, ref, bounds):
+    if find_bounds(memory, ref, bounds):
         return -1
     if is_split(bounds):
         return check_records(bounds, ref.records)
@@ -63,7 +63,7 @@ cdef void store_state(Bounds *bounds, uint64_t records, uint32_t state_word) noe
         at = fields.next
 
 
-cdef int locate(Memory *memory, object segment, uint32_t expected, LocatedSegment *found) except -2:
+cdef int locate_held(Memory *memory, object segment, uint32_t expected, LocatedSegment *found) except -2:
     """Locate a segment; return 0 if its state words are all `expected` and its generation is current, else -1."""
     read_segment(segment, &found.ref)
     if find_state_words(memory, &found.ref, &found.bounds) or not has_state(&found.bounds, found.ref.records, expected):
@@ -79,7 +79,7 @@ def claim(slab, segments, uint32_t expected, uint32_t state_word):
     attach(slab, &memory)
     try:
         for segment in segments:
-            if not locate(&memory, segment, expected, &found):
+            if not locate_held(&memory, segment, expected, &found):
                 store_state(&found.bounds, found.ref.records, state_word)
                 claimed.append(segment)
     finally:
@@ -102,7 +102,7 @@ cdef void move_located(uint8_t *row, MoveRef *move, LocatedSegment *moved, uint6
 
 
 # --- placement -------------------------------------------------------------------------------------------------------
-cdef inline int64_t following(int64_t sequence, uint64_t count) noexcept nogil:
+cdef inline int64_t next_sequence(int64_t sequence, uint64_t count) noexcept nogil:
     return (sequence + <int64_t>count) & 0x7FFFFFFF if sequence >= 0 else sequence
 
 
@@ -127,7 +127,7 @@ cdef void write_placement(
             return
         store_placement(at + RECORD_PARTITION, partition, sequence, epoch)
         store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & (FLAG_PARTITION_KEY | FLAG_IN_DOUBT) | flag)
-        sequence, flag, at = following(sequence, 1), 0, fields.next
+        sequence, flag, at = next_sequence(sequence, 1), 0, fields.next
 
 
 def write_sequence(slab, segments, int partition, int64_t sequence, int epoch, *, bint opens_batch):
@@ -142,7 +142,7 @@ def write_sequence(slab, segments, int partition, int64_t sequence, int epoch, *
             if find_state_words(&memory, &ref, &bounds):
                 return raise_damaged(slab, segment)
             write_placement(&bounds, ref.records, partition, sequence, epoch, flag)
-            sequence, flag = following(sequence, ref.records), 0
+            sequence, flag = next_sequence(sequence, ref.records), 0
     finally:
         release(&memory)
 
@@ -162,11 +162,11 @@ def bind_partition(slab, segments, partitions):
         release(&memory)
 
 
-cdef int locate_all(Memory *memory, list segments, uint32_t expected, LocatedSegment *found) except -2:
-    """Locate all segments; return 0 if `locate` succeeds for each, else -1."""
+cdef int locate_all_held(Memory *memory, list segments, uint32_t expected, LocatedSegment *found) except -2:
+    """Locate all segments; return 0 if `locate_held` succeeds for each, else -1."""
     cdef Py_ssize_t index
     for index in range(len(segments)):
-        if locate(memory, segments[index], expected, &found[index]):
+        if locate_held(memory, segments[index], expected, &found[index]):
             return -1
     return 0
 
@@ -179,7 +179,7 @@ cdef int64_t store_batch(
     cdef int flag = FLAG_BATCH_START
     for index in range(count):
         write_placement(&located[index].bounds, located[index].ref.records, partition, sequence, epoch, flag)
-        sequence, flag = following(sequence, located[index].ref.records), 0
+        sequence, flag = next_sequence(sequence, located[index].ref.records), 0
     move_located(row, move, located, count)
     return sequence
 
@@ -200,7 +200,7 @@ cdef object assign_one(
     try:
         if count > rows.MAX_SETTLED_SEGMENTS:
             raise SlabError("A batch has more segments than a transaction.")
-        if locate_all(memory, segments, move.before, located):
+        if locate_all_held(memory, segments, move.before, located):
             return None
         end = store_batch(located, count, partition, sequence, epoch, row, move)
         if sequence >= 0:
@@ -256,7 +256,7 @@ cdef inline void settle_state(uint8_t *state_at, uint8_t *reason_at, uint32_t ou
     store32(state_at, outcome)
 
 
-cdef void settle_one(Bounds *bounds, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil:
+cdef void settle_segment(Bounds *bounds, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil:
     cdef RecordFields fields
     cdef uint8_t *at = bounds.first
     cdef uint64_t _
@@ -273,19 +273,19 @@ cdef void settle_one(Bounds *bounds, uint64_t records, uint32_t outcome, uint8_t
 # --- splits ----------------------------------------------------------------------------------------------------------
 cdef bint is_valid_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil:
     """Return True if the header of a segment's run is valid: see `slab.runs.read_run`."""
-    cdef uint8_t *limit = run_limit(memory, ref.chunk)
+    cdef uint8_t *limit = span_end(memory, ref.chunk)
     cdef uint64_t size = load32(bounds.run + RUN_SIZE)
-    cdef uint64_t body = body_of(bounds.run)
+    cdef uint64_t body = body_offset(bounds.run)
     if limit == NULL or load8(bounds.run) >= UNKNOWN_STATE or size & 7 or size > <uint64_t>(limit - bounds.run):
         return False
     return size >= body and <uint64_t>load32(bounds.run + RUN_COUNT) * RECORD_HEADER <= size - body
 
 
-cdef int whole_run(Memory *memory, SegmentRef *ref, Bounds *whole) noexcept nogil:
+cdef int find_whole_run(Memory *memory, SegmentRef *ref, Bounds *whole) noexcept nogil:
     """Find the bounds of all records of a segment's run; -1 for a damaged run."""
-    if bounds_of(memory, ref, whole) or not is_valid_run(memory, ref, whole):
+    if find_bounds(memory, ref, whole) or not is_valid_run(memory, ref, whole):
         return -1
-    whole.first = whole.run + body_of(whole.run)
+    whole.first = whole.run + body_offset(whole.run)
     return check_records(whole, load32(whole.run + RUN_COUNT))
 
 
@@ -293,7 +293,7 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
     """Copy a run's header fields to each of its records: see `slab.runs.split_run`."""
     cdef Bounds whole
     cdef RecordFields fields
-    if whole_run(memory, ref, &whole):
+    if find_whole_run(memory, ref, &whole):
         return -1
     if is_split(&whole):
         return 0
@@ -312,7 +312,7 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
         store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & FLAG_PARTITION_KEY | flags)
         store8(at + RECORD_RETRIES, retries)
         store_placement(at + RECORD_PARTITION, partition, sequence, epoch)
-        sequence, flags, at = following(sequence, 1), 0, fields.next
+        sequence, flags, at = next_sequence(sequence, 1), 0, fields.next
     store32(whole.run, SPLIT)
     return 0
 
@@ -334,7 +334,7 @@ def split_at(slab, segment, records, size):
     attach(slab, &memory)
     try:
         read_segment(segment, &ref)
-        if bounds_of(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
+        if find_bounds(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
             return raise_damaged(slab, segment)
         at = rest_at = bounds.first
         for index in range(ref.records):
@@ -369,12 +369,12 @@ def split_by_partition(slab, segment, partitions):
     attach(slab, &memory)
     try:
         read_segment(segment, &ref)
-        if bounds_of(&memory, &ref, &whole) or not is_valid_run(&memory, &ref, &whole):
+        if find_bounds(&memory, &ref, &whole) or not is_valid_run(&memory, &ref, &whole):
             return raise_damaged(slab, segment)
         index = <uint64_t><int64_t><int>load32(whole.run + RUN_PARTITION_INDEX)
         if load32(whole.run + RUN_PARTITION_COUNT) == count and index < count:
             return [(partitions[index], segment)]
-        if bounds_of(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
+        if find_bounds(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
             return raise_damaged(slab, segment)
         at = start = bounds.first
         for index in range(ref.records):
@@ -410,7 +410,7 @@ def split_by_size(slab, segment, uint64_t limit):
     attach(slab, &memory)
     try:
         read_segment(segment, &ref)
-        if bounds_of(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
+        if find_bounds(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
             return raise_damaged(slab, segment)
         at = start = bounds.first
         for index in range(ref.records):

@@ -5,17 +5,21 @@ from libc.string cimport memset
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.segments cimport is_valid_run
 
+from bruce_mp.slab import chunk_readers
+
 
 cdef enum:
     STATES = SPLIT + 1
-    TRIES = 3
+    READ_TRIES = 3
+
+assert READ_TRIES == chunk_readers.READ_TRIES
 
 
 cdef void add_run(uint8_t *run, uint64_t *counts) noexcept nogil:
-    """Count the records of a valid run, up to a damaged one."""
+    """Count the records of a valid run, up to a damaged record."""
     cdef RecordFields fields
     cdef uint8_t state = load8(run)
-    cdef uint8_t *at = run + body_of(run)
+    cdef uint8_t *at = run + body_offset(run)
     cdef uint8_t *end = run + load32(run + RUN_SIZE)
     cdef uint64_t _
     if state != SPLIT and state != OPEN:
@@ -30,8 +34,8 @@ cdef void add_run(uint8_t *run, uint64_t *counts) noexcept nogil:
 
 
 cdef int add_runs(Memory *memory, uint64_t chunk, uint64_t *counts) noexcept nogil:
-    """Count the records of a chunk; -1 for a damaged header, which hides the rest."""
-    cdef uint8_t *limit = run_limit(memory, chunk)
+    """Count the records of a chunk; return -1 at a damaged header, because the runs behind it cannot be found."""
+    cdef uint8_t *limit = span_end(memory, chunk)
     cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
     cdef SegmentRef ref
     cdef Bounds bounds
@@ -53,12 +57,12 @@ cdef int add_runs(Memory *memory, uint64_t chunk, uint64_t *counts) noexcept nog
 
 
 cdef void add_chunk(Memory *memory, uint64_t chunk, uint32_t generation, uint64_t *totals) noexcept nogil:
-    """Count a chunk; if its owner reopens it, count it again: see `slab.chunk_readers.read_stable`."""
+    """Count the records of a chunk, again if its owner reopens it: see `slab.chunk_readers.read_stable`."""
     cdef uint64_t counts[STATES]
     cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
     cdef uint32_t before, has_runs
     cdef int state, _
-    for _ in range(TRIES):
+    for _ in range(READ_TRIES):
         memset(counts, 0, sizeof(counts))
         if add_runs(memory, chunk, counts):
             counts[<int>SPLIT] += 1
@@ -80,7 +84,7 @@ def count_states(slab, spans):
     attach(slab, &memory)
     try:
         for chunk, generation in spans:
-            if chunk >= memory.count:
+            if chunk >= memory.chunk_count:
                 raise ValueError(f"There is no chunk {chunk}.")
             add_chunk(&memory, chunk, generation, totals)
     finally:

@@ -9,7 +9,7 @@ from bruce_mp.kernels.compiled.intake cimport monotonic_us, read_times, sleep_us
 from bruce_mp.kernels.compiled.lanes cimport IngestBatch, Times, append_groups
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT
-from bruce_mp.kernels.compiled.rows cimport count_plain
+from bruce_mp.kernels.compiled.rows cimport commit_counted_plain
 from bruce_mp.kernels.compiled.split_stream cimport WHOLE, next_stop
 
 from bruce_mp.kernels.pure import stream_intake as pure
@@ -171,7 +171,7 @@ class StreamIntake(pure.StreamIntake):
                     if filled.rejections or filled.no_room or target.has_replaced:
                         return pure.StreamIntakeResult(leftovers, uncounted(served, filled), served.others)
                     count(self, filled, served, &memory, touched)
-                if batch.times_stale:
+                if batch.are_times_stale:
                     read_times(lanes, batch)
                     publish_ms = lanes.publish_ms
                 left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
@@ -272,7 +272,7 @@ cdef int append(
     if load32(base + SUPER_TOPICS_VERSION) != batch.topics_version:
         lanes._refresh_topics()
         batch.topics_version = lanes._topics_version
-        batch.times_stale = True
+        batch.are_times_stale = True
     batch.begin(served.count)
     for index in range(len(served.sources)):
         number = (<StreamSource>served.sources[index]).number
@@ -314,5 +314,5 @@ cdef int count(intake, IngestBatch batch, Round served, Memory *memory, list tou
         if not source.received:
             touched.append(source)
         source.received += served.reads[index].count
-    count_plain(memory, row, counters, amounts, COUNTERS, load64(row + ROW_COUNTED) + served.count)
+    commit_counted_plain(memory, row, counters, amounts, COUNTERS, load64(row + ROW_COUNTED) + served.count)
     return 0

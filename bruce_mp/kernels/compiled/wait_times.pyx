@@ -53,7 +53,7 @@ cdef int add_batch(
     cdef uint64_t arrived_ms, delay_ms, bucket
     for segment in batch.segments:
         read_segment(segment, &ref)
-        if bounds_of(memory, &ref, &bounds):
+        if find_bounds(memory, &ref, &bounds):
             raise_damaged(slab, segment)
         arrived_ms = load64(bounds.run + RUN_ARRIVED_MS)
         delay_ms = now_ms - arrived_ms if now_ms > arrived_ms else 0

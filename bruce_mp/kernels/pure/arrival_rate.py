@@ -1,6 +1,6 @@
 """The arrival rate of messages, and the length of a nap before the next receive.
 
-A wake-up costs an input more CPU than receiving a message.  After a nap it receives several messages at once.
+A wake-up costs an input more CPU than the receipt of a message, so the input sleeps until several messages wait.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ __all__ = ["NO_COALESCING", "ArrivalRate", "Coalescing"]
 WINDOW_US: Final = 2000
 """Minimum length of a window over which the rate is measured."""
 AWAKE_INTERVAL_US: Final = 500_000
-"""Interval of windows without naps.  Only they measure the true rate, because naps block and so slow a fast sender."""
+"""Time after a window without naps until the next.  Only these measure the true rate, because a nap slows a sender."""
 MIN_MESSAGES: Final = 3
-"""Smallest number of expected messages for a nap: with fewer, its timer costs as much as it saves."""
+"""Smallest number of messages that must be expected during a nap: with fewer, its timer costs as much as it saves."""
 MIN_NAP_US: Final = 400
 """A shorter sleep saves less than its system call costs."""
 OVERHEAD_BYTES: Final = 768
@@ -23,9 +23,9 @@ OVERHEAD_BYTES: Final = 768
 
 
 class Coalescing(NamedTuple):
-    """The limits of a nap: its length, the expected messages, and the bytes that the kernel charges for them.
+    """The limits of a nap: its length, the messages expected during it, and the bytes that the kernel charges for them.
 
-    `max_messages` keeps the socket's queue from filling up before the next receive, `max_bytes` a sender's buffer.
+    `max_messages` is below the capacity of the socket's queue, `max_bytes` below that of a sender's buffer.
     """
 
     longest_us: int
@@ -44,7 +44,7 @@ class ArrivalRate:
         self._since_us = self._messages = self._charged_bytes = 0
         """Start of the present window, its messages, and the bytes that the kernel charged for them."""
         self._has_slept = False
-        """True if the present window has a nap."""
+        """True if the input has taken a nap in the present window."""
         self._messages_per_us = self._bytes_per_us = 0.0
         """Rates of the last window."""
         self._awake_us = 0
@@ -57,7 +57,7 @@ class ArrivalRate:
         self._charged_bytes += messages * OVERHEAD_BYTES + 2 * size
 
     def nap(self, now_ms: int, until_ms: int, due_ms: int | None) -> None:
-        """Sleep if that saves CPU and ends before `until_ms` and before a run is due at `due_ms`."""
+        """Sleep if that saves CPU, and ends before `until_ms` and before a run is due at `due_ms` (None = no run)."""
         left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
         nap_us = self.nap_us(time.monotonic_ns() // 1000)
         if 0 < nap_us < left_ms * 1000:
@@ -69,14 +69,14 @@ class ArrivalRate:
             self._end_window(now_us)
         if now_us - self._awake_us > AWAKE_INTERVAL_US:
             return 0
-        nap_us = self._longest_us()
+        nap_us = self._longest_nap_us()
         if nap_us < MIN_NAP_US or nap_us * self._messages_per_us < MIN_MESSAGES:
             return 0
         self._has_slept = True
         return int(nap_us)
 
-    def _longest_us(self) -> float:
-        """Return the longest nap that keeps the limits at the larger of the two rates."""
+    def _longest_nap_us(self) -> float:
+        """Return the longest nap within the limits, at the larger rate of the last window and the last awake window."""
         messages_per_us = max(self._messages_per_us, self._awake_messages_per_us)
         bytes_per_us = max(self._bytes_per_us, self._awake_bytes_per_us)
         nap_us = float(self._coalescing.longest_us)

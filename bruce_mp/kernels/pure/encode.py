@@ -1,8 +1,8 @@
 """Encode segments as a Kafka RecordBatch v2: its records, or the whole batch.
 
-Source of the format: the Kafka protocol guide, "Record Batch".  A record has: varint length, attributes 0, varlong
-timestamp delta, varint offset delta, key and value each with a varint length (-1 = null), varint count of headers,
-headers, whose keys and values have varint lengths as well.
+Source of the format: the Kafka protocol guide, "Record Batch".  A record has: length, attributes (0), timestamp delta,
+offset delta, key and value each after its length (-1 = null), number of headers, and for each header its key and value
+after their lengths.  All numbers except the attributes are varints.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["RECORD_FIELDS", "Encoded", "empty_key", "empty_value", "encode", "record_batch"]
 
 RECORD_FIELDS: Final = Struct("<B6xBII14xHq8x")
-"""The fields of `layout.RECORD`: state, options, key length, value length, record headers length, timestamp."""
+"""Fields of `layout.RECORD`: state, options, key length, value length, record headers length, timestamp."""
 assert RECORD_FIELDS.size == lay.RECORD_HEADER
 
 NULL: Final = -1
@@ -36,7 +36,7 @@ NULL: Final = -1
 
 
 class Encoded(NamedTuple):
-    """The records of a batch, and the fields of the batch header that depend on it."""
+    """The encoded records of a batch, and the fields of the batch header that depend on them."""
 
     data: bytes
     records: int
@@ -47,8 +47,9 @@ class Encoded(NamedTuple):
 def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty_values: bool = False) -> Encoded:
     """Encode the records of segments in order.
 
-    The options of a record tell if a key or value without bytes is null or empty.  By default a key is null, and so is
-    a value without `keeps_empty_values`.  Raises SlabError for a segment that disagrees with its headers.
+    The options of a record tell if a key or value without bytes is null or empty.  Without such an option a key is
+    null, and a value is empty if `keeps_empty_values`, else null.  Raises SlabError for a segment that disagrees with
+    its headers.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
@@ -66,7 +67,7 @@ def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty_values: bool 
 def record_batch(
     slab: Slab, segments: Iterable[Segment], producer: Producer, *, keeps_empty_values: bool = False
 ) -> tuple[bytes, bytes]:
-    """Return header and records of an uncompressed batch.  Raises the errors of `encode` and `batch_header`."""
+    """Return (header, records) of an uncompressed batch.  Raises the errors of `encode` and `batch_header`."""
     encoded = encode(slab, segments, keeps_empty_values=keeps_empty_values)
     return batch_header(*encoded, producer=producer), encoded.data
 
@@ -79,7 +80,7 @@ def _encode_segment(
     if len(source) <= lay.CHUNK_BYTES:
         source = bytes(source)  # slices of bytes cost less than slices of a view
     at, end, varint = 0, len(source), _VARINTS
-    for count in range(len(timestamps), len(timestamps) + segment.records):
+    for offset_delta in range(len(timestamps), len(timestamps) + segment.records):
         state, options, key_length, value_length, headers_length, timestamp = RECORD_FIELDS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER
         value_at = key_at + key_length
@@ -88,10 +89,10 @@ def _encode_segment(
         if at > end or state >= RunState.SPLIT:
             raise SlabError(f"A record of a run of chunk {segment.chunk} is damaged or goes past the run's end.")
         timestamps.append(timestamp)
-        head = b"\0" + varint[timestamp - timestamps[0]] + varint[count]
+        head = b"\0" + varint[timestamp - timestamps[0]] + varint[offset_delta]
         head += varint[key_length or empty_key(options)] + source[key_at:value_at]
         head += varint[value_length or empty_value(options, empty)]
-        headers = _headers(source[value_end : value_end + headers_length]) if headers_length else _NO_HEADERS
+        headers = _encode_headers(source[value_end : value_end + headers_length]) if headers_length else _NO_HEADERS
         parts += (varint[len(head) + value_length + len(headers)], head, source[value_at:value_end], headers)
 
 
@@ -101,21 +102,21 @@ def empty_key(options: int) -> int:
 
 
 def empty_value(options: int, by_config: int) -> int:
-    """Return the length field of a value without bytes; `by_config` applies if its client did not choose."""
+    """Return the length field of a value without bytes; `by_config` if the options do not tell."""
     if options & lay.OPTION_NULL_VALUE:
         return NULL
     return 0 if options & lay.OPTION_EMPTY_VALUE else by_config
 
 
-def _headers(data: bytes | memoryview) -> bytes:
-    """Return record headers in Kafka's format; the input has validated them."""
+def _encode_headers(data: bytes | memoryview) -> bytes:
+    """Convert record headers from the format of clients to Kafka's.  Raises SlabError if they are damaged."""
     headers = decode_headers(data)
     if headers is None:
         raise SlabError("The headers of a record are damaged.")
-    return b"".join((_VARINTS[len(headers)], *(part for header in headers for part in map(_field, header))))
+    return b"".join((_VARINTS[len(headers)], *(field for header in headers for field in map(_encode_field, header))))
 
 
-def _field(data: bytes | None) -> bytes:
+def _encode_field(data: bytes | None) -> bytes:
     return _NULL_VARINT if data is None else _VARINTS[len(data)] + data
 
 
@@ -124,13 +125,13 @@ class _Varints(dict[int, bytes]):
 
     def __missing__(self, value: int) -> bytes:
         encoded = encode_varint(wrap_int64(value))
-        if -1 <= value < _SMALL:
+        if NULL <= value < _CACHE_LIMIT:
             self[value] = encoded
         return encoded
 
 
-_SMALL: Final = 8192
-"""Numbers below this have a cached encoding: lengths and timestamp deltas rarely exceed it."""
+_CACHE_LIMIT: Final = 8192
+"""Smallest number whose encoding is not cached: lengths and timestamp deltas rarely reach it."""
 _VARINTS: Final = _Varints()
 _NULL_VARINT: Final = _VARINTS[NULL]
 _NO_HEADERS: Final = _VARINTS[0]

@@ -20,7 +20,7 @@ __all__ = ["RunHeader", "group_by_partition", "read_headers"]
 class RunHeader(NamedTuple):
     """The fields of a run's header that routing needs.
 
-    `largest` is the largest payload of a record, `arrived_ms` the steady time at which the run was opened.
+    `largest` is the largest payload of a record in bytes, `arrived_ms` the steady time at which the run was opened.
     """
 
     topic: int
@@ -32,11 +32,11 @@ class RunHeader(NamedTuple):
 
 
 def read_headers(slab: Slab, segments: Iterable[Segment]) -> list[RunHeader | None]:
-    """Return the header of each segment's run; None for a damaged one."""
-    return [_header(slab, segment) for segment in segments]
+    """Return the header of each segment's run; None for a segment that disagrees with its headers."""
+    return [_read_header(slab, segment) for segment in segments]
 
 
-def _header(slab: Slab, segment: Segment) -> RunHeader | None:
+def _read_header(slab: Slab, segment: Segment) -> RunHeader | None:
     try:
         segment_bounds(slab, segment)
         run = read_run(slab, segment.chunk, segment.run)
@@ -46,7 +46,7 @@ def _header(slab: Slab, segment: Segment) -> RunHeader | None:
 
 
 def group_by_partition(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:
-    """Group bound segments by topic and partition, in order.
+    """Group bound segments by topic number and partition, in order.
 
     Raises SlabError for a segment that disagrees with its headers.
     """

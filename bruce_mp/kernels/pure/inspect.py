@@ -32,7 +32,7 @@ def time_range(slab: Slab, segment: Segment) -> TimeRange:
 
 
 def messages(slab: Slab, segment: Segment, topic: bytes, longest: int | None) -> list[Message]:
-    """Return a segment's messages: whole, or without headers and with at most `longest` bytes of key and of value."""
+    """Return a segment's messages; with `longest` only so many first bytes of key and of value, and no headers."""
     chunk_at = slab.chunk_at(segment.chunk)
     return [
         _message(slab, chunk_at + offset, record, topic, longest) for offset, record in segment_records(slab, segment)

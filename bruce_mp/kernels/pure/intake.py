@@ -1,7 +1,7 @@
 """Receive datagrams from a socket and append them to lanes, batch by batch.
 
-The compiled kernel also lands a batch in which all messages are valid and find room.  It leaves any other batch to the
-caller, which reports the discards and lands the batch.  The pure kernel leaves every batch to the caller.
+The compiled kernel also commits a batch in which all messages are valid and find room, as `ProcessRow.commit_landed`
+does.  The caller commits any other batch, and reports its discards.  The pure kernel leaves every batch to the caller.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class PlainCounters(NamedTuple):
 
 
 class IntakeResult(NamedTuple):
-    """The number of landed messages, and the last batch if the caller must land it: `waiting` messages, `ingested`."""
+    """The number of committed messages, and the last batch if the caller must commit it: its size and its result."""
 
-    landed: int
-    waiting: int
+    committed: int
+    uncommitted: int
     ingested: Ingested | None
 
 
 class DatagramIntake:
-    """Receives datagrams; longer ones than `longest` bytes are malformed.  `counters` are those to raise."""
+    """Receives the datagrams of one socket; a datagram of more than `longest` bytes is malformed."""
 
     rate_type: ClassVar = ArrivalRate
 
@@ -68,19 +68,19 @@ class DatagramIntake:
         self._rate = self.rate_type(coalescing)
 
     def run(self, descriptor: int, limit: int, now_ms: int, until_ms: int) -> IntakeResult:
-        """Receive the messages that wait at a socket, batch by batch, at most `limit` messages.
+        """Receive at most `limit` messages from a socket, batch by batch.
 
-        The call may wait for more messages until `until_ms`, because a return for each message costs more.  It returns
-        when an open run or the publication of closed runs is due.  While messages come fast, it naps before the next
-        receive.  The pure kernel receives one batch, and waits only in a nap.
+        The call may wait for messages until `until_ms`, because a return after each batch costs more.  It returns when
+        an open run or the publication of closed runs is due, or if no run is open.  While messages come fast, it naps
+        before the next receive.  The pure kernel receives one batch, and waits only in a nap before it.
 
         Raises OSError when the socket is broken.
         """
         if self._is_drained:
             self._rate.nap(now_ms, until_ms, self._lanes.next_due_ms)
-        most = min(limit, self._slab.geometry.landing_slots)
-        count = self._receiver.receive(descriptor, most)
-        self._is_drained = count < most
+        max_count = min(limit, self._slab.geometry.landing_slots)
+        count = self._receiver.receive(descriptor, max_count)
+        self._is_drained = count < max_count
         if not count:
             return IntakeResult(0, 0, None)
         self._row.begin_batch()

@@ -1,8 +1,8 @@
 """A lane: a chunk that an input is filling, with the open run at its end.
 
 The lane writes records behind the open run.  One 8-byte store of the run's count and size makes them part of the run,
-so a crash leaves whole records or none.  The lane stores the other header fields (sums, the chunk's last arrival)
-before that.  After a crash they may include records that the run does not, never the reverse.
+so a crash leaves whole records or none.  The lane stores the run's sums and the chunk's last arrival before that.
+After a crash these may include records that the run does not, never the reverse.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def record_size(item: Item) -> int:
 
 
 class Lane:
-    """The open chunk or span of a lane (`chunk` -1 = none); its last run is open while `records` is positive."""
+    """A lane with its open chunk or span, and the open run at its end.
+
+    `chunk` is -1 without a chunk.  `runs` counts the chunk's runs, `records` those of the open run; 0 = no open run.
+    `due_ms` is the steady time at which the open run is due, 0 without a linger; `used_ms` is that of the last append.
+    """
 
     __slots__ = (
         "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_slab", "_start",
@@ -74,11 +78,13 @@ class Lane:
         """Window for the timestamps of the lane's records; None admits any timestamp."""
         self.keeps_timestamps = False
         """True if clamping must not replace the timestamps of the next records, by their client's choice."""
-        self._start = self._run_at = self._end = self._limit = 0  # file offsets
-        self._generation = self._payload = self._largest = self._min_timestamp = 0
+        # File offsets: start of the chunk, start and end of its last run, end of the span.
+        self._start = self._run_at = self._end = self._limit = 0
+        self._generation = 0
+        self._payload = self._largest = self._min_timestamp = 0  # of the open run
 
     def use_chunk(self, chunk: int, span: int) -> None:
-        """Make a new chunk, or a span that begins with it, the lane's open chunk."""
+        """Make a span of empty chunks that begins with `chunk` the lane's open chunk."""
         self.chunk, self.span = chunk, span
         self._start = self._slab.chunk_at(chunk)
         self._generation = self._slab.words[(self._start + lay.CHUNK_GENERATION) >> 2]
@@ -105,57 +111,62 @@ class Lane:
     def append(self, buffer: memoryview, items: Sequence[Item], start: int, now_ms: int) -> int:
         """Append messages from index `start` while they fit; return the index of the first one that does not.
 
-        The message at `start` must fit.
+        The message at `start` must fit.  `buffer` has the bytes of the messages.
         """
         if not self.records:
             self._open_run(items[start], now_ms)
         parts: list[bytes | memoryview] = []
         flags, room = self.header.flags, self._limit - self._end
         keeps = lay.OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0
-        sizes: list[int] = []
+        payloads: list[int] = []
         for item in items[start:]:
             arrival, timestamp, partition_key, options, key_at, key_end, value_at, value_end, headers_at, end = item
             lengths = key_end - key_at, value_end - value_at
             headers_length = end - headers_at
-            size = sum(lengths) + headers_length
-            room -= (lay.RECORD_HEADER + size + 7) & -8
+            payload = sum(lengths) + headers_length
+            room -= (lay.RECORD_HEADER + payload + 7) & -8  # `lay.align`, without the cost of a call
             if room < 0:
                 break
-            sizes_and_key = (*lengths, partition_key)
+            lengths_and_key = (*lengths, partition_key)
             parts.append(
-                _pack_record(flags, options | keeps, *sizes_and_key, _UNASSIGNED, headers_length, timestamp, arrival)
+                _pack_record(flags, options | keeps, *lengths_and_key, _UNASSIGNED, headers_length, timestamp, arrival)
             )
             if lengths[0]:
                 parts.append(buffer[key_at:key_end])
-            parts += (buffer[value_at:value_end], buffer[headers_at:end], _PADDING[size & 7])
-            sizes.append(size)
-        stop = start + len(sizes)
-        self._update_sums(sizes, [item[1] for item in items[start:stop]])
-        self._commit(b"".join(parts), len(sizes), items[stop - 1][0])
+            parts += (buffer[value_at:value_end], buffer[headers_at:end], _PADDING[payload & 7])
+            payloads.append(payload)
+        stop = start + len(payloads)
+        self._update_sums(payloads, [item[1] for item in items[start:stop]])
+        self._commit(b"".join(parts), len(payloads), items[stop - 1][0])
         return stop
 
-    def _update_sums(self, sizes: list[int], timestamps: list[int]) -> None:
-        self._payload += sum(sizes)
-        self._largest = max(self._largest, *sizes)
+    def _update_sums(self, payloads: list[int], timestamps: list[int]) -> None:
+        self._payload += sum(payloads)
+        self._largest = max(self._largest, *payloads)
         self._min_timestamp = min(self._min_timestamp, *timestamps)
 
-    def _open_run(self, item: Item, now_ms: int) -> None:
+    def _open_run(self, first: Item, now_ms: int) -> None:
+        """Write the header of an empty run, which the message `first` follows."""
         header, at = self.header, self._end
-        lay.RUN.pack_into(
-            self._slab.view, at, RunState.OPEN, self._generation, 0, header.size, header.topic, -1, -1, -1,
-            header.flags, 0, now_ms, 0, header.partition_index, header.partition_count, len(header.name), 0, 0, 0,
-            lay.RUN_MAGIC, item[0], item[1], 0,
+        arrival, timestamp, *_ = first
+        count = retries = payload = reason = reserved = largest = ticket = 0
+        partition = sequence = epoch = -1
+        fields = (
+            RunState.OPEN, self._generation, count, header.size, header.topic, partition, sequence, epoch,
+            header.flags, retries, now_ms, payload, header.partition_index, header.partition_count, len(header.name),
+            reason, reserved, largest, lay.RUN_MAGIC, arrival, timestamp, ticket,
         )  # fmt: skip
+        lay.RUN.pack_into(self._slab.view, at, *fields)
         if header.name:
             self._slab.view[at + lay.RUN_HEADER : at + lay.RUN_HEADER + len(header.name)] = header.name
         self._run_at, self._end = at, at + header.size
         self._payload = self._largest = 0
-        self._min_timestamp = item[1]
+        self._min_timestamp = timestamp
         self.runs += 1
         self._slab.words[(self._start + lay.CHUNK_RUNS) >> 2] = self.runs
 
     def _commit(self, data: bytes, records: int, last_arrival: int) -> None:
-        """Write records behind the open run, then extend the run over them."""
+        """Write the bytes of `records` records behind the open run, then extend the run over them."""
         view, words, longs, run_at = self._slab.view, self._slab.words, self._slab.longs, self._run_at
         view[self._end : self._end + len(data)] = data
         self._end += len(data)
@@ -167,7 +178,7 @@ class Lane:
         longs[(run_at + lay.RUN_COUNT) >> 3] = self.records | (self._end - run_at) << 32
 
     def close_run(self, tickets: HandoverTickets) -> Segment:
-        """Hand the open run over to the router."""
+        """Hand the open run over to the router, and return its segment."""
         tickets.hand_over(self._run_at)
         run = self._run_at - self._start
         segment = Segment(self.chunk, self._generation, run, run + self.header.size, self.records, self._payload)

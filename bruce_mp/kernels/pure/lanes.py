@@ -5,9 +5,9 @@ its linger ends.  Lingers end on *ticks*, times that all lanes share (`closed_ru
 publishes the runs of many topics together.  A run that filled its chunk also waits for the tick.
 
 Topics that the router has not numbered use a *shared* lane, and so does any topic when there are too many lanes.  The
-runs of a shared lane carry the topic's name.  They are closed at the end of the batch, so that the input hands them
-over before the runs of the topic's later lane.  A hash of the name chooses among the shared lanes, so a topic whose
-messages are stuck keeps the chunks of only one shared lane.
+runs of unnumbered topics carry the topic's name.  `Lanes` closes the run of a shared lane after each group, so that the
+input hands it over before the runs of the separate lane that the topic may get later.  A hash of the name chooses the
+shared lane, so a topic whose messages are stuck keeps the chunks of only one shared lane.
 """
 
 from __future__ import annotations
@@ -42,12 +42,16 @@ __all__ = ["Ingested", "Lanes", "NoRoom"]
 IDLE_MS: Final = 1000
 """Idle time after which a lane without unsettled messages releases its chunk."""
 MAX_SHARED_LANES: Final = 64
-"""Number of shared lanes; fewer in a small slab, so that their open chunks take at most a 64th of it."""
+"""Number of shared lanes in a large slab."""
+_SHARED_LANE_DIVISOR: Final = 64
+"""The most shared lanes are the chunks of the slab divided by this number: each keeps a chunk open."""
+_LANE_DIVISOR: Final = 4
+"""The most other lanes are the chunks of the slab divided by this number."""
 _ARRIVAL, _TIMESTAMP, _PARTITION_KEY, _OPTIONS = range(4)  # fields of a parsed message (`parse.Item`)
 WAKE_SLACK_MS: Final = 12
 """`close_due` also closes runs that are due within this time, so that fewer frames wake the router."""
 _LEEWAY_DIVISOR: Final = 6
-"""The leeway is 0 if early and late wake-ups together could exceed the shortest linger divided by this number."""
+"""The leeway is 0 if twice the usual one exceeds the shortest linger divided by this number."""
 _MAX_LINGER_MS: Final = 250
 """The shortest linger before any is known."""
 
@@ -66,7 +70,7 @@ class NoRoom(NamedTuple):
 
 
 class Ingested(NamedTuple):
-    """The result of a batch: numbers of valid messages of each type, rejected messages, messages without room."""
+    """The result of a batch: numbers of valid messages of each type, invalid messages, valid messages without room."""
 
     any_partition: int
     partition_key: int
@@ -77,9 +81,9 @@ class Ingested(NamedTuple):
 class Lanes:
     """The lanes of one input process.
 
-    `linger_ms` returns the linger of a topic's runs; 0 = close them at the end of each batch.  `tickets` hands closed
-    runs over to the router.  `windows` returns the timestamp window of a topic, None to admit any timestamp.  Without
-    `thresholds` topics have none.
+    `linger_ms` returns the linger of a topic's runs; 0 = close them after each group.  `tickets` hands closed runs over
+    to the router.  `windows` returns the timestamp window of a topic, None to admit any timestamp.  Without
+    `thresholds` a topic may fill the slab.
     """
 
     lane_type: ClassVar = Lane
@@ -108,15 +112,16 @@ class Lanes:
         self._windows_by_topic: dict[int, TimestampWindow | None] = {}
         self._replaced = ReplacedCounts()
         self.wall_offset_ms = 0
-        """Milliseconds that the wall clock is ahead of the steady clock."""
+        """The time since 1970 less the steady time, in ms."""
         self._set_leeway(_MAX_LINGER_MS)
         self._partition_counts: dict[int, int] = {}
+        """Cached partition counts by topic number, see `_partitions_of`; `_restored_counts` come first."""
         self._restored_counts: Mapping[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
-        shared = min(MAX_SHARED_LANES, max(1, slab.geometry.chunks // 64))
-        self._shared = tuple(self.lane_type(slab, _UNUSED_HEADER) for _ in range(shared))
+        shared_count = min(MAX_SHARED_LANES, max(1, slab.geometry.chunks // _SHARED_LANE_DIVISOR))
+        self._shared = tuple(self.lane_type(slab, _UNUSED_HEADER) for _ in range(shared_count))
         self._is_shared = frozenset(self._shared).__contains__  # called for each group of a batch
-        self._max_lanes = max(1, slab.geometry.chunks // 4)  # open chunks of idle lanes must not fill the slab
+        self._max_lanes = max(1, slab.geometry.chunks // _LANE_DIVISOR)
         self._closed = ClosedRuns(slab.geometry.chunks * lay.CHUNK_BYTES)
         self._tickets = tickets or HandoverTickets(slab, pool.owner)
         self._next_due_ms: int | None = None
@@ -152,7 +157,7 @@ class Lanes:
     ) -> Ingested:
         """Parse and append a batch of messages; see `parse` for the arguments.
 
-        `now_ms` is the time on the steady clock.  With `keeps_timestamps` windows of kind clamp replace no timestamps.
+        `now_ms` is a steady time.  With `keeps_timestamps` clamping replaces no timestamps: see `TimestampWindow`.
         """
         self._refresh_topics()
         batch = parse(buffer, extents, first_arrival, skip, sources=sources, partitioners=self.partitioners)
@@ -160,20 +165,19 @@ class Lanes:
         for (topic, keyed), items in batch.groups.items():
             for lane, members in self._split_by_lane(topic, items, keyed=keyed):
                 stamped, replaced = self._apply_window(lane, members, now_ms, keeps_timestamps=keeps_timestamps)
-                dropped = self._append(lane, buffer, stamped, now_ms)
-                self._count_replaced(topic, replaced, dropped)
-                no_room += [NoRoom(topic, item[_TIMESTAMP], item[_ARRIVAL], reason) for item, reason in dropped]
+                refused = self._append(lane, buffer, stamped, now_ms)
+                self._count_replaced(topic, replaced, refused)
+                no_room += [NoRoom(topic, item[_TIMESTAMP], item[_ARRIVAL], reason) for item, reason in refused]
                 self._schedule_close(lane, topic, now_ms)
         keyed_items = chain.from_iterable(items for (_, keyed), items in batch.groups.items() if keyed)
-        keyed_count = sum(not item[_OPTIONS] & lay.OPTION_HASHED for item in keyed_items)  # hashed: AnyPartition
+        partition_key = sum(not item[_OPTIONS] & lay.OPTION_HASHED for item in keyed_items)  # hashed: AnyPartition
         valid = sum(map(len, batch.groups.values()))
-        return Ingested(valid - keyed_count, keyed_count, batch.rejections, no_room)
+        return Ingested(valid - partition_key, partition_key, batch.rejections, no_room)
 
     def ingest_landed(self, count: int, longest: int, now_ms: int, skip: frozenset[int] = frozenset()) -> Ingested:
         """Append the first `count` datagrams of the landing zone.
 
-        A datagram longer than `longest` bytes is always malformed, because the kernel may have truncated it to a valid
-        message.
+        A datagram of more than `longest` bytes is malformed, even if its truncated bytes are a valid message.
         """
         extents = landing_zone.landed_extents_within(self._slab, count, longest)
         base = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
@@ -192,12 +196,12 @@ class Lanes:
             self._chunks.on_topics_changed()
 
     def _split_by_lane(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
-        """Split a group by lane: return each lane with its messages."""
+        """Return the lanes for a group's messages, each with its messages."""
         number = self._topics.number_of(topic)
         if not number:
             return [(self._shared_lane(0, topic, keyed=keyed), items)]
         if not keyed:
-            return [(self._lane_for(topic, number, index=-1, count=0), items)]  # the key of AnyPartition lanes
+            return [(self._lane_for(topic, number, index=-1, count=0), items)]
         count = self._partitions_of(number)
         if not count:
             return [(self._shared_lane(number, topic, keyed=True), items)]
@@ -207,10 +211,10 @@ class Lanes:
         return [(self._lane_for(topic, number, index, count), some) for index, some in members.items()]
 
     def _partitions_of(self, topic: int) -> int:
-        """Return a topic's partition count, cached until the topic table changes.
+        """Return a topic's partition count, cached until `_refresh_topics` has closed all runs.
 
-        The change closes all runs first.  A new count before that would put the messages of a key into a second lane,
-        where they could overtake the earlier ones.
+        A new count before that would put the messages of a key into a second lane, where they could overtake earlier
+        messages in the first.
         """
         count = self._partition_counts.get(topic)
         if count is None:
@@ -219,10 +223,11 @@ class Lanes:
         return count
 
     def restore_partition_counts(self, counts: Mapping[int, int]) -> None:
-        """Use the partition counts of a dead input to finish its batch, until `close_all`."""
+        """Use the partition counts of a dead input by topic number to finish its batch, until `close_all`."""
         self._restored_counts = counts
 
     def _lane_for(self, topic: bytes, number: int, index: int, count: int) -> Lane:
+        """Return the lane of a numbered topic; `index` and `count` are those of `LaneKey`."""
         key = (number, index, count)
         lane = self._lanes.get(key)
         if lane is None:
@@ -234,13 +239,14 @@ class Lanes:
         return lane
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
-        """Return True if a topic that was over its threshold may now hold `span` more chunks; see `TopicThresholds`."""
+        """Return True if a retry of a refused topic, which needs `span` more chunks, is worth its cost."""
         return self._chunks.may_grow(self._topics.number_of(topic) or topic, span, now_ms)
 
     def _shared_lane(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
-        """Return the shared lane of a topic, prepared for a run of it; `number` 0 makes the run carry the name.
+        """Return the shared lane of a topic, with the header of the topic's runs.
 
-        `count` is the partition count by which the group was split; 0 = not split.
+        `number` is 0 for an unnumbered topic.  `count` is the partition count by which the group was split; 0 = not
+        split.
         """
         lane = self._shared[crc32(topic) % len(self._shared)]
         lane.header = LaneHeader(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, count)
@@ -269,16 +275,16 @@ class Lanes:
         self._set_leeway(_MAX_LINGER_MS)
 
     def _set_leeway(self, shortest_ms: int) -> None:
-        """Derive `leeway_ms` from the shortest linger.
+        """Set `leeway_ms` by the shortest linger.
 
-        `next_due_ms` is early by the leeway, so that a caller may wake late by as much.
+        `next_due_ms` is early by the leeway, so that a caller may wake late by as much.  So a wake-up may be off by
+        twice the leeway, which must be little compared with the lingers.
         """
-        part = shortest_ms // _LEEWAY_DIVISOR
         self._shortest_ms = shortest_ms
-        self.leeway_ms = LEEWAY_MS if part >= 2 * LEEWAY_MS else 0
+        self.leeway_ms = LEEWAY_MS if shortest_ms // _LEEWAY_DIVISOR >= 2 * LEEWAY_MS else 0
 
     def _linger_of(self, number: int, topic: bytes) -> int:
-        """Return the linger, cached by number, because clients can invent any number of names."""
+        """Return the linger, cached by topic number and not by name, because clients can invent any number of names."""
         linger = self._lingers.get(number)
         if linger is None:
             linger = self._lingers[number] = self._linger_ms(topic)
@@ -294,11 +300,11 @@ class Lanes:
         self._windows_by_topic.clear()
         names = {number: name for name, number in self._topics.numbers().items()}
         for (number, _, _), lane in self._lanes.items():
-            if number in names:  # a topic that is gone returns with a new number and other lanes
+            if number in names:  # else the topic has lost its entry, and would get other lanes with a new number
                 lane.window = self._window_of(number, names[number])
 
     def _window_of(self, number: int, topic: bytes) -> TimestampWindow | None:
-        """Return the timestamp window, cached by number as in `_linger_of`."""
+        """Return the timestamp window, cached by topic number as in `_linger_of`."""
         if not number:
             return self.windows(topic)
         if number not in self._windows_by_topic:
@@ -308,21 +314,21 @@ class Lanes:
     def _apply_window(
         self, lane: Lane, items: list[Item], now_ms: int, *, keeps_timestamps: bool
     ) -> tuple[list[Item], list[Item]]:
-        """Return the messages with the timestamps to store, and those with replaced ones as the clients sent them."""
+        """Return the messages with the timestamps to store, and unchanged those whose timestamps clamping replaces."""
         window, lane.keeps_timestamps = lane.window, keeps_timestamps
         if window is None or (keeps_timestamps and window.is_clamp):
             return items, []
         stamped, outside = replace_timestamps(items, window, now_ms + self.wall_offset_ms)
         return stamped, outside if window.is_clamp else []
 
-    def _count_replaced(self, topic: bytes, outside: list[Item], dropped: list[tuple[Item, DiscardReason]]) -> None:
-        """Count replaced timestamps of appended messages only, because a message without room may come again."""
-        if outside and dropped:
-            lost = {item[_ARRIVAL] for item, _ in dropped}
-            outside = [item for item in outside if item[_ARRIVAL] not in lost]
-        if outside:
-            first = outside[0]
-            self._replaced.add(topic, first[_TIMESTAMP], first[_ARRIVAL], len(outside))
+    def _count_replaced(self, topic: bytes, replaced: list[Item], refused: list[tuple[Item, DiscardReason]]) -> None:
+        """Count replaced timestamps of appended messages only, because a caller may ingest refused messages again."""
+        if replaced and refused:
+            refused_arrivals = {item[_ARRIVAL] for item, _ in refused}
+            replaced = [item for item in replaced if item[_ARRIVAL] not in refused_arrivals]
+        if replaced:
+            first = replaced[0]
+            self._replaced.add(topic, first[_TIMESTAMP], first[_ARRIVAL], len(replaced))
 
     @property
     def has_replaced(self) -> bool:
@@ -338,20 +344,20 @@ class Lanes:
     def _append(
         self, lane: Lane, buffer: memoryview, items: list[Item], now_ms: int
     ) -> list[tuple[Item, DiscardReason]]:
-        """Append messages to a lane; return those without room, with the reason.
+        """Append messages to a lane; return those without room, each with the reason.
 
-        A message without room may be followed by shorter ones that find some, unless `refuses_rest`.
+        Shorter messages behind one without room may find room, unless `LaneChunks.refuses_rest` is set.
         """
-        dropped: list[tuple[Item, DiscardReason]] = []
-        at = 0
-        while at < len(items):
-            if lane.has_room(items[at]) or self._chunks.make_room(lane, record_size(items[at]), now_ms):
-                at = lane.append(buffer, items, at, now_ms)
+        refused: list[tuple[Item, DiscardReason]] = []
+        index = 0
+        while index < len(items):
+            if lane.has_room(items[index]) or self._chunks.make_room(lane, record_size(items[index]), now_ms):
+                index = lane.append(buffer, items, index, now_ms)
             else:
-                stop = len(items) if self._chunks.refuses_rest else at + 1
-                dropped += [(item, self._chunks.refusal) for item in items[at:stop]]
-                at = stop
-        return dropped
+                stop = len(items) if self._chunks.refuses_rest else index + 1
+                refused += [(item, self._chunks.refusal) for item in items[index:stop]]
+                index = stop
+        return refused
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
@@ -365,11 +371,11 @@ class Lanes:
         """Close the run of a lane that needs another chunk, and schedule its publication."""
         if lane.records:
             self._close_run(lane)
-            if self.publish_ms:  # 0: the caller publishes after the batch
+            if self.publish_ms:  # if it is 0, the caller publishes after the batch
                 self._wake_by(self.publish_ms - self.leeway_ms)
 
     def close_due(self, now_ms: int) -> None:
-        """Close due runs, and release the chunks of idle lanes."""
+        """Close due runs and make all closed runs due for publication; seal the chunks of idle lanes."""
         if self._next_due_ms is None or now_ms < self._next_due_ms:
             return
         self._next_due_ms = None
@@ -381,11 +387,11 @@ class Lanes:
         self._closed.request_publish()  # runs that filled their chunks waited for this tick
 
     def _close_due_lanes(self, now_ms: int) -> list[LaneKey]:
-        """Close due runs in the lanes of numbered topics; return the keys of idle lanes that released their chunks."""
+        """Close due runs in lanes that are not shared; seal the chunks of idle lanes, and return the lanes' keys."""
         return [key for key, lane in self._lanes.items() if self._close_if_due(lane, now_ms)]
 
     def _close_if_due(self, lane: Lane, now_ms: int) -> bool:
-        """Close a lane's due run; return True if the lane is idle and has released its chunk."""
+        """Close a lane's run if it is due; if the lane is idle, seal its chunk and return True."""
         if lane.records and lane.due_ms <= now_ms + WAKE_SLACK_MS:
             self._close_run(lane)
         if lane.records:
@@ -394,12 +400,12 @@ class Lanes:
         if lane.used_ms + IDLE_MS <= now_ms and self._is_chunk_settled(lane):
             self._chunks.seal_lane(lane)
             return True
-        # Idle lanes share these times: a separate time for each lane would cost a wake-up for each.
-        self._wake_by((now_ms // IDLE_MS + 1) * IDLE_MS)
+        # Wake up at times that all lanes share: a separate time for each idle lane would cost a wake-up for each.
+        self._wake_by(tick_after(now_ms, IDLE_MS))
         return False
 
     def _is_chunk_settled(self, lane: Lane) -> bool:
-        """Return True if all messages of the lane's chunk are settled, so that its release frees memory.
+        """Return True if all messages of the lane's chunk are settled, so that the pool can reclaim the chunk.
 
         A lane with held messages keeps its chunk for further messages.  Otherwise, in an outage, a slow sender would
         fill the slab with one chunk for each message.
@@ -407,22 +413,23 @@ class Lanes:
         return lane.chunk < 0 or is_settled(self._slab, lane.chunk)
 
     def _wake_by(self, due_ms: int) -> None:
+        """Make `next_due_ms` at most `due_ms`."""
         if self._next_due_ms is None or due_ms < self._next_due_ms:
             self._next_due_ms = due_ms
 
     def close_runs(self) -> None:
-        """Close every run and make all closed runs due; the lanes keep their chunks."""
+        """Close every run and make all closed runs due for publication; the lanes keep their chunks."""
         for lane in self._all_lanes():
             self._close_run(lane)
         self._closed.request_publish()
 
     def close_all(self) -> None:
-        """Close every run and release every chunk."""
+        """Close every run, seal every chunk, and discard all lanes except the shared ones."""
         for lane in self._all_lanes():
             self._chunks.seal_lane(lane)
         self._lanes.clear()
         self._partition_counts.clear()
-        self._chunks.clear_donors()  # which are keys of these lanes
+        self._chunks.clear_donors()
         self._restored_counts = {}
 
     def request_publish(self) -> None:
@@ -440,12 +447,12 @@ class Lanes:
         return self._next_due_ms
 
     def drain_closed(self) -> list[Segment]:
-        """Return the runs closed since the last call, in order; the caller has committed the last batch."""
+        """Return the runs closed since the last drain, in order; the caller must have committed the last batch."""
         self._pool.allow_reclaim()
         return self._closed.drain()
 
     def drain_ready(self, now_ms: int) -> list[Segment]:
-        """Return the closed runs if their publication is due; the caller has committed the last batch."""
+        """Return the closed runs if their publication is due; the caller must have committed the last batch."""
         if now_ms >= self.publish_ms:
             return self.drain_closed()
         self._pool.allow_reclaim()

@@ -30,7 +30,7 @@ _NO_CODEC: Final = 0
 
 
 class EncodedSet(NamedTuple):
-    """The encoded messages, their number and their latest timestamp (unused in V0)."""
+    """The encoded messages, their number, and their largest timestamp, which V0 does not send."""
 
     data: bytes
     records: int
@@ -47,33 +47,33 @@ def encode_message_set(
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
-    style = _Style(int(message_format), 0 if keeps_empty_values else NULL)
+    rules = _Rules(int(message_format), 0 if keeps_empty_values else NULL)
     for segment in segments:
         try:
-            _encode_segment(slab, segment, style, parts, timestamps)
+            _encode_segment(slab, segment, rules, parts, timestamps)
         except error as cause:
             raise SlabError(f"The records of a run of chunk {segment.chunk} go past its end.") from cause
     return EncodedSet(b"".join(parts), len(timestamps), max(timestamps, default=0))
 
 
-class _Style(NamedTuple):
-    """The magic byte of the format, and the length field of an empty value."""
+class _Rules(NamedTuple):
+    """The magic byte of the format, and the length field of a value without bytes if its options do not tell."""
 
     magic: int
     empty: int
 
 
 def _encode_segment(
-    slab: Slab, segment: Segment, style: _Style, parts: list[bytes | memoryview], timestamps: list[int]
+    slab: Slab, segment: Segment, rules: _Rules, parts: list[bytes | memoryview], timestamps: list[int]
 ) -> None:
-    magic, empty = style
+    magic, empty = rules
     at, end = segment_bounds(slab, segment)
     source: bytes | memoryview = slab.view[at:end]
     if len(source) <= lay.CHUNK_BYTES:
         source = bytes(source)  # slices of bytes cost less than slices of a view
     at, end = 0, len(source)
     pack, uncovered, length, crc = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack, crc32
-    for number in range(len(timestamps), len(timestamps) + segment.records):
+    for offset in range(len(timestamps), len(timestamps) + segment.records):
         state, options, key_length, value_length, headers_length, timestamp = RECORD_FIELDS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER
         value_at = key_at + key_length
@@ -86,5 +86,5 @@ def _encode_segment(
         head = pack(magic, _NO_CODEC, *time, key_length or empty_key(options)) + source[key_at:value_at]
         head += length(value_length or empty_value(options, empty))
         value = source[value_at:value_end]
-        prefix = uncovered(number if magic else 0, CRC_BYTES + len(head) + value_length, crc(value, crc(head)))
+        prefix = uncovered(offset if magic else 0, CRC_BYTES + len(head) + value_length, crc(value, crc(head)))
         parts += (prefix, head, value)

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CountedPosition", "OutcomeCounts", "count_outcomes"]
 
-_SOURCE: Final = lay.ARRIVAL_SOURCES - 1
+_SOURCE_MASK: Final = lay.ARRIVAL_SOURCES - 1
 
 
 class CountedPosition(NamedTuple):
-    """A position in a chunk up to which runs are counted: run number `run`, which begins at byte `at`, is the next."""
+    """The next run to count in a chunk: its number from 0, and its offset in the chunk."""
 
     run: int = 0
     at: int = lay.CHUNK_HEADER
 
 
 class OutcomeCounts(NamedTuple):
-    """The new position, and the numbers of messages by flush group, state (DELIVERED, DISCARDED) and reason."""
+    """The new position, and the numbers of messages by (flush group, state, reason), all with settled states."""
 
     position: CountedPosition
     counts: dict[tuple[int, int, int], int]
@@ -34,15 +34,15 @@ class OutcomeCounts(NamedTuple):
 def count_outcomes(slab: Slab, chunk: int, position: CountedPosition) -> OutcomeCounts:
     """Count the outcomes in the runs of a chunk from `position` to the first run that is unsettled or damaged.
 
-    Only the stream worker that filled the chunk may call this.
+    Only the stream worker that owns the chunk may call this.
     """
     counts: dict[tuple[int, int, int], int] = {}
     words, start = slab.words, slab.chunk_at(chunk)
-    runs, limit = words[(start + lay.CHUNK_RUNS) >> 2], words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
-    limit = min(limit, (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES)
+    runs, end = words[(start + lay.CHUNK_RUNS) >> 2], words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
+    end = min(end, (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES)
     number, at = position
     while number < runs:
-        size = _size_of(slab, start + at, limit - at)
+        size = _size_of(slab, start + at, end - at)
         outcomes = list(_outcomes(slab, start + at, start + at + size)) if size else [_UNSETTLED]
         if not all(state in lay.SETTLED for _, state, _ in outcomes):
             break
@@ -53,16 +53,16 @@ def count_outcomes(slab: Slab, chunk: int, position: CountedPosition) -> Outcome
     return OutcomeCounts(CountedPosition(number, at), counts)
 
 
-def _size_of(slab: Slab, run_at: int, room: int) -> int:
+def _size_of(slab: Slab, run_at: int, max_size: int) -> int:
     """Return the size of a run; 0 for a damaged one."""
-    if room < lay.RUN_HEADER or slab.words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
+    if max_size < lay.RUN_HEADER or slab.words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return 0
     size = slab.words[(run_at + lay.RUN_SIZE) >> 2]
-    return size if lay.RUN_HEADER <= size <= room and not size & 7 else 0
+    return size if lay.RUN_HEADER <= size <= max_size and not size & 7 else 0
 
 
 def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield flush group, state and reason of a run's records, in order; _UNSETTLED for an unsettled or damaged one."""
+    """Yield flush group, state and reason of a run's records, in order; _UNSETTLED for an unsettled or damaged run."""
     words, longs, view = slab.words, slab.longs, slab.view
     state, reason = words[run_at >> 2] & 0xFF, view[run_at + lay.RUN_REASON]
     is_split = state == RunState.SPLIT
@@ -76,9 +76,12 @@ def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int
             return
         if is_split:
             state, reason = words[at >> 2] & 0xFF, view[at + lay.RECORD_REASON]
-        yield longs[(at + lay.RECORD_ARRIVAL) >> 3] & _SOURCE, state, reason
-        size = words[(at + lay.RECORD_KEY_LENGTH) >> 2] + words[(at + lay.RECORD_VALUE_LENGTH) >> 2]
-        at += lay.align(lay.RECORD_HEADER + size + (words[(at + lay.RECORD_EPOCH) >> 2] >> 16))
+        yield longs[(at + lay.RECORD_ARRIVAL) >> 3] & _SOURCE_MASK, state, reason
+        headers_length = words[(at + lay.RECORD_EPOCH) >> 2] >> 16  # RECORD_HEADERS_LENGTH, behind the 16-bit epoch
+        payload = words[(at + lay.RECORD_KEY_LENGTH) >> 2] + words[(at + lay.RECORD_VALUE_LENGTH) >> 2] + headers_length
+        at += lay.align(lay.RECORD_HEADER + payload)
+    if at > end:
+        yield _UNSETTLED
 
 
 _UNSETTLED: Final = (0, int(RunState.OPEN), 0)

@@ -1,7 +1,7 @@
 """Parse and validate a batch of client messages.
 
 `protocol/client/messages.py` specifies the layouts and the order of the checks; the tests compare this module with it.
-`parse` groups the messages of a batch by topic and type, so that later steps work per group.
+`parse` groups the messages of a batch by topic and type, because later steps work per group.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Failure", "Group", "Item", "ParsedBatch", "Partitioners", "RejectedMessage", "parse"]
 
-_ANY: Final = 256
-_KEYED: Final = 257
-_GENERIC: Final = Struct(">ihh")  # size, api key, version
-_HEADER: Final = Struct(">ihih")  # size, api key, version and flags together, topic size
+_ANY_PARTITION: Final = 256  # API keys
+_PARTITION_KEY: Final = 257
+_GENERIC: Final = Struct(">ihh")  # size, API key, version
+_HEADER: Final = Struct(">ihih")  # size, API key, version and flags together, topic size
 _KEYED_HEADER: Final = Struct(">ihiIh")  # the same with the partition key before the topic size
 _SIZE: Final = Struct(">i")
-_NULL: Final = -1
+_NULL: Final = -1  # size of a null key or value
 
 
 @lru_cache(maxsize=1024)
@@ -47,7 +47,7 @@ class Failure(IntEnum):
 
 
 class RejectedMessage(NamedTuple):
-    """A rejected message: its slot in the batch, the reason, and API key and version if they were readable."""
+    """A rejected message: its index in the batch, the reason, and API key and version (0 if they are not readable)."""
 
     slot: int
     failure: Failure
@@ -56,14 +56,14 @@ class RejectedMessage(NamedTuple):
 
 
 Item = tuple[int, int, int, int, int, int, int, int, int, int]
-"""A message: arrival number, timestamp, partition key, options, and the start and end of its key, its value and its
-record headers in the buffer.  The options are those of its record, `OPTION_...` in `slab.layout`.
+"""A message: arrival number, timestamp, partition key, options, and offsets in the buffer: start and end of its key, of
+its value and of its record headers.  The options are those of its record, `OPTION_...` in `slab.layout`.
 
 It is a plain tuple, because each message needs one and a named tuple takes three times as long to create.
 """
 
 Group = tuple[bytes, bool]
-"""The key of a group: topic, and True for messages with a partition key."""
+"""The key of a group: topic, and *keyed*: True for messages with a partition key, from the client or a partitioner."""
 
 
 Partitioners = Callable[[bytes], Partitioner]
@@ -88,7 +88,7 @@ def parse(
 ) -> ParsedBatch:
     """Parse the messages of `buffer` at `extents`, pairs of offset and length.
 
-    Message i has the arrival number first_arrival + i, in a stream stream_arrival(first_arrival + i, sources[i]).
+    Message i has the arrival number first_arrival + i; with `sources` stream_arrival(first_arrival + i, sources[i]).
     Messages whose arrival numbers are in `skip` are omitted.  Without `partitioners` no record key chooses a partition.
     """
     partitioner_of = None if partitioners is None else cache(partitioners)
@@ -123,48 +123,49 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
     end = at + length
     size, api_key, version_and_flags, topic_size = _HEADER.unpack_from(buffer, at)
     partition_key, topic_at = 0, at + _HEADER.size
-    if api_key == _KEYED:
+    if api_key == _PARTITION_KEY:
         size, api_key, version_and_flags, partition_key, topic_size = _KEYED_HEADER.unpack_from(buffer, at)
         topic_at = at + _KEYED_HEADER.size
-    if size != length or api_key not in _KNOWN or version_and_flags not in _VERSIONS or topic_size <= 0:
+    if size != length or api_key not in _API_KEYS or version_and_flags not in _VERSIONS or topic_size <= 0:
         raise _Malformed
     topic, timestamp, key_size, value_size = _body(topic_size).unpack_from(buffer, topic_at)
     key_at = topic_at + topic_size + 12
     options = 0
     # In version 2 a size of -1 means null and 0 means empty; the record has size 0, and an option tells them apart.
-    if version_and_flags == _WITH_NULLS and key_size <= 0:
-        key_size, options = key_size + (key_size == _NULL), 0 if key_size else lay.OPTION_EMPTY_KEY
+    if version_and_flags == _VERSION_2 and key_size in {_NULL, 0}:
+        key_size, options = 0, 0 if key_size else lay.OPTION_EMPTY_KEY
     value_at = key_at + key_size + 4
     if key_size:
         if key_size < 0:
             raise _Malformed
         (value_size,) = _SIZE.unpack_from(buffer, value_at - 4)
-    if version_and_flags == _WITH_NULLS and _NULL <= value_size <= 0:
+    if version_and_flags == _VERSION_2 and value_size in {_NULL, 0}:
         value_size, options = 0, options | (lay.OPTION_NULL_VALUE if value_size else lay.OPTION_EMPTY_VALUE)
     value_end = value_at + value_size
-    headers_at = _headers(buffer, value_end, end) if version_and_flags else value_end
+    headers_at = _find_headers(buffer, value_end, end) if version_and_flags else value_end
     if value_size < 0 or (headers_at != end and headers_at == value_end):
         raise _Malformed
     bounds = (key_at, value_at - 4, value_at, value_end, headers_at, end)
-    return (topic, api_key == _KEYED), (arrival, timestamp, partition_key, options, *bounds)
+    return (topic, api_key == _PARTITION_KEY), (arrival, timestamp, partition_key, options, *bounds)
 
 
 def _apply_partitioner(buffer: memoryview, group: Group, item: Item, partitioner: Partitioner) -> tuple[Group, Item]:
     """Give an AnyPartition message the hash of its record key as partition key, unless the partitioner ignores it."""
-    key_at, key_end = item[4:6]
-    if partitioner is Partitioner.NONE or (key_at == key_end and not _hashes_empty_key(partitioner, item[3])):
+    topic, _ = group
+    options, key_at, key_end = item[3:6]
+    if partitioner is Partitioner.NONE or (key_at == key_end and not _hashes_empty_key(partitioner, options)):
         return group, item
     hashed = KEY_HASHES[partitioner](bytes(buffer[key_at:key_end]))
-    return (group[0], True), (*item[:2], hashed, item[3] | lay.OPTION_HASHED, *item[4:])
+    return (topic, True), (*item[:2], hashed, options | lay.OPTION_HASHED, *item[4:])
 
 
 def _hashes_empty_key(partitioner: Partitioner, options: int) -> bool:
-    """Return True if an empty, not null key chooses the partition; `consistent_random` of librdkafka ignores it."""
+    """Return True if the key is empty but not null, and chooses a partition: CRC32 ignores it, as librdkafka does."""
     return bool(options & lay.OPTION_EMPTY_KEY) and partitioner is not Partitioner.CRC32
 
 
-def _headers(buffer: memoryview, value_end: int, end: int) -> int:
-    """Return the start of the headers that end at `end`.  Raises _Malformed for invalid headers."""
+def _find_headers(buffer: memoryview, value_end: int, end: int) -> int:
+    """Return the start of the record headers, which end at `end`.  Raises _Malformed for invalid headers."""
     (size,) = _SIZE.unpack_from(buffer, value_end)
     at = value_end + _SIZE.size
     if not 0 <= size <= MAX_HEADERS_BYTES or at + size != end or decode_headers(buffer[at:end]) is None:
@@ -172,21 +173,21 @@ def _headers(buffer: memoryview, value_end: int, end: int) -> int:
     return at
 
 
-_KNOWN: Final = frozenset({_ANY, _KEYED})
-_WITH_HEADERS: Final = 1 << 16
-_WITH_NULLS: Final = 2 << 16
-_VERSIONS: Final = frozenset({0, _WITH_HEADERS, _WITH_NULLS})
-"""Version and flags together."""
+_API_KEYS: Final = frozenset({_ANY_PARTITION, _PARTITION_KEY})
+_VERSION_1: Final = 1 << 16  # with record headers
+_VERSION_2: Final = 2 << 16  # with record headers, and with fields that may be null
+_VERSIONS: Final = frozenset({0, _VERSION_1, _VERSION_2})
+"""Version and flags together; no version has flags."""
 
 
 def _rejection(buffer: memoryview, index: int, at: int, length: int) -> RejectedMessage:
-    """Return the rejection for the first check that fails."""
+    """Return the rejection with the reason of the first check that fails."""
     if length < _GENERIC.size:
         return RejectedMessage(index, Failure.MALFORMED, 0, 0)
     size, api_key, version = _GENERIC.unpack_from(buffer, at)
     if size != length:
         return RejectedMessage(index, Failure.MALFORMED, 0, 0)
-    if api_key not in _KNOWN:
+    if api_key not in _API_KEYS:
         return RejectedMessage(index, Failure.UNSUPPORTED_API_KEY, api_key, version)
     if version not in {0, 1, 2}:
         return RejectedMessage(index, Failure.UNSUPPORTED_VERSION, api_key, version)

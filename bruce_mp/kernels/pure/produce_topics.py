@@ -30,9 +30,10 @@ def produce_topics(
     *,
     keeps_empty_values: bool,
 ) -> list[bytes]:
-    """Return the buffers of the topics for batches of different partitions; `names` has the topic of each batch.
+    """Return the bytes of a request's topics, as consecutive buffers: see `encode_topics`.
 
-    A batch without sequence numbers has no producer.  Raises the errors of `record_batch`.
+    Each batch is for another partition; `names` has the topic name of each.  A batch without sequence numbers has no
+    producer.  For `keeps_empty_values` and errors see `record_batch`.
     """
     data: list[PartitionData] = []
     for name, batch in zip(names, batches, strict=True):

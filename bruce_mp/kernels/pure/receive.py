@@ -1,10 +1,10 @@
 """Receive a batch of datagrams into the landing zone with one `recvmmsg()`.
 
-The message headers, into which the kernel stores the lengths, lie in the slab beside the data: see
-`slab/landing_zone.py`. The kernel also stores the credentials of senders there, if the socket has SO_PASSCRED and the
-caller has called `landing_zone.request_credentials`.  There is no room for other control messages, such as descriptors.
+The message headers, into which the kernel stores the lengths, lie in the landing zone: see `slab/landing_zone.py`.  The
+kernel also stores the credentials of senders there, if the socket has SO_PASSCRED and the caller has called
+`landing_zone.request_credentials`.  There is no room for further control messages, such as descriptors.
 
-`recvmmsg` is called through ctypes because Python's socket module lacks it.
+The module calls `recvmmsg` through ctypes, because Python's socket module lacks it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ __all__ = ["DatagramReceiver"]
 
 _MSG_DONTWAIT: Final = 0x40
 _HEADER: Final = Struct("<QIIQQQ")
-"""The beginning of struct msghdr on 64-bit Linux: name, length, padding, iovec, their count, control message"""
+"""The beginning of struct msghdr on 64-bit Linux: name, its length, padding, iovecs, their number, control message"""
 _IOVEC: Final = Struct("<QQ")
+"""struct iovec: address, length"""
 
 
 class DatagramReceiver:
-    """Receives into the landing zone of a slab; only one process at a time may do so."""
+    """Receives into the landing zone of a slab; only one process at a time may have a receiver."""
 
     def __init__(self, slab: Slab) -> None:
         self._slots = slab.geometry.landing_slots
@@ -39,11 +40,14 @@ class DatagramReceiver:
         self._recvmmsg = ctypes.CDLL(None, use_errno=True).recvmmsg
         self._recvmmsg.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p]
         for slot in range(self._slots):
-            self._point(slab, base, slot)
+            self._store_addresses(slab, base, slot)
 
     @staticmethod
-    def _point(slab: Slab, base: int, slot: int) -> None:
-        """Fill in the addresses of a slot's message header, and keep the flags and lengths of a landed datagram."""
+    def _store_addresses(slab: Slab, base: int, slot: int) -> None:
+        """Store the addresses in this process in a slot's message header, but keep the lengths of a landed datagram.
+
+        `base` is the address of the slab.
+        """
         geometry = slab.geometry
         iovec = geometry.landing_iovecs_at + slot * lay.IOVEC_BYTES
         _IOVEC.pack_into(slab.view, iovec, base + landing_zone.slot_at(slab, slot), geometry.landing_slot_size)
@@ -53,11 +57,9 @@ class DatagramReceiver:
             slab.longs[(header + lay.MMSGHDR_CONTROL_LENGTH) >> 3] = 0  # no room for control messages
 
     def receive(self, descriptor: int, limit: int) -> int:
-        """Receive at most `limit` waiting datagrams and return their number.
+        """Receive at most `limit` datagrams without waiting, and return their number.
 
-        The landing zone must be empty.
-
-        Raises OSError when the socket is broken.
+        The landing zone must be empty.  Raises OSError when the socket is broken.
         """
         count: int = self._recvmmsg(descriptor, self._headers, min(limit, self._slots), _MSG_DONTWAIT, None)
         if count >= 0:

@@ -1,4 +1,4 @@
-"""State words, partitions and sequence numbers of segments, and splits of segments."""
+"""Stores to segments (state words, partitions, sequence numbers), and splits of segments."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ __all__ = [
 
 
 def claim(slab: Slab, segments: Iterable[Segment], expected: int, state_word: int) -> list[Segment]:
-    """Claim segments: store `state_word` where all state words are `expected`, and return these segments.
+    """Store `state_word` in the segments whose state words are all `expected`, and return these segments.
 
-    The call skips damaged segments and segments that are claimed already, belong to another process or have an older
-    generation, because the same frame may come twice.
+    The call skips damaged segments.  It also skips segments that are claimed already, belong to another process or have
+    an older generation, because the same frame may come twice.
     """
     return [segment for segment in segments if _claim_one(slab, segment, expected, state_word)]
 
@@ -55,9 +55,9 @@ def _claim_one(slab: Slab, segment: Segment, expected: int, state_word: int) -> 
 def write_sequence(
     slab: Slab, segments: Iterable[Segment], partition: int, sequence: int, epoch: int, *, opens_batch: bool
 ) -> None:
-    """Write the final partition and sequence numbers of consecutive segments: see `slab.runs.write_placement`.
+    """Write the partition and consecutive sequence numbers of segments: see `slab.runs.write_placement`.
 
-    With `opens_batch` the first record is the first of a record batch.
+    `sequence` is the number of the first record; with `opens_batch` this record begins a record batch.
     """
     for segment in segments:
         runs.write_placement(slab, segment, partition, sequence, epoch, opens_batch=opens_batch)
@@ -67,17 +67,19 @@ def write_sequence(
 def assign_sequences(
     slab: Slab, row: ProcessRow, batches: Iterable[_Batch], move: Move, *, is_numbered: bool
 ) -> list[tuple[int, int] | None]:
-    """Assign to batches the next sequence numbers of their partitions; return epoch and base sequence of each.
+    """Assign to batches the next sequence numbers of their partitions, and move their segments.
 
-    A batch is the file offset of its partition's table entry, the partition, and its segments, which this process
-    holds.  Stores are in the order of `dispatcher.record_batches`: partition and sequence, the transaction of the move,
-    then the partition's next sequence number.  Without `is_numbered` epoch and sequence are -1.  A batch with a segment
-    that is damaged, or not in the state before the move, gets None, and no store.
+    Return (epoch, base sequence) of each batch: NO_SEQUENCE for both without `is_numbered` and in LAST_EPOCH; None for
+    a batch with a segment that is damaged or not in the state before the move, to which the call stores nothing.  For
+    each batch the stores are in this order: partition and sequence numbers, the transaction of the move, the
+    partition's next sequence number.  After a crash, a sent batch has its numbers, and the dispatcher corrects the
+    partition's next number.
     """
     return [_assign_one(slab, row, batch, move, is_numbered=is_numbered) for batch in batches]
 
 
 _Batch = tuple[int, int, "Sequence[Segment]"]
+"""File offset of the partition's entry in the partition table, the partition, and segments that this process holds."""
 
 
 def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_numbered: bool) -> tuple[int, int] | None:
@@ -96,16 +98,16 @@ def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_nu
 
 
 def bind_partition(slab: Slab, segments: Iterable[Segment], partitions: Iterable[int]) -> None:
-    """Bind each segment to its partition; sequence numbers follow with the batch."""
+    """Write the partition of each segment, without sequence numbers, which a batch gets when it is built."""
     for segment, partition in zip(segments, partitions, strict=True):
         runs.write_placement(slab, segment, partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=False)
 
 
 def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
-    """Split a PartitionKey segment by the partitions of its keys, in order.
+    """Split a PartitionKey segment by the partitions of its keys; return (partition, segment) of the parts in order.
 
-    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  A run with a partition index needs no
-    split, because all its keys have that index.
+    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  A run with a partition index for as many
+    partitions needs no split, because all its keys have that index.
     """
     segment_bounds(slab, segment)
     run = read_run(slab, segment.chunk, segment.run)
@@ -124,6 +126,7 @@ def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) 
 
 
 def _part(segment: Segment, members: list[tuple[int, int]]) -> Segment:
+    """Return the part of a segment that has the records `members`: (offset in the chunk, payload) of each."""
     payload = sum(size for _, size in members)
     return segment._replace(first=members[0][0], records=len(members), payload=payload)
 
@@ -133,16 +136,17 @@ def split_at(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Seg
 
     Either may be None.  If neither is, the run becomes SPLIT.
     """
-    members: list[tuple[int, int]] = []
+    head: list[tuple[int, int]] = []
     rest: list[tuple[int, int]] = []
     left = size
     for offset, record in segment_records(slab, segment):
         left -= record.payload
-        (members if left >= 0 and len(members) < records and not rest else rest).append((offset, record.payload))
-    if not rest or not members:
-        return (segment, None) if members else (None, segment)
+        is_in_head = left >= 0 and len(head) < records and not rest
+        (head if is_in_head else rest).append((offset, record.payload))
+    if not rest or not head:
+        return (segment, None) if head else (None, segment)
     split_run(slab, segment.chunk, segment.run)
-    return _part(segment, members), _part(segment, rest)
+    return _part(segment, head), _part(segment, rest)
 
 
 def split_by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:

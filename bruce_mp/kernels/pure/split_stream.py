@@ -1,7 +1,7 @@
 """Split the bytes of a stream into messages, by their sizes alone.
 
-Barriers and the frames of fenced attempts are not messages.  The split stops before them, so that the caller can
-separate earlier messages from later ones.  `parse` then validates the messages, whose bytes are those of a datagram.
+A message has the same bytes as in a datagram; `parse` validates it later.  Barriers and the frames of fenced attempts
+are not messages.  The split stops before them, because the caller treats messages before and after them differently.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 __all__ = ["SplitStop", "StreamSplit", "split_stream"]
 
 _SIZE: Final = Struct(">i")
-_HEADER: Final = Struct(">ihh")
-_BARRIER: Final = 258
-_FENCE: Final = frozenset({260, 261})
+_HEADER: Final = Struct(">ihh")  # size, API key, version
+_BARRIER: Final = 258  # API keys
+_FENCES: Final = frozenset({260, 261})
 
 
 @unique
@@ -31,13 +31,13 @@ class SplitStop(IntEnum):
     BARRIER = 3
     """The next frame is a complete barrier."""
     FENCE = 4
-    """The next frame begins or ends a fenced attempt, and is complete."""
+    """The next frame is complete, and begins or ends a fenced attempt."""
 
 
 class StreamSplit(NamedTuple):
-    """The offset and length of each whole message, and the offset and reason at which the split stopped.
+    """(Offset, length) of each whole message, the offset at which the split stopped, and the reason.
 
-    `size` is the size of the next message or frame; 0 = unknown.
+    `size` is the size of the message or frame there; 0 = unknown.
     """
 
     extents: list[tuple[int, int]]
@@ -50,28 +50,28 @@ def split_stream(buffer: memoryview, at: int, end: int, longest: int) -> StreamS
     """Split the bytes from `at` to `end`; a message may have at most `longest` bytes, its size field included."""
     extents: list[tuple[int, int]] = []
     while True:
-        at = _split_plain(buffer, at, end, longest, extents)
-        stop, size = _inspect(buffer, at, end, longest)
+        at = _split_ordinary(buffer, at, end, longest, extents)
+        stop, size = _find_stop(buffer, at, end, longest)
         if stop is not None:
             return StreamSplit(extents, at, stop, size)
         extents.append((at, size))
         at += size
 
 
-def _split_plain(buffer: memoryview, at: int, end: int, longest: int, extents: list[tuple[int, int]]) -> int:
-    """Add whole messages to `extents`; return the offset of the first bytes that are not simply one."""
-    unpack, header = _HEADER.unpack_from, _HEADER.size
-    while at + header <= end:
+def _split_ordinary(buffer: memoryview, at: int, end: int, longest: int, extents: list[tuple[int, int]]) -> int:
+    """Add the usual messages to `extents`, and return the offset of the first bytes that need `_find_stop`."""
+    unpack, header_size = _HEADER.unpack_from, _HEADER.size
+    while at + header_size <= end:
         size, api_key, _ = unpack(buffer, at)
-        if not header <= size <= longest or at + size > end or api_key == _BARRIER or api_key in _FENCE:
+        if not header_size <= size <= longest or at + size > end or api_key == _BARRIER or api_key in _FENCES:
             break
         extents.append((at, size))
         at += size
     return at
 
 
-def _inspect(buffer: memoryview, at: int, end: int, longest: int) -> tuple[SplitStop | None, int]:
-    """Return the reason to stop at `at` and the size there; None for a message too short for a header."""
+def _find_stop(buffer: memoryview, at: int, end: int, longest: int) -> tuple[SplitStop | None, int]:
+    """Return the reason to stop at `at`, and the size there; no reason for a message that is too short for a header."""
     if at + _SIZE.size > end:
         return SplitStop.MORE, 0
     (size,) = _SIZE.unpack_from(buffer, at)
@@ -83,4 +83,4 @@ def _inspect(buffer: memoryview, at: int, end: int, longest: int) -> tuple[Split
         return SplitStop.MORE, size
     if size < _HEADER.size:
         return None, size
-    return (SplitStop.FENCE if _HEADER.unpack_from(buffer, at)[1] in _FENCE else SplitStop.BARRIER), size
+    return (SplitStop.FENCE if _HEADER.unpack_from(buffer, at)[1] in _FENCES else SplitStop.BARRIER), size

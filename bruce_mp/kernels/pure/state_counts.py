@@ -19,9 +19,10 @@ __all__ = ["count_states"]
 
 
 def count_states(slab: Slab, spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Count the records of chunks by RunState; the place of SPLIT has the number of damaged extents.
+    """Return the number of records in each RunState; the item of SPLIT is the number of damaged places.
 
-    A head is the first chunk of a span and its generation.  If the owner reopens a chunk, the function reads it again.
+    `spans` are pairs of the first chunk of a span and its generation.  If the owner reopens a chunk, the function reads
+    the chunk again.
     """
     counts = [0] * len(RunState)
     for chunk, generation in spans:
@@ -31,7 +32,7 @@ def count_states(slab: Slab, spans: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[RunState, int]]:
-    """Yield state and number of records of each run, or of each record of a split run; (SPLIT, 1) for each damage."""
+    """Yield (state, number of records) of the records of a chunk; (SPLIT, 1) for a damaged run or record."""
     try:
         for offset, run in runs_of(slab, chunk):
             yield from _counts_of(slab, chunk, offset, run)
@@ -40,7 +41,7 @@ def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[RunState, int]]:
 
 
 def _counts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[RunState, int]]:
-    if run.state not in _WITH_RECORDS:
+    if run.state not in _READ_RECORDS_IN:
         yield run.state, run.records
         return
     try:
@@ -50,5 +51,5 @@ def _counts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[
         yield RunState.SPLIT, 1
 
 
-_WITH_RECORDS: Final = frozenset({RunState.OPEN, RunState.SPLIT})
-"""States in which the records of a run are read, because a recovery will read them."""
+_READ_RECORDS_IN: Final = frozenset({RunState.OPEN, RunState.SPLIT})
+"""States of a run whose records are read one by one: a recovery reads them too, and must count the same damage."""

@@ -2,8 +2,9 @@
 
 The intake serves *plain* connections: those without a quota, a spill file or a paused message.  In a round it reads
 each ready connection once, splits the bytes, appends all messages as one batch and counts them.  All connections of a
-round append to the same lanes: the worker's, or those of one fenced attempt.  The caller does everything else: it
-handles the bytes behind the last whole message, other events, and batches with a message that was not simply appended.
+round append to the same lanes: the worker's, or those of one fenced attempt.  The caller handles the bytes behind the
+last whole message, the events of other connections, and batches with a message that is invalid, found no room or got
+another timestamp.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["StreamCounters", "StreamIntake", "StreamIntakeResult", "StreamSource", "UncountedBatch"]
 
 MIN_READ: Final = 64 << 10
-"""Room in the buffer below which a round reads no further connection."""
+"""Bytes of the buffer that must be free for a further read in a round."""
 MAX_READ: Final = 256 << 10
 """Bytes of one read, so that a fast client leaves room for the others."""
 MAX_EVENTS: Final = 512
-"""Ready connections of one round; the rest comes in the next."""
+"""Events of one poll, and so ready connections of one round."""
 
 
 class CountedFlushGroup(Protocol):
-    """The flush group of a client's messages: the source number of their arrivals, and their count."""
+    """The flush group of a client's messages: the source in their arrival numbers, and the number of messages."""
 
     number: int
     received: int
@@ -43,8 +44,8 @@ class CountedFlushGroup(Protocol):
 class StreamSource:
     """A plain connection with the present flush group of its client; `kind` is 0 for UNIX and 1 for TCP.
 
-    `start` has the first bytes of an incomplete message.  `lanes` are those of the client's fenced attempt; None: the
-    worker's.
+    `start` has the bytes of an incomplete message that the caller received.  `lanes` are those of the client's fenced
+    attempt; None = the worker's.
     """
 
     __slots__ = ("flush_group", "kind", "lanes", "socket", "start")
@@ -65,7 +66,7 @@ class StreamSource:
 
 
 class StreamCounters(NamedTuple):
-    """The counters of a round; a pair is for UNIX and TCP."""
+    """The numbers of the counters that a round raises; a pair has those for UNIX and for TCP."""
 
     received: int
     any_partition: int
@@ -76,7 +77,7 @@ class StreamCounters(NamedTuple):
 
 
 class UncountedBatch(NamedTuple):
-    """An appended batch that the caller counts: its sources, each with the (offset, length) of its messages."""
+    """An appended batch that the caller must count: its sources, each with (offset, length) of its messages."""
 
     parts: list[tuple[StreamSource, list[tuple[int, int]]]]
     ingested: Ingested
@@ -85,9 +86,8 @@ class UncountedBatch(NamedTuple):
 class StreamIntakeResult(NamedTuple):
     """The work that the intake leaves to the caller.
 
-    `leftovers` has the bytes behind the last whole message of each source that has any, or had a `start`.  The intake
-    serves such a source no longer.
-    `others` has the events that the intake does not handle: descriptors with their epoll events.
+    `leftovers` has the bytes behind the last whole message of each source that has such bytes, or had a `start`.  The
+    intake has discarded these sources.  `others` has the events that the intake does not handle: (descriptor, events).
     """
 
     leftovers: list[tuple[StreamSource, bytes]]
@@ -96,19 +96,19 @@ class StreamIntakeResult(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """A source's data in the buffer: its messages, and the range of its bytes. Those from `at` on are unprocessed."""
+    """A source's data at offsets `begin` to `end` of the buffer, with (offset, length) of its messages up to `stop`."""
 
     source: StreamSource
     extents: list[tuple[int, int]]
     begin: int
-    at: int
+    stop: int
     end: int
 
 
 class StreamIntake:
     """Serves the plain connections of a stream worker, which has all connections in one epoll set.
 
-    `buffer` is free for the intake during a call.
+    `buffer` is for the data of one round; between two calls the caller may use it.
     """
 
     rate_type: ClassVar = ArrivalRate
@@ -126,7 +126,10 @@ class StreamIntake:
         """Events of the last poll whose sources the next rounds read, before they poll again."""
 
     def apply_config(self, coalescing: Coalescing, longest: int, *, blocks: bool) -> None:
-        """Apply the limits of naps and messages; `blocks` makes clients wait for room.  No connection stays plain."""
+        """Apply limits of naps and of messages, and discard all sources.
+
+        A message has at most `longest` bytes.  With `blocks` clients wait for room, so no message may lack it.
+        """
         self._rate = self.rate_type(coalescing)
         self._longest = longest
         self._blocks = blocks
@@ -137,16 +140,16 @@ class StreamIntake:
         self._sources[source.socket.fileno()] = source
 
     def discard(self, descriptor: int) -> None:
-        """Leave a connection to the caller."""
+        """Stop serving a connection."""
         self._sources.pop(descriptor, None)
 
     def run(self, epoll: select.epoll, now_ms: int, until_ms: int) -> StreamIntakeResult:
         """Serve the ready plain connections, round by round.
 
-        The call may wait for data until `until_ms`, while some runs are open, none is due and no closed run has reached
-        its tick: that costs less than a return for each round.  While messages come fast, it naps between two rounds,
-        unless the first has left data of further sources: each round serves one attempt only.
-        The pure kernel serves one round, and waits only in a nap before it.
+        The call may wait for data until `until_ms`, because a return after each round costs more.  It returns when an
+        open run or the publication of closed runs is due, or if no run is open.  While messages come fast, it naps
+        before the next round, unless some sources of the last poll are still unread.  The pure kernel serves one round,
+        and waits only in a nap before it.
         """
         if not self._unread:
             self._rate.nap(now_ms, until_ms, self._lanes.next_due_ms)
@@ -155,43 +158,46 @@ class StreamIntake:
             return StreamIntakeResult([], None, others)
         if not self._have_room([size for read in reads for _, size in read.extents]):
             return StreamIntakeResult(
-                self._stop_serving([read._replace(at=read.begin) for read in reads]), None, others
+                self._stop_serving([read._replace(stop=read.begin) for read in reads]), None, others
             )
-        leftovers = self._stop_serving([read for read in reads if read.at < read.end or read.source.start])
+        leftovers = self._stop_serving([read for read in reads if read.stop < read.end or read.source.start])
         uncounted = self._append(reads, now_ms)
         return StreamIntakeResult(leftovers, uncounted, others)
 
     def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
         """Read each ready source of the same lanes once; return the other events as well.
 
-        The sources that it does not read come first in the next rounds, so that all have the same share.
+        The next rounds read the sources that this round did not read, before a new poll, so that all have a turn.
         """
         reads: list[_Read] = []
         others: list[tuple[int, int]] = []
-        begin, is_new = 0, not self._unread
+        begin, is_new_poll = 0, not self._unread
         ready, self._unread = self._unread or epoll.poll(0, MAX_EVENTS), []
         for descriptor, events in ready:
             source = self._sources.get(descriptor)
             if source is None or events != select.EPOLLIN:
-                if is_new:  # an older event may be outdated, and the next poll reports it again if not
+                if is_new_poll:  # an older event may be outdated; otherwise the next poll reports it again
                     others.append((descriptor, events))
-            elif begin + len(source.start) + MIN_READ <= len(self._buffer) and (
-                not reads or source.lanes is reads[0].source.lanes
-            ):
-                end = self._receive(source, begin + len(source.start))
-                if end > begin + len(source.start):
-                    self._buffer[begin : begin + len(source.start)] = source.start
-                    extents, at, _, _ = split_stream(self._buffer, begin, end, self._longest)
-                    reads.append(_Read(source, extents, begin, at, end))
-                    begin = end
-                elif is_new:
-                    others.append((descriptor, events))
-            else:
+                continue
+            received_at = begin + len(source.start)
+            if received_at + MIN_READ > len(self._buffer) or (reads and source.lanes is not reads[0].source.lanes):
                 self._unread.append((descriptor, events))
+                continue
+            end = self._receive(source, received_at)
+            if end > received_at:
+                self._buffer[begin:received_at] = source.start
+                extents, stop, _, _ = split_stream(self._buffer, begin, end, self._longest)
+                reads.append(_Read(source, extents, begin, stop, end))
+                begin = end
+            elif is_new_poll:
+                others.append((descriptor, events))
         return reads, others
 
     def _receive(self, source: StreamSource, begin: int) -> int:
-        """Return the end of the received bytes; `begin` for none, and for an error, which the caller meets."""
+        """Receive into the buffer from offset `begin` on, and return the end of the received bytes.
+
+        After an error no bytes are received: the caller, which gets the event, receives again and handles the error.
+        """
         self._row.add(self._counters.reads[source.kind])
         try:
             count = source.socket.recv_into(self._buffer[begin : begin + MAX_READ])
@@ -202,29 +208,29 @@ class StreamIntake:
         return begin + count
 
     def _stop_serving(self, reads: list[_Read]) -> list[tuple[StreamSource, bytes]]:
-        """Stop serving these sources, and return their bytes behind the last whole message."""
+        """Discard these sources, and return their bytes from `stop` on."""
         for read in reads:
             self.discard(read.source.socket.fileno())
-        return [(read.source, bytes(self._buffer[read.at : read.end])) for read in reads]
+        return [(read.source, bytes(self._buffer[read.stop : read.end])) for read in reads]
 
     def _have_room(self, sizes: list[int]) -> bool:
-        """Return True if all messages certainly find room, where clients wait for room."""
+        """Return True if all messages will find room, or may be discarded because clients do not wait for room."""
         if not self._blocks or not sizes:
             return True
         return room_for(self._pool, chunks_for(max(sizes)), len(sizes)) == len(sizes)
 
     def _append(self, reads: list[_Read], now_ms: int) -> UncountedBatch | None:
-        """Append all messages, and count them if that is all there is to do."""
+        """Append all messages, and count them; return the batch instead if the caller must count it."""
         extents = [extent for read in reads for extent in read.extents]
         self._rate.add(len(extents), sum(read.end - read.begin for read in reads))
         if not extents:
             return None
         sources = [read.source.flush_group.number for read in reads for _ in read.extents]
-        first = self._row.counted
+        first_arrival = self._row.counted
         self._row.begin_batch()
         lanes = reads[0].source.lanes or self._lanes
-        lanes.wall_offset_ms = self._lanes.wall_offset_ms  # nothing else updates an attempt's lanes
-        ingested = lanes.ingest(self._buffer, extents, first, now_ms, sources=sources)
+        lanes.wall_offset_ms = self._lanes.wall_offset_ms  # the worker updates only that of its own lanes
+        ingested = lanes.ingest(self._buffer, extents, first_arrival, now_ms, sources=sources)
         if ingested.rejections or ingested.no_room or lanes.has_replaced:
             return UncountedBatch([(read.source, read.extents) for read in reads], ingested)
         increments = {
@@ -236,5 +242,5 @@ class StreamIntake:
         for read in reads:
             read.source.flush_group.received += len(read.extents)
             increments[self._counters.forwarded[read.source.kind]] += len(read.extents)
-        self._row.commit_counted(first + len(extents), increments)
+        self._row.commit_counted(first_arrival + len(extents), increments)
         return None

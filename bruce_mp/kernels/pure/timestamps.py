@@ -1,6 +1,7 @@
-"""The timestamps of records: the client's timestamp, or the arrival time if that lies outside of a window.
+"""The timestamps of records: the client's timestamp, or the arrival time if the client's lies outside of a window.
 
 The input decides once and stores the timestamp in the record, so a record batch that is sent again has the same bytes.
+*Clamping* is the kind of window that counts replaced timestamps; a client may exempt its messages from clamping.
 """
 
 from __future__ import annotations
@@ -14,14 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["ReplacedCounts", "ReplacedTimestamps", "TimestampWindow", "TimestampWindows", "replace_timestamps"]
 
 MAX_TOPICS: Final = 64
-"""Number of topics with separate entries; further topics share the entry of the empty name."""
+"""Number of topics that `ReplacedCounts` counts separately; further topics share the empty name."""
 
 
 class TimestampWindow(NamedTuple):
-    """The number of ms by which a timestamp may precede or follow the arrival of its message.
-
-    With `is_clamp` the input counts replaced timestamps, and replaces none of a client that wants to keep its own.
-    """
+    """The number of ms by which a timestamp may precede or follow the arrival; `is_clamp` makes the kind clamping."""
 
     before_ms: int
     after_ms: int
@@ -29,7 +27,7 @@ class TimestampWindow(NamedTuple):
 
 
 class ReplacedTimestamps(NamedTuple):
-    """The count of a topic's replaced timestamps, with timestamp and arrival number of the first message."""
+    """The number of a topic's messages with replaced timestamps; the original timestamp and arrival of the first."""
 
     topic: bytes
     timestamp: int
@@ -68,9 +66,9 @@ TimestampWindows = Callable[[bytes], TimestampWindow | None]
 
 
 def replace_timestamps(items: list[Item], window: TimestampWindow, arrived_ms: int) -> tuple[list[Item], list[Item]]:
-    """Return the items with their records' timestamps, and the original items outside of the window."""
+    """Return all items with the timestamps to store, and the original items outside of the window."""
     earliest, latest = arrived_ms - window.before_ms, arrived_ms + window.after_ms
-    outside = [item for item in items if not earliest <= item[1] <= latest]
+    outside = [item for item in items if not earliest <= item[1] <= latest]  # item[1] is the timestamp
     if not outside:
         return items, []
     return [item if earliest <= item[1] <= latest else (item[0], arrived_ms, *item[2:]) for item in items], outside

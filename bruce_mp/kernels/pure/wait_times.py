@@ -18,7 +18,7 @@ __all__ = ["WaitTimes", "wait_times"]
 
 
 class WaitTimes(NamedTuple):
-    """Sums over the messages of some batches; `waited_ms` is the sum of the waiting times.
+    """Sums over the messages of some batches: their number, payload in bytes and waiting time.
 
     `delays` has the number of messages in each bucket that is not empty.
     """
@@ -32,29 +32,29 @@ class WaitTimes(NamedTuple):
 def wait_times(
     slab: Slab, batches: Sequence[SentBatch], bounds_ms: Sequence[int], now_ms: int
 ) -> tuple[WaitTimes, dict[int, WaitTimes]]:
-    """Return the waiting times of batches' messages until `now_ms` on the steady clock, in total and by topic.
+    """Return the waiting times of batches' messages until the steady time `now_ms`, in total and by topic number.
 
-    A message's wait begins when its run was opened.  A time in the future, from the clock of an earlier daemon,
-    counts as now.  Bucket i has the delays up to `bounds_ms[i]`, the last bucket all longer ones.  Raises SlabError for
-    a segment that disagrees with its headers.
+    A message waits from the opening of its run on.  If that is in the future, because the host has booted since, the
+    waiting time is 0.  Bucket i is for waiting times up to `bounds_ms[i]`, the last bucket for all longer ones.  Raises
+    SlabError for a segment that disagrees with its headers.
     """
     total = _NOTHING
     by_topic: dict[int, WaitTimes] = {}
     for batch in batches:
         for segment in batch.segments:
             segment_bounds(slab, segment)
-            delay_ms = max(0, now_ms - arrived_ms(slab, segment))
-            more = (segment, delay_ms, bisect_left(bounds_ms, delay_ms))
-            total = _plus(total, *more)
-            by_topic[batch.topic] = _plus(by_topic.get(batch.topic, _NOTHING), *more)
+            wait_ms = max(0, now_ms - arrived_ms(slab, segment))
+            bucket = bisect_left(bounds_ms, wait_ms)
+            total = _plus(total, segment, wait_ms, bucket)
+            by_topic[batch.topic] = _plus(by_topic.get(batch.topic, _NOTHING), segment, wait_ms, bucket)
     return total, by_topic
 
 
-def _plus(sums: WaitTimes, segment: Segment, delay_ms: int, bucket: int) -> WaitTimes:
+def _plus(sums: WaitTimes, segment: Segment, wait_ms: int, bucket: int) -> WaitTimes:
     messages, size, waited_ms, delays = sums
     records = segment.records
     delays = {**delays, bucket: delays.get(bucket, 0) + records}
-    return WaitTimes(messages + records, size + segment.payload, waited_ms + delay_ms * records, delays)
+    return WaitTimes(messages + records, size + segment.payload, waited_ms + wait_ms * records, delays)
 
 
 _NOTHING: Final = WaitTimes(0, 0, 0, {})
