@@ -32,16 +32,19 @@ def quarantine(row: ProcessRow, error: SlabError) -> None:
 
 
 def is_undamaged(slab: Slab, segment: Segment) -> bool:
-    """Return True if all records of a segment can be read."""
+    """Return True if the headers of all records of a segment can be read."""
     try:
-        kernels.time_range(slab, segment)
+        kernels.time_range(slab, segment)  # called for its checks only: it reads every header
     except SlabError:
         return False
     return True
 
 
 def without_damaged(slab: Slab, row: ProcessRow, segments: Iterable[Segment]) -> list[Segment]:
-    """Return the segments whose state words can be stored, and quarantine the others."""
+    """Return the segments whose state words can be found, and quarantine the others.
+
+    In an unsplit run, damage behind the run's header stays undetected; `is_undamaged` finds it.
+    """
     undamaged: list[Segment] = []
     for segment in segments:
         try:

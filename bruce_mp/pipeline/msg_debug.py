@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["WireTap", "create_tap"]
 
+_NO_INFO: Final = ""
+"""The `info` of a debug copy, which has no discard reason."""
+
 
 class WireTap:
-    """A tap that copies the messages of chosen topics to the status process."""
+    """Copies the messages of chosen topics to the status process; closed without a chosen topic."""
 
     def __init__(self, slab: Slab, copies: CopyQueue) -> None:
         self._slab = slab
@@ -61,8 +64,8 @@ class WireTap:
                 self._copy(target, topic, segment, now_ms)
 
     def _copy(self, target: CopyTarget, topic: bytes, segment: Segment, now_ms: int) -> None:
-        for each in kernels.messages(self._slab, segment, topic, None):
-            fields = (each.timestamp_ms, "", topic, each.key, each.value, each.partition_key)
+        for message in kernels.messages(self._slab, segment, topic, longest=None):
+            fields = (message.timestamp_ms, _NO_INFO, topic, message.key, message.value, message.partition_key)
             self._copies.add(Copy(target, now_ms, *fields))
 
 

@@ -1,10 +1,10 @@
-"""Batch building with three limits: age, number of messages and bytes; the first one reached completes the batch.
+"""Batches with three limits: age, number of messages and bytes; the first one reached completes the batch.
 
 `add` splits a segment that does not fit at the message that reaches the limit.  `add_whole` adds it unsplit to the
 batch that it completes, because a split costs work for each message of the run.
 
-The age of a batch counts from the arrival of its first message at the input.  The router uses this class for batches of
-one topic, the dispatchers for all others.
+The age of a batch counts from the arrival of its oldest message at the input.  The router accumulates the AnyPartition
+messages of per-topic batching, the dispatchers all other batched messages.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ __all__ = ["SIZE_OVERHEAD", "PendingBatch"]
 SIZE_OVERHEAD: Final = 26
 """Bytes added to key and value where the size of a message or a batch is limited: the overhead of message format 0."""
 _UNLIMITED: Final = 1 << 62
+"""Stands for an absent limit, because a comparison with a number is cheaper than a test for None."""
 
 
 class PendingBatch:
-    """A growing batch; its methods return the batches that they complete."""
+    """An incomplete batch.  Times are in ms on the steady clock of arrival times."""
 
     def __init__(self, slab: Slab, limits: BatchLimits) -> None:
         self._slab = slab
-        self._age_ms = _UNLIMITED if limits.time_ms is None else limits.time_ms
+        self._max_age_ms = _UNLIMITED if limits.time_ms is None else limits.time_ms
         self._max_bytes = limits.bytes or _UNLIMITED
-        self._max_records = min(limits.messages or _UNLIMITED, self._max_bytes)  # an empty message counts as one byte
+        # An empty message counts as one byte, so that `max_bytes` also limits batches of empty messages.
+        self._max_records = min(limits.messages or _UNLIMITED, self._max_bytes)
         self._segments: list[Segment] = []
         self._records = 0
         self._bytes = 0
@@ -41,30 +43,30 @@ class PendingBatch:
 
     @property
     def due_ms(self) -> int | None:
-        """Return the time at which the batch reaches its age limit, in ms; None if it is empty or has no such limit."""
+        """The time at which the batch reaches its age limit; None if it is empty or has no such limit."""
         return self._due_ms if self._due_ms < _UNLIMITED else None
 
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
         """Add a segment and return the batches that it completes, in order."""
         arrival_ms = arrived_ms(self._slab, segment)
         if self._segments and self._stays_incomplete_with(segment) and not self._is_due(now_ms):
-            self._join(segment, arrival_ms, now_ms)  # the usual case
+            self._append(segment, arrival_ms, now_ms)  # the usual case
             return []
         completed: list[list[Segment]] = []
         rest: Segment | None = segment
         while rest is not None:
             if self._fits(rest):
-                self._join(rest, arrival_ms, now_ms)
+                self._append(rest, arrival_ms, now_ms)
                 rest = None
             else:
-                rest = self._add_part(rest, arrival_ms, completed, now_ms)
+                rest = self._split_and_flush(rest, arrival_ms, completed, now_ms)
             if self._is_full() or self._is_due(now_ms):
                 completed.append(self.flush())
         return completed
 
     def add_whole(self, segment: Segment, arrival_ms: int, now_ms: int) -> list[Segment]:
-        """Add a segment unsplit, with its arrival time; return the batch if complete, else an empty list."""
-        self._join(segment, arrival_ms, now_ms)
+        """Add a segment unsplit; return the batch if it is complete then, else an empty list."""
+        self._append(segment, arrival_ms, now_ms)
         if self._records < self._max_records and self._bytes < self._max_bytes and now_ms < self._due_ms:
             return []
         return self.flush()
@@ -76,24 +78,22 @@ class PendingBatch:
     def _fits(self, segment: Segment) -> bool:
         return self._records + segment.records <= self._max_records and self._bytes + segment.payload <= self._max_bytes
 
-    def _add_part(
+    def _split_and_flush(
         self, segment: Segment, arrival_ms: int, completed: list[list[Segment]], now_ms: int
     ) -> Segment | None:
-        """Add the part of a segment that fits, and return the rest."""
-        room = (self._max_records - self._records, self._max_bytes - self._bytes)
-        first, rest = split_at(self._slab, segment, *room)
+        """Add the part of a segment that fits, add the batch to `completed`, and return the rest."""
+        first, rest = split_at(self._slab, segment, self._max_records - self._records, self._max_bytes - self._bytes)
         if first is None and not self._segments:
             # A message larger than the limit forms its own batch.
             first, rest = split_at(self._slab, segment, 1, _UNLIMITED)
         if first is not None:
-            self._join(first, arrival_ms, now_ms)
-        if self._segments:
-            completed.append(self.flush())
+            self._append(first, arrival_ms, now_ms)
+        completed.append(self.flush())
         return rest
 
-    def _join(self, segment: Segment, arrival_ms: int, now_ms: int) -> None:
+    def _append(self, segment: Segment, arrival_ms: int, now_ms: int) -> None:
         since_ms = min(arrival_ms, now_ms)  # an arrival time by an earlier daemon's clock may be in the future
-        self._due_ms = min(self._due_ms, since_ms + self._age_ms)
+        self._due_ms = min(self._due_ms, since_ms + self._max_age_ms)
         self._segments.append(segment)
         self._records += segment.records
         self._bytes += segment.payload

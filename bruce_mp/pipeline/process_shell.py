@@ -2,13 +2,14 @@
 
 A process derives from `ProcessShell` and overrides the hooks that differ.  It starts in this order:
 
-1. The caller builds the row, which finishes a predecessor's transaction, because later steps must not read half-settled
-   records.  The row stores the pid and a new incarnation.
-2. The constructor binds the links that the process reads.  From then on they queue frames.
-3. `recover` sweeps the slab before the loop serves any frame or control message.
-4. The heartbeat and the process's own sources start (`start`).  Then Ready tells the supervisor that the process works.
+1. The derived constructor recovers the process row, which finishes a predecessor's transaction, because later steps
+   must not read half-settled records.  The status process uses the `ProcessRow` without kernels, of `slab/rows.py`.
+2. The constructor of `ProcessShell` stores the pid and a new incarnation in the row.
+3. The derived constructor binds the links that the process reads.  From then on they queue frames.
+4. `recover` sweeps the slab before the loop serves any frame or control message.
+5. The heartbeat and the process's own sources start (`start`).  Then Ready tells the supervisor that the process works.
 
-The caller builds the row, because the status process settles no records and so loads no kernels.
+A *source* is a descriptor or timer that the loop serves: a link, a socket, the pipe of control messages.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["MAX_FRAMES_PER_ROUND", "Output", "ProcessShell"]
 
 MAX_FRAMES_PER_ROUND: Final = 64
-"""Frames of one link that the loop serves before it serves its other sources again."""
-_FLUSH_EVERY_S: Final = 0.5
-"""Time for which an output collects reports before a flush."""
+"""The most frames of one link that the loop serves before it serves its other sources again."""
+_FLUSH_DELAY_S: Final = 0.5
+"""The time for which an output collects reports before a flush."""
 
 
 class Output(Protocol):
@@ -60,7 +61,7 @@ _Output = TypeVar("_Output", bound=Output)
 
 
 class ProcessShell:
-    """The base class of a process's program; `main` builds one and calls `run`."""
+    """The part that all processes share; `main` creates an instance of a derived class and calls `run`."""
 
     def __init__(self, start: Start, control: Control, row: ProcessRow) -> None:
         self._name = start.name
@@ -74,6 +75,7 @@ class ProcessShell:
         self._outputs: list[Output] = []
         self._is_flush_due = False
         self._alarm: Timer | None = None
+        """The timer for the work that `after_round` announced last."""
         self._alarm_ms = 0
 
     # --- hooks -------------------------------------------------------------------------------------------------------
@@ -96,21 +98,21 @@ class ProcessShell:
         """Apply a reloaded config.  Settings that need a restart keep their old values."""
 
     def drain(self, _: Drain) -> None:
-        """Send all held messages at once, because no new work follows."""
+        """Send all accumulated messages now, because the daemon stops and no further messages follow."""
 
     def stop(self) -> None:
-        """End at once; the slab keeps the messages that the process holds."""
+        """End after this round; the slab keeps the messages that the process holds."""
         self._loop.stop()
 
     def on_supervisor_exit(self) -> None:
-        """End after the death of the supervisor, whose successor starts this process's successor."""
+        """End, because the supervisor died or was upgraded; the next supervisor starts all processes again."""
         self.stop()
 
     def on_control(self, message: ControlMessage) -> None:
         """Handle a control message that no other hook handles."""
 
     def close(self) -> int:
-        """Close the process's own parts; return the time limit for the last frames of its links, in ms."""
+        """Close the process's own parts; return the time limit for sending the last frames, in ms."""
         return CLOSE_TIMEOUT_MS
 
     # --- services for the hooks --------------------------------------------------------------------------------------
@@ -120,9 +122,9 @@ class ProcessShell:
         self._control.send(message)
 
     def add_output(self, output: _Output) -> _Output:
-        """Register an output and return it; the shell flushes it 0.5 s after a round leaves reports in it.
+        """Register an output and return it.
 
-        The shell also flushes it at the end of the process.
+        The shell flushes it `_FLUSH_DELAY_S` after a round leaves reports in it, and closes it at the end.
         """
         self._outputs.append(output)
         return output
@@ -140,7 +142,7 @@ class ProcessShell:
         return serve
 
     def repeat(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call now, and again about `seconds` after each call."""
+        """Call `callback` now, and again about `seconds` after each call."""
 
         def call() -> None:
             callback()
@@ -151,7 +153,7 @@ class ProcessShell:
     # --- start, rounds and end ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until `stop` or the end of the supervisor."""
+        """Start, and serve the sources until `stop`."""
         self.recover()
         self._row.start_heartbeat(self._loop.call_about, steady_ms)
         self.start()
@@ -190,18 +192,18 @@ class ProcessShell:
         for output in self._outputs:
             if output.has_pending:
                 self._is_flush_due = True
-                self._loop.call_about(_FLUSH_EVERY_S, self._flush_outputs)
+                self._loop.call_about(_FLUSH_DELAY_S, self._flush_outputs)
                 return
 
     def _set_alarm(self, due_ms: int) -> None:
-        """Replace the timer that ends the loop's poll at `due_ms`; `after_round` then does the work that is due."""
+        """Replace the timer by one that ends the loop's poll at `due_ms`; `after_round` then does the due work."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_ms = due_ms
         self._alarm = self._loop.call_later(max(0, due_ms - steady_ms()) / 1000, self._on_alarm)
 
     def _on_alarm(self) -> None:
-        self._alarm = None
+        self._alarm = None  # `_end_round` follows, as after every event
 
     def _flush_outputs(self) -> None:
         self._is_flush_due = False
@@ -213,6 +215,6 @@ def _serve(receive: Callable[[], _Frame], on_frame: Callable[[_Frame], None]) ->
     """Receive and handle the frames that wait at a link, at most `MAX_FRAMES_PER_ROUND`."""
     for _ in range(MAX_FRAMES_PER_ROUND):
         frame = receive()
-        if not frame:
+        if not frame:  # no frame waits
             return
         on_frame(frame)

@@ -1,12 +1,12 @@
 """The linger: the time that a run waits in the input for more messages of its topic.
 
 A frame costs the router and each dispatcher a wake-up, for one message or for a hundred.  So a run lingers for the time
-limit of the topic's batches less `TRANSIT_MS`, at most 250 ms; runs of unbatched topics do not linger.  Then the
-messages of a batch come in one frame.  A batch's age counts from the arrival of its messages, so the linger delays no
-delivery.  If the time limit is short, the run lingers for half of it.
+limit of the topic's batches less `TRANSIT_MS`, at most `MAX_LINGER_MS`, and the messages of a batch come in one frame.
+If the time limit is short, the run lingers for half of it.  A batch's age counts from the arrival of its messages, so
+the linger delays no delivery.  Runs of unbatched topics do not linger.
 
-Two cases need a short linger.  A batch without a time limit may be full earlier.  A rate limit counts a run in the
-window in which its first message arrived.
+Runs of two kinds of topics linger for at most `SHORT_LINGER_MS`.  A batch without a time limit may be full at any time.
+A rate limit counts a whole run in the window in which its first message arrived.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["linger_ms", "lingers_of", "shortest_linger_ms"]
 
 MAX_LINGER_MS: Final = 250
+"""The longest linger; `docs/decisions/long-runs.md` has its measurement."""
 SHORT_LINGER_MS: Final = 25
-"""The longest linger for the two cases above, in which a run must be recent."""
+"""The longest linger where the router needs recent runs, in the two cases above."""
 TRANSIT_MS: Final = 10
-"""Upper bound of the time between the tick of a run and its addition to a batch."""
-LONG_BATCH_MS: Final = 50
-"""Shortest time limit from which `TRANSIT_MS` is subtracted; it would be a large part of a shorter one."""
+"""Upper bound of the time from the end of a run's linger to its addition to a batch."""
+MIN_SUBTRACTED_FROM_MS: Final = 50
+"""The shortest time limit from which `TRANSIT_MS` is subtracted; it would be a large part of a shorter one."""
 
 
 def lingers_of(config: Config) -> Callable[[bytes], int]:
@@ -44,17 +45,18 @@ def lingers_of(config: Config) -> Callable[[bytes], int]:
 
 def shortest_linger_ms(config: Config) -> int:
     """Return the shortest linger of any topic, named in the configuration or not."""
-    linger_of, unnamed = lingers_of(config), b""
+    linger_of = lingers_of(config)
+    unnamed = b""  # no topic has this name, so it gets the rules for topics that the configuration does not name
     named = {*config.batching.topics, *config.rate_limit.topics}
     return min(map(linger_of, [unnamed, *map(str.encode, named)]))
 
 
 def linger_ms(batching: TopicBatching, *, is_limited: bool = False) -> int:
-    """Return the linger in ms for this batching; `is_limited` means that the topic has a rate limit."""
+    """Return the linger in ms of a topic's runs; `is_limited` means that the topic has a rate limit."""
     if batching.kind is BatchingKind.NONE:
         return 0
     time_ms = batching.limits.time_ms
     if time_ms is None:
         return SHORT_LINGER_MS
-    spare_ms = time_ms - TRANSIT_MS if time_ms >= LONG_BATCH_MS else time_ms // 2
+    spare_ms = time_ms - TRANSIT_MS if time_ms >= MIN_SUBTRACTED_FROM_MS else time_ms // 2
     return min(SHORT_LINGER_MS if is_limited else MAX_LINGER_MS, spare_ms)

@@ -1,7 +1,7 @@
 """Held messages by stage, counted from the state words of all records in the slab.
 
-The count takes a time that grows with the messages held.  It is the truth by which the counts of the process rows
-(`telemetry/stages.py`) are checked, and from which they begin in a slab of a release without them.
+The time for a count grows with the number of held messages.  The faster counts of the process rows
+(`telemetry/stages.py`) are checked against this one, and start from it in a slab of a release without them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["count_books", "count_by_stage", "has_counts", "invalidate_counts", "recount"]
 
 _MAX_READINGS: Final = 5
-"""Most readings of a slab in use. Each may overlap a transaction; the last one is returned even then."""
+"""The most readings of a slab in use.  Each may overlap a transaction; the last one is returned even then."""
 _INVALID_COUNTS: Final = 0xFFFFFFFF
-"""A number that is no incarnation, because these have 24 bits."""
+"""Stands in place of an incarnation, which has only 24 bits."""
+_INPUT_STAGE: Final = 0
+"""The index of the inputs' stage in `STAGE_NAMES`."""
 
 
 def count_books(slab: Slab) -> Books:
@@ -45,10 +47,11 @@ def _count_once(slab: Slab) -> Books:
     before = _versions(slab)
     first, step = (slab.geometry.rows_at + lay.ROW_COUNTERS) >> 3, lay.ROW_BYTES >> 3
     rows = [slab.longs[at : at + BOOK_COUNTERS].tolist() for at in range(first, first + lay.ROW_COUNT * step, step)]
-    counters = [sum(counts) for counts in zip(*filter(any, rows), strict=True)] or rows[0]
+    used_rows = filter(any, rows)
+    counters = [sum(counts) for counts in zip(*used_rows, strict=True)] or rows[0]  # else all rows are 0
     held = {**_held_by_stage(slab), SPILLED: spilled_total(slab)}
-    is_consistent = before == _versions(slab) and not any(version & 1 for version in before)
-    return books_of(counters, held, is_consistent=is_consistent)
+    has_transaction = any(version & 1 for version in before)
+    return books_of(counters, held, is_consistent=before == _versions(slab) and not has_transaction)
 
 
 def _versions(slab: Slab) -> list[int]:
@@ -61,7 +64,7 @@ def _held_by_stage(slab: Slab) -> dict[str, int]:
 
 
 def count_by_stage(states: Sequence[int]) -> dict[str, int]:
-    """Return the number of held records by stage for a count by state, as `kernels.count_states` returns it."""
+    """Return the number of held records by stage; `states[state]` is the number of records in this state."""
     held = dict.fromkeys(STAGE_NAMES, 0)
     for state, stage in STAGES.items():
         held[stage] += states[state]
@@ -69,7 +72,7 @@ def count_by_stage(states: Sequence[int]) -> dict[str, int]:
 
 
 def has_counts(slab: Slab) -> bool:
-    """Return True if every process that changed the slab has counted its moves."""
+    """Return True if the last process of each row counted the messages that it moved between stages."""
     return all(_incarnation(slab, row) == slab.words[_counting_index(slab, row)] for row in range(lay.ROW_COUNT))
 
 
@@ -79,14 +82,18 @@ def invalidate_counts(slab: Slab, row: int) -> None:
 
 
 def recount(slab: Slab) -> None:
-    """Set FLOW_BASE of each stage so that the rows' counts agree with the state words; no other process works now."""
+    """Set FLOW_BASE of each stage so that the rows' counts agree with the state words.
+
+    No other process may change the slab during the call.
+    """
     held = _held_by_stage(slab).values()
     bases = [messages - flow for messages, flow in zip(held, flows(read_rows(slab)), strict=True)]
-    if landed_lengths(slab):  # the input counts these datagrams as received when it starts
-        bases[0] -= len(copied_arrivals(slab, slab.longs[base_at(slab) >> 3]))
+    if landed_lengths(slab):
+        # The input counts these datagrams as received when it starts, so the copied ones must not count twice.
+        bases[_INPUT_STAGE] -= len(copied_arrivals(slab, slab.longs[base_at(slab) >> 3]))
     first = (slab.row_at(lay.ROW_SUPERVISOR) + lay.ROW_COUNTERS) >> 3
     for stage, base in enumerate(bases):
-        slab.longs[first + lay.FLOW_BASE + stage] = base % (1 << 64)
+        slab.longs[first + lay.FLOW_BASE + stage] = base % (1 << 64)  # a negative base, as an unsigned addend
     for row in range(lay.ROW_COUNT):
         slab.words[_counting_index(slab, row)] = _incarnation(slab, row)
 
@@ -96,4 +103,5 @@ def _incarnation(slab: Slab, row: int) -> int:
 
 
 def _counting_index(slab: Slab, row: int) -> int:
+    """Return the index in `slab.words` of the last incarnation that counted its moves."""
     return (slab.row_at(row) + lay.ROW_COUNTING) >> 2

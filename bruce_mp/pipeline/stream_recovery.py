@@ -2,6 +2,8 @@
 
 The recovery counts the messages that the worker appended but did not count.  It discards incomplete fenced attempts, in
 the slab and in spill files.  Spilled messages of complete attempts stay in their files for the next worker of the row.
+
+A worker *feeds* a spill file: it appends its messages to lanes.  Its row and the file's header have the progress.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ log = logging.getLogger(__name__)
 def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
     """Close the open runs of the dead process of row `index`, count its uncounted messages, and end its attempts.
 
-    A fenced attempt whose completion has begun is completed; the others are discarded. The function may run twice.
+    A fenced attempt whose completion has begun is completed; the others are discarded.  After a crash in between, the
+    function may run again.
     """
     close_open_runs(slab, index)
     spills = directory.files(index)
@@ -42,12 +45,13 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     _resolve_unique_attempts(slab, index, directory)
     _update_progress(row, spills)
     found = uncounted_records(slab, index, row.counted)
-    feeding = row.counters[lay.SPILL_FEEDING]
-    increments = _record_landed(row, spills, found) if feeding else {int(Counter.MsgReceived): len(found)}
+    # While a worker feeds a file, it appends nothing else; spilled messages were counted as received before.
+    is_feeding = row.counters[lay.SPILL_FEEDING] > 0
+    increments = _record_fed(row, spills, found) if is_feeding else {int(Counter.MsgReceived): len(found)}
     keyed = sum(1 for record in found if record.is_partition_key)
     increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed
     increments[Counter.InputAgentProcessAnyPartitionMsg] = len(found) - keyed
-    # The progress is in the files' headers now, and must leave the row: a later attempt may get the same number.
+    # The files' headers have the progress now.  The row must not keep it: a later attempt may get the same number.
     increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS}
     last = max((lay.stream_number(record.arrival) + 1 for record in found), default=row.counted)
     row.commit_counted(max(1, last), {counter: number for counter, number in increments.items() if number})
@@ -56,7 +60,7 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
 
 
 def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) -> None:
-    """Store the state of the dead worker's unique attempts; the prepared one is complete if the row names it."""
+    """Store the outcomes of the dead worker's unique attempts; its row names the last completed one."""
     try:
         if directory.registry.exists:
             directory.registry.resolve(index, last_completed(slab, index))
@@ -70,41 +74,40 @@ _PROGRESS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_C
 
 
 def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
-    """Store the progress of the row in the header of the file that was fed last."""
+    """Store the row's progress in the header of the file that was fed last, if the header is behind."""
     file, offset = spills.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
     if file is not None and file.is_complete and file.offset < offset <= file.end:
         file.advance_to(offset, row.counters[lay.SPILL_FED_COUNT])
 
 
-def _record_landed(row: ProcessRow, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
-    """Store in the spill file that the worker was feeding the messages that are in lanes; return counter increments."""
-    feeding = row.counters[lay.SPILL_FEEDING]
-    if feeding in spills and found:
-        spills[feeding].store_landed({lay.stream_number(record.arrival) - row.counted for record in found})
-    count = min(len(found), row.counters[lay.SPILL_COMPLETED])
+def _record_fed(row: ProcessRow, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
+    """Store in the file that was being fed which messages are in lanes; return increments of the spill counters."""
+    attempt = row.counters[lay.SPILL_FEEDING]
+    if attempt in spills and found:
+        spills[attempt].store_landed({lay.stream_number(record.arrival) - row.counted for record in found})
+    fed = min(len(found), row.counters[lay.SPILL_COMPLETED])
     return {
         lay.SPILL_OUT: len(found),
-        lay.SPILL_COMPLETED: wrapping_delta(-count),
-        lay.SPILL_FEEDING: wrapping_delta(-feeding),
+        lay.SPILL_COMPLETED: wrapping_delta(-fed),
+        lay.SPILL_FEEDING: wrapping_delta(-attempt),
     }
 
 
 def _discard_incomplete(slab: Slab, row: ProcessRow, index: int) -> None:
     """Discard the messages of incomplete attempts in the slab."""
-    abandoned = incomplete_segments(slab, index)
+    abandoned, reason = incomplete_segments(slab, index), DiscardReason.ABANDONED_ATTEMPT
     for start in range(0, len(abandoned), MAX_SETTLED_SEGMENTS):
-        some = abandoned[start : start + MAX_SETTLED_SEGMENTS]
-        reason = DiscardReason.ABANDONED_ATTEMPT
-        row.settle(some, RunState.DISCARDED, reason, {discarded(reason): sum(each.records for each in some)})
+        group = abandoned[start : start + MAX_SETTLED_SEGMENTS]
+        row.settle(group, RunState.DISCARDED, reason, {discarded(reason): sum(segment.records for segment in group)})
 
 
 def _settle_spills(
     slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory, spills: Mapping[int, SpillFile]
 ) -> None:
-    """Discard the spilled messages of incomplete attempts, and count the missing ones of complete attempts."""
+    """Discard the spilled messages of incomplete attempts, and count those of complete attempts that files lack."""
     kept = [file for file in spills.values() if file.is_complete and file.remaining]
     remaining = sum(file.remaining for file in kept)
-    spilled, completed = spilled_messages(slab, index), completed_messages(slab, index)
+    spilled, completed = spilled_messages(slab, index), completed_messages(slab, index)  # by the row's counters
     lost = max(0, min(completed, spilled) - remaining)
     abandoned = max(0, spilled - remaining - lost)
     if lost:
@@ -117,8 +120,9 @@ def _settle_spills(
         discarded(DiscardReason.SPILL_LOST): lost,
         discarded(DiscardReason.ABANDONED_ATTEMPT): abandoned,
     }
-    if any(increments.values()):
-        row.settle((), RunState.DISCARDED, 0, {counter: number for counter, number in increments.items() if number})
+    increments = {counter: number for counter, number in increments.items() if number}
+    if increments:
+        row.settle((), RunState.DISCARDED, 0, increments)  # without segments: all counters or none
     row.counters[lay.SPILL_OLDEST] = 0
     for file in spills.values():
         if file in kept:
