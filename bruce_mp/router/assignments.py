@@ -3,9 +3,9 @@
 Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope` (`pause_protocol`).  Messages that
 cannot be sent wait in their route, ROUTED in the slab.  `routing` chooses the partition of a message.
 
-One dispatcher at a time holds a partition: `Route.slot` names it until it sends HANDED_BACK.  The dispatcher answers
+One dispatcher at a time *holds* a partition: `Route.slot` names it until it sends HANDED_BACK.  The dispatcher answers
 each HAND_BACK with one HANDED_BACK, so the router sends HAND_BACK once in each pause.  When either process is new, all
-earlier frames are void: the router sends RESYNC with a new number, and nothing else until SYNCED has that number.
+earlier frames are void: the router sends RESYNC with a new number, and nothing else until SYNCED repeats that number.
 """
 
 from __future__ import annotations
@@ -104,13 +104,18 @@ class Assignments:
     def paused_scopes(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
         """Return (slot, None, scope) per paused dispatcher and (slot, (topic, partition), scope) per paused route."""
         scopes = [(slot, None, scope) for slot, scope in self._dispatcher_scopes.items() if scope.is_paused]
-        stopped = [(key, route) for key, route in self._routes.items() if route.state is not ScopeState.FLOWING]
-        return [*scopes, *((route.slot, key, route) for key, route in stopped if route.is_paused)]
+        routes = [
+            (route.slot, key, route)
+            for key, route in self._routes.items()
+            if route.state is not ScopeState.FLOWING  # `is_paused` without a call, because a route is never SYNCING
+        ]
+        return [*scopes, *routes]
 
     def failing_brokers(self) -> list[Address]:
         """Return the brokers of paused dispatchers."""
-        wanted = self._dispatchers.dispatchers_to_run() or {}
-        return [wanted[slot][1] for slot, its in self._dispatcher_scopes.items() if its.is_paused and slot in wanted]
+        to_run = self._dispatchers.dispatchers_to_run() or {}
+        paused = (slot for slot, scope in self._dispatcher_scopes.items() if scope.is_paused)
+        return [to_run[slot][1] for slot in paused if slot in to_run]
 
     def leaderless_partitions(self) -> list[_TopicPartition]:
         """Return (topic, partition) of each unpaused route with messages that wait for a leader."""
@@ -118,16 +123,16 @@ class Assignments:
         return [key for key in waiting if self._leader_slot(*key) is None]
 
     def waiting(self) -> Iterator[tuple[_TopicPartition, int | None, Route]]:
-        """Yield each partition with messages that wait in the router, its leader, and its route."""
+        """Yield (topic, partition), leader and route of each partition with messages that wait in the router."""
         for key, route in self._waiting_routes():
             yield key, self._leader_of(*key), route
 
     def _waiting_routes(self) -> list[tuple[_TopicPartition, Route]]:
-        """Return the routes with messages that wait; reports ask for them among thousands of routes each second."""
         return [
             (key, route)
             for key, route in self._routes.items()
-            if route.arrived or route.returned or route.returned_sent  # `has_waiting` without a call
+            # `has_waiting` without a call, because reports ask thousands of routes each second.
+            if route.arrived or route.returned or route.returned_sent
         ]
 
     def _slots_in_use(self) -> set[int | None]:
@@ -162,8 +167,8 @@ class Assignments:
     ) -> dict[_TopicPartition, list[Segment]]:
         """Bind segments to their partitions, and send them to dispatchers or hold them in their routes.
 
-        All QUEUE segments for a dispatcher share a parcel; of any other kind, `runs` has one partition.  Return the
-        segments of partitions for which the slab's partition table has no room.
+        For QUEUE, all segments for a dispatcher share a parcel; for any other kind, `runs` must have one partition.
+        Return the segments of partitions for which the slab's partition table has no room.
         """
         refused: dict[_TopicPartition, list[Segment]] = {}
         by_slot: dict[int, dict[_TopicPartition, list[Segment]]] = defaultdict(dict)
@@ -190,7 +195,7 @@ class Assignments:
         return (topic, partition) in self._routes or self._tables.partitions.ensure_entry(topic, partition)
 
     def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> int | None:
-        """Assign a partition to its leader's dispatcher and return the slot; None if the messages must wait."""
+        """Let the leader's dispatcher hold a partition and return its slot; None if the messages must wait."""
         route = self._route(topic, partition)
         slot = self._leader_slot(topic, partition)
         if slot is None:
@@ -228,7 +233,10 @@ class Assignments:
         self._outbox.post_flush(topic)
 
     def request_leader(self, started_ms: int, now_ms: int) -> None:
-        """Request metadata, because the view at `started_ms`, the start of a fetch or now, names no usable leader."""
+        """Request metadata, because the known one names no leader with a dispatcher.
+
+        `started_ms` is the start of the fetch that has just brought this metadata, otherwise the time now.
+        """
         self._refresh.request_after_error(self._leaderless_backoff.next_fetch_ms(started_ms, now_ms))
 
     def _set_holder(self, route: Route, slot: int | None) -> None:
@@ -269,7 +277,7 @@ class Assignments:
             self._outbox.remove_slot(slot)
         for dispatcher in self._dispatcher_scopes.values():
             if dispatcher.state is ScopeState.WAITING:
-                self._resume_or_wait(dispatcher, started_ms)
+                self._try_resume(dispatcher, started_ms)
         for (topic, partition), route in self._routes.items():
             self._follow_leader(topic, partition, route, started_ms, now_ms)
 
@@ -285,13 +293,13 @@ class Assignments:
     @property
     def holds_everything(self) -> bool:
         """True if no partition is at a dispatcher, and no dispatcher gets messages before the next metadata."""
-        flows = any(
+        may_get_or_hold = any(
             scope.is_flowing or scope.state is ScopeState.HANDING_BACK for scope in self._dispatcher_scopes.values()
         )
-        return not flows and self._slots_in_use() <= {None}
+        return not may_get_or_hold and self._slots_in_use() <= {None}
 
-    def _resume_or_wait(self, scope: Scope, started_ms: int) -> bool:
-        """Resume a scope if its back-off ended before the fetch began; else request metadata at its end."""
+    def _try_resume(self, scope: Scope, started_ms: int) -> bool:
+        """Resume a scope if its back-off ended before the fetch began; else request metadata at the end of it."""
         if started_ms < scope.not_before_ms:
             self._refresh.request_after_error(scope.not_before_ms)
             return False
@@ -309,7 +317,7 @@ class Assignments:
         if slot is None:
             if route.has_waiting:
                 self.request_leader(started_ms, now_ms)
-        elif self._dispatcher_scope(slot).is_flowing and (route.is_flowing or self._resume_or_wait(route, started_ms)):
+        elif self._dispatcher_scope(slot).is_flowing and (route.is_flowing or self._try_resume(route, started_ms)):
             self._send_waiting(topic, partition, route, slot)
 
     def _recall(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
@@ -351,7 +359,7 @@ class Assignments:
     # --- frames of dispatchers ---------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
-        """Process one dispatcher's frame; its first parcel holds slot and incarnation."""
+        """Process one dispatcher's frame; its first parcel, SENDER, names slot and incarnation."""
         _, slot, incarnation, _ = parcels[0]
         self._open.clear()
         dispatcher = self._dispatcher_scope(slot)
@@ -364,12 +372,13 @@ class Assignments:
             elif parcel.kind is ParcelKind.HELLO:
                 self._resync(slot, sweep(self._slab, _ASSIGNED, slot))
             elif parcel.kind is ParcelKind.SYNCED:
-                if (parcel.topic, parcel.partition) == (dispatcher.resync_number, self._incarnation):
+                is_newest = (parcel.topic, parcel.partition) == (dispatcher.resync_number, self._incarnation)
+                if is_newest:  # else the dispatcher answers an earlier RESYNC
                     self._on_synced(slot, now_ms)
             elif dispatcher.state is not ScopeState.SYNCING:
-                self._process_report(slot, dispatcher, parcel, now_ms)
+                self._on_paused_or_handed_back(slot, dispatcher, parcel, now_ms)
 
-    def _process_report(self, slot: int, dispatcher: DispatcherScope, parcel: Parcel, now_ms: int) -> None:
+    def _on_paused_or_handed_back(self, slot: int, dispatcher: DispatcherScope, parcel: Parcel, now_ms: int) -> None:
         kind, topic, partition, _ = parcel
         scope = dispatcher if partition == EVERYTHING else self._route(topic, partition)
         if kind is ParcelKind.PAUSED and scope.pause(now_ms):
@@ -394,9 +403,12 @@ class Assignments:
             if scope.was_recalled and self._leader_slot(topic, partition) is not None:
                 self._follow_leader(topic, partition, scope, scope.not_before_ms, now_ms)
                 return
+        else:
+            self._release_routes(slot)
         self._refresh.request_after_error(max(now_ms, scope.not_before_ms))
-        if isinstance(scope, Route):
-            return
+
+    def _release_routes(self, slot: int) -> None:
+        """Record that a dispatcher has handed back all its partitions."""
         for route in self._routes.values():
             if route.slot == slot:
                 self._set_holder(route, None)
@@ -422,8 +434,8 @@ class Assignments:
     def _resync(self, slot: int, assigned: list[FoundSegment]) -> None:
         """Send RESYNC with `assigned`, all records that the dispatcher has not claimed, because frames may be lost.
 
-        The router sends nothing more until SYNCED, because records that the dispatcher returned to a dead router come
-        first.
+        The router sends nothing more until SYNCED: the records that the dispatcher returned to a dead router, which it
+        repeats before SYNCED, are older.
         """
         dispatcher = self._dispatcher_scope(slot)
         if dispatcher.is_paused:
@@ -431,7 +443,7 @@ class Assignments:
         dispatcher.step(ScopeEvent.HELLO)
         dispatcher.resync_number = next(self._resync_numbers)
         unsent = (found for found in assigned if found.state is RunState.ASSIGNED)
-        sent = _by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
+        sent = _group_by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
         parcels = [Parcel(ParcelKind.RESYNC, dispatcher.resync_number)]
         for (topic, partition), segments in sent.items():
             # A dead router may have assigned only a part of a batch; add the rest, so that the batch stays whole.
@@ -439,7 +451,7 @@ class Assignments:
             rest, route.returned_sent = route.returned_sent, []
             self._outbox.assign(slot, rest, sent=True)
             parcels.append(Parcel(ParcelKind.SENT, topic, partition, segments + rest))
-        parcels += [Parcel(ParcelKind.WAITED, part.topic, part.partition, [part.segment]) for part in unsent]
+        parcels += [Parcel(ParcelKind.WAITED, found.topic, found.partition, [found.segment]) for found in unsent]
         self._outbox.replace(slot, parcels)
 
     def _on_synced(self, slot: int, now_ms: int) -> None:
@@ -451,9 +463,8 @@ class Assignments:
                 self._follow_leader(topic, partition, route, now_ms, now_ms)
 
 
-def _by_partition(found: Iterable[FoundSegment]) -> dict[_TopicPartition, list[Segment]]:
-    """Group segments by topic and partition, in order."""
-    parts: dict[_TopicPartition, list[Segment]] = {}
+def _group_by_partition(found: Iterable[FoundSegment]) -> dict[_TopicPartition, list[Segment]]:
+    groups: dict[_TopicPartition, list[Segment]] = {}
     for item in found:
-        parts.setdefault((item.topic, item.partition), []).append(item.segment)
-    return parts
+        groups.setdefault((item.topic, item.partition), []).append(item.segment)
+    return groups

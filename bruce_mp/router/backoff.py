@@ -2,10 +2,10 @@
 
 A dispatcher's own retries: `bruce_mp/dispatcher/core.py`.
 
-The first delay of a window is a random 1 to 3 times the minimum, because all hosts notice the death of a broker at the
-same moment.  Then the base starts at `initial` and doubles with each delay, up to `max_double` times.  A delay is a
-random 0.5 to 1.5 times the base, less the time since the end of the previous one.  A window lasts
-initial * 2^(max_double + 2).
+A sequence of delays lasts `initial_ms` * 2^(`max_double` + 2); the next delay after that begins another sequence.  The
+first delay of a sequence is a random 1 to 3 times the minimum, because all hosts notice the death of a broker at the
+same moment.  For the other delays, a base starts at `initial_ms` and doubles with each delay, `max_double` times.  Each
+is a random 0.5 to 1.5 times the base, less the time since the end of the previous delay, but at least the minimum.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ __all__ = ["LeaderlessBackoff", "PauseBackoff"]
 
 
 class PauseBackoff:
-    """The back-off of one scope or of metadata fetches.  Times are in ms on one clock."""
+    """The back-off of one scope or of metadata fetches.  Times are in ms on a steady clock."""
 
     def __init__(self, initial_ms: int, max_double: int, minimum_ms: int, rng: random.Random) -> None:
         self.apply_config(initial_ms, max_double, minimum_ms)
         self._rng = rng
-        self._window_ends_ms: int | None = None
-        self._doubled = 0
-        self._last_end_ms = 0
+        self._sequence_end_ms: int | None = None
+        self._doublings = 0
+        self._last_delay_end_ms = 0
 
     def apply_config(self, initial_ms: int, max_double: int, minimum_ms: int) -> None:
-        """Replace the parameters; the current window keeps its end."""
+        """Replace the parameters; the current sequence of delays keeps its end."""
         self._initial_ms = initial_ms
         self._max_double = max_double
         self._minimum_ms = minimum_ms
 
     def next_delay_ms(self, now_ms: int) -> int:
         """Return the delay before the next retry; each call lengthens the next delay."""
-        delay = max(self._minimum_ms, self._backoff(now_ms))
-        self._last_end_ms = now_ms + delay
-        return delay
+        delay_ms = max(self._minimum_ms, self._draw_ms(now_ms))
+        self._last_delay_end_ms = now_ms + delay_ms
+        return delay_ms
 
-    def _backoff(self, now_ms: int) -> int:
-        if self._window_ends_ms is None or now_ms >= self._window_ends_ms:
-            self._window_ends_ms = now_ms + (self._initial_ms << (self._max_double + 2))
-            self._doubled = 0
+    def _draw_ms(self, now_ms: int) -> int:
+        if self._sequence_end_ms is None or now_ms >= self._sequence_end_ms:
+            self._sequence_end_ms = now_ms + (self._initial_ms << (self._max_double + 2))
+            self._doublings = 0
             return int(self._minimum_ms * self._rng.uniform(1, 3))
-        base = self._initial_ms << min(self._doubled, self._max_double)
-        self._doubled = min(self._doubled + 1, self._max_double)
-        drawn = int(base * self._rng.uniform(0.5, 1.5))
-        return max(0, drawn - (now_ms - self._last_end_ms))
+        base_ms = self._initial_ms << min(self._doublings, self._max_double)  # a reload may have lowered the maximum
+        self._doublings = min(self._doublings + 1, self._max_double)
+        drawn_ms = int(base_ms * self._rng.uniform(0.5, 1.5))
+        return drawn_ms - (now_ms - self._last_delay_end_ms)
 
 
 MAX_LEADERLESS_DELAY_MS: Final = 2_000
@@ -67,6 +67,6 @@ class LeaderlessBackoff:
 
     def next_fetch_ms(self, started_ms: int, now_ms: int) -> int:
         """Return the time of the next fetch, after the fetch that began at `started_ms` named no leader."""
-        if started_ms >= self._not_before_ms:
+        if started_ms >= self._not_before_ms:  # else the next fetch is still to come
             self._not_before_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), MAX_LEADERLESS_DELAY_MS)
         return self._not_before_ms

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerRotation", "SocketFactory", "socket_factory"]
 
 MAX_TIMEOUT_S: Final = 10.0
-"""The longest timeout of a request: partitions or an operator wait, and other brokers may respond faster."""
+"""The longest timeout of a request: partitions or an operator wait for it, and another broker may respond faster."""
 
 SocketFactory = Callable[[Address, Callable[[Event], None]], BrokerSocket]
 """Returns a socket to a broker, not yet open, with a callback for its events."""
@@ -64,6 +64,7 @@ class BrokerRotation:
         self._on_event = on_event
         self._socket: BrokerSocket | None = None
         self.untried: list[Address] = []
+        """The brokers that `connect_next` connects to, in this order."""
         self.current: Address | None = None
         """The broker of the current or the last connection."""
 

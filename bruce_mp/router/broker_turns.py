@@ -1,17 +1,21 @@
 """Turns of brokers: while traffic is small, all combined topics prefer the same brokers for AnyPartition messages.
 
 A wake-up of a dispatcher, a request and its response cost more than the messages of a small batch.  If each topic chose
-its partition alone, each tick of the inputs would wake all dispatchers.  So the topics choose together.  In a turn each
-broker has a number, and a topic sends to the broker for which this number divided by the topic's partitions there is
-smallest.  With exponentially distributed numbers this is a weighted random choice (Efraimidis and Spirakis, 2006): each
-partition of a topic has the same share, and topics with similar partitions choose the same broker.
+its partition alone, each tick of the inputs would wake all dispatchers.  So the topics choose together, again in each
+*turn*, a period of `BrokerTurns.turn_ms`.
 
-Kafka places the leaders of a new topic on successive brokers.  Topics with one partition on each of `spread` successive
-brokers take the first one of a common order, which begins at any broker and visits every `spread`th.  Few brokers then
-serve all topics.  By symmetry the shares are equal if twice the number of brokers is a multiple of the spread.
+In a turn each broker has a *weight*.  A topic divides the weight of each broker by the number of its partitions there,
+and sends to the broker with the smallest quotient.  With exponentially distributed weights this is a weighted random
+choice (Efraimidis and Spirakis, 2006): each partition of a topic has the same share, and topics with similar partitions
+choose the same broker.
 
-The numbers and orders come from Kronecker sequences, because their shares are more even after a few turns than those of
-random numbers.
+Kafka places the leaders of a new topic on successive brokers, often on the same number of them, the *spread*.  A topic
+with one partition on each of so many successive brokers sends to the one that is first in a common order.  The order
+begins at any broker and visits every `spread`th, so that few brokers serve all topics.  By symmetry the shares are
+equal if twice the number of brokers is a multiple of the spread.
+
+Weights and orders come from Kronecker sequences (the fractional parts of start + turn * irrational step), because their
+shares are more even after a few turns than those of random numbers.
 
 Large traffic needs all brokers at once, so each topic then rotates alone.  Traffic is small while a batch of all topics
 fits into one produce request.
@@ -36,16 +40,18 @@ if TYPE_CHECKING:
 __all__ = ["TURN_MS", "BrokerTurns"]
 
 TURN_MS: Final = 500
-"""Longest turn of a partition in a chunk that fills slowly, by chunk of its span, if batches take no longer.
+"""The time after which a chunk that fills slowly changes its partition; a span of several chunks has as many times it.
 
 A chunk with messages for several partitions stays in use while one of these is stuck.  So only lanes that take less
-than a chunk in this time mix partitions: in 60 s, the silence after which a broker counts as failed, 1 MB each.
+than a chunk in this time mix partitions.  In the 60 s of silence after which a broker counts as failed, such a lane
+takes at most 1 MB.
 """
 SHORTEST_BATCH_MS: Final = 100
 """Shorter batches count as this long, so that traffic of more than ten requests a second is never small."""
 
 _START: Final = -1
 _DIRECTION: Final = -2
+"""Keys of the two sequences that decide start and direction of the common order; other keys are broker ids."""
 
 
 class BrokerTurns:
@@ -56,14 +62,14 @@ class BrokerTurns:
         self._steps = _irrationals()
         self._sequences: dict[int, tuple[float, float]] = {}
         """Start and step of the sequence of each broker, and of `_START` and `_DIRECTION`."""
-        self._numbers: dict[int, float] = {}
-        """The numbers of brokers in the present turn."""
+        self._weights: dict[int, float] = {}
+        """The weights of the present turn that were needed so far, by broker."""
         self._circle: list[int] = []
-        """All brokers, by id."""
+        """The ids of all brokers, ascending; the first one succeeds the last one."""
         self._spread = 0
-        """The number of successive brokers of most topics; 0 if no order gives equal shares."""
+        """The number of leaders of most topics; 0 if no order gives equal shares."""
         self._ranks: dict[int, int] = {}
-        """The brokers in the order of the present turn."""
+        """Each broker's place in the common order of the present turn; empty until it is needed."""
         self._turn = 0
         self._bytes = self._bytes_before = 0
         """Bytes routed in the present turn, and in the one before."""
@@ -74,7 +80,7 @@ class BrokerTurns:
         limits = find_limits(batching, batching.combined.config)
         batch_ms = (limits.time_ms if limits is not None else None) or TURN_MS
         self.turn_ms = max(TURN_MS, batch_ms)
-        self._max_bytes = batching.produce_request_data_limit * self.turn_ms // max(SHORTEST_BATCH_MS, batch_ms)
+        self._max_small_bytes = batching.produce_request_data_limit * self.turn_ms // max(SHORTEST_BATCH_MS, batch_ms)
 
     def add(self, size: int, now_ms: int) -> None:
         """Count routed bytes, and begin the next turn if it is time."""
@@ -82,7 +88,7 @@ class BrokerTurns:
         if turn != self._turn:
             self._bytes_before = self._bytes if turn == self._turn + 1 else 0
             self._turn, self._bytes = turn, 0
-            self._numbers.clear()
+            self._weights.clear()
             self._ranks.clear()
         self._bytes += size
 
@@ -90,9 +96,9 @@ class BrokerTurns:
         """Apply new metadata."""
         self._circle = sorted(view.brokers)
         self._ranks.clear()
-        spreads = Counter(
-            len(topic.leaders) for topic in view.topics.values() if len(topic.leaders) == len({*topic.leaders.values()})
-        )
+        leaders_of_topics = (topic.leaders.values() for topic in view.topics.values())
+        # Only topics without a second partition on a broker have a spread.
+        spreads = Counter(len(leaders) for leaders in leaders_of_topics if len(leaders) == len({*leaders}))
         spread = max(spreads, key=lambda size: (spreads[size], size), default=0)
         brokers = len(self._circle)
         self._spread = spread if 0 < spread < brokers and 2 * brokers % spread == 0 else 0
@@ -101,19 +107,21 @@ class BrokerTurns:
         """Return True if these brokers are `spread` successive ones, so that `rank_of` gives them equal shares."""
         if len(brokers) != self._spread:
             return False
-        before = dict(zip(self._circle, self._circle[-1:] + self._circle, strict=False))
-        return sum(before.get(broker) not in brokers for broker in brokers) == 1
+        predecessors = dict(zip(self._circle, self._circle[-1:] + self._circle, strict=False))
+        without_predecessor = [broker for broker in brokers if predecessors.get(broker) not in brokers]
+        return len(without_predecessor) == 1
 
     def rank_of(self, broker: int) -> int:
-        """Return the broker's rank in the common order of the present turn."""
+        """Return the broker's place in the common order of the present turn."""
         if not self._ranks:
-            self._ranks = self._rank()
+            self._ranks = self._order_brokers()
         return self._ranks[broker]
 
-    def _rank(self) -> dict[int, int]:
+    def _order_brokers(self) -> dict[int, int]:
+        """Return each broker's place in an order that visits every `spread`th broker, in either direction."""
         circle, ranks = self._circle, dict[int, int]()
         at = int(self._element(_START) * len(circle))
-        step = 1 if self._element(_DIRECTION) < 1 / 2 else -1
+        step = 1 if self._element(_DIRECTION) < 0.5 else -1
         while len(ranks) < len(circle):
             while circle[at % len(circle)] in ranks:
                 at += step
@@ -122,21 +130,22 @@ class BrokerTurns:
         return ranks
 
     @property
-    def current(self) -> int | None:
+    def current_turn(self) -> int | None:
         """The number of the present turn; None while traffic is large."""
-        return self._turn if max(self._bytes, self._bytes_before) < self._max_bytes else None
+        return self._turn if max(self._bytes, self._bytes_before) < self._max_small_bytes else None
 
-    def number_of(self, broker: int) -> float:
-        """Return the broker's number in the present turn."""
-        number = self._numbers.get(broker)
-        return self._compute(broker) if number is None else number
+    def weight_of(self, broker: int) -> float:
+        """Return the broker's weight in the present turn."""
+        weight = self._weights.get(broker)
+        return self._draw_weight(broker) if weight is None else weight
 
-    def _compute(self, broker: int) -> float:
-        number = self._numbers[broker] = -math.log1p(-self._element(broker))
-        return number
+    def _draw_weight(self, broker: int) -> float:
+        # The inverse of the exponential distribution function makes an exponential number of a uniform one.
+        weight = self._weights[broker] = -math.log1p(-self._element(broker))
+        return weight
 
     def _element(self, key: int) -> float:
-        """Return the element of a sequence for the present turn, between 0 and 1."""
+        """Return the element of a sequence for the present turn, at least 0 and less than 1."""
         if key not in self._sequences:
             self._sequences[key] = self._rng.random(), next(self._steps)
         start, step = self._sequences[key]
@@ -144,7 +153,7 @@ class BrokerTurns:
 
 
 def _irrationals() -> Iterator[float]:
-    """Yield the square roots of the primes, which are linearly independent over the rational numbers."""
+    """Yield the square roots of the primes, whose independence over the rationals keeps the sequences apart."""
     primes: list[int] = []
     for number in count(2):
         if all(number % prime for prime in primes):

@@ -30,6 +30,8 @@ __all__ = ["Address", "ClusterView", "MissingTopics", "TopicView", "view_of"]
 
 MISSING_GRACE_MS: Final = 10_000
 """The grace period of a topic or partition that metadata does not show."""
+_UNKNOWN_TOPIC: Final = frozenset({3, 17, 29, 100})
+"""UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID"""
 
 
 class Address(Struct, frozen=True):
@@ -40,9 +42,9 @@ class Address(Struct, frozen=True):
 
 
 class TopicView(Struct, frozen=True):
-    """A topic's partitions in ascending order, and the leader of each partition that has one.
+    """A topic's partitions in ascending order, and the leader (a broker id) of each partition that has one.
 
-    In a partial view the leaders of some partitions are unknown, so no other partition may replace them for a key.
+    In a partial view some partitions are missing from the response, so no other partition may replace them for a key.
     """
 
     partitions: tuple[int, ...]
@@ -50,7 +52,7 @@ class TopicView(Struct, frozen=True):
     is_partial: bool = False
 
     def key_partition_count(self, known: int, *, keys_wait: bool = False) -> int:
-        """Return the number of partitions that keys are spread over; `known` is the number before this metadata.
+        """Return the number of partitions that keys are spread over; `known` is the number before, 0 for a new topic.
 
         A new partition counts once it has a leader.  Before that, another partition would replace it and mix the
         messages of two lanes.  With `keys_wait` no partition replaces another, so that all of them count.
@@ -58,11 +60,11 @@ class TopicView(Struct, frozen=True):
         count = len(self.partitions)
         if keys_wait or not 0 < known < count:
             return count
-        led = takewhile(self.leaders.__contains__, self.partitions[known:])
-        return known + sum(1 for _ in led)
+        new_with_leader = takewhile(self.leaders.__contains__, self.partitions[known:])
+        return known + len(list(new_with_leader))
 
     def partition_for_key(self, index: int) -> int | None:
-        """Return the partition with a key's index, or the next one with a leader.
+        """Return the partition at `index` (key modulo partitions), or the next one with a leader.
 
         Return None if no partition has a leader or the view is partial.
         """
@@ -95,17 +97,15 @@ class ClusterView(Struct, frozen=True):
 def view_of(metadata: ClusterMetadata, forbidden: frozenset[bytes] = frozenset()) -> ClusterView:
     """Build the view of a metadata response; for `forbidden`, see `ClusterView`.
 
-    Only the errors in `_UNKNOWN` make a topic unknown.  A topic with any other error exists, perhaps without leaders.
+    Only the errors in `_UNKNOWN_TOPIC` make a topic unknown.  With any other error it exists, perhaps without leaders.
     """
     return ClusterView(
         brokers={node: Address(broker.host, broker.port) for node, broker in metadata.brokers.items()},
-        topics={name: _topic_view(topic) for name, topic in metadata.topics.items() if topic.error not in _UNKNOWN},
+        topics={
+            name: _topic_view(topic) for name, topic in metadata.topics.items() if topic.error not in _UNKNOWN_TOPIC
+        },
         forbidden=forbidden,
     )
-
-
-_UNKNOWN: Final = frozenset({3, 17, 29, 100})
-"""UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID"""
 
 
 def _topic_view(topic: TopicMetadata) -> TopicView:
@@ -116,7 +116,10 @@ def _topic_view(topic: TopicMetadata) -> TopicView:
 
 
 class MissingTopics:
-    """The topics that metadata lacks, with the start of their grace periods.  Times are in ms on one clock."""
+    """The topics that metadata lacks in whole or in part, with the start of their grace periods.
+
+    Times are in ms on a steady clock.
+    """
 
     def __init__(self) -> None:
         self._missing_since: dict[bytes, int] = {}
@@ -127,19 +130,19 @@ class MissingTopics:
         return self._missing_since.keys()
 
     def restore(self, view: ClusterView, known: Mapping[bytes, int], now_ms: int) -> ClusterView:
-        """Add the topics in their grace period to the view; `known` maps topics to their partition counts."""
+        """Add the topics in their grace period to a response's view; `known` maps topics to their partition counts."""
         missing = [
             name
             for name, count in known.items()
             if name not in view.topics or len(view.topics[name].partitions) < count
         ]
         self._missing_since = {name: self._missing_since.get(name, now_ms) for name in missing}
-        kept = {
+        restored = {
             name: _partial_view(view.topics.get(name), known[name])
             for name, since in self._missing_since.items()
             if now_ms - since < MISSING_GRACE_MS or name in view.forbidden
         }
-        return ClusterView(view.brokers, {**view.topics, **kept}, view.forbidden) if kept else view
+        return ClusterView(view.brokers, {**view.topics, **restored}, view.forbidden) if restored else view
 
 
 def _partial_view(shown: TopicView | None, count: int) -> TopicView:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["ClusterStatus"]
 
 log = logging.getLogger(__name__)
-_RECREATED_MS: Final = 3_600_000
-"""Time for which a report lists a topic that was created again."""
+_RECREATED_LISTED_MS: Final = 3_600_000
+"""The time for which reports list a topic that was created again."""
 
 
 class ClusterStatus:
@@ -53,10 +53,10 @@ class ClusterStatus:
         self._recreated: list[RecreatedTopic] = []
         self._stalls = StallSampler()
         self._leaderless: dict[tuple[int, int], int] = {}
-        """Partitions with messages that wait for a leader, with the time at which the wait began."""
+        """The start of the wait of each (topic, partition) with messages that wait for a leader."""
 
     def on_fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
-        """Record a successful fetch: brokers by id, and topics with messages that the daemon's user may not see."""
+        """Record a successful fetch: brokers by id, and topics that messages wait for and brokers hide."""
         self._forbidden = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
         for name in self._forbidden:
             log.error(
@@ -98,19 +98,21 @@ class ClusterStatus:
     def publish(self, router: Router, progress: FetchProgress) -> None:
         """Send a report to the status process; the next report replaces a lost one."""
         scopes = [*self._leaderless_partitions(router), *self._paused_scopes(router)]
+        now_ms = self._now_ms()
         status = RouterStatus(
-            self._brokers,
-            self._failing_since_ms,
-            self._error,
-            tuple(scopes[:MAX_LISTED_SCOPES]),
-            len(scopes),
-            self._needs_operator,
-            self._producer_error,
-            self._forbidden,
-            *progress,
-            self._stalls.sample(self._waiting(router), self._now_ms()),
-            self._foreign_cluster,
-            tuple(each for each in self._recreated if self._now_ms() - each.seen_ms < _RECREATED_MS),
+            brokers=self._brokers,
+            failing_since_ms=self._failing_since_ms,
+            error=self._error,
+            paused=tuple(scopes[:MAX_LISTED_SCOPES]),
+            paused_count=len(scopes),
+            needs_operator=self._needs_operator,
+            producer_error=self._producer_error,
+            forbidden=self._forbidden,
+            asking=progress.broker,
+            previous_failure=progress.last_error,
+            stalls=self._stalls.sample(self._waiting(router), now_ms),
+            foreign_cluster=self._foreign_cluster,
+            recreated=tuple(topic for topic in self._recreated if now_ms - topic.seen_ms < _RECREATED_LISTED_MS),
         )
         self._sender.send_bytes(encode_events([status]))
 

@@ -138,7 +138,7 @@ class Topic:
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
         """Return the partition for AnyPartition messages; None if none is open."""
         turns = self._turns if self.rule.kind is BatchingKind.COMBINED and not self._shares_backlog else None
-        turn = turns.current if turns is not None else None
+        turn = turns.current_turn if turns is not None else None
         if turn == self._turn and now_ms >= self._span_until_ms and is_open(self.number, self._partition):
             return self._partition
         chunk, generation = segments[-1].chunk, segments[-1].generation
@@ -168,7 +168,7 @@ class Topic:
             return self._partition
         by_leader = self._by_leader
         follows_order = len(by_leader) == len(self._rotation) and turns.are_successive(by_leader)
-        number_of = turns.rank_of if follows_order else turns.number_of
+        number_of = turns.rank_of if follows_order else turns.weight_of
         order = sorted([(number_of(broker) / len(by_leader[broker]), broker) for broker in by_leader])
         for _, broker in order:
             partitions = by_leader[broker]

@@ -194,7 +194,7 @@ def test_traffic_is_small_again_after_a_turn_with_little(turns: BrokerTurns) -> 
 
     def turn_after(size: int, now_ms: int) -> int | None:
         turns.add(size, now_ms)
-        return turns.current
+        return turns.current_turn
 
     assert turn_after(most - 1, 0) == 0
     assert turn_after(1, TURN_MS - 1) is None
@@ -232,12 +232,12 @@ def test_a_turn_is_at_least_as_long_as_a_batch(batch_ms: int | None, turn_ms: in
 def test_small_traffic_has_at_most_ten_requests_a_second(batch_ms: int, requests: float) -> None:
     turns = BrokerTurns(config(batch_ms=batch_ms), random.Random(1))
     turns.add(int(requests * REQUEST) - 1, 0)
-    assert turns.current == 0
+    assert turns.current_turn == 0
     turns.add(1, 0)
-    assert turns.current is None
+    assert turns.current_turn is None
 
 
 def test_separate_requests_for_each_message_leave_no_turns() -> None:
     turns = BrokerTurns(config(limit=0), random.Random(1))
     turns.add(0, 0)
-    assert turns.current is None
+    assert turns.current_turn is None
