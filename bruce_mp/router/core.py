@@ -4,7 +4,8 @@ All messages that the router holds are ROUTED in the slab, so a new router finds
 each message to a partition before it sends the message to a dispatcher.  A bound message never changes its partition,
 which keeps the order within a partition through every reroute.
 
-`process` calls the methods of `Router` for each event, and carries out the requests that its properties return.
+`process` calls the methods of `Router` for each event, and carries out what its properties return: metadata to fetch,
+topics to create, frames to send, dispatchers to run.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class Router:
         return self._refresh.due_ms
 
     def request_refresh(self, now_ms: int) -> None:
-        """Request a periodic refresh, or one for a client of the status pages."""
+        """Request a metadata fetch that no error caused: a periodic one, or for a client of the status pages."""
         self._refresh.request_refresh(now_ms)
 
     def request_refresh_now(self, now_ms: int) -> None:
@@ -187,10 +188,10 @@ class Router:
         changed = view != self._topics.view
         self._topics.view = view
         self._turns.apply_view(view)
-        for topic in list(self._topics.numbered.values()):
+        for topic in list(self._topics.by_number.values()):
             self._update_topic(topic, view.topics.get(topic.name), now_ms)
         for number in self._tables.reclaim_entries(view.topics, self._assignments.topics_in_use, now_ms):
-            self._topics.numbered.pop(number, None)
+            self._topics.by_number.pop(number, None)
             self._runs.remove_limits(number)
         self._assignments.on_metadata(view, started_ms, now_ms)
         found = self._unknown.on_metadata(
@@ -211,9 +212,10 @@ class Router:
         self._tables.topics.clear_topic_ids()
 
     def _update_topic(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
+        """Apply new metadata to a topic; discard the messages of a deleted one that wait in the router."""
         topic.update_view(view)
         if view is not None:
-            self._topics.assign_number(topic.name)
+            self._topics.assign_number(topic.name)  # the number stays; the number of key partitions may change
             return
         waiting = [*self._runs.pop_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
         self._discards.settle(waiting, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
@@ -271,7 +273,7 @@ class Router:
         return self._assignments.paused_scopes()
 
     def leaderless_partitions(self) -> list[tuple[int, int]]:
-        """Return (topic, partition) for messages that wait for a leader; the partition may be `ALL_PARTITIONS`."""
+        """Return (topic, partition) for messages that wait for a leader, `ALL_PARTITIONS` if none has a leader."""
         return [*self._runs.leaderless_topics(), *self._assignments.leaderless_partitions()]
 
     def waiting_routes(self) -> Iterator[tuple[tuple[int, int], int | None, Route]]:
@@ -279,7 +281,7 @@ class Router:
         return self._assignments.waiting()
 
     def waiting_for_metadata(self) -> Iterator[tuple[bytes, Sequence[Segment]]]:
-        """Yield topic and segments of the messages without a partition; the name is empty before the first metadata."""
+        """Yield topic name and segments of the messages without a partition; b"" before the first metadata."""
         yield from self._runs.waiting()
         yield from self._unknown.waiting()
 
@@ -287,12 +289,9 @@ class Router:
 
     def recover(self, now_ms: int) -> None:
         """Claim the previous router's records and the FILLED runs, and route them in order of arrival."""
-        held = [
-            found
-            for found in sweep(self._slab, _ROUTED)
-            if found.word not in {self._routed_word, self._routed_sent_word}
-        ]
-        for found in sorted([*held, *sweep_filled(self._slab)], key=lambda item: item.arrival):
+        own_words = {self._routed_word, self._routed_sent_word}
+        inherited = [found for found in sweep(self._slab, _ROUTED) if found.word not in own_words]
+        for found in sorted([*inherited, *sweep_filled(self._slab)], key=lambda item: item.arrival):
             try:
                 self._adopt(found, now_ms)
             except SlabError as error:

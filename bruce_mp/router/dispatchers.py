@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DispatcherSet", "SlotTable"]
 
 UNKNOWN_ADDRESS: Final = Address("", 0)
-"""The address of a broker that metadata does not show: its dispatcher cannot connect and hands back its messages."""
+"""The address of a broker that metadata never showed: its dispatcher cannot connect and hands back its messages."""
 
 
 class SlotTable:
@@ -74,8 +74,10 @@ class DispatcherSet:
         self._tables = tables
         self._slots_in_use = slots_in_use
         self._addresses: dict[int, Address] = {}
+        """The last known address of each broker, also of removed ones."""
         self._in_service: frozenset[int] | None = None
         self._to_run: dict[int, tuple[int, Address]] | None = None
+        """The last result of `dispatchers_to_run`; None if it must be computed again."""
 
     def dispatchers_to_run(self) -> dict[int, tuple[int, Address]] | None:
         """Map slot to (broker, address) for each broker that leads partitions and each slot that holds messages.
@@ -92,13 +94,13 @@ class DispatcherSet:
         return self._to_run
 
     def include_holders(self) -> None:
-        """Run the dispatchers of slots that hold messages before the first metadata, so that they can return them."""
+        """Run the dispatchers of slots that hold messages even before the first metadata, so that they return them."""
         if self._in_service is None:
             self._in_service = frozenset()
             self._to_run = None
 
     def on_holder_changed(self) -> None:
-        """Recompute the dispatchers to run, because the slot of a partition changed."""
+        """Compute the dispatchers to run again, because the slot of a partition changed."""
         self._to_run = None
 
     def on_metadata(self, view: ClusterView, now_ms: int) -> list[int]:

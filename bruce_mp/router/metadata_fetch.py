@@ -1,8 +1,9 @@
 """Metadata fetches: a fetch tries the known brokers and the bootstrap servers until one responds.
 
 While batches have no sequence numbers, a fetch also requests a producer id, because the brokers may have been upgraded.
-A slow broker can look like one before Kafka 0.10, which has no producer ids (see `protocol.kafka.version_negotiation`).
-So the fetcher accepts that only if other brokers look the same or do not respond.
+Brokers before Kafka 0.10 have no producer ids, and a slow broker can look as old (see
+`protocol.kafka.version_negotiation`).  So the fetcher believes that a broker is old only if other brokers also look old
+or do not respond.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["FetchProgress", "FetchResult", "MetadataFetcher"]
 
 log = logging.getLogger(__name__)
-_OLD_BROKERS: Final = 3
-"""Number of brokers that must look old; not more, because the first contact with a Kafka 0.9 takes four seconds."""
+_ENOUGH_OLD_BROKERS: Final = 3
+"""The most brokers to ask if all look old; the first contact with a broker of Kafka 0.9 takes four seconds."""
 
 
 class FetchResult(NamedTuple):
@@ -64,7 +65,7 @@ class MetadataFetcher:
     """Fetches metadata, one fetch at a time.  `on_done` gets the result, or None if no broker responded.
 
     `on_failure` gets the cause of each broker's failure, None for a closed connection.  `required_cluster` returns a
-    cluster id, empty for any cluster; the fetch passes over the brokers of another one.
+    cluster id, empty for any cluster; brokers of another cluster count as failed.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class MetadataFetcher:
         self._rng = rng
         self._on_done = on_done
         self.last_error = ""
-        """The last broker's error; an error that needs an operator stays."""
+        """The error of the broker that failed last in this fetch, or an earlier error that needs an operator."""
         self.needs_operator = False
         """True if `last_error` lasts until an operator changes the configuration."""
         self._on_failure = on_failure
@@ -92,8 +93,8 @@ class MetadataFetcher:
         self._needs_producer_id = False
         self._capabilities = BEFORE_API_VERSIONS
         """Those of the current broker."""
-        self._unconfirmed: list[FetchResult] = []
-        """The results of brokers that look older than Kafka 0.10, the first of which counts if no broker differs."""
+        self._from_old_brokers: list[FetchResult] = []
+        """The results of brokers that look older than Kafka 0.10; the fetch returns the first if no broker differs."""
         self._metadata: ClusterMetadata | None = None
         self._requested_names: Sequence[bytes] = ()
         self._forbidden: frozenset[bytes] = frozenset()
@@ -132,12 +133,13 @@ class MetadataFetcher:
         The fetcher requests topics of `names` by name if the response for all topics lacks them.
         """
         self._requested_names = names
-        first = list(known)
-        self._rng.shuffle(first)
-        self._brokers.start(sorted([*first, *bootstrap], key={*self._failed, *failing}.__contains__))
+        shuffled = list(known)
+        self._rng.shuffle(shuffled)
+        # The sort is stable and puts False before True.
+        self._brokers.start(sorted([*shuffled, *bootstrap], key={*self._failed, *failing}.__contains__))
         self._failed.intersection_update(self._brokers.untried)
         self._needs_producer_id = needs_producer_id
-        self._unconfirmed = []
+        self._from_old_brokers = []
         self.last_error, self.needs_operator, self.foreign_cluster = "", False, ""
         self._try_next()
 
@@ -145,7 +147,7 @@ class MetadataFetcher:
         self._metadata = None
         self._forbidden = frozenset()
         if not self._brokers.connect_next():
-            self._finish(self._unconfirmed[0] if self._unconfirmed else None)
+            self._finish(self._from_old_brokers[0] if self._from_old_brokers else None)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ConnectionReady):
@@ -158,7 +160,7 @@ class MetadataFetcher:
         elif isinstance(event, Failed | Closed):
             self._record_failure(event)
             self._on_failure(event.cause if isinstance(event, Failed) else None)
-            self._next_after_failure()
+            self._try_next_after_failure()
 
     def _record_failure(self, event: Failed | Closed) -> None:
         why = str(event.error) if isinstance(event, Failed) else "The connection was closed."
@@ -169,7 +171,7 @@ class MetadataFetcher:
         if needs_operator or not self.needs_operator:
             self.last_error, self.needs_operator = why, needs_operator
 
-    def _next_after_failure(self) -> None:
+    def _try_next_after_failure(self) -> None:
         assert self._brokers.current is not None
         self._failed.add(self._brokers.current)
         self._try_next()
@@ -182,13 +184,15 @@ class MetadataFetcher:
         if not is_same_cluster(self._required_cluster(), metadata.cluster_id):
             self._on_foreign_cluster(metadata.cluster_id)
             return
-        if self._metadata is None:
+        assert self._brokers.current is not None
+        self._failed.discard(self._brokers.current)
+        if self._metadata is None:  # the response for all topics
             self._metadata = metadata
             missing = [name for name in self._requested_names if name not in metadata.topics]
             if missing and self._capabilities.can_name_topics:
                 self._request_metadata(missing)
                 return
-        else:
+        else:  # the response for the missing topics
             refused = (name for name, topic in metadata.topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED)
             self._forbidden = frozenset(refused)
         self._request_producer_id(self._metadata)
@@ -199,23 +203,24 @@ class MetadataFetcher:
         self.last_error = foreign_cluster_sentence(f"{broker.host}:{broker.port}", self._required_cluster(), found)
         self.needs_operator, self.foreign_cluster = True, found
         log.error("No metadata: %s", self.last_error, extra={"about": (broker, found)})
-        self._next_after_failure()
+        self._try_next_after_failure()
 
     def _request_producer_id(self, metadata: ClusterMetadata) -> None:
+        """Request a producer id if needed, else end the fetch."""
         if self._needs_producer_id and self._capabilities.idempotence:
             connection = self._brokers.socket.connection
             self._brokers.socket.send(connection.init_producer_id(time.monotonic()).buffers)
         elif self._needs_producer_id and self._capabilities == BEFORE_API_VERSIONS:
-            self._confirm_age(metadata)
+            self._on_old_broker(metadata)
         else:
             self._finish(self._result(metadata, None))
 
-    def _confirm_age(self, metadata: ClusterMetadata) -> None:
+    def _on_old_broker(self, metadata: ClusterMetadata) -> None:
         """Ask another broker for a producer id, or end the fetch if enough brokers look old."""
-        self._unconfirmed.append(self._result(metadata, None))
-        if len(self._unconfirmed) >= _OLD_BROKERS:
+        self._from_old_brokers.append(self._result(metadata, None))
+        if len(self._from_old_brokers) >= _ENOUGH_OLD_BROKERS:
             self._brokers.untried = []
-        elif len(self._unconfirmed) == 1:
+        elif len(self._from_old_brokers) == 1:
             listed = (Address(broker.host, broker.port) for broker in metadata.brokers.values())
             known = {self._brokers.current, *self._brokers.untried}
             self._brokers.untried += [address for address in listed if address not in known]
@@ -232,7 +237,7 @@ class MetadataFetcher:
                 "A broker gave no producer id, %s (%d); the router tries the other brokers, then all again.",
                 action_for(response.error).name, response.error,
             )  # fmt: skip
-            self._next_after_failure()
+            self._try_next_after_failure()
         elif response.error:
             log.error(
                 "The brokers refuse the daemon a producer id, %s (%d): messages are delivered at least once. Allow the "
@@ -245,6 +250,4 @@ class MetadataFetcher:
 
     def _finish(self, result: FetchResult | None) -> None:
         self._brokers.close()
-        if result is not None and self._brokers.current is not None:
-            self._failed.discard(self._brokers.current)
         self._on_done(result)

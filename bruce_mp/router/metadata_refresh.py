@@ -1,4 +1,7 @@
-"""The schedule of metadata fetches: the earliest request decides, after a minimum interval."""
+"""The schedule of metadata fetches: one fetch serves all requests, at the earliest requested time.
+
+A *refresh* is a fetch that no error caused.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,10 @@ MAX_RETRY_DELAY_MS: Final = 5_000
 
 
 class RefreshSchedule:
-    """The time of the next fetch.  Times are in ms on one clock.
+    """The time of the next fetch.  Times are in ms on a steady clock.
 
-    Errors reach many hosts at the same moment, so fetches after errors start at the host's own moment of each period of
-    `spread_s`.  Any event then finds the moments of all hosts spread evenly over the next period.
+    Errors reach many hosts at the same time.  So each host draws its own moment in a period of `spread_s`, and fetches
+    after errors start at this moment of the next period.  The fetches of all hosts then spread evenly over a period.
     """
 
     def __init__(self, rng: random.Random, spread_s: int = 0) -> None:
@@ -41,7 +44,8 @@ class RefreshSchedule:
     def apply_config(self, spread_s: int) -> None:
         """Apply a reloaded config."""
         self._spread_ms = spread_s * 1000
-        self._moment_ms = start_delay_ms(spread_s, self._rng) if spread_s else 0
+        self._own_moment_ms = start_delay_ms(spread_s, self._rng) if spread_s else 0
+        """The host's own moment, in ms from the start of each period."""
 
     def request(self, at_ms: int) -> None:
         """Request a fetch at `at_ms` at the latest."""
@@ -49,14 +53,14 @@ class RefreshSchedule:
             self._requested_ms = at_ms
 
     def request_after_error(self, at_ms: int) -> None:
-        """Request a fetch because a broker or a leader is gone: at the host's next own moment after `at_ms`."""
-        self.request(self._own_moment(at_ms))
+        """Request a fetch because a broker or a leader is gone: at the host's own moment next after `at_ms`."""
+        self.request(self._next_own_moment(at_ms))
 
-    def _own_moment(self, at_ms: int) -> int:
-        return at_ms + (self._moment_ms - at_ms) % self._spread_ms if self._spread_ms else at_ms
+    def _next_own_moment(self, at_ms: int) -> int:
+        return at_ms + (self._own_moment_ms - at_ms) % self._spread_ms if self._spread_ms else at_ms
 
     def request_refresh(self, now_ms: int) -> None:
-        """Request a refresh that no error caused: at most one fetch a second serves all of them."""
+        """Request a refresh, at least `MIN_REFRESH_INTERVAL_MS` after the start of the last fetch."""
         self.request(max(now_ms, self._started_ms + MIN_REFRESH_INTERVAL_MS))
 
     def request_now(self, now_ms: int) -> None:
@@ -74,7 +78,7 @@ class RefreshSchedule:
 
     def on_failed(self, now_ms: int, delay_ms: int) -> None:
         """Schedule the next fetch after the delay, at most `MAX_RETRY_DELAY_MS`; earlier requests do not advance it."""
-        self._requested_ms = self._not_before_ms = self._own_moment(now_ms + min(delay_ms, MAX_RETRY_DELAY_MS))
+        self._requested_ms = self._not_before_ms = self._next_own_moment(now_ms + min(delay_ms, MAX_RETRY_DELAY_MS))
 
 
 def periodic_delay_ms(interval_min: int, rng: random.Random) -> int:

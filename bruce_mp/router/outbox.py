@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Outbox"]
 
 _UNSENT: Final = (RunState.ROUTED, RunState.ASSIGNED)
+"""The states of records before and after their assignment."""
 _SENT: Final = (RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
+"""The same for records of built batches."""
 
 
 class Outbox:
@@ -39,7 +41,7 @@ class Outbox:
         """By topic: the slots of dispatchers that got QUEUE records of the topic since its last FLUSH."""
 
     def post(self, slot: int, parcel: Parcel) -> None:
-        """Store the assignment of a parcel's segments to a slot, and queue the parcel."""
+        """Store the assignment of a parcel's segments to a slot, and append the parcel."""
         self.assign(slot, parcel.segments, sent=parcel.kind is ParcelKind.SENT)
         self._parcels.setdefault(slot, []).append(parcel)
 
@@ -62,7 +64,7 @@ class Outbox:
             self.post(slot, Parcel(ParcelKind.FLUSH, topic))
 
     def remove_topic(self, topic: int) -> None:
-        """Remove the slots that need a FLUSH of a deleted topic."""
+        """Forget which slots need a FLUSH of a deleted topic."""
         self._flush_slots.pop(topic, None)
 
     def replace(self, slot: int, parcels: list[Parcel]) -> None:

@@ -5,10 +5,12 @@ A *scope* is a partition or a whole dispatcher.  `TRANSITIONS` is its state mach
     SYNCING       router or dispatcher is new, and SYNCED has not arrived yet
     FLOWING       messages go to the leader's dispatcher
     HANDING_BACK  the dispatcher returns its messages; new messages wait in the router
-    WAITING       all messages are back; metadata decides their dispatcher: new metadata, or that of the recall
+    WAITING       all messages are back and wait for metadata, which names their next dispatcher
 
-A scope never leaves WAITING before `not_before_ms`, the end of its back-off.  Then the router sends the messages in
-order: built batches, queued messages, messages that arrived during the pause.
+A pause begins with an error at the dispatcher, or as a *recall*: metadata names another leader.  After an error the
+scope stays WAITING until `not_before_ms`, the end of its back-off, and for newer metadata; after a recall the known
+metadata is enough.  Then the router sends the messages in order: built batches, returned messages that were never sent,
+messages that arrived during the pause.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ class Scope:
         self.state = state
         self.backoff = backoff
         self.not_before_ms = 0
+        """The time before which the scope must not resume."""
         self.since_ms = 0
         """The start of the last pause."""
 
@@ -87,12 +90,12 @@ class Scope:
 
     def pause(self, now_ms: int) -> bool:
         """Pause the scope and start its back-off; return False if it was paused already."""
-        is_new = self.is_flowing
+        was_flowing = self.is_flowing
         self.step(ScopeEvent.PAUSE)
-        if is_new:
+        if was_flowing:
             self.since_ms = now_ms
             self.not_before_ms = now_ms + self.backoff.next_delay_ms(now_ms)
-        return is_new
+        return was_flowing
 
 
 class DispatcherScope(Scope):
@@ -121,18 +124,18 @@ class Route(Scope):
         self.arrived: list[Segment] = []
         """Messages that came from inputs during the pause."""
         self.needs_sorting = False
-        """True if `returned` also has segments of a previous router that arrived during the pause."""
+        """True if `returned` has a previous router's segments, of which some were returned and others arrived."""
         self.was_recalled = False
-        """True if metadata caused the last pause; it names the next dispatcher, so nothing waits for more metadata."""
+        """True if the last pause is a recall."""
 
     def pause(self, now_ms: int) -> bool:
-        is_new = super().pause(now_ms)
-        if is_new:
+        was_flowing = super().pause(now_ms)
+        if was_flowing:
             self.was_recalled = False
-        return is_new
+        return was_flowing
 
     def recall(self, now_ms: int) -> None:
-        """Pause without a back-off, after a change of metadata and without an error."""
+        """Pause without a back-off, because metadata names another leader or the topic was deleted."""
         self.step(ScopeEvent.PAUSE)
         self.not_before_ms = self.since_ms = now_ms
         self.was_recalled = True

@@ -60,7 +60,7 @@ _FETCH_FAILURE_COUNTERS: Final = {
 }
 """The counters for failed fetches, by cause; None stands for a closed connection."""
 _HAND_BACK_POLL_MS: Final = 100
-"""The interval between the fetches that wait for dispatchers to return all messages."""
+"""The interval of fetches during a change of the cluster, until the dispatchers have returned all messages."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -100,7 +100,7 @@ class _RouterProcess(ProcessShell):
             required_cluster=lambda: self._accepted_cluster or producer_id.cluster_of(slab),
         )
         self._accepted_cluster = ""
-        """The cluster to change to once the router holds all messages; empty without a request."""
+        """The id of the cluster to change to, as an operator accepted it; empty without a request."""
         self._topic_creator = TopicCreator(
             create_socket, size=TopicSize.of(start.config.delivery), on_done=self._on_created
         )
@@ -121,7 +121,7 @@ class _RouterProcess(ProcessShell):
 
     def start(self) -> None:
         self.repeat(PUBLISH_EVERY_S, self._publish)
-        if not self._slab.read_signed(lay.SUPER_METADATA_UPDATED_MS):  # else this router replaces a dead one
+        if not self._had_metadata:
             delay_ms = start_delay_ms(self._config.delivery.start_spread_s, self._rng)
             self._core.postpone_first_fetch(steady_ms() + delay_ms)
 
@@ -142,7 +142,7 @@ class _RouterProcess(ProcessShell):
             if message.name.startswith("input"):  # input, input-1, ...
                 self._core.claim_filled(steady_ms())
         elif isinstance(message, RefreshMetadata):
-            self._refresh()
+            self._request_refresh()
         elif isinstance(message, AcceptCluster):
             self._accepted_cluster = message.cluster_id
             self._core.request_refresh_now(steady_ms())
@@ -185,13 +185,13 @@ class _RouterProcess(ProcessShell):
 
     def _announce_dispatchers(self) -> None:
         """Send the set of dispatchers to run to the supervisor if the set changed."""
-        found = self._core.dispatchers_to_run()
-        if found is None:
+        to_run = self._core.dispatchers_to_run()
+        if to_run is None:
             return
-        wanted = {slot: Broker(node, address.host, address.port) for slot, (node, address) in found.items()}
-        if wanted != self._announced_dispatchers:
-            self._announced_dispatchers = wanted
-            self.send(Dispatchers(wanted))
+        brokers = {slot: Broker(node, address.host, address.port) for slot, (node, address) in to_run.items()}
+        if brokers != self._announced_dispatchers:
+            self._announced_dispatchers = brokers
+            self.send(Dispatchers(brokers))
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
@@ -239,19 +239,23 @@ class _RouterProcess(ProcessShell):
     def _on_fetched(self, result: FetchResult | None) -> None:
         now_ms = steady_ms()
         if result is None:
-            self._row.add(Counter.GetMetadataFail)
-            if not self._slab.read_signed(lay.SUPER_METADATA_UPDATED_MS):
-                self._row.add(Counter.InitialGetMetadataFail)
-            self._cluster_status.on_fetch_failed(
-                self._fetcher.last_error,
-                needs_operator=self._fetcher.needs_operator,
-                foreign_cluster=self._fetcher.foreign_cluster,
-            )
-            self._next_is_refresh = self._next_is_refresh or self._current_is_refresh
-            self._core.on_fetch_failed(now_ms, self._fetch_backoff.next_delay_ms(now_ms))
-            return
-        if self._accepted_cluster and not self._change_cluster(result, now_ms):
-            return
+            self._on_no_broker_responded(now_ms)
+        elif not self._accepted_cluster or self._change_cluster(result, now_ms):
+            self._apply_metadata(result, now_ms)
+
+    def _on_no_broker_responded(self, now_ms: int) -> None:
+        self._row.add(Counter.GetMetadataFail)
+        if not self._had_metadata:
+            self._row.add(Counter.InitialGetMetadataFail)
+        self._cluster_status.on_fetch_failed(
+            self._fetcher.last_error,
+            needs_operator=self._fetcher.needs_operator,
+            foreign_cluster=self._fetcher.foreign_cluster,
+        )
+        self._next_is_refresh = self._next_is_refresh or self._current_is_refresh
+        self._core.on_fetch_failed(now_ms, self._fetch_backoff.next_delay_ms(now_ms))
+
+    def _apply_metadata(self, result: FetchResult, now_ms: int) -> None:
         self._row.add(Counter.GetMetadataSuccess)
         self._row.add(Counter.MetadataPartitionHasUnknownBroker, result.metadata.unknown_leaders)
         self._row.add(Counter.MetadataHasEmptyTopicList, int(not result.metadata.topics))
@@ -267,10 +271,15 @@ class _RouterProcess(ProcessShell):
         self._slab.store_signed(lay.SUPER_METADATA_STEADY_MS, now_ms)
         if has_changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
-        # Without the comparison, a refresh reroutes all messages, even if the metadata is the same.
+        # If the operator disables the comparison, each refresh reroutes all messages, even for unchanged metadata.
         if self._current_is_refresh and not (has_changed or self._config.delivery.compare_metadata_on_refresh):
             self._core.hand_back_all(now_ms)
         self._schedule_refresh()
+
+    @property
+    def _had_metadata(self) -> bool:
+        """True if this router or a dead predecessor has had metadata."""
+        return bool(self._slab.read_signed(lay.SUPER_METADATA_UPDATED_MS))
 
     def _change_cluster(self, result: FetchResult, now_ms: int) -> bool:
         """Change to the accepted cluster, or request all messages back from dispatchers first and return False."""
@@ -313,7 +322,7 @@ class _RouterProcess(ProcessShell):
         self._cluster_status.on_recreated(recreated)
 
     def _store_identity(self, result: FetchResult) -> None:
-        """Store the cluster in the slab, and then a producer id of it, before any batch uses it."""
+        """Store the cluster's id in the slab, and then the producer id, before any batch uses it."""
         producer_id.store_cluster(self._slab, result.metadata.cluster_id)
         self._cluster_status.on_producer_refused(result.producer_error)
         if producer_id.is_idempotent(self._slab):
@@ -330,8 +339,8 @@ class _RouterProcess(ProcessShell):
         minutes = self._config.delivery.metadata_refresh_interval_min
         if minutes:
             delay_s = periodic_delay_ms(minutes, self._rng) / 1000
-            self._refresh_timer = self._loop.call_later(delay_s, self._refresh)
+            self._refresh_timer = self._loop.call_later(delay_s, self._request_refresh)
 
-    def _refresh(self) -> None:
+    def _request_refresh(self) -> None:
         self._next_is_refresh = True
         self._core.request_refresh(steady_ms())

@@ -2,8 +2,8 @@
 
 There is one router, so the limit is exact for any number of inputs.  A message counts in the window in which its run
 arrived, even if the router reads the run later, after the first metadata or a restart.  Windows have a fixed length;
-the first begins with the topic's first message.  Messages over the limit also count, but messages discarded for other
-reasons do not.
+the first begins with the topic's first message.  Messages discarded over the limit also count, but messages discarded
+for other reasons do not.
 
 A counted run carries FLAG_ADMITTED, so that the next router does not count it again.  A new router begins new windows,
 so a topic gets at most one extra window of messages.
@@ -35,22 +35,25 @@ _ANY_SIZE: Final = 1 << 62
 
 
 class RateWindows:
-    """The windows of one topic.  Times are in ms on the clock of arrival times."""
+    """The windows of one topic, numbered from 0.  Times are in ms on the steady clock of arrival times."""
 
     def __init__(self, interval_ms: int, max_count: int) -> None:
         self._interval_ms = interval_ms
         self._max_count = max_count
-        self._kept_windows = -(-MAX_LATENESS_MS // interval_ms) + 1
+        late_windows = -(-MAX_LATENESS_MS // interval_ms)  # rounded up
+        self._kept_windows = late_windows + 1
         self._origin_ms: int | None = None
+        """The start of window 0."""
         self._newest = 0
         self._counts: dict[int, int] = {}
+        """The number of messages in each kept window."""
 
     def matches(self, rule: RateLimitConfig) -> bool:
         """Return True if the windows have the interval and limit of this rule."""
         return (self._interval_ms, self._max_count) == (rule.interval_ms, rule.max_count)
 
     def admit(self, records: int, at_ms: int) -> int:
-        """Count messages that arrived at `at_ms`, and return the number of messages to admit, from the first."""
+        """Count messages that arrived at `at_ms`, and return how many of them to admit, the first ones."""
         if self._origin_ms is None:
             self._origin_ms = at_ms
         window = (at_ms - self._origin_ms) // self._interval_ms
@@ -59,7 +62,7 @@ class RateWindows:
             self._counts = {
                 number: count for number, count in self._counts.items() if number > window - self._kept_windows
             }
-        # A run from another input may have arrived before the origin, for which there is no window.
+        # Late runs count in the oldest kept window; a run of another input may even have arrived before the origin.
         window = max(window, self._newest - self._kept_windows + 1, 0)
         before = self._counts.get(window, 0)
         self._counts[window] = before + records
@@ -92,20 +95,20 @@ class RateLimits:
     def admit(
         self, topic: int, name: bytes, segments: Sequence[Segment], arrived_ms: int, now_ms: int
     ) -> Sequence[Segment]:
-        """Return the segments of one run that the limit admits, and discard the others."""
+        """Return the segments of one run, `segments`, that the limit admits, and discard the others."""
         windows = self._windows_of(topic, name)
         if windows is None or not segments or self._slab.view[self._flags_at(segments[0])] & lay.FLAG_ADMITTED:
             return segments
-        # An arrival time of an earlier daemon may lie in the future.
-        at_ms = min(arrived_ms, now_ms)
+        at_ms = min(arrived_ms, now_ms)  # an arrival time by an earlier daemon's clock may be in the future
         admitted: list[Segment] = []
         for segment in segments:
             first, rest = self._split(segment, windows.admit(segment.records, at_ms))
-            admitted += [first] if first else []
+            if first is not None:
+                admitted.append(first)
             if rest is not None:
                 self._discards.settle([rest], DiscardReason.RATE_LIMIT, name, Counter.DiscardDueToRateLimit)
-        for segment in admitted[:1]:
-            self._slab.view[self._flags_at(segment)] |= lay.FLAG_ADMITTED
+        if admitted:
+            self._slab.view[self._flags_at(admitted[0])] |= lay.FLAG_ADMITTED
         return admitted
 
     def _flags_at(self, segment: Segment) -> int:
@@ -119,12 +122,14 @@ class RateLimits:
         if topic not in self._windows:
             self._names[topic] = name
             rule = self._rule_of(name)
-            limit = None if rule is None else rule.max_count
-            self._windows[topic] = None if rule is None or limit is None else RateWindows(rule.interval_ms, limit)
+            windows = None
+            if rule is not None and rule.max_count is not None:
+                windows = RateWindows(rule.interval_ms, rule.max_count)
+            self._windows[topic] = windows
         return self._windows[topic]
 
     def _split(self, segment: Segment, records: int) -> tuple[Segment | None, Segment | None]:
-        """Split a segment after `records`; read its headers only if neither part is empty."""
+        """Split a segment after `records` messages; read its headers only if neither part is empty."""
         if records >= segment.records:
             return segment, None
         return kernels.split_at(self._slab, segment, records, _ANY_SIZE) if records else (None, segment)

@@ -4,7 +4,7 @@ A run is *plain* if its topic is plain (`Topic.is_plain`), all its messages are 
 message debugging is off.  `_route` decides this once for each run; only runs that are not plain pass through `_admit`.
 `_RoutedSegments` collects the segments that one call routes, so that each dispatcher gets them in one frame.
 
-The router *parks* messages: it holds them in memory while no partition is open for them.
+The router *parks* messages: it holds them in memory while their topic is unknown or no partition is open for them.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ __all__ = ["RunRouter"]
 DISPATCHER_START_WAIT_MS: Final = 2_000
 """The longest time for which parked messages wait for starting dispatchers, so that each dispatcher gets a share."""
 _NO_RUN_IS_PLAIN: Final = -1
+"""A largest payload of plain runs that no run has."""
 _HAS_KEY: Final = lay.FLAG_PARTITION_KEY
 
 _TopicPartition = tuple[int, int]  # topic number, partition
@@ -64,9 +65,9 @@ class _RoutedSegments:
         self.max_plain_payload = max_plain_payload
         """The largest message payload, in bytes, of a plain run."""
         self.any_records = 0
-        """Routed records without a partition key; only `RunRouter.route` adds both numbers to the counters."""
+        """Routed records without a partition key."""
         self.keyed_records = 0
-        """Routed records with a partition key."""
+        """Routed records with a partition key; `RunRouter.unpark` ignores both, because parked records were counted."""
         self.queued: _SegmentsByPartition = {}
         """Segments to send as QUEUE after `sends`."""
         self.sends: list[tuple[ParcelKind, _SegmentsByPartition]] = []
@@ -111,21 +112,24 @@ class RunRouter:
         self._discards = discards
         self._turns = turns
         self._tap = tap
-        self._limits = RateLimits(slab, discards, config.rate_limit_for)
+        self._rate_limits = RateLimits(slab, discards, config.rate_limit_for)
         self._max_payload = _max_payload_of(config)
-        self._numbered = topics.numbered
+        self._by_number = topics.by_number
         self._is_open = assignments.is_open
         self._awaiting_metadata: list[Segment] = []
+        """Runs that arrived before the first metadata."""
         self._due_heap: list[tuple[int, int]] = []
+        """(due time, topic number) of batches; the entry of a batch sent earlier stays until its due time."""
         self._draining = False
+        """True if batching is disabled, because the daemon stops."""
 
     def apply_config(self, config: Config, now_ms: int) -> None:
         """Apply a reloaded config.  Batches with a changed rule are sent first."""
         self._max_payload = _max_payload_of(config)
-        self._limits.apply_config(config.rate_limit_for)
+        self._rate_limits.apply_config(config.rate_limit_for)
         self._turns.apply_config(config.batching)
-        for topic in self._numbered.values():
-            topic.is_plain = False  # so that `_admit` looks for a rate limit again
+        for topic in self._by_number.values():
+            topic.is_plain = False  # `_admit` determines it again
             topic.apply_keys_wait(keys_wait=config.keys_wait_for(topic.name))
             rule = config.batching_for(topic.name)
             if rule != topic.rule:
@@ -161,11 +165,11 @@ class RunRouter:
     def _route(self, segment: Segment, header: RunHeader | None, routed: _RoutedSegments) -> None:
         if header is None:
             _raise_damaged(self._slab, segment)
-        topic = self._numbered.get(header.topic)
+        topic = self._by_number.get(header.topic)
         if topic is not None and topic.is_plain and header.largest <= routed.max_plain_payload:
             self._choose_partition(topic, segment, header, routed)
             return
-        name = self._topics.name_in(segment, header)
+        name = self._topics.name_of_run(segment, header)
         topic = self._topics.resolve(name, segment, header)
         if topic is None:
             self._unknown.park(name, segment, routed.now_ms)
@@ -175,9 +179,9 @@ class RunRouter:
 
     def _admit(self, topic: Topic, segment: Segment, header: RunHeader, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
-        topic.is_plain = not self._limits.has_limit(topic.number, topic.name)  # for its next runs
+        topic.is_plain = not self._rate_limits.has_limit(topic.number, topic.name)  # for its next runs
         parts = [segment] if header.largest <= self._max_payload else self._discard_long(topic, segment)
-        admitted = self._limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
+        admitted = self._rate_limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
         if self._tap is not None and self._tap.is_open:
             self._tap.copy(CopyTarget.MSG_RECEIVE, topic.name, admitted)
         return admitted
@@ -214,9 +218,9 @@ class RunRouter:
             topic.parked_keyed.append(segment)
             self._assignments.request_leader(routed.now_ms, routed.now_ms)
             return
-        # After an increase of partitions the input's count still decides: runs of a key in another partition would
-        # overtake the ones that wait in this one.
-        # Without such a count, or if a topic that was created again has fewer partitions, the present count decides.
+        # After an increase of partitions the input's count still decides.  By the new count a key might change its
+        # partition, and its later runs would overtake those that wait in the old one.  The present count decides
+        # if the input knew none, or if the topic was created again with fewer partitions.
         key_partitions = topic.key_partitions_for(count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
             routed.queue(topic, partition, part)
@@ -232,8 +236,8 @@ class RunRouter:
         self._assignments.request_leader(now_ms, now_ms)
         return None
 
-    def _add_together(self, topic: Topic, segments: list[Segment], kind: ParcelKind, routed: _RoutedSegments) -> None:
-        """Add AnyPartition messages as one parcel for one partition, or park them."""
+    def _add_as_parcel(self, topic: Topic, segments: list[Segment], kind: ParcelKind, routed: _RoutedSegments) -> None:
+        """Choose a partition for AnyPartition messages and add them as one parcel, or park them."""
         partition = self._next_partition(topic, segments, routed.now_ms)
         if partition is not None:
             routed.add_parcel(kind, topic, partition, segments)
@@ -243,7 +247,7 @@ class RunRouter:
         assert topic.batch is not None
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
         for batch in topic.batch.add(segment, routed.now_ms):
-            self._add_together(topic, batch, ParcelKind.BATCH, routed)
+            self._add_as_parcel(topic, batch, ParcelKind.BATCH, routed)
         if self._draining:
             self._flush_batch(topic, routed)
         elif topic.batch.due_ms is not None and topic.batch.due_ms != topic.scheduled_ms:
@@ -257,12 +261,14 @@ class RunRouter:
         for kind, parcels in routed.sends:
             without_entry = self._assignments.send(kind, parcels, routed.now_ms)
             for (number, _), segments in without_entry.items():
-                self._tables.report_full("partitions", "messages for further partitions are discarded.", routed.now_ms)
-                # New metadata lets the tables free the entries of deleted topics, at most once in this interval.
-                self._refresh.request(routed.now_ms + SWEEP_INTERVAL_MS)
-                reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
-                undamaged = without_damaged(self._slab, self._row, segments)
-                self._discards.settle(undamaged, reason, self._numbered[number].name, counter)
+                self._discard_without_entry(self._by_number[number], segments, routed.now_ms)
+
+    def _discard_without_entry(self, topic: Topic, segments: Iterable[Segment], now_ms: int) -> None:
+        self._tables.report_full("partitions", "messages for further partitions are discarded.", now_ms)
+        # New metadata lets the tables free the entries of deleted topics, at most once in this interval.
+        self._refresh.request(now_ms + SWEEP_INTERVAL_MS)
+        reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
+        self._discards.settle(without_damaged(self._slab, self._row, segments), reason, topic.name, counter)
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
@@ -274,14 +280,15 @@ class RunRouter:
     def flush_due(self, now_ms: int) -> None:
         """Send the batches that are due."""
         while self._due_heap and self._due_heap[0][0] <= now_ms:
-            topic = self._numbered.get(heappop(self._due_heap)[1])
+            _, number = heappop(self._due_heap)
+            topic = self._by_number.get(number)
             due_ms = topic.batch.due_ms if topic is not None and topic.batch is not None else None
             if topic is not None and due_ms is not None and due_ms <= now_ms:
                 self._flush([topic], now_ms)
 
     def flush_topic(self, number: int, now_ms: int) -> None:
         """Send the accumulated records of a topic, here and at the dispatchers."""
-        topic = self._numbered.get(number)
+        topic = self._by_number.get(number)
         if topic is not None:
             self._flush([topic], now_ms)
         self._assignments.flush_topic(number)
@@ -292,7 +299,7 @@ class RunRouter:
 
     def flush_all(self, now_ms: int) -> None:
         """Send the batches of all topics."""
-        self._flush(self._numbered.values(), now_ms)
+        self._flush(self._by_number.values(), now_ms)
 
     def _flush(self, topics: Iterable[Topic], now_ms: int) -> None:
         routed = _RoutedSegments(now_ms)
@@ -303,14 +310,14 @@ class RunRouter:
     def _flush_batch(self, topic: Topic, routed: _RoutedSegments) -> None:
         segments = topic.batch.flush() if topic.batch is not None else []
         if segments:
-            self._add_together(topic, segments, ParcelKind.BATCH, routed)
+            self._add_as_parcel(topic, segments, ParcelKind.BATCH, routed)
 
     # --- parked messages ---------------------------------------------------------------------------------------------
 
     def unpark(self, now_ms: int) -> None:
         """Route parked messages again, because metadata or a dispatcher's frame may have opened their partitions."""
         routed = _RoutedSegments(now_ms)
-        for topic in self._numbered.values():
+        for topic in self._by_number.values():
             if topic.has_parked and topic.view is not None:
                 self._unpark_keyed(topic, routed)
                 self._unpark_any(topic, routed)
@@ -330,29 +337,27 @@ class RunRouter:
         parked, topic.parked = topic.parked, []
         for portion in portions_of(parked):
             topic.advance_partition()  # so that all partitions share the backlog
-            self._add_together(topic, portion, ParcelKind.WAITED, routed)
+            self._add_as_parcel(topic, portion, ParcelKind.WAITED, routed)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
-        until = topic.parked_since_ms + DISPATCHER_START_WAIT_MS
+        """Return True while a topic's dispatchers start; request metadata, with which the wait ends at the latest."""
+        until_ms = topic.parked_since_ms + DISPATCHER_START_WAIT_MS
         starting = (self._assignments.is_starting(topic.number, partition) for partition in topic.key_partitions)
-        if now_ms >= until or not any(starting):
+        if now_ms >= until_ms or not any(starting):
             return False
-        self._refresh.request(until)
+        self._refresh.request(until_ms)
         return True
 
     def leaderless_topics(self) -> list[_TopicPartition]:
         """Return (topic, `ALL_PARTITIONS`) for each topic with parked messages and no leader for any partition."""
-        parked = (topic for topic in self._numbered.values() if topic.has_parked and topic.view is not None)
+        parked = (topic for topic in self._by_number.values() if topic.has_parked and topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 
     def waiting(self) -> Iterator[tuple[bytes, list[Segment]]]:
-        """Yield topic and segments of parked messages, and of messages that arrived before the first metadata.
-
-        Of the two kinds of parked messages, either one shows that the topic waits.
-        """
+        """Yield topic name and segments of parked messages; b"" for those that arrived before the first metadata."""
         yield b"", self._awaiting_metadata
-        for topic in self._numbered.values():
-            if parked := topic.parked or topic.parked_keyed:
+        for topic in self._by_number.values():
+            if parked := topic.parked or topic.parked_keyed:  # either kind shows that the topic waits
                 yield topic.name, parked
 
     def pop_waiting(self, topic: Topic) -> list[Segment]:
@@ -363,11 +368,11 @@ class RunRouter:
 
     def remove_limits(self, number: int) -> None:
         """Remove the rate-limit windows of a deleted topic."""
-        self._limits.remove(number)
+        self._rate_limits.remove(number)
 
 
 def _max_payload_of(config: Config) -> int:
-    """Return the most bytes of key, value and headers in a message, because Kafka's limit counts its overhead, too."""
+    """Return the most bytes of key, value and headers in a message: Kafka's limit less the overhead that it counts."""
     return config.batching.message_max_bytes - SIZE_OVERHEAD
 
 

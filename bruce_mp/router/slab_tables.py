@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SWEEP_INTERVAL_MS", "SlabTables"]
 
 log = logging.getLogger(__name__)
-_HELD: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}
+_HELD: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}  # a split run's records have states of their own
 SWEEP_INTERVAL_MS: Final = 10_000
 """The shortest time between two sweeps for entries to free."""
 REPORT_INTERVAL_MS: Final = 60_000
@@ -42,9 +42,9 @@ class SlabTables:
         self._next_report_ms: dict[str, int] = {}
 
     def name_of(self, topic: int) -> bytes:
-        """Return a topic's name, or b"" if unknown.
+        """Return the name of a topic number, or b"" if the number is unknown.
 
-        Names of the entries freed last stay known, because inputs may still hand over runs with their numbers.
+        The numbers freed last stay known, because inputs may still hand over runs with them.
         """
         try:
             return self.topics.name_of(topic)
@@ -64,21 +64,22 @@ class SlabTables:
         in_use = topics_in_use()
         known = {self.topics.number_of(name): name for name in self.topics.partition_counts()}
         deleted = {topic: name for topic, name in known.items() if name not in existing and topic not in in_use}
-        if deleted:
-            self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
-            in_slab = {found.topic for found in sweep(self._slab, _HELD)}
-            self._free_topics({topic: name for topic, name in deleted.items() if topic not in in_slab})
-        return list(deleted.keys() & self._freed_names.keys())
+        if not deleted:
+            return []
+        self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
+        in_slab = {found.topic for found in sweep(self._slab, _HELD)}
+        self._free_topics({topic: name for topic, name in deleted.items() if topic not in in_slab})
+        return list(self._freed_names)
 
-    def _free_topics(self, deleted: dict[int, bytes]) -> None:
-        self._freed_names = deleted
-        if deleted:
-            self.topics.remove(deleted)
+    def _free_topics(self, freed: dict[int, bytes]) -> None:
+        self._freed_names = freed
+        if freed:
+            self.topics.remove(freed)
             self.partitions.retain_topics(set(map(self.topics.number_of, self.topics.partition_counts())))
-            log.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(deleted))
+            log.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(freed))
 
     def report_full(self, table: str, consequence: str, now_ms: int) -> None:
         """Log that a table of the slab is full, at most once in `REPORT_INTERVAL_MS` for each table."""
-        if now_ms >= self._next_report_ms.get(table, now_ms):
+        if now_ms >= self._next_report_ms.get(table, 0):
             self._next_report_ms[table] = now_ms + REPORT_INTERVAL_MS
             log.error("The slab's table of %s is full: %s", table, consequence)

@@ -1,7 +1,7 @@
 """Topic creation: a request to the controller, then to the other brokers, each once, until one responds.
 
-Brokers since 0.10.1 have CreateTopics; before 2.4 it needs the numbers of partitions and replicas.  A broker that has
-no usable CreateTopics gets a Metadata request, which creates topics if `auto.create.topics.enable` is set.
+Brokers since Kafka 0.10.1 have CreateTopics; those before 2.4 require the numbers of partitions and replicas.  A broker
+whose CreateTopics cannot be used gets a Metadata request, which creates topics if it has `auto.create.topics.enable`.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class TopicCreator:
         self._on_done = on_done
         self._names: Sequence[bytes] = ()
         self._errors: Mapping[bytes, int] = {}
+        """The last response of a broker that is not the controller; the result if no other broker responds."""
 
     @property
     def is_busy(self) -> bool:
@@ -105,8 +106,9 @@ class TopicCreator:
         connection, now = self._brokers.socket.connection, time.monotonic()
         if self._size.is_supported_by(capabilities):
             partitions, replication = (BROKER_DEFAULT if number is None else number for number in self._size)
-            numbers = {"partitions": partitions, "replication": replication, "timeout_ms": CREATE_TIMEOUT_MS}
-            sent = connection.create_topics(self._names, now, **numbers)
+            sent = connection.create_topics(
+                self._names, now, partitions=partitions, replication=replication, timeout_ms=CREATE_TIMEOUT_MS
+            )
         else:
             sent = connection.request_metadata(self._names, now, allow_auto_topic_creation=True)
         self._brokers.socket.send(sent.buffers)

@@ -32,8 +32,8 @@ PORTION_BYTES: Final = 64 * 1024
 """The size of a portion of parked messages for one partition, so that all partitions share a backlog."""
 
 
-class _ChunkBinding(NamedTuple):
-    """The partition that gets the AnyPartition messages of a chunk until its turn ends."""
+class _ChunkPartition(NamedTuple):
+    """The partition that gets the AnyPartition messages of a chunk or span until a time on the steady clock."""
 
     chunk: int
     generation: int
@@ -45,10 +45,11 @@ class Topic:
     """A topic's metadata, batch, parked messages and choice of partitions.
 
     AnyPartition messages go to the available partitions in rotation, so that each broker gets a share.  The messages
-    of a chunk go to one partition, so that an error of another partition does not keep the chunk in use; `TURN_MS` ends
-    the turn in a chunk that fills slowly.  A batch that ends in a new chunk goes to the next partition.  Combined
-    topics also stick to a partition for the duration of a batch, because many small record batches cost more than a few
-    large ones.  With small traffic they send to the broker of the turn (`broker_turns`); without `turns` they never do.
+    of a chunk go to one partition, so that an error of another partition does not keep the chunk in use; a chunk that
+    fills slowly changes its partition after `TURN_MS`.  A batch that ends in a new chunk goes to the next partition.
+    Combined topics also stay with a partition for the duration of a batch, because many small record batches cost more
+    than a few large ones.  While traffic is small, they send to the broker of the turn (`broker_turns`), if `turns` is
+    given.
     """
 
     def __init__(
@@ -83,19 +84,22 @@ class Topic:
         self.key_partitions: list[int] = []
         """The partition for each key index (key modulo partitions); empty while no partition has a leader."""
         self._rotation: list[int] = []
+        """The partitions with a leader, in the order of their use."""
         self._cursor = 0
-        self._sticks_until_ms = 0
+        """The index in `_rotation` of the partition chosen last."""
+        self._stays_until_ms = 0
+        """The time until which the rotation stays at this partition."""
         self._by_leader: dict[int, list[int]] = {}
         """The partitions of each broker, the one that was chosen last at the end."""
         self._turn = -1
         """The turn of brokers in which the topic chose `_partition`."""
         self._partition = 0
         self._span_until_ms = 0
-        """End of the last binding of a span of several chunks, which outlasts its turn of brokers."""
+        """The time until which a span of several chunks keeps its partition, also beyond its turn of brokers."""
         self._shares_backlog = False
         """True if the next partition is chosen for a part of a backlog, which all partitions share."""
-        self._bindings: dict[int, _ChunkBinding] = {}
-        """The binding of the newest chunk of each input, by chunk owner."""
+        self._chunk_partitions: dict[int, _ChunkPartition] = {}
+        """The partition of the newest chunk of each input, by chunk owner."""
 
     def apply_config(self, rule: TopicBatching) -> None:
         """Replace the batching rule; the batch must be empty."""
@@ -116,7 +120,7 @@ class Topic:
             self._by_leader.setdefault(leader, []).append(partition)
 
     def apply_keys_wait(self, *, keys_wait: bool) -> None:
-        """Apply a reloaded choice for partitions without a leader."""
+        """Apply a reloaded setting, see `keys_wait`."""
         self.keys_wait = keys_wait
         self._update_key_partitions()
 
@@ -136,7 +140,11 @@ class Topic:
         return self.key_partitions[index] if 0 <= index < count <= len(self.key_partitions) else None
 
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
-        """Return the partition for AnyPartition messages; None if none is open."""
+        """Return the partition for AnyPartition messages; None if none is open.
+
+        The last segment's chunk decides: it keeps its partition for a time, or the turn of brokers or the rotation
+        chooses one.  In a turn, single chunks need no record of their partition, because all get the same one.
+        """
         turns = self._turns if self.rule.kind is BatchingKind.COMBINED and not self._shares_backlog else None
         turn = turns.current_turn if turns is not None else None
         if turn == self._turn and now_ms >= self._span_until_ms and is_open(self.number, self._partition):
@@ -147,10 +155,10 @@ class Topic:
         if turns is not None and turn is not None and span == 1:
             return self._partition_of_turn(turn, turns, is_open)
         owner = self._slab.view[chunk_at + lay.CHUNK_OWNER]
-        bound = self._bindings.get(owner)
-        is_bound = bound is not None and bound[:2] == (chunk, generation) and now_ms < bound.until_ms
-        if bound is not None and is_bound and is_open(self.number, bound.partition):
-            return bound.partition
+        kept = self._chunk_partitions.get(owner)
+        is_valid = kept is not None and kept[:2] == (chunk, generation) and now_ms < kept.until_ms
+        if kept is not None and is_valid and is_open(self.number, kept.partition):
+            return kept.partition
         if turns is None or turn is None:
             partition = self._next_open_partition(is_open, now_ms)
             until_ms = now_ms + TURN_MS * span
@@ -159,7 +167,7 @@ class Topic:
             until_ms = (turn + 1) * turns.turn_ms + TURN_MS * (span - 1)
             self._span_until_ms = max(self._span_until_ms, until_ms)
         if partition is not None:
-            self._bindings[owner] = _ChunkBinding(chunk, generation, partition, until_ms)
+            self._chunk_partitions[owner] = _ChunkPartition(chunk, generation, partition, until_ms)
         return partition
 
     def _partition_of_turn(self, turn: int, turns: BrokerTurns, is_open: IsOpen) -> int | None:
@@ -167,9 +175,10 @@ class Topic:
         if turn == self._turn and is_open(self.number, self._partition):
             return self._partition
         by_leader = self._by_leader
-        follows_order = len(by_leader) == len(self._rotation) and turns.are_successive(by_leader)
-        number_of = turns.rank_of if follows_order else turns.weight_of
-        order = sorted([(number_of(broker) / len(by_leader[broker]), broker) for broker in by_leader])
+        has_one_partition_each = len(by_leader) == len(self._rotation)
+        uses_ranks = has_one_partition_each and turns.are_successive(by_leader)
+        weight_of = turns.rank_of if uses_ranks else turns.weight_of
+        order = sorted([(weight_of(broker) / len(by_leader[broker]), broker) for broker in by_leader])
         for _, broker in order:
             partitions = by_leader[broker]
             for partition in partitions:
@@ -181,10 +190,11 @@ class Topic:
         return None
 
     def _next_open_partition(self, is_open: IsOpen, now_ms: int) -> int | None:
+        """Return the next open partition in rotation; combined topics stay with one for the time of a batch."""
         self._shares_backlog = False
-        if now_ms >= self._sticks_until_ms:
-            is_sticky = self.rule.kind is BatchingKind.COMBINED
-            self._sticks_until_ms = now_ms + ((self.rule.limits.time_ms or 0) if is_sticky else 0)
+        if now_ms >= self._stays_until_ms:
+            stay_ms = self.rule.limits.time_ms if self.rule.kind is BatchingKind.COMBINED else None
+            self._stays_until_ms = now_ms + (stay_ms or 0)
             self._advance()
         for step in range(len(self._rotation)):
             index = (self._cursor + step) % len(self._rotation)
@@ -201,8 +211,8 @@ class Topic:
             self._cursor = 0
 
     def advance_partition(self) -> None:
-        """Send the next AnyPartition messages to the next partition, whatever the time and the turn of brokers."""
-        self._sticks_until_ms = 0
+        """Let the rotation choose another partition next, regardless of the time and the turn of brokers."""
+        self._stays_until_ms = 0
         self._shares_backlog = True
 
     @property
@@ -223,7 +233,7 @@ class TopicRegistry:
         self.view: ClusterView | None = None
         self.topic_ids: Mapping[bytes, bytes] = {}
         """Kafka's ids of the topics in the latest metadata."""
-        self.numbered: dict[int, Topic] = {}
+        self.by_number: dict[int, Topic] = {}
 
     def apply_config(self, config: Config) -> None:
         """Store a reloaded config for topics that are created later; `RunRouter` applies it to the others."""
@@ -236,7 +246,7 @@ class TopicRegistry:
         view = self._get_or_create(number, self._table.name_of(number)).view
         return None if view is None else view.leaders.get(partition)
 
-    def name_in(self, segment: Segment, header: RunHeader) -> bytes:
+    def name_of_run(self, segment: Segment, header: RunHeader) -> bytes:
         """Return the topic name of a run.  Raise SlabError for a number that the topic table never assigned."""
         self.check_number(header.topic)
         if header.topic:
@@ -279,12 +289,12 @@ class TopicRegistry:
         return topic.key_partitions[: self._table.partitions_of(topic.number)]
 
     def _get_or_create(self, number: int, name: bytes) -> Topic:
-        topic = self.numbered.get(number)
+        topic = self.by_number.get(number)
         if topic is None:
             rule = self._config.batching_for(name)
             keys_wait = self._config.keys_wait_for(name)
             topic = Topic(self._slab, number, name, rule, self._rng, keys_wait=keys_wait, turns=self._turns)
-            self.numbered[number] = topic
+            self.by_number[number] = topic
             if self.view is not None:
                 topic.update_view(self.view.topics.get(name))
         return topic
@@ -297,12 +307,12 @@ def key_partitions_of(view: TopicView, *, keys_wait: bool = False) -> list[int]:
     """
     if keys_wait:
         return list(view.partitions) if view.leaders and not view.is_partial else []
-    designated = (view.partition_for_key(index) for index in range(len(view.partitions)))
-    return [partition for partition in designated if partition is not None]
+    by_index = (view.partition_for_key(index) for index in range(len(view.partitions)))
+    return [partition for partition in by_index if partition is not None]  # all are None or none is
 
 
 def portions_of(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Group segments, in order, into portions of about `PORTION_BYTES`."""
+    """Group segments, in order, into portions that each end with the segment that reaches `PORTION_BYTES`."""
     portion: list[Segment] = []
     size = 0
     for segment in segments:

@@ -44,7 +44,7 @@ MAX_REFUSED: Final = 10_000
 FORBIDDEN_RETRY_MS: Final = 5_000
 """The interval of metadata requests for forbidden topics."""
 MAX_FORBIDDEN: Final = 100
-"""The most topics to request by name: a broker refuses hidden and invented names alike, and clients may invent many."""
+"""The most topics to request by name: a broker refuses hidden and invented names alike, and senders may invent many."""
 MAX_CREATED_AT_ONCE: Final = 100
 """The most topics in one creation request."""
 CREATED_FETCH_DELAYS_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
@@ -77,7 +77,10 @@ class UnknownTopicState(Enum):
 
 
 class _UnknownTopic:
-    """An unknown topic and its messages.  The router ignores metadata that was requested before `fetch_after_ms`."""
+    """An unknown topic and its messages.
+
+    For its next decision, the router ignores metadata of fetches that began before `fetch_after_ms`.
+    """
 
     __slots__ = ("creation_requests", "fetch_after_ms", "fetches", "segments", "state")
 
@@ -87,20 +90,25 @@ class _UnknownTopic:
         self.state = UnknownTopicState.FETCHING
         self.creation_requests = 0
         self.fetches = 0
+        """The number of metadata fetches requested since the topic's creation."""
 
 
 class UnknownTopics:
-    """All unknown topics.  `autocreate` enables their creation; `room` returns the free entries of the topic table."""
+    """All unknown topics.  `autocreate` enables their creation.
+
+    `free_entries` returns the number of further topics that the slab's topic table has room for.
+    """
 
     def __init__(
-        self, discards: Discards, refresh: RefreshSchedule, room: Callable[[], int], *, autocreate: bool
+        self, discards: Discards, refresh: RefreshSchedule, free_entries: Callable[[], int], *, autocreate: bool
     ) -> None:
         self._discards = discards
         self._refresh = refresh
-        self._room = room
+        self._free_entries = free_entries
         self._autocreate = autocreate
         self._topics: dict[bytes, _UnknownTopic] = {}
         self._refused: dict[bytes, tuple[int, DiscardReason]] = {}
+        """The end of each refused topic's refusal, and the reason for discards until then."""
         self._trusted_from_ms: int | None = None
         """The end of the grace period after the first metadata; None before the first metadata."""
 
@@ -155,21 +163,21 @@ class UnknownTopics:
                 self._refresh.request(topic.fetch_after_ms)
             elif topic.state in {UnknownTopicState.FETCHING, UnknownTopicState.CREATED}:
                 self._decide_state(name, topic, started_ms, now_ms)
-            elif topic.state is UnknownTopicState.TO_CREATE and self._room() <= 0:
+            elif topic.state is UnknownTopicState.TO_CREATE and self._free_entries() <= 0:
                 self._refuse(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_REFUSAL_MS)
         return known
 
     def _decide_state(self, name: bytes, topic: _UnknownTopic, started_ms: int, now_ms: int) -> None:
         """Decide about a topic that metadata lacks: fetch again, create it, or refuse it."""
         assert self._trusted_from_ms is not None
-        # With automatic creation no topic is refused here: a broker that knows it answers TOPIC_ALREADY_EXISTS.
+        # Automatic creation needs no grace period: a broker that knows the topic answers TOPIC_ALREADY_EXISTS.
         if not self._autocreate and started_ms < self._trusted_from_ms:
             self._refresh.request(self._trusted_from_ms)
         elif topic.fetch_after_ms > started_ms:
             self._refresh.request(max(now_ms, topic.fetch_after_ms))
         elif topic.state is UnknownTopicState.CREATED and topic.fetches < len(CREATED_FETCH_DELAYS_MS):
             self._schedule_fetch(topic, now_ms)
-        elif topic.state is UnknownTopicState.CREATED or not self._autocreate or self._room() <= 0:
+        elif topic.state is UnknownTopicState.CREATED or not self._autocreate or self._free_entries() <= 0:
             self._refuse(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_REFUSAL_MS)
         elif topic.creation_requests >= MAX_CREATION_REQUESTS or _VALID_NAME.match(name) is None:
             self._refuse(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CREATION_REFUSAL_MS)
@@ -194,7 +202,7 @@ class UnknownTopics:
         wanted = [name for name, topic in self._topics.items() if topic.state is UnknownTopicState.TO_CREATE]
         if not wanted:  # spares the router's loop the count of free entries
             return []
-        return wanted[: min(MAX_CREATED_AT_ONCE, max(0, self._room()))]
+        return wanted[: min(MAX_CREATED_AT_ONCE, max(0, self._free_entries()))]
 
     def on_creation_started(self, names: Iterable[bytes]) -> None:
         """Record that a creation request for these topics was sent."""

@@ -460,7 +460,7 @@ def test_entries_of_missing_topics_are_reused(make: MakeWorld) -> None:
         vanish(world, *names[at : at + 4])
     assert world.reporter.discarded == {}
     assert [len(world.cluster.log(name, 0)) for name in names] == [2] * 40
-    limits = world.router._runs._limits
+    limits = world.router._runs._rate_limits
     assert len(limits._windows) == len(limits._names) <= 4, "what is known of topics that are gone goes with them"
     world.check()
 
@@ -521,7 +521,7 @@ def test_runs_under_a_freed_number_do_not_reach_another_topic(make: MakeWorld) -
     world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
     assert len(world.cluster.log(b"new", 0)) == 1
-    assert stale not in world.router._topics.numbered
+    assert stale not in world.router._topics.by_number
 
 
 def test_a_new_router_discards_runs_under_a_freed_number(make: MakeWorld) -> None:

@@ -149,6 +149,17 @@ def test_a_broker_is_old_if_no_other_differs(results: list[FetchResult | None], 
     assert results == [metadata_fetch.FetchResult(METADATA, None)]
 
 
+def test_a_broker_that_failed_after_an_old_one_is_asked_last(results: list[FetchResult | None]) -> None:
+    fetcher = make_fetcher(results)
+    fetcher.start((), BOOTSTRAP, needs_producer_id=True)
+    for socket, story in ((0, [LOOKS_OLD, ANSWERED]), (1, [REFUSED])):
+        for event in story:
+            FakeSocket.opened[socket].tell(event)
+    assert [socket.host for socket in FakeSocket.opened] == ["seed", "one"]
+    fetcher.start([Address("one", 9092)], BOOTSTRAP, needs_producer_id=True)
+    assert FakeSocket.opened[-1].host == "seed"
+
+
 def test_the_age_of_a_broker_matters_only_for_a_producer_id(results: list[FetchResult | None]) -> None:
     assert play(results, [LOOKS_OLD, ANSWERED], needs_producer_id=False) == ["seed"]
     assert results == [metadata_fetch.FetchResult(METADATA, None)]

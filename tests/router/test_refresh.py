@@ -44,7 +44,7 @@ def router(timers: Timers, minutes: int, wishes: list[None]) -> Any:
         _refresh_timer=None,
         _rng=random.Random(1),
         _loop=timers,
-        _refresh=lambda: wishes.append(None),
+        _request_refresh=lambda: wishes.append(None),
     )
 
 
