@@ -4,8 +4,8 @@ PartitionKey messages of per-topic batching have a batch for each topic, all com
 messages do not wait.  A full batch decides only *when* its records become ready.  A record batch then takes as many
 ready records as fit, so batches grow while responses are slow.
 
-The combined batch is also complete if no further frame can add to it before it is due, because inputs publish runs on
-common ticks.  Then one wake-up serves both the frame and the request.
+Inputs publish runs on common ticks, one frame each.  So the combined batch is also complete if no further frame can add
+to it before it is due.  Then one wake-up serves both the last frame and the request.
 
 State is indexed by a topic's entry in the topic table, so the next topic with that entry replaces it.  This bounds
 memory while topics come and go.  A topic with accumulated records keeps its entry.
@@ -45,7 +45,7 @@ _COUNTERS: Final = {
 
 
 class _TopicState(NamedTuple):
-    """A topic's batch, None if its records do not wait, and the record counts of its batching kind."""
+    """A topic's batch, None if its records do not wait, and the counts that all topics of its batching kind share."""
 
     number: int
     batch: PendingBatch | None
@@ -53,17 +53,17 @@ class _TopicState(NamedTuple):
 
 
 class _TickFrames:
-    """The frames that add to the combined batch between two ticks of the inputs, one of each input in use."""
+    """The frames that add to the combined batch between two ticks of the inputs, one of each input with messages.
+
+    As many frames are expected as in the previous tick.  One more makes a separate batch, and is expected from then on.
+    """
 
     def __init__(self, linger: int) -> None:
         self._linger_ms = max(1, linger)
         self._tick = self._seen = self._expected = 0
 
     def is_last(self, due_ms: int, now_ms: int) -> bool:
-        """Count a frame; return True if no other frame is likely to come before `due_ms`.
-
-        The inputs of the previous tick are expected again; the frame of a further input makes a separate batch, once.
-        """
+        """Count a frame; return True if no other frame is expected before `due_ms`."""
         next_ms = tick_after(now_ms + LEEWAY_MS, self._linger_ms)  # the inputs publish that much before a tick
         tick = next_ms // self._linger_ms
         if tick != self._tick:
@@ -110,15 +110,15 @@ class Accumulator:
         A segment with a damaged header (None) is not counted and does not wait.
         """
         ready: list[Segment] = []
-        topics, size = self._topics, self._table_size
+        topics, table_size = self._topics, self._table_size
         for segment, header in zip(segments, headers, strict=True):
             if header is None:
                 ready.append(segment)
                 continue
-            topic = topics.get(header.topic % size)
+            topic = topics.get(header.topic % table_size)
             if topic is None or topic.number != header.topic:
-                topic = self._create(header.topic)
-            topic.counts[header.flags & FLAG_PARTITION_KEY] += segment.records
+                topic = self._create_state(header.topic)
+            topic.counts[header.flags & FLAG_PARTITION_KEY] += segment.records  # index 0 or 1
             if topic.batch is None or self.draining:
                 ready.append(segment)
             else:
@@ -130,7 +130,7 @@ class Accumulator:
         return ready
 
     def _flush_after_last_frame(self, now_ms: int) -> list[Segment]:
-        """Empty the combined batch, which a frame has added to, if that frame is the last before the batch is due."""
+        """Empty the combined batch if the frame that has just added to it is the last before the batch is due."""
         batch = self._batches.get(_COMBINED)
         if batch is None or batch.due_ms is None or not self._frames.is_last(batch.due_ms, now_ms):
             return []
@@ -138,16 +138,15 @@ class Accumulator:
 
     def _add_to_counters(self) -> None:
         for kind, counts in self._counts.items():
-            for at, counter in enumerate(_COUNTERS[kind]):
-                if counts[at] and counter is not None:
-                    self._row.add(counter, counts[at])
-                counts[at] = 0
+            for has_key, counter in enumerate(_COUNTERS[kind]):
+                if counts[has_key] and counter is not None:
+                    self._row.add(counter, counts[has_key])
+                counts[has_key] = 0
 
-    def _create(self, number: int) -> _TopicState:
-        """Create the state of a topic; a late frame may name a removed topic, which has no records left."""
+    def _create_state(self, number: int) -> _TopicState:
         try:
             rule = self._rule_of(number)
-        except KeyError:
+        except KeyError:  # a late frame names a removed topic, which has no records left
             return self._unbatched
         index = number % self._table_size
         self._batches.pop(index, None)
@@ -165,7 +164,7 @@ class Accumulator:
         return self._batches[_COMBINED]
 
     def flush_topic(self, number: int) -> list[Segment]:
-        """Empty the batch that has a topic's records, and return all its records; it may combine several topics."""
+        """Empty a topic's batch and return its records, for a combined topic those of all combined topics."""
         topic = self._topics.get(number % self._table_size)
         if topic is None or topic.number != number or topic.batch is None:
             return []

@@ -1,8 +1,8 @@
 """Settlement of acknowledged record batches, several in one transaction.
 
-A transaction marks the records of whole batches as delivered, and raises the counters of messages and delays.  The
-sums by topic are no part of it: a crash may lose the last ones.
-Records that were damaged after sending are quarantined, and the others are settled without them.
+A transaction marks the records of whole batches as delivered, and raises the counters of messages and delays.  It does
+not include the sums by topic, of which a crash may lose the last ones.  Records that were damaged after sending are
+quarantined, and the others are settled without them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AckSettler:
         increments = {Counter.MsgDelivered: total.messages, **increments_of(total.delays, total.waited_ms)}
         self._row.settle(segments, RunState.DELIVERED, 0, increments)
         self._row.add(Counter.ConnectorGotSuccessfulAck, len(batches))
-        for name, (messages, size, _, delays) in zip(names, by_topic.values(), strict=True):
+        for name, (messages, size, _waited_ms, delays) in zip(names, by_topic.values(), strict=True):
             self._traffic.add_delivered(name, messages, size, delays)
 
     def _settle_undamaged(self, batches: Iterable[SentBatch]) -> None:
@@ -67,7 +67,7 @@ class AckSettler:
                 self._settle([batch._replace(segments=tuple(undamaged))])
 
     def _clear_refusals(self, topics: Iterable[int]) -> None:
-        """Clear the fatal error codes in the topic table, because the broker accepts the topics again."""
+        """Clear the error codes in the topic table with which the broker refused the topics before."""
         for topic in topics:
             if self._topics.refusal_of(topic):
                 self._topics.store_refusal(topic, 0)

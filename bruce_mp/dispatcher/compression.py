@@ -1,11 +1,12 @@
 """Compression of record batches with the topic's configured codec, if the broker accepts it and the size shrinks.
 
-A broker that is too old for a codec gets `FALLBACK_CODEC`, which all brokers accept.  If compression fails, the
-dispatcher sends the batch uncompressed.
+A broker that is too old for a codec gets `api_versions.FALLBACK_CODEC`, which all brokers accept.  If compression
+fails, the dispatcher sends the batch uncompressed.
 
-Compressed, encrypted or random data does not shrink, and each trial costs time.  So the dispatcher suspends the
-compression of a topic after failed trials: it sends several batches uncompressed, then tries one.  Each failed trial
-doubles the number of skipped batches.  A time limit ends the skipping for topics with few batches.
+The compression of a batch is also a *trial*, which fails if the batch does not shrink enough.  Compressed, encrypted or
+random data does not shrink, and each trial costs time.  So the dispatcher suspends the compression of a topic after
+failed trials: it skips several batches, which it sends uncompressed, then tries one.  Each further failed trial doubles
+the number of skipped batches.  A time limit ends the skipping for topics with few batches.
 """
 
 from __future__ import annotations
@@ -48,25 +49,26 @@ class CompressionTrials:
     def __init__(self) -> None:
         self._failures = 0
         self._next_skips = MIN_SKIPPED_BATCHES
+        """The number of batches to skip after the next failed trial."""
         self._skips_left = 0
         self._skips_until = 0.0
 
     @property
     def is_suspended(self) -> bool:
-        """True if compression is suspended, because the last batches did not shrink enough."""
+        """True if compression is suspended, because the last trials failed."""
         return self._failures >= MAX_FAILED_TRIALS
 
     def count_batch(self, now: float) -> bool:
-        """Count the next batch, and return True if it should be compressed."""
+        """Count the next batch, and return True if it should be compressed, False if skipped."""
         if self._skips_left and now < self._skips_until:
             self._skips_left -= 1
             return False
         self._skips_left = 0
         return True
 
-    def record(self, size: int, compressed: int, now: float) -> None:
-        """Record that compression changed the size of a batch from `size` to `compressed` bytes."""
-        if compressed * 100 <= size * WORTHWHILE_PERCENT:
+    def record(self, plain_bytes: int, compressed_bytes: int, now: float) -> None:
+        """Record the size of a batch before and after its compression."""
+        if compressed_bytes * 100 <= plain_bytes * WORTHWHILE_PERCENT:
             self._failures, self._next_skips = 0, MIN_SKIPPED_BATCHES
             return
         self._failures += 1
@@ -96,7 +98,8 @@ class _TopicCodec:
 class Compressor:
     """Compresses batches and counts the results in the process row and, by topic, in `sums`.
 
-    `uncompressed` holds the (topic, partition) pairs without compression; `clock` returns seconds of a monotonic clock.
+    `uncompressed` holds the (topic, partition) pairs with a leader that refuses compression; `clock` returns seconds of
+    a monotonic clock.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Compressor:
         self.sums = CompressionSums()
 
     def apply_config(self, rule_of: Callable[[bytes], CompressionConfig], compression: Compression) -> None:
-        """Replace the rules; a topic with an unchanged rule keeps the results of its batches."""
+        """Replace the rules; a topic with an unchanged rule keeps the results of its trials."""
         self._rule_of = rule_of
         self._size_threshold_percent = compression.size_threshold_percent
         self.is_off = _compresses_nothing(compression)
@@ -162,14 +165,14 @@ class Compressor:
         return codec
 
     def _compress(self, topic: _TopicCodec, codec: Codec, data: bytes) -> tuple[Codec, bytes]:
-        began = time.thread_time_ns()
+        start_ns = time.thread_time_ns()
         try:
             compressed = compress(codec, topic.rule.level if codec is topic.configured_codec else None, data)
         except LocalProtocolError as error:
             log.warning("Topic %s is sent uncompressed: %s", topic.display_name, error, extra={"about": topic.name})
             self._row.add(Counter.MsgSetCompressionError)
             return Codec.NONE, data
-        micros = (time.thread_time_ns() - began) // 1000
+        micros = (time.thread_time_ns() - start_ns) // 1000
         is_kept = is_small_enough(len(compressed), len(data), self._size_threshold_percent)
         sizes = {"plain_bytes": len(data), "packed_bytes": len(compressed), "micros": micros}
         self.sums.add(CompressionEvent(topic.name, codec.name.lower(), tried=1, kept=int(is_kept), **sizes))
@@ -178,10 +181,12 @@ class Compressor:
         self._row.add(Counter.MsgSetCompressionYes if is_kept else Counter.MsgSetNotCompressible)
         return (codec, compressed) if is_kept else (Codec.NONE, data)
 
-    def _record_trial(self, topic: _TopicCodec, trials: CompressionTrials, size: int, compressed: int) -> None:
+    def _record_trial(
+        self, topic: _TopicCodec, trials: CompressionTrials, plain_bytes: int, compressed_bytes: int
+    ) -> None:
         was_suspended = trials.is_suspended
-        trials.record(size, compressed, self._clock())
-        percent = compressed * 100 // size
+        trials.record(plain_bytes, compressed_bytes, self._clock())
+        percent = compressed_bytes * 100 // plain_bytes
         if trials.is_suspended and not was_suspended:
             text = "Topic %s compresses badly (to %d %%): it is sent uncompressed, with a trial now and then."
             log.info(text, topic.display_name, percent, extra={"about": topic.name})

@@ -88,7 +88,7 @@ class ConnectionStatus:
         self._failing_since_ms = self._failing_since_ms or self._since_ms
 
     def on_new_settings(self) -> None:
-        """Forget a failure of a connection with settings that are no longer in force."""
+        """Forget a failure, because the next connection uses other settings."""
         if self._connection == FAILED:
             self._set_state(IDLE)
             self._needs_operator, self._last_error, self._last_error_ms = False, "", 0
@@ -102,7 +102,7 @@ class ConnectionStatus:
     ) -> None:
         """Send a report to the status process, with the sums of `output`; the next report replaces a lost one.
 
-        `delivered` counts the acknowledged messages; `waiting` has topic, partition and messages of each queue.
+        `delivered` counts like the constructor's; `waiting` has topic, partition and messages of each queue.
         """
         now_ms = self._now_ms()
         if delivered != self._delivered:
@@ -110,21 +110,21 @@ class ConnectionStatus:
         node = self._broker.node
         stalls = self._stalls.sample(((topic, partition, node, queue) for topic, partition, queue in waiting), now_ms)
         status = BrokerStatus(
-            self._slot,
-            self._broker.node,
-            self._broker.host,
-            self._broker.port,
-            self._connection,
-            self._since_ms,
-            requests_in_flight,
-            self._last_error,
-            self._last_error_ms,
-            self._exactly_once,
-            partition_errors,
-            self._needs_operator,
-            self._certificate_ends_s,
-            self._acked_ms,
-            stalls,
+            slot=self._slot,
+            node=node,
+            host=self._broker.host,
+            port=self._broker.port,
+            connection=self._connection,
+            since_ms=self._since_ms,
+            requests_in_flight=requests_in_flight,
+            last_error=self._last_error,
+            last_error_ms=self._last_error_ms,
+            exactly_once=self._exactly_once,
+            partition_errors=partition_errors,
+            needs_operator=self._needs_operator,
+            certificate_ends_s=self._certificate_ends_s,
+            acked_ms=self._acked_ms,
+            stalls=stalls,
         )
         self._output.flush(status)
 
@@ -139,6 +139,7 @@ class PartitionErrors:
         self._now_ms = now_ms
         self._errors: dict[tuple[bytes, int], PartitionError] = {}
         self._released: set[tuple[bytes, int]] = set()
+        """Partitions to remove after the next report."""
 
     def __bool__(self) -> bool:
         return bool(self._errors)

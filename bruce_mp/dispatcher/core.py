@@ -6,8 +6,8 @@ slot, so a successor finds them by a sweep.
 
 A new dispatcher sends HELLO and waits for the router's RESYNC, which names all records assigned to it.  Then it
 completes the work of its predecessor: it claims the rest of each partly claimed batch, and repeats RETURNED for records
-that the router has not claimed.  SYNCED ends this step and makes all earlier frames void.  The dispatcher ignores
-frames of dead routers.
+that the router has not claimed.  SYNCED ends this step and makes all earlier frames void.  A new router sends RESYNC,
+too.  The dispatcher ignores frames of dead routers.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ __all__ = ["Dispatcher"]
 MIN_RETRY_DELAY_S: Final = 0.1
 MAX_RETRY_DELAY_S: Final = 10.0
 """The delays before a partition's batches are sent again; they double with each failure."""
+_MAX_DOUBLINGS: Final = 10
+"""More than from the shortest delay to the longest; bounds the power of 2."""
 PAUSE_REPEAT_S: Final = 1.0
 """The interval of repeated PAUSED reports; the router that received the first one may have died."""
 
@@ -134,8 +136,12 @@ class Dispatcher:
     @property
     def waiting(self) -> Iterable[tuple[bytes, int, PartitionQueue]]:
         """Topic, partition and queue of each partition with messages to send or to await a response for."""
-        # `is_empty` without a call, because reports ask each second for the few among thousands of queues.
-        queues = [q for q in self._queues.values() if q.ready or q.in_flight or q.resend or q.failed]
+        queues = [
+            queue
+            for queue in self._queues.values()
+            # `is_empty` without a call, because reports ask thousands of queues each second.
+            if queue.ready or queue.in_flight or queue.resend or queue.failed
+        ]
         return ((self.topic_name(queue.topic), queue.partition, queue) for queue in queues)
 
     @property
@@ -155,7 +161,10 @@ class Dispatcher:
 
     @property
     def retry_at(self) -> float | None:
-        """The time at which a queue in back-off, or throttled by the broker, may send again; None without one."""
+        """The time, in seconds, from which a queue in back-off may send again, or any queue if the broker throttles.
+
+        None without a queue that has records to send.
+        """
         return self._send_queue.next_send_at(self._throttled_until)
 
     def throttle_until(self, moment: float) -> None:
@@ -166,12 +175,12 @@ class Dispatcher:
 
     def on_parcels(self, parcels: Sequence[Parcel], now_ms: int) -> None:
         """Process one frame of the router; its first parcel holds the router's incarnation."""
-        router, requests = parcels[0].partition, parcels[1:]
-        if requests[0].kind is ParcelKind.RESYNC and router >= self._router_incarnation:
-            self._router_incarnation = router
-            self._resync(requests, now_ms)
-        elif router == self._router_incarnation:
-            self._process_parcels(requests, now_ms)
+        incarnation, rest = parcels[0].partition, parcels[1:]
+        if rest[0].kind is ParcelKind.RESYNC and incarnation >= self._router_incarnation:
+            self._router_incarnation = incarnation
+            self._resync(rest, now_ms)
+        elif incarnation == self._router_incarnation:
+            self._process_parcels(rest, now_ms)
 
     def _process_parcels(self, parcels: Iterable[Parcel], now_ms: int) -> None:
         for kind, topic, partition, segments in parcels:
@@ -190,6 +199,7 @@ class Dispatcher:
     def _claim_unsent(
         self, kind: ParcelKind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int
     ) -> None:
+        """Claim records that no dispatcher has built into a batch; accumulate them or make them ready, by `kind`."""
         assigned, queued = state_word(RunState.ASSIGNED, self._slot), state_word(RunState.QUEUED, self._slot)
         claimed = kernels.claim(self._slab, segments, assigned, queued)
         if kind is ParcelKind.QUEUE:
@@ -251,7 +261,7 @@ class Dispatcher:
         for batch in [*current, *(self._builder.renumber(batch) for batch in outdated)]:
             queue = self._queues.get_or_create(batch.topic, batch.partition)
             queue.resend.append(batch)
-            queue.in_doubt = True
+            queue.in_doubt = True  # requests of the earlier dispatcher may still arrive at the broker
             self._send_queue.schedule(queue)
 
     # --- start -------------------------------------------------------------------------------------------------------
@@ -326,23 +336,23 @@ class Dispatcher:
             return []
         batches: list[SentBatch] = []
         chosen = self._send_queue.choose(self._builder, self._limits.request_bytes, now)
-        built = iter(self._builder.build([plan for _, plan in chosen if isinstance(plan, BatchPlan)]))
-        for queue, plan in chosen:
-            batch = next(built) if isinstance(plan, BatchPlan) else plan
+        built = iter(self._builder.build([item for _, item in chosen if isinstance(item, BatchPlan)]))
+        for queue, item in chosen:
+            batch = next(built) if isinstance(item, BatchPlan) else item
             if isinstance(batch, SentBatch):
                 queue.not_before = 0.0
                 if queue.may_have_gap:
                     self._builder.set_flag(batch, FLAG_AFTER_GAP)
                 queue.in_flight.append(batch)
                 batches.append(batch)
-            elif isinstance(plan, BatchPlan):
-                self._put_back_undamaged(queue, plan)
-            elif isinstance(plan, SlabError):
-                quarantine(self._row, plan)  # `choose` has removed the damaged records from the queue
+            elif isinstance(item, BatchPlan):
+                self._put_back_undamaged(queue, item)
+            elif isinstance(item, SlabError):
+                quarantine(self._row, item)  # `choose` has removed the damaged records from the queue
         return batches
 
     def _put_back_undamaged(self, queue: PartitionQueue, plan: BatchPlan) -> None:
-        """Put the records without damage of a failed plan back to the front of the queue."""
+        """Put the undamaged records of a plan that could not be built back to the front of the queue."""
         queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, plan.segments)))
         self._send_queue.schedule(queue)
 
@@ -436,9 +446,8 @@ class Dispatcher:
             self._outbox.append(Parcel(ParcelKind.PAUSED, partition=EVERYTHING))
         return self._is_paused or bool(paused)
 
-    @property
-    def hand_back_deadline_ms(self) -> int | None:
-        """The deadline of a hand-back that waits for responses; None without one, which this call then records."""
+    def update_hand_back_deadline(self) -> int | None:
+        """Return the deadline, in ms, of the hand-back that waits for responses; clear it if none waits any longer."""
         if self._hand_back_since_ms is None:
             return None
         if not self._hands_back_all and not any(queue.hands_back for queue in self._queues.values()):
@@ -458,10 +467,10 @@ class Dispatcher:
         queue = self._queues.get_or_create(topic, partition)
         if queue.in_flight:
             queue.drain()
-            queue.hands_back = True
-            return
-        self._return_queue(queue)
-        self._outbox.append(Parcel(ParcelKind.HANDED_BACK, topic, partition))
+            queue.hands_back = True  # `_end_draining` hands back
+        else:
+            self._return_queue(queue)
+            self._outbox.append(Parcel(ParcelKind.HANDED_BACK, topic, partition))
 
     def _flush_all(self) -> None:
         """Move all accumulated records to the ready records of their partitions."""
@@ -495,5 +504,6 @@ class Dispatcher:
 
 def _retry_delay_s(queue: PartitionQueue) -> float:
     """Return the back-off before the queue sends its failed batches again; it doubles with each failure."""
-    delay = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2.0 ** min(queue.backoffs - 1, 10))
-    return delay * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
+    doublings = min(queue.backoffs - 1, _MAX_DOUBLINGS)
+    delay_s = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2.0**doublings)
+    return delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it

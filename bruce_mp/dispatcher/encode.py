@@ -39,13 +39,15 @@ class BatchEncoder:
         self._row = row
         self._compressor = compressor
         self._producer_id = NO_PRODUCER.producer_id
+        """The producer id of the current `encode` call."""
 
     def encode_plain(
         self, names: Sequence[bytes], batches: Sequence[SentBatch], capabilities: BrokerCapabilities
     ) -> EncodedTopics | None:
         """Encode all batches of a request at once; `names` has the topic of each.
 
-        Return None if a batch is damaged, and where batches may be compressed or are message sets: then `encode` them.
+        Return None if a batch is damaged, or if batches may be compressed or are message sets; the caller then uses
+        `encode`.
         """
         if not self._compressor.is_off or capabilities.message_format is not MessageFormat.BATCHES:
             return None
@@ -74,8 +76,8 @@ class BatchEncoder:
         For a batch with a damaged segment, the list has the SlabError.
         """
         self._producer_id = self._slab.read_signed(lay.SUPER_PRODUCER_ID)
-        has_batches = capabilities.message_format is MessageFormat.BATCHES
-        encode = self._record_batch if has_batches else self._message_set
+        accepts_record_batches = capabilities.message_format is MessageFormat.BATCHES
+        encode = self._record_batch if accepts_record_batches else self._message_set
         encoded: list[PartitionData | SlabError] = []
         records = damaged = 0
         for topic, batch in batches:

@@ -15,12 +15,13 @@ __all__ = ["keep_freed_memory"]
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+"""Parameters of mallopt(3)."""
 KEPT_BYTES: Final = 8 << 20
 """Free memory that the process keeps: the buffers of the next requests reuse it without page faults."""
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 8 MiB of free memory at the end of the heap; without glibc, do nothing."""
+    """Keep up to `KEPT_BYTES` of free memory at the end of the heap; without glibc, do nothing."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _EXIT_TIMEOUT_S: Final = 0.5
-"""The longest wait for outstanding responses before an upgrade replaces this process."""
+"""The longest wait for outstanding responses after the supervisor's end, which may be an upgrade."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -101,7 +101,7 @@ class _DispatcherProcess(ProcessShell):
     def after_round(self, now_ms: int) -> int | None:
         round_start = time.monotonic()
         self._core.flush_due(now_ms)
-        deadline_ms = self._core.hand_back_deadline_ms
+        deadline_ms = self._core.update_hand_back_deadline()
         if deadline_ms is not None and deadline_ms <= now_ms:
             self._session.abandon_responses()
             deadline_ms = None
@@ -113,7 +113,7 @@ class _DispatcherProcess(ProcessShell):
         return self._next_due_ms(round_start, deadline_ms)
 
     def _next_due_ms(self, round_start: float, deadline_ms: int | None) -> int | None:
-        """Return the time of the next batch, retry or deadline.
+        """Return the time, in ms, of the next batch, retry or deadline; `round_start` is in seconds.
 
         A retry that was due when the round began is not counted: the round has sent it, or it waits for a response.
         """

@@ -60,6 +60,7 @@ _FINAL_ACTIONS: Final = frozenset(
 )
 """Actions that discard a batch, unless `_downgrade` allows another attempt."""
 _RECORD_ACTIONS: Final = frozenset({Action.HALVE, Action.RESTAMP})
+"""Actions for errors of single records."""
 
 
 class ResponseHandler:
@@ -88,14 +89,14 @@ class ResponseHandler:
         """The (topic, partition) pairs with a leader that refuses compressed batches."""
 
     def on_accepted(self, batches: Sequence[SentBatch], error: int = 0) -> None:
-        """Settle batches that the broker has: `error` is 0, or the code with which it reports a repetition."""
+        """Settle batches that the broker has written: `error` is 0, or the code with which it reports a repetition."""
         self._count_responses(error, len(batches))
         for batch in batches if self.partition_errors else ():
             self.partition_errors.clear(self._topics.name_of(batch.topic), batch.partition)
         self.settle_delivered(batches)
 
     def settle_delivered(self, batches: Sequence[SentBatch]) -> None:
-        """Settle batches as delivered, without a response for acks 0."""
+        """Settle batches as delivered without counting a response, because acks 0 has none."""
         self._ack_settler.settle(batches)
 
     def apply_error(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
@@ -107,7 +108,7 @@ class ResponseHandler:
             return
         self._count_responses(ack.error)
         queue.on_answered(batch)
-        if ack.error == _OUT_OF_ORDER and self._follows_gap(queue, batch):
+        if ack.error == _OUT_OF_ORDER and self._renumbers_after_gap(queue, batch):
             queue.failed.append(batch)
             queue.drain()
         else:
@@ -116,8 +117,11 @@ class ResponseHandler:
             self._on_refused(queue, batch, ack, rule, topic)
         queue.clear_doubt()
 
-    def _follows_gap(self, queue: PartitionQueue, batch: SentBatch) -> bool:
-        """Return True if a batch is out of order only because the broker refused an earlier one or it was discarded."""
+    def _renumbers_after_gap(self, queue: PartitionQueue, batch: SentBatch) -> bool:
+        """Return True if a batch is out of order only because an earlier one was refused or discarded.
+
+        After a discard, set the number from which the queue renumbers its batches.
+        """
         if queue.failed or queue.renumber_from is not None:
             return True
         has_gap = queue.may_have_gap or self._builder.has_flag(batch, FLAG_AFTER_GAP)
@@ -162,7 +166,7 @@ class ResponseHandler:
             queue.failed += self._without_damaged(queue, batch)
 
     def _downgrade(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> bool:
-        """Return True if the batch can be sent again without sequence numbers or compression, as the broker demands."""
+        """Stop numbering or compressing a partition if the broker demands it; return True to send the batch again."""
         if rule.action is Action.SEND_UNNUMBERED and batch.base_sequence >= 0:
             queue.stops_numbering = True
             return True
@@ -199,16 +203,16 @@ class ResponseHandler:
 
         If the response names no records, `_isolate_rejected` halves the batch until the refused record is alone.
         """
-        named = frozenset(index for index, _ in ack.record_errors) or frozenset([0] if batch.records == 1 else ())
-        found = restamp(self._slab, batch.segments, named)
-        if not found.records:
+        refused = frozenset(index for index, _ in ack.record_errors) or frozenset([0] if batch.records == 1 else ())
+        restamped = restamp(self._slab, batch.segments, refused)
+        if not restamped.records:
             return False
-        self._row.add(Counter.ConnectorReplaceTimestamp, found.records)
+        self._row.add(Counter.ConnectorReplaceTimestamp, restamped.records)
         log.warning(
             "Topic %s, partition %d: the broker refuses the timestamps of %d messages (%s): the "
             "dispatcher resends them with the time of their arrival. Correct their sender, or set "
             'timestamps.topics."%s" = "clamp".',
-            _decode(topic), batch.partition, found.records, found.first, _decode(topic), extra={"about": topic},
+            _decode(topic), batch.partition, restamped.records, restamped.first, _decode(topic), extra={"about": topic},
         )  # fmt: skip
         queue.failed.append(batch)
         queue.drain()
@@ -220,25 +224,23 @@ class ResponseHandler:
         """Discard the refused records that the response names, or halve the batch to find them."""
         named = [index for index, _ in ack.record_errors]
         rest, rejected = self._builder.remove_records(batch, named) if named else (None, [])
-        if batch.records == 1:
+        if batch.records == 1:  # the response need not name it
             rest, rejected = None, list(batch.segments)
-        most = max(len(rejected), len(rest.segments) if rest is not None else 0)  # removal splits segments
-        if most > MAX_SETTLED_SEGMENTS or not rejected:
+        # The removal may split segments into more than one transaction can settle.
+        most_segments = max(len(rejected), len(rest.segments) if rest is not None else 0)
+        if most_segments > MAX_SETTLED_SEGMENTS or not rejected:
             queue.failed += self._builder.halve(batch)
             queue.drain()
             return
         for segment in rejected:
-            description = describe(self._slab, segment)
             log.error(
                 "Topic %s, partition %d: discarded %s.",
-                _decode(topic),
-                batch.partition,
-                description,
-                extra={"about": topic},
-            )
+                _decode(topic), batch.partition, describe(self._slab, segment), extra={"about": topic},
+            )  # fmt: skip
         self._record_gap(queue, batch)
         is_in_doubt = self._builder.has_flag(batch, FLAG_IN_DOUBT)
-        if rest is not None:  # before the discard: a recovery would append a batch without its first record to another
+        if rest is not None:
+            # Number the rest before the discard: a recovery would append a batch without its first record to another.
             self._builder.close_gap(rest)
             if is_in_doubt:
                 self._builder.set_flag(rest, FLAG_IN_DOUBT)

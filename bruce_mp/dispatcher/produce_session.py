@@ -61,8 +61,8 @@ _FAILURE_COUNTERS: Final = {
 """The counters for failures of a ready connection, by cause."""
 _MAX_THROTTLE_S: Final = 60.0
 """The longest throttle time that the dispatcher obeys; a broker's default quota windows are far shorter."""
-_OLD_CONNECTIONS: Final = 3
-"""Number of connections at which a broker must look old, in a cluster whose other brokers are not."""
+_ENOUGH_OLD_CONNECTIONS: Final = 3
+"""The number of connections in a row at which the broker must look old, if its cluster has producer ids."""
 
 
 class ProduceSession:
@@ -96,7 +96,7 @@ class ProduceSession:
         self._cluster_changes = 0
         """The number of cluster changes when the connection was opened."""
         self._old_connections = 0
-        """Number of the last connections in a row at which the broker looked older than Kafka 0.10."""
+        """The number of the last connections in a row at which the broker looked older than Kafka 0.10."""
         self._is_outdated = False
         """True if the settings of the connection have changed since it was opened."""
         self._requests: dict[int, list[SentBatch]] = {}
@@ -132,7 +132,7 @@ class ProduceSession:
         errors.drop_released()
 
     def send_requests(self) -> None:
-        """Send all batches that may be sent now; without a connection, connect if there are any."""
+        """Send all batches that may be sent now; without a connection, connect if there are records to send."""
         if self._socket is not None and (self._is_outdated or self._cluster_changes != cluster_changes(self._slab)):
             self._is_outdated = True
             self._close_outdated(self._socket)
@@ -217,12 +217,12 @@ class ProduceSession:
         undamaged: list[SentBatch] = []
         data: list[PartitionData] = []
         encoded = self._encoder.encode(list(zip(names, batches, strict=True)), capabilities)
-        for batch, found in zip(batches, encoded, strict=True):
-            if isinstance(found, SlabError):
-                self._core.on_unreadable(batch, found, time.monotonic())
+        for batch, data_or_error in zip(batches, encoded, strict=True):
+            if isinstance(data_or_error, SlabError):
+                self._core.on_unreadable(batch, data_or_error, time.monotonic())
             else:
                 undamaged.append(batch)
-                data.append(found)
+                data.append(data_or_error)
         return undamaged, data
 
     def _copy_for_debugging(self, target: CopyTarget, batches: Iterable[SentBatch]) -> None:
@@ -250,7 +250,7 @@ class ProduceSession:
             self._on_failed(event)
 
     def _on_connected(self, capabilities: BrokerCapabilities) -> None:
-        """Ask the broker for its cluster first, because another one may have taken over its address."""
+        """Ask the broker for its cluster first, because a broker of another cluster may have taken over the address."""
         assert self._socket is not None
         if self._is_probably_slow(capabilities):
             self._socket.close()
@@ -269,12 +269,13 @@ class ProduceSession:
     def _is_probably_slow(self, capabilities: BrokerCapabilities) -> bool:
         """Return True for a broker that looks older than Kafka 0.10, although its cluster has producer ids.
 
-        Old brokers get no sequence numbers and no record headers.  During an upgrade a cluster may really have one, so
-        the dispatcher accepts that in the end.
+        Old brokers get no sequence numbers and no record headers.  During an upgrade a cluster may really have an old
+        broker, so the dispatcher believes it after `_ENOUGH_OLD_CONNECTIONS`.
         """
         looks_old = capabilities == BEFORE_API_VERSIONS and is_idempotent(self._slab)
         self._old_connections = self._old_connections + 1 if looks_old else 0
-        return looks_old and self._old_connections < _OLD_CONNECTIONS and self._config.kafka.broker_version is None
+        is_believed = self._old_connections >= _ENOUGH_OLD_CONNECTIONS or self._config.kafka.broker_version is not None
+        return looks_old and not is_believed
 
     def _on_metadata(self, cluster_id: str) -> None:
         known = cluster_of(self._slab)
@@ -334,6 +335,7 @@ class ProduceSession:
         self._unwritten = []
 
     def _schedule_repeat(self) -> None:
+        """Repeat the reports of paused scopes to the router every `PAUSE_REPEAT_S`, until there is none."""
         if not self._is_repeat_scheduled:
             self._is_repeat_scheduled = True
             self._loop.call_later(PAUSE_REPEAT_S, self._repeat_pauses)

@@ -1,4 +1,4 @@
-"""The queue of one partition in a dispatcher.  A message stays in the queue until its ack.
+"""The queue of one partition in a dispatcher.  A message stays in the queue until its ack or its hand-back.
 
     ready      records free to join any batch
     resend     built batches to send: again, or for the first time by this dispatcher after a reroute
@@ -46,7 +46,7 @@ class QueueState(Enum):
 
 
 class PartitionQueue:
-    """The batches and records of one partition.  `not_before` is in seconds on the clock of the process."""
+    """The batches and records of one partition.  Times are in seconds of a monotonic clock."""
 
     __slots__ = (
         "backoffs", "backs_off", "bumps_epoch", "expected_sequence", "failed", "hands_back", "in_doubt", "in_flight",
@@ -73,7 +73,9 @@ class PartitionQueue:
 
     def _reset_drain_actions(self) -> None:
         self.not_before = 0.0
+        """The time before which nothing is sent; 0 without a back-off."""
         self.backoffs = 0
+        """The number of back-offs since the last accepted batch."""
         self.backs_off = False
         """Once drained, wait before sending again."""
         self.renumber_from: int | None = None
@@ -89,6 +91,7 @@ class PartitionQueue:
 
     @property
     def has_work(self) -> bool:
+        """True if the queue has records or batches to send."""
         return bool(self.ready or self.resend)
 
     @property
@@ -174,8 +177,8 @@ class PartitionQueue:
 class Queues(dict[tuple[int, int], PartitionQueue]):
     """The queues of a dispatcher by topic and partition.
 
-    At `limit` queues, idle queues of deleted topics are removed, because topic numbers are never reused.  Queues in
-    `scheduled` stay.
+    Topic numbers are never reused, so queues of deleted topics would accumulate.  From `limit` queues on, a new one
+    removes the idle queues of topics that do not exist, unless they are in `scheduled`.
     """
 
     def __init__(self, limit: int, exists: Callable[[int], bool], scheduled: Container[tuple[int, int]]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
-from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
+from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD, UNLIMITED
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import SentBatch
@@ -36,9 +36,8 @@ LAST_EPOCH: Final = lay.LAST_EPOCH
 """The last producer epoch, which has 16 bits in Kafka; it marks a partition that sends without sequence numbers.
 
 A partition reaches it if all epochs are used or the broker accepts no sequence numbers.  A daemon that starts with a
-new producer id numbers the partition again."""
-_ANY_SIZE: Final = 1 << 62
-"""A size limit that `split_at` never reaches."""
+new producer id numbers the partition again.
+"""
 
 
 class BatchPlan(NamedTuple):
@@ -47,7 +46,8 @@ class BatchPlan(NamedTuple):
     topic: int
     partition: int
     segments: tuple[Segment, ...]
-    payload: int  # bytes of keys, values and record headers
+    payload: int
+    """Bytes of keys, values and record headers."""
 
 
 class BatchBuilder:
@@ -120,7 +120,7 @@ class BatchBuilder:
         max_payload = min(room, self.max_bytes - SIZE_OVERHEAD * records)
         head, rest = kernels.split_at(self._slab, segment, records, max_payload)
         if head is None:  # the first record is larger than the limit
-            head, rest = kernels.split_at(self._slab, segment, 1, _ANY_SIZE)
+            head, rest = kernels.split_at(self._slab, segment, 1, UNLIMITED)
         assert head is not None
         if rest is not None:
             ready.appendleft(rest)
@@ -152,8 +152,8 @@ class BatchBuilder:
     def remove_records(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
         """Remove records from a batch by index; return (the remaining batch or None, the removed segments).
 
-        Before the caller settles the removed records, it numbers the rest with `close_gap`: a recovery must not find
-        a batch with a gap in its numbers.
+        The caller must number the rest with `close_gap` before it settles the removed records, because a recovery
+        must not find a batch with a gap in its numbers.
         """
         kept: list[Segment] = []
         removed: list[Segment] = []
@@ -169,7 +169,7 @@ class BatchBuilder:
 
     def clear_sequences(self, segment: Segment, partition: int) -> None:
         """Clear a damaged segment's sequence numbers, so that a recovery does not count them as used."""
-        with suppress(SlabError):  # damaged records of a split run keep their numbers
+        with suppress(SlabError):  # records of a split run keep their numbers if their headers are damaged
             kernels.write_sequence(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
 
     def close_gap(self, batch: SentBatch) -> None:
@@ -182,10 +182,12 @@ class BatchBuilder:
         tails: list[Segment] = []
         left = records
         for segment in segments:
-            head, tail = kernels.split_at(self._slab, segment, left, _ANY_SIZE) if left else (None, segment)
-            heads += [head] if head else []
-            tails += [tail] if tail else []
-            left -= head.records if head else 0
+            head, tail = kernels.split_at(self._slab, segment, left, UNLIMITED) if left else (None, segment)
+            if head is not None:
+                heads.append(head)
+                left -= head.records
+            if tail is not None:
+                tails.append(tail)
         return heads, tails
 
     def set_next_sequence(self, topic: int, partition: int, sequence: int) -> None:
@@ -224,31 +226,34 @@ class BatchBuilder:
         if batch.base_sequence >= 0 and epoch == batch.epoch:
             end = next_sequence(batch.base_sequence, batch.records)
             distance = (end - following) & 0x7FFFFFFF  # sequence numbers wrap at 2**31
-            if distance < 1 << 30:  # `end` is ahead
+            if distance < 1 << 30:  # less than half of the numbers, so `end` is ahead
                 self._sequences.store_next_sequence(batch.topic, batch.partition, end, epoch)
 
     # --- the first header of a batch ---------------------------------------------------------------------------------
 
     def count_retry(self, batch: SentBatch) -> int:
-        """Count a retry in the batch's first header, up to 255, and return the count."""
-        at = self._first_header(batch, lay.RUN_RETRIES, lay.RECORD_RETRIES)
-        self._slab.view[at] = retries = min(255, self._slab.view[at] + 1)
+        """Count a retry in the batch's first header, and return the count."""
+        at = self._first_header_field(batch, lay.RUN_RETRIES, lay.RECORD_RETRIES)
+        self._slab.view[at] = retries = min(255, self._slab.view[at] + 1)  # the field has one byte
         return retries
 
     def set_flag(self, batch: SentBatch, flag: int) -> None:
         """Set a flag in the batch's first header, where it survives a reroute and the death of the dispatcher."""
-        self._slab.view[self._first_header(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] |= flag
+        self._slab.view[self._first_header_field(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] |= flag
 
     def has_flag(self, batch: SentBatch, flag: int) -> bool:
         """Return True if the batch's first header has a flag."""
-        return bool(self._slab.view[self._first_header(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] & flag)
+        return bool(self._slab.view[self._first_header_field(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] & flag)
 
-    def _first_header(self, batch: SentBatch, in_run: int, in_record: int) -> int:
-        """Return the file offset of a field in the batch's first header: of a whole run, or of a split run's record."""
+    def _first_header_field(self, batch: SentBatch, run_field: int, record_field: int) -> int:
+        """Return the slab offset of a field in the batch's first header: of a run, or of a record if the run is split.
+
+        The fields are offsets in the header of a run and of a record.
+        """
         first = batch.segments[0]
         at = self._slab.chunk_at(first.chunk)
         is_split = self._slab.words[(at + first.run) >> 2] & 0xFF == RunState.SPLIT
-        return at + (first.first + in_record if is_split else first.run + in_run)
+        return at + (first.first + record_field if is_split else first.run + run_field)
 
 
 def _ranges(indices: Iterable[int], end: int) -> list[tuple[int, int]]:

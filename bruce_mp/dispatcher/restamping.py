@@ -1,8 +1,8 @@
-"""Replacement of timestamps that a broker refuses by arrival times.
+"""Arrival times in place of timestamps that a broker refuses.
 
 The broker refused the batch before it wrote any record, so the dispatcher may resend it with the same sequence numbers
-and other timestamps.  A timestamp that equals the arrival time is not replaced, so each record is resent once, even
-after a crash.
+and other timestamps.  A timestamp that equals the arrival time is not replaced, so a record is restamped only once,
+even after a crash.
 
 Separate because no other module of the dispatcher changes the bytes of a message.
 """
@@ -36,23 +36,23 @@ class Restamped(NamedTuple):
 
 
 def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -> Restamped:
-    """Replace the timestamps of a batch's records, given by index, by their arrival times.
+    """Store the arrival time as timestamp of the records at `indices` of a batch.
 
-    Timestamps that equal the arrival time, or that the client wants to keep, stay.
-    Raise SlabError for a damaged segment.
+    Timestamps that equal the arrival time, and those with OPTION_KEEPS_TIMESTAMP, stay.  Raise SlabError for a damaged
+    segment.
     """
     wall_offset_ms = wall_ms() - steady_ms()
     start, count, first = 0, 0, ""
     for segment in segments:
-        base, stamp_ms = slab.chunk_at(segment.chunk), arrived_ms(slab, segment) + wall_offset_ms
+        base, arrival_ms = slab.chunk_at(segment.chunk), arrived_ms(slab, segment) + wall_offset_ms
         for index, (offset, record) in enumerate(segment_records(slab, segment), start):
-            if index in indices and _is_replaceable(record, stamp_ms):
+            if index in indices and _is_replaceable(record, arrival_ms):
                 first = first or f"{describe_record(slab, segment.chunk, offset, record)} has {record.timestamp}"
-                slab.store_signed(base + offset + lay.RECORD_TIMESTAMP, stamp_ms)
+                slab.store_signed(base + offset + lay.RECORD_TIMESTAMP, arrival_ms)
                 count += 1
         start += segment.records
     return Restamped(count, first)
 
 
-def _is_replaceable(record: Record, stamp_ms: int) -> bool:
-    return not record.options & lay.OPTION_KEEPS_TIMESTAMP and abs(record.timestamp - stamp_ms) > _TOLERANCE_MS
+def _is_replaceable(record: Record, arrival_ms: int) -> bool:
+    return not record.options & lay.OPTION_KEEPS_TIMESTAMP and abs(record.timestamp - arrival_ms) > _TOLERANCE_MS

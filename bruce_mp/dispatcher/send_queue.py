@@ -35,7 +35,7 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
     """Queues by topic and partition, in sending order.  `choose` removes the empty queues that it meets."""
 
     def schedule(self, queue: PartitionQueue) -> None:
-        """Append a queue, if it has records to send."""
+        """Append a queue if it has records to send, unless it is in the send queue."""
         if queue.has_work:
             self.setdefault((queue.topic, queue.partition), queue)
 
@@ -45,18 +45,21 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
         return any(queue.has_work for queue in self.values())
 
     def next_send_at(self, throttled_until: float) -> float | None:
-        """Return the time at which a queue in back-off may send, not before `throttled_until`; None without one."""
+        """Return the time, in seconds, at which a queue in back-off may send, but at least `throttled_until`.
+
+        Return `throttled_until` if no queue is in back-off, and None without a queue.
+        """
         if not self:
             return None
-        delayed = (q.not_before for q in self.values() if q.not_before and q.state is QueueState.FLOWING)
-        return max(min(delayed, default=throttled_until), throttled_until)
+        ends = (queue.not_before for queue in self.values() if queue.not_before and queue.state is QueueState.FLOWING)
+        return max(min(ends, default=throttled_until), throttled_until)
 
     def choose(
         self, builder: BatchBuilder, room: int, now: float
     ) -> list[tuple[PartitionQueue, SentBatch | BatchPlan | SlabError]]:
-        """Choose the content of a request of `room` bytes: a built batch or a plan of each queue.
+        """Remove the content of a request of `room` bytes from the queues: a built batch or a plan of each.
 
-        The first batch may be larger.  If planning fails, the result has its SlabError, and the damaged records are
+        The first one may be larger.  If planning fails, the result has the SlabError, and the damaged records are
         no longer in the queue.
         """
         chosen: list[tuple[PartitionQueue, SentBatch | BatchPlan | SlabError]] = []
@@ -67,15 +70,15 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
                     del self[key]
                 continue
             try:
-                plan = _next_of(queue, builder, room, is_first=is_first)
+                content = _pop_next(queue, builder, room, is_first=is_first)
             except SlabError as error:
                 chosen.append((queue, error))
                 continue
-            if plan is None:
+            if content is None:
                 break
-            chosen.append((queue, plan))
+            chosen.append((queue, content))
             self._move_to_end(key, queue)
-            room -= plan.payload
+            room -= content.payload
             is_first = False
             if room <= 0:
                 break
@@ -87,10 +90,10 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
             self[key] = queue
 
 
-def _next_of(
+def _pop_next(
     queue: PartitionQueue, builder: BatchBuilder, room: int, *, is_first: bool
 ) -> SentBatch | BatchPlan | None:
-    """Return the next batch or plan of a queue; None if it does not fit."""
+    """Remove and return the next batch or plan of a queue; None if it does not fit."""
     if queue.resend:
         return queue.resend.popleft() if is_first or queue.resend[0].payload <= room else None
     if not is_first and queue.ready[0].payload > room:

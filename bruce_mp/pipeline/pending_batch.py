@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["SIZE_OVERHEAD", "PendingBatch"]
+__all__ = ["SIZE_OVERHEAD", "UNLIMITED", "PendingBatch"]
 
 SIZE_OVERHEAD: Final = 26
 """Bytes added to key and value where the size of a message or a batch is limited: the overhead of message format 0."""
-_UNLIMITED: Final = 1 << 62
-"""Stands for an absent limit, because a comparison with a number is cheaper than a test for None."""
+UNLIMITED: Final = 1 << 62
+"""Stands for an absent limit: no size, number or time reaches it."""
 
 
 class PendingBatch:
@@ -32,19 +32,19 @@ class PendingBatch:
 
     def __init__(self, slab: Slab, limits: BatchLimits) -> None:
         self._slab = slab
-        self._max_age_ms = _UNLIMITED if limits.time_ms is None else limits.time_ms
-        self._max_bytes = limits.bytes or _UNLIMITED
+        self._max_age_ms = UNLIMITED if limits.time_ms is None else limits.time_ms
+        self._max_bytes = limits.bytes or UNLIMITED
         # An empty message counts as one byte, so that `max_bytes` also limits batches of empty messages.
-        self._max_records = min(limits.messages or _UNLIMITED, self._max_bytes)
+        self._max_records = min(limits.messages or UNLIMITED, self._max_bytes)
         self._segments: list[Segment] = []
         self._records = 0
         self._bytes = 0
-        self._due_ms = _UNLIMITED
+        self._due_ms = UNLIMITED
 
     @property
     def due_ms(self) -> int | None:
         """The time at which the batch reaches its age limit; None if it is empty or has no such limit."""
-        return self._due_ms if self._due_ms < _UNLIMITED else None
+        return self._due_ms if self._due_ms < UNLIMITED else None
 
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
         """Add a segment and return the batches that it completes, in order."""
@@ -85,7 +85,7 @@ class PendingBatch:
         first, rest = split_at(self._slab, segment, self._max_records - self._records, self._max_bytes - self._bytes)
         if first is None and not self._segments:
             # A message larger than the limit forms its own batch.
-            first, rest = split_at(self._slab, segment, 1, _UNLIMITED)
+            first, rest = split_at(self._slab, segment, 1, UNLIMITED)
         if first is not None:
             self._append(first, arrival_ms, now_ms)
         completed.append(self.flush())
@@ -108,5 +108,5 @@ class PendingBatch:
         """Empty the batch and return its segments."""
         segments, self._segments = self._segments, []
         self._records = self._bytes = 0
-        self._due_ms = _UNLIMITED
+        self._due_ms = UNLIMITED
         return segments

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
 from bruce_mp.errors import DiscardReason
+from bruce_mp.pipeline.pending_batch import UNLIMITED
 from bruce_mp.slab import layout as lay
 from bruce_mp.telemetry.counters import Counter
 
@@ -30,8 +31,6 @@ __all__ = ["RateLimits", "RateWindows"]
 
 MAX_LATENESS_MS: Final = 1_000
 """The time for which a window is kept for runs that the router reads late; later runs count in the oldest window."""
-_ANY_SIZE: Final = 1 << 62
-"""A size limit that `split_at` never reaches."""
 
 
 class RateWindows:
@@ -132,4 +131,4 @@ class RateLimits:
         """Split a segment after `records` messages; read its headers only if neither part is empty."""
         if records >= segment.records:
             return segment, None
-        return kernels.split_at(self._slab, segment, records, _ANY_SIZE) if records else (None, segment)
+        return kernels.split_at(self._slab, segment, records, UNLIMITED) if records else (None, segment)
