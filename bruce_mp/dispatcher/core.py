@@ -12,7 +12,6 @@ too.  The dispatcher ignores frames of dead routers.
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
@@ -48,11 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Dispatcher"]
 
-MIN_RETRY_DELAY_S: Final = 0.1
-MAX_RETRY_DELAY_S: Final = 10.0
-"""The delays before a partition's batches are sent again; they double with each failure."""
-_MAX_DOUBLINGS: Final = 10
-"""More than from the shortest delay to the longest; bounds the power of 2."""
 PAUSE_REPEAT_S: Final = 1.0
 """The interval of repeated PAUSED reports; the router that received the first one may have died."""
 
@@ -413,9 +407,7 @@ class Dispatcher:
             queue.state = QueueState.PAUSED
             self._outbox.append(Parcel(ParcelKind.PAUSED, queue.topic, queue.partition))
         elif queue.backs_off:
-            queue.backs_off = False
-            queue.backoffs += 1
-            queue.not_before = now + _retry_delay_s(queue)
+            queue.start_backoff(now)
 
     # --- pauses ------------------------------------------------------------------------------------------------------
 
@@ -500,10 +492,3 @@ class Dispatcher:
             self._builder.return_to_router(segments, sent=sent)
             kind = ParcelKind.RETURNED_SENT if sent else ParcelKind.RETURNED
             self._outbox.append(Parcel(kind, queue.topic, queue.partition, segments))
-
-
-def _retry_delay_s(queue: PartitionQueue) -> float:
-    """Return the back-off before the queue sends its failed batches again; it doubles with each failure."""
-    doublings = min(queue.backoffs - 1, _MAX_DOUBLINGS)
-    delay_s = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2.0**doublings)
-    return delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it

@@ -18,6 +18,7 @@ refused it and accepted a second one, the two would change places.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_IN_FLIGHT", "PartitionQueue", "QueueState", "Queues"]
 
+MIN_RETRY_DELAY_S: Final = 0.1
+MAX_RETRY_DELAY_S: Final = 10.0
+"""The delays before a partition's batches are sent again; they double with each failure."""
+_MAX_DOUBLINGS: Final = 10
+"""More than from the shortest delay to the longest; bounds the power of 2."""
 MAX_IN_FLIGHT: Final = 5
 """The most batches in flight for a partition; a broker remembers the last five batches of a producer."""
 
@@ -125,6 +131,13 @@ class PartitionQueue:
         """Send nothing until all outstanding responses have arrived."""
         if self.state is QueueState.FLOWING:
             self.state = QueueState.DRAINING
+
+    def start_backoff(self, now: float) -> None:
+        """Send nothing for a random time around the delay, which doubles with each back-off."""
+        delay_s = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2.0 ** min(self.backoffs, _MAX_DOUBLINGS))
+        self.backs_off = False
+        self.backoffs += 1
+        self.not_before = now + delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
 
     def on_answered(self, batch: SentBatch) -> None:
         """Remove a batch with a response from those in flight."""

@@ -1,6 +1,6 @@
 """Randomised exponential back-off for pauses and metadata fetches of the router.
 
-A dispatcher's own retries: `bruce_mp/dispatcher/core.py`.
+A dispatcher's own retries: `bruce_mp/dispatcher/queues.py` `PartitionQueue.start_backoff`.
 
 A sequence of delays lasts `initial_ms` * 2^(`max_double` + 2); the next delay after that begins another sequence.  The
 first delay of a sequence is a random 1 to 3 times the minimum, because all hosts notice the death of a broker at the

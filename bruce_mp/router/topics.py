@@ -136,7 +136,7 @@ class Topic:
         return self.key_partitions[:count] if 0 < count <= len(self.key_partitions) else None
 
     def partition_of_lane(self, index: int, count: int) -> int | None:
-        """Return the partition of a lane with equal keys, `index` modulo `count`; None if its keys differ."""
+        """Return the partition of a lane in which all keys modulo `count` are `index`; None if the lane mixes keys."""
         return self.key_partitions[index] if 0 <= index < count <= len(self.key_partitions) else None
 
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
@@ -312,7 +312,7 @@ def key_partitions_of(view: TopicView, *, keys_wait: bool = False) -> list[int]:
 
 
 def portions_of(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Group segments, in order, into portions that each end with the segment that reaches `PORTION_BYTES`."""
+    """Group segments, in order, into portions of at least `PORTION_BYTES`, except for the last one."""
     portion: list[Segment] = []
     size = 0
     for segment in segments:
