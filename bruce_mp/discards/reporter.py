@@ -37,7 +37,7 @@ __all__ = ["DiscardReporter", "FileCopies", "PeerCredentials", "command_of"]
 log = logging.getLogger(__name__)
 LOG_INTERVAL_S: Final = 30.0
 """Least time between two lines about discards of a reason and topic."""
-_FORGET_S: Final = 3600.0
+_REMOVAL_S: Final = 3600.0
 """Time without discards after which a full table removes a topic, because clients may invent topics without limit."""
 
 _DiscardKind = tuple[DiscardReason, bytes, int | None, int | None, bool]
@@ -232,8 +232,8 @@ class DiscardReporter:
     def _count_for_log(self, reason: DiscardReason, topic: bytes, count: int) -> None:
         logged = self._logged.get((reason, topic))
         if logged is None:
-            is_beyond = topic and len(self._logged) >= MAX_TOPICS
-            logged = self._logged.setdefault((reason, None if is_beyond else topic), _LoggedDiscards())
+            is_full = len(self._logged) >= MAX_TOPICS
+            logged = self._logged.setdefault((reason, None if topic and is_full else topic), _LoggedDiscards())
         logged.unlogged += count
         self._has_unlogged = True
 
@@ -245,15 +245,17 @@ class DiscardReporter:
             if logged.unlogged and now_s >= logged.due_s:
                 sentence = discard_sentence(logged.unlogged, _log_name(topic))
                 logged.total += logged.unlogged
-                more = f" {logged.total} since the first one." if logged.total > logged.unlogged else ""
+                total = f" {logged.total} since the first one." if logged.total > logged.unlogged else ""
                 log.error(
-                    "%s: %s (%s).%s", sentence, reason.name, EXPLANATIONS[reason], more, extra={"is_limited": True}
+                    "%s: %s (%s).%s", sentence, reason.name, EXPLANATIONS[reason], total, extra={"is_limited": True}
                 )
                 logged.unlogged, logged.due_s = 0, now_s + LOG_INTERVAL_S
         self._has_unlogged = any(logged.unlogged for logged in self._logged.values())
         if len(self._logged) >= MAX_TOPICS:
             self._logged = {
-                kind: each for kind, each in self._logged.items() if each.unlogged or now_s < each.due_s + _FORGET_S
+                kind: logged
+                for kind, logged in self._logged.items()
+                if logged.unlogged or now_s < logged.due_s + _REMOVAL_S
             }
 
     def _events(self) -> Iterator[DiscardReportEvent]:

@@ -48,7 +48,7 @@ class JournaldHandler(logging.Handler):
         more = getattr(record, "more", 0)
         return {
             "MESSAGE": self.format(record),
-            "PRIORITY": str(_PRIORITIES.get(record.levelname, 6)),
+            "PRIORITY": str(_PRIORITIES.get(record.levelname, _PRIORITIES["INFO"])),
             "SYSLOG_IDENTIFIER": "bruce",
             "SYSLOG_PID": str(record.process),
             "BRUCE_PROCESS": self._process,

@@ -96,7 +96,7 @@ def _read_row(slab: Slab, row: int) -> RowReading:
         before = version, redo_word = _version_and_redo_word(slab, row)
         if version == redo_word == 0 and _is_unused(slab, row):
             return _UNUSED
-        reading = _read_once(slab, row, is_open=redo_word != 0)
+        reading = _read_once(slab, row, is_redo_valid=redo_word != 0)
         if _version_and_redo_word(slab, row) == before:
             return reading
     return reading._replace(is_consistent=False)
@@ -115,11 +115,11 @@ def _version_and_redo_word(slab: Slab, row: int) -> tuple[int, int]:
     return slab.longs[(at + lay.ROW_VERSION) >> 3], slab.words[(at + lay.ROW_REDO) >> 2]
 
 
-def _read_once(slab: Slab, row: int, *, is_open: bool) -> RowReading:
-    """Read a row; an open transaction counts as complete, because its redo record has the new values."""
+def _read_once(slab: Slab, row: int, *, is_redo_valid: bool) -> RowReading:
+    """Read a row; a transaction with a valid redo record counts as complete, because the record has the new values."""
     at = slab.row_at(row)
     first = (at + lay.ROW_COUNTERS) >> 3
-    changed = redo_counters(slab, row) if is_open else {}
+    changed = redo_counters(slab, row) if is_redo_valid else {}
     counters = slab.longs[first : first + BOOK_COUNTERS].tolist()
     for counter, value in changed.items():
         if counter < BOOK_COUNTERS:
@@ -128,7 +128,7 @@ def _read_once(slab: Slab, row: int, *, is_open: bool) -> RowReading:
         changed.get(counter, slab.longs[first + counter]) for counter in (lay.SPILL_IN, lay.SPILL_OUT)
     )
     # Outside a transaction, an odd version means that an input appends a batch that it has not counted yet.
-    has_open_batch = not is_open and slab.longs[(at + lay.ROW_VERSION) >> 3] & 1 != 0
+    has_open_batch = not is_redo_valid and slab.longs[(at + lay.ROW_VERSION) >> 3] & 1 != 0
     return RowReading(counters, slab.longs[(at + lay.ROW_TICKET) >> 3], spill_in, spill_out, has_open_batch, True)
 
 

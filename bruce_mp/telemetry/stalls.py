@@ -75,23 +75,35 @@ class WaitingSegments(NamedTuple):
 _Key = TypeVar("_Key", bound="Hashable")
 
 
+class _Observation(NamedTuple):
+    """The oldest message of a key, with the times at which it was first and last seen."""
+
+    oldest: MessagePosition
+    first_ms: int
+    last_ms: int
+
+
 class OldestMessageTimes(Generic[_Key]):
     """The oldest message of each key, with the time at which it was first seen."""
 
     def __init__(self) -> None:
-        self._seen: dict[_Key, tuple[MessagePosition, int, int]] = {}
+        self._observations: dict[_Key, _Observation] = {}
 
     def observe(self, key: _Key, oldest: MessagePosition, since_ms: int, now_ms: int) -> int:
         """Record the oldest message of a key, which the caller saw at `since_ms`; return when it was first seen."""
-        known, first_ms, _ = self._seen.get(key, (oldest, since_ms, 0))
-        if known != oldest:
-            first_ms = since_ms
-        self._seen[key] = (oldest, min(first_ms, since_ms), now_ms)
-        return self._seen[key][1]
+        before = self._observations.get(key)
+        if before is not None and before.oldest == oldest:
+            since_ms = min(since_ms, before.first_ms)
+        self._observations[key] = _Observation(oldest, since_ms, now_ms)
+        return since_ms
 
     def expire(self, now_ms: int) -> None:
         """Remove the messages that were not observed for `MEMORY_MS`."""
-        self._seen = {key: seen for key, seen in self._seen.items() if now_ms - seen[2] < MEMORY_MS}
+        self._observations = {
+            key: observation
+            for key, observation in self._observations.items()
+            if now_ms - observation.last_ms < MEMORY_MS
+        }
 
 
 class StallSampler:
