@@ -32,7 +32,7 @@ from bruce_mp.input.spills import SpillRoom
 from bruce_mp.input.stream_batch import StreamBatch, contiguous, index_in_batch, length_of, remove_over_share
 from bruce_mp.input.stream_client import TCP
 from bruce_mp.input.timestamps import warn_about_clock
-from bruce_mp.input.unfinished_messages import MIN_READ
+from bruce_mp.input.unfinished_limits import MIN_READ
 from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.protocol.client.fence import decode_begin, encode_ended, is_end
 from bruce_mp.slab import layout as lay

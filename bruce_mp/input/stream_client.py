@@ -103,7 +103,7 @@ class Connection:
 
     `outgoing` holds unsent answers.  The daemon still writes them after the client has shut down its sending side.
     While `is_waiting`, the worker does not read the socket, because unfinished messages have reached the worker's limit
-    (`unfinished_messages.py`).
+    (`unfinished_limits.py`).
     """
 
     __slots__ = ("client", "is_closing", "is_waiting", "outgoing", "socket")

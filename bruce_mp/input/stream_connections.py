@@ -3,7 +3,7 @@
 A worker has all its connections in one epoll set, which is one source of the process's loop.  In a round the worker
 reads readable connections once, up to the size of its buffer, and admits all the data together.  The next round
 continues behind the last of them, so no connection starves another.  The worker keeps the bytes of an incomplete
-message and allocates nothing for the missing ones; `unfinished_messages.py` limits these bytes.
+message and allocates nothing for the missing ones; `unfinished_limits.py` limits these bytes.
 
 If the slab has no room for a client's message, the worker pauses that client.  If the worker has no free chunk, it
 reads no client.
@@ -24,7 +24,7 @@ from bruce_mp.input.peer_credentials import admit_peer, describe_origin, origin_
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.stream_client import TCP, UNIX, Connection, StreamClientState, has_input
 from bruce_mp.input.timestamps import wall_offset_ms
-from bruce_mp.input.unfinished_messages import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
+from bruce_mp.input.unfinished_limits import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
 from bruce_mp.kernels import StreamCounters, StreamIntake, StreamSource
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter

@@ -12,7 +12,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import StartError, creation_remedy
-from bruce_mp.supervisor.slab.locks import retry_lock
+from bruce_mp.supervisor.slab.lock_retry import retry_lock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.errors import StartError
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, acquire_run_dir, write_address
-from bruce_mp.supervisor.slab import locks
+from bruce_mp.supervisor.slab import lock_retry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(locks, "TIMEOUT_S", 0.0)
+    monkeypatch.setattr(lock_retry, "TIMEOUT_S", 0.0)
     return tmp_path / "run"
 
 

@@ -30,7 +30,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.slab.shares import rebuild_table
 from bruce_mp.slab.spill import SpillDirectory, completed_messages, spilled_messages
-from bruce_mp.supervisor.slab.locks import retry_lock
+from bruce_mp.supervisor.slab.lock_retry import retry_lock
 from bruce_mp.telemetry.books import counter_total, spilled_total
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter

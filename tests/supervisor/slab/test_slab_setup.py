@@ -19,7 +19,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import runs_of
 from bruce_mp.slab.spill import SpillDirectory
-from bruce_mp.supervisor.slab import locks
+from bruce_mp.supervisor.slab import lock_retry
 from bruce_mp.supervisor.slab.backlog import held_messages
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_after_upgrade, recover_inputs
 from bruce_mp.telemetry.books import counter_total
@@ -37,7 +37,7 @@ DATAGRAM = 1024
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(locks, "TIMEOUT_S", 0.0)
+    monkeypatch.setattr(lock_retry, "TIMEOUT_S", 0.0)
     return tmp_path / "slab"
 
 

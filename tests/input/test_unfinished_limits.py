@@ -11,7 +11,7 @@ from bruce_mp.config.inputs import Input, Streams
 from bruce_mp.config.sizes import GIB, MIB
 from bruce_mp.input.flush_groups import FlushGroup
 from bruce_mp.input.stream_client import UNIX, StreamClientState
-from bruce_mp.input.unfinished_messages import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
+from bruce_mp.input.unfinished_limits import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
 from support.examples import examples
 
 if TYPE_CHECKING:
