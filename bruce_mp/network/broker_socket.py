@@ -1,12 +1,11 @@
 """Run one connection to a broker: a non-blocking socket on an event loop around the sans-IO `BrokerConnection`.
 
-The dispatchers use it, and so do the router's metadata requests. The socket tries all addresses of the host in turn. An
-address before the last gets the timeout divided by the number of addresses that remain. For a broker that does not
-report its API versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS
-lies between the socket and the Kafka protocol, which starts after the handshake. A login with a lifetime is renewed
-before it expires. The credentials of a login, which may need a KDC or a program, have the timeout too. The owner
-receives all other events of `protocol.kafka.connection_events` through one callback;
-`Failed` also reports an unreachable broker.
+The socket tries all addresses of the host in turn. An address before the last gets the timeout divided by the number
+of addresses that remain, itself included; the timeout also bounds the whole connect. For a broker that does not report
+its API versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS lies
+between the socket and the Kafka protocol, which starts after the handshake. A login with a lifetime is renewed before
+it expires. The same timeout bounds the wait for credentials from a KDC or a program. The owner receives all other
+events of `protocol.kafka.connection_events` through one callback; `Failed` also reports an unreachable broker.
 """
 
 from __future__ import annotations
@@ -62,8 +61,9 @@ The broker closes the connection when the login expires."""
 _RETRY_SHARE: Final = 0.05
 """Fraction of a login's lifetime between two tries to renew it, so that three more fit before it expires."""
 _MIN_RETRY_S: Final = 1.0
+"""Least time between two tries, for a login with a short lifetime."""
 _BEFORE_READY: Final = frozenset({ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.LOGGING_IN})
-"""States in which a reset counts as an end of stream: a broker that closes with unread requests sends one."""
+"""States in which a TCP reset counts as an end of stream: a broker that closes with unread requests sends a reset."""
 
 
 class BrokerSocket:
@@ -102,7 +102,7 @@ class BrokerSocket:
         self._tls: TlsSession | None = None
         self._renewal: Timer | None = None
         self._login_timer: Timer | None = None
-        """The timer for the credentials that the connection waits for."""
+        """The time limit of the wait for credentials."""
         self._negotiation = self._probes.choose((host, port), time.monotonic())
         self.connection = self._new_connection()
         self._socket: socket.socket | None = None
@@ -112,6 +112,7 @@ class BrokerSocket:
         """The timer for the connection's next deadline."""
         self._alarm_at = 0.0
         self._address_timer: Timer | None = None
+        """The time limit of an address before the last one."""
         self._is_closed = False
 
     def _new_connection(self) -> BrokerConnection:
@@ -167,7 +168,7 @@ class BrokerSocket:
         return None if self._tls is None else self._tls.certificate_ends_s
 
     def send(self, buffers: Iterable[bytes]) -> None:
-        """Send buffers behind all earlier ones."""
+        """Queue the buffers behind all earlier ones, and write as many bytes as the kernel accepts."""
         views = [memoryview(buffer) for buffer in buffers if buffer]
         if self._tls is None:
             self._unsent += views
@@ -222,11 +223,11 @@ class BrokerSocket:
 
     def _start_connect(self, address: Address) -> None:
         """Start a non-blocking connect. Raises OSError or OverflowError if it fails at once."""
-        family, host, port = address
+        family, numeric_host, port = address
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        code = self._socket.connect_ex((host, port))
+        code = self._socket.connect_ex((numeric_host, port))
         if code not in {0, errno.EINPROGRESS}:
             raise OSError(code, os.strerror(code))
         self._loop.watch(self._socket, lambda _: self._on_connected(), select.POLLOUT)
@@ -337,7 +338,7 @@ class BrokerSocket:
             self._feed_protocol(b"", is_end=True)
 
     def _send_alert(self, tls: TlsSession) -> None:
-        """Send the TLS alert that explains the failure to the broker, without waiting for the kernel."""
+        """Send the TLS alert that explains the failure to the broker; discard it if the kernel does not accept it."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(tls.read_outgoing())

@@ -40,12 +40,12 @@ def create_security(kafka: Kafka, loop: Loop) -> Security:
 
 
 def _contexts(tls: Tls) -> TlsContexts:
-    from bruce_mp.network.tls_context import TlsContexts  # noqa: PLC0415 - see above
+    from bruce_mp.network.tls_context import TlsContexts  # noqa: PLC0415 - saves memory, see the module
 
     return TlsContexts(tls)
 
 
 def _logins(sasl: Sasl, loop: Loop) -> SaslSessions:
-    from bruce_mp.network.sasl_sessions import SaslSessions  # noqa: PLC0415 - see above
+    from bruce_mp.network.sasl_sessions import SaslSessions  # noqa: PLC0415 - saves memory, see the module
 
     return SaslSessions(sasl, loop)

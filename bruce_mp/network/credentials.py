@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["exposed_files", "read_remedy", "read_secret", "unreadable_files"]
 
 _MAX_BYTES: Final = 64 * 1024
-"""Far more than a secret has; the file may be the wrong one."""
+"""Bound of the read, far above the size of a secret, in case the file is the wrong one."""
 _OTHERS_ACCESS: Final = stat.S_IROTH | stat.S_IWOTH
 
 
@@ -74,17 +74,17 @@ def exposed_files(config: Config) -> Iterator[str]:
 
 
 def unreadable_files(config: Config) -> Iterator[str]:
-    """Yield a sentence for each file of a secret or certificate that is missing, or closed to the present user.
+    """Yield a sentence for each file of a secret or certificate that is missing, or unreadable for the present user.
 
     The daemon starts without it and waits.
     """
     tls = config.kafka.tls
-    others = {
+    tls_files = {
         "kafka.tls.ca_file": tls.ca_file,
         "kafka.tls.certificate_file": tls.certificate_file,
         "kafka.tls.key_file": tls.key_file,
     }
-    for setting, file in (_secret_files(config) | others).items():
+    for setting, file in (_secret_files(config) | tls_files).items():
         if file is None or os.access(file, os.R_OK, effective_ids=True):
             continue
         try:
@@ -93,7 +93,7 @@ def unreadable_files(config: Config) -> Iterator[str]:
             yield f"{setting} = {file} is not there yet: create it, or correct its name."
             continue
         except OSError:
-            pass  # a directory above it is closed to the present user
+            pass  # the present user may not search a directory above it
         yield f"{setting} = {file} cannot be read by the present user: the daemon's user needs read permission."
 
 

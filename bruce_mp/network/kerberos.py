@@ -1,7 +1,7 @@
 """Log in by Kerberos: the SASL mechanism GSSAPI (RFC 4752) with the tickets of a keytab.
 
 libkrb5 does the work, through the package `gssapi`. It gets the ticket-granting ticket with the keytab, and a new one
-once half of the ticket's life is over. `/etc/krb5.conf` (or `$KRB5_CONFIG`) names the KDCs. Each broker has its own
+after half of the ticket's lifetime. `/etc/krb5.conf` (or `$KRB5_CONFIG`) names the KDCs. Each broker has its own
 cache of tickets in memory, so that a login waits for no other broker's ticket.
 """
 
@@ -53,11 +53,11 @@ _REMEDIES: Final[Mapping[int, str]] = {
 _NO_KEY: Final = _KRB5 + 195
 """There is no cache of tickets: libkrb5 found no key of the principal to create one."""
 _DISCARD_INTERVAL_S: Final = 600.0
-"""Least time between two discards of tickets, whose memory libkrb5 keeps."""
+"""Least time between two discards of tickets, because libkrb5 never frees a discarded cache."""
 _LOCK_S: Final = 10.0
-"""Wait for an earlier request, which bounds the threads while a KDC does not answer."""
+"""Longest wait for an earlier request, which bounds the number of threads while a KDC does not answer."""
 _GENERATIONS: Final = count(1)
-"""A part of the names of caches, which the whole process shares."""
+"""Numbers for the names of ticket caches; libkrb5 keeps one set of names for the whole process."""
 
 
 class GssapiExchange:
@@ -76,11 +76,11 @@ class GssapiExchange:
         self.identity = f'principal "{principal}" by GSSAPI'
 
     def start(self) -> bytes:
-        """Return the token with the ticket."""
+        """Return the first token, which contains the ticket for the broker."""
         return self._first_token
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return the next token: of the context, then the choice of no security layer."""
+        """Return the context's next token or, after its last one, the choice of no security layer; None at the end."""
         if self._has_chosen_layer:
             if challenge:
                 raise RemoteProtocolError("It sent a challenge after the end of the GSSAPI exchange.")
@@ -111,11 +111,11 @@ class Kerberos:
         self._keytab = Path(sasl.kerberos_keytab_file or "")
         self._generation = next(_GENERATIONS)
         self._discarded_at_s = -math.inf
-        # libkrb5 replaces the tickets of a cache in two steps.
+        # One lock for each host: libkrb5 replaces the tickets of a cache in two steps, which another thread could see.
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
     def on_refused(self) -> None:
-        """Discard all tickets, because a broker refused one; its key may be a new one."""
+        """Discard all tickets after a broker refused one: the broker's key may have changed."""
         now_s = time.monotonic()
         if now_s - self._discarded_at_s >= _DISCARD_INTERVAL_S:
             self._generation, self._discarded_at_s = next(_GENERATIONS), now_s

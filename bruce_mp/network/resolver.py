@@ -1,7 +1,7 @@
 """Resolve host names without blocking the event loop.
 
 `getaddrinfo()` may take many seconds while name servers are unreachable, and brokers are often unreachable at the same
-time, so a thread calls it. Each connect resolves the name again, because brokers return with other addresses.
+time, so a thread calls it. Each connect resolves the name again, because a restarted broker may have another address.
 
 Each name that is being resolved has one thread, and further requests for the name share its answer. So there are never
 more threads than names, and no look-up waits for one of another name.

@@ -1,6 +1,6 @@
-"""Supply a new SASL exchange for each login, with the credentials of that moment.
+"""Supply a new SASL exchange for each login, with the credentials valid at that time.
 
-Several logins share a token from `token_command`. The command runs again after four fifths of the token's life, and
+Several logins share a token from `token_command`. The command runs again after 80% of the token's lifetime, and
 after a broker has refused the token. If the command fails, a token that was not refused stays in use until it expires.
 A token without an expiry time is used for one login.
 """

@@ -1,6 +1,6 @@
 """Load the certificates and keys of [kafka.tls], and reload them when one of the files changes.
 
-Certificate and key do not match for a moment when an operator replaces them one after the other. While the new files
+While an operator replaces certificate and key one after the other, they do not match. While the new files
 are unusable, the context of the old files stays in use.
 """
 

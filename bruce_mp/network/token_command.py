@@ -24,7 +24,7 @@ _TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.02
 """Interval of the check for the program's exit."""
 _MAX_BYTES: Final = 64 * 1024
-"""Far more than a token has; the program may be the wrong one."""
+"""Bound of the output, far above the size of a token, in case the program is the wrong one."""
 
 
 class TokenCommand:
@@ -52,7 +52,7 @@ class TokenCommand:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # for the end of all its processes
+                start_new_session=True,  # so that a timeout can kill the program's children too
             )
         except OSError as error:
             text = f"cannot be started: {error.strerror}."
@@ -77,7 +77,7 @@ class TokenCommand:
             self._wait()
 
     def _wait(self) -> None:
-        """Poll for the exit of a program whose output is closed, also of a killed one: it may hang in a system call."""
+        """Poll until the program has exited; even a killed program may hang in a system call."""
         assert self._process is not None
         code = self._process.poll()
         if code is None:
@@ -88,7 +88,7 @@ class TokenCommand:
     def _on_timeout(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        os.killpg(self._process.pid, signal.SIGKILL)  # its leader may be a zombie, but nothing has reaped it yet
+        os.killpg(self._process.pid, signal.SIGKILL)  # the group exists: nothing has reaped its leader yet
         if not self._process.stdout.closed:
             self._loop.unwatch(self._process.stdout)
             self._process.stdout.close()

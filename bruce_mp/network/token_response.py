@@ -18,7 +18,7 @@ from bruce_mp.errors import ConfigError
 __all__ = ["BearerToken", "TokenResponse", "decode_token", "printable_text"]
 
 _MAX_TEXT: Final = 600
-"""Characters of a server's text in our log; no sentence needs more."""
+"""Most characters of a server's text in the log."""
 
 
 class BearerToken(NamedTuple):
@@ -42,7 +42,7 @@ class _Claims(msgspec.Struct):
 def decode_token(output: str, exit_error: str, now_s: float) -> BearerToken:
     """Return the token in a command's output; `exit_error` is empty if the command succeeded.
 
-    Raise ConfigError if there is no token. Its text follows the command's name, and has no part of a token.
+    Raise ConfigError if there is no token. Its text follows the command's name, and contains no part of a token.
     """
     response = _decode_response(output) if output.startswith("{") else TokenResponse(output)
     if response.error:
@@ -58,7 +58,7 @@ def decode_token(output: str, exit_error: str, now_s: float) -> BearerToken:
 
 
 def _decode_response(output: str) -> TokenResponse:
-    """Return the response; an empty one if the output is no such JSON."""
+    """Return the response, or an empty one if the output is not a valid JSON response."""
     try:
         return msgspec.json.decode(output, type=TokenResponse, strict=False)
     except msgspec.MsgspecError:
@@ -67,7 +67,7 @@ def _decode_response(output: str) -> TokenResponse:
 
 def printable_text(text: str) -> str:
     """Return a server's text as one line of limited length, for an error text."""
-    return " ".join("".join(one if one.isprintable() else " " for one in text[:_MAX_TEXT]).split())
+    return " ".join("".join(char if char.isprintable() else " " for char in text[:_MAX_TEXT]).split())
 
 
 def _lifetime_of_jwt(token: str, now_s: float) -> float:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["CACHE_S", "VersionProbes"]
 
 CACHE_S: Final = 600.0
-"""A broker that was upgraded while idle is asked again after this time at the latest."""
+"""Lifetime of a cached result, in seconds."""
 
 _BrokerKey = tuple[str, int]
 
@@ -43,7 +43,7 @@ class VersionProbes:
         return self._first
 
     def on_ready(self, broker: _BrokerKey, negotiation: Negotiation, now: float) -> None:
-        """Cache the negotiation of a ready connection if it assumes versions; a later success does not prolong that."""
+        """Cache the negotiation of a ready connection if it assumes versions; a later success extends nothing."""
         if negotiation.assumed is not None:
             self._cached.setdefault(broker, (negotiation, now + CACHE_S))
 

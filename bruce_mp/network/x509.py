@@ -1,6 +1,6 @@
 """The validity dates of X.509 certificates in files.
 
-The `ssl` module gives the dates of a peer's certificate, but not of a file.  This module reads DER up to the dates
+The `ssl` module gives the dates of a peer's certificate, but not of a file. This module reads DER up to the dates
 (RFC 5280, section 4.1): each element is a tag, a length and the content.
 """
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["certificate_validity", "read_validities"]
 
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s*([A-Za-z0-9+/=\s]+?)-----END CERTIFICATE-----")
-_SEQUENCE: Final = 0x30  # these are tags of DER; the version has the context tag 0
+# Tags of DER; the version is an element with the context-specific tag 0.
+_SEQUENCE: Final = 0x30
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 _GENERALIZED_TIME: Final = 0x18
 _DATE: Final = re.compile(rb"(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)Z")
 _BEFORE_VALIDITY: Final = 3
-"""The elements before the validity: serial number, algorithm, issuer."""
+"""Number of elements before the validity: serial number, algorithm, issuer."""
 
 
 class _Element(NamedTuple):
@@ -72,11 +73,11 @@ def _elements(data: bytes, count: int) -> list[_Element]:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a length; return it and its end."""
+    """Decode the length field at byte `at`; return the length, and the index of the byte behind the field."""
     if at >= len(data):
         raise RemoteProtocolError("A certificate of the file is truncated.")
     first = data[at]
-    if first < 0x80:
+    if first < 0x80:  # short form; otherwise, the low bits count the bytes of the length
         return first, at + 1
     end = at + 1 + (first & 0x7F)
     return int.from_bytes(data[at + 1 : end], "big"), end
@@ -85,7 +86,7 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
 def _date(element: _Element) -> float:
     text = element.content
     if element.tag == _UTC_TIME:
-        text = (b"20" if text[:2] < b"50" else b"19") + text
+        text = (b"20" if text[:2] < b"50" else b"19") + text  # RFC 5280, section 4.1.2.5.1
     found = _DATE.fullmatch(text)
     if found is None or element.tag not in {_UTC_TIME, _GENERALIZED_TIME}:
         raise RemoteProtocolError("A certificate of the file has an invalid date.")

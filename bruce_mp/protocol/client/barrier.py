@@ -48,15 +48,16 @@ ANSWER_KEY: Final = 259
 API_VERSION: Final = 0
 TOKEN_BYTES: Final = 8  # chosen by the client, to tell its answers apart
 MAX_LIMIT_MS: Final = 2**31 - 1
-"""The largest 32-bit number of the frame's field."""
+"""The largest value of the TimeLimit field."""
 
 _REQUEST: Final = Struct(">ihhh8shi")
 _ANSWER: Final = Struct(">ihh8shqqqh")
 REASON: Final = Struct(">hq")
-"""Reason, Count"""
+"""Reason, Count."""
 HEADER: Final = Struct(">ihh")
-"""Size, ApiKey, ApiVersion"""
+"""Size, ApiKey, ApiVersion."""
 _TOKEN_AT: Final = 10
+"""Offset of the token in a request."""
 NOT_ANSWER: Final = "The bytes are no answer to a barrier; check that the socket is the daemon's."
 MIN_ANSWER_BYTES: Final = _ANSWER.size
 MAX_ANSWER_BYTES: Final = _ANSWER.size + REASON.size * (2**15 - 1)

@@ -34,12 +34,12 @@ __all__ = ["NO_INFO", "DiscardLine", "LineEvent", "format_debug_line", "format_l
 
 
 NO_INFO: Final = "NONE"
-"""Info of a possible duplicate."""
+"""The info field of a possible duplicate."""
 
 
 @unique
 class LineEvent(Enum):
-    """Event of a line."""
+    """The event field of a line."""
 
     DISCARD = "DISC"
     DUPLICATE = "DUP"
@@ -50,7 +50,7 @@ class LineEvent(Enum):
 class DiscardLine:
     """Fields of a line. Times are in ms since the epoch: `now_ms` by the writer, `timestamp_ms` by the client.
 
-    `info` is one word, such as `info_of` returns.
+    `info` has no space; `info_of` returns the text for a reason. `empty` is a sum of `EmptyFields`.
     """
 
     now_ms: int
@@ -66,7 +66,7 @@ class DiscardLine:
 
 
 def info_of(reason: DiscardReason, number: int = 0, *, is_tcp: bool = False) -> str:
-    """Return the info of a reason.
+    """Return the info field for a discard reason.
 
     `number` is the unsupported API key or version. `is_tcp` distinguishes unclean disconnects of TCP from those of UNIX
     streams.
@@ -142,7 +142,7 @@ def parse_line(data: bytes) -> DiscardLine:
     topic, at = _bracketed(data, head.end(), b"topic")
     key, at = _bracketed(data, at + 1, b"key")
     value, at = _bracketed(data, at + 1, b"msg")
-    more = _fields_behind(data, at)
+    optional = _fields_behind(data, at)
     return DiscardLine(
         now_ms=int(now),
         timestamp_ms=int(timestamp),
@@ -151,9 +151,9 @@ def parse_line(data: bytes) -> DiscardLine:
         topic=_ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), topic),
         key=_unbase64(key, "key"),
         value=_unbase64(value, "msg"),
-        partition_key=_partition_key(more.get(b"pkey")),
-        headers=_headers(more.get(b"hdrs")),
-        empty=_empty_fields(more.get(b"empty")),
+        partition_key=_partition_key(optional.get(b"pkey")),
+        headers=_headers(optional.get(b"hdrs")),
+        empty=_empty_fields(optional.get(b"empty")),
     )
 
 

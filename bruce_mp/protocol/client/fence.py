@@ -53,7 +53,7 @@ _BEGIN: Final = Struct(">ihhhh")
 _END: Final = Struct(">ihhh")
 _ENDED: Final = Struct(">ihhhh")
 _MAX_TEXT_BYTES: Final = 4000
-"""Bound for the text of an ended frame, which has one or two sentences."""
+"""Most bytes of the text of an ended frame."""
 _NOT_ENDED_FRAME: Final = "The bytes are not a frame that ends an attempt; check that the socket is the daemon's."
 
 

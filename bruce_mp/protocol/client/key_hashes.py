@@ -1,7 +1,7 @@
 """The hashes by which Kafka's producers derive a partition from a record key.
 
-The partition is the hash modulo the number of all partitions.  Each hash here is an unsigned number of at most 32 bits,
-so it can be sent as a PartitionKey.  Sources: `Utils.murmur2` and `Utils.toPositive` of Kafka's Java client;
+The partition is the hash modulo the number of the topic's partitions.  Each hash here is an unsigned number of at most
+32 bits, so it can be sent as a PartitionKey.  Sources: `Utils.murmur2` and `Utils.toPositive` of Kafka's Java client;
 `rdcrc32.c` and `rdfnv1a.c` of librdkafka.
 """
 
@@ -50,7 +50,7 @@ def partition_key_of(key: bytes | bytearray | memoryview, partitioner: str = "mu
 
 
 def _murmur2(key: bytes) -> int:
-    """Return the 31 low bits of MurmurHash2, as Java's `toPositive(murmur2(key))` does."""
+    """Return the low 31 bits of MurmurHash2, as Java's `toPositive(murmur2(key))` does."""
     hashed = _MURMUR2_SEED ^ len(key)
     words, tail = len(key) // 4, key[len(key) & -4 :]  # the 0 to 3 bytes behind the last whole word
     for word in unpack_from(f"<{words}I", key):

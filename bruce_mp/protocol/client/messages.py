@@ -105,7 +105,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The reason for which bytes are not a message.
+    """The reason to reject bytes that are not a valid message.
 
     `api_key` and `api_version` are None if a check failed before they were read.
     """
@@ -212,19 +212,19 @@ class _Body(NamedTuple):
     value_size: int
     value: Buffer
     headers: bytes
-    """The headers with their size; empty in version 0."""
+    """HeadersSize and Headers, encoded; empty in version 0."""
 
     @classmethod
     def of(cls, value: Buffer | None, key: Buffer | None, headers: Sequence[HeaderInput], *, keep_empty: bool) -> _Body:
         data = encode_headers(headers)
-        held_key, held_value = key or b"", value or b""
+        key_bytes, value_bytes = key or b"", value or b""
         has_empty_key = key is not None and not key
         if value is None or (keep_empty and (not value or has_empty_key)):
-            key_size = len(held_key) or (0 if keep_empty and key is not None else NULL)
+            key_size = len(key_bytes) or (0 if keep_empty and key is not None else NULL)
             value_size = NULL if value is None else len(value)
-            return cls(NULLS_VERSION, key_size, held_key, value_size, held_value, INT32.pack(len(data)) + data)
-        version, rest = (HEADERS_VERSION, INT32.pack(len(data)) + data) if data else (PLAIN_VERSION, b"")
-        return cls(version, len(held_key), held_key, len(value), held_value, rest)
+            return cls(NULLS_VERSION, key_size, key_bytes, value_size, value_bytes, INT32.pack(len(data)) + data)
+        version, header_part = (HEADERS_VERSION, INT32.pack(len(data)) + data) if data else (PLAIN_VERSION, b"")
+        return cls(version, len(key_bytes), key_bytes, len(value), value_bytes, header_part)
 
 
 def _topic(topic: bytes | str) -> bytes:
@@ -318,11 +318,11 @@ def _parse_body(body: _Reader, api_key: ApiKey, api_version: int) -> Message:
 
 _KEY_FLAGS: Final = (NO_EMPTY_FIELDS, EmptyFields.EMPTY_KEY)
 _VALUE_FLAGS: Final = (EmptyFields.NULL_VALUE, EmptyFields.EMPTY_VALUE)
-"""The flags of a null and of an empty field."""
+"""Flags for a null and for an empty field, in this order; a null key needs no flag."""
 
 
 def _parse_field(
-    body: _Reader, flags: tuple[EmptyFields, EmptyFields], *, may_be_null: bool
+    body: _Reader, null_and_empty: tuple[EmptyFields, EmptyFields], *, may_be_null: bool
 ) -> tuple[bytes, EmptyFields]:
     """Return the bytes of a key or value, and its flag."""
     size = body.integer(INT32)
@@ -330,7 +330,8 @@ def _parse_field(
         return body.read(size), NO_EMPTY_FIELDS
     if size < NULL:
         raise _MalformedError
-    return b"", flags[size == 0]
+    for_null, for_empty = null_and_empty
+    return b"", for_null if size == NULL else for_empty
 
 
 def _parse_headers(body: _Reader) -> tuple[Header, ...]:

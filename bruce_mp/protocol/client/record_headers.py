@@ -72,7 +72,7 @@ def decode_headers(data: Buffer) -> tuple[Header, ...] | None:
 
 
 def _decode(data: Buffer, at: int) -> tuple[Header, int]:
-    """Decode the header at `at`; return it and its end."""
+    """Decode the header at byte `at`; return it, and the index of the byte behind it."""
     (key_size,) = _KEY_SIZE.unpack_from(data, at)
     key_at = at + _KEY_SIZE.size
     value_at = key_at + key_size + _VALUE_SIZE.size

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["ABANDONED", "IN_KAFKA", "DoubtfulPolicy", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
 
 NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
-"""Infos of lines whose bytes are no message. `API_KEY(n)` and `VERSION(n)` are others, the only infos with `(`."""
+"""Infos of lines whose bytes are not a message. `API_KEY(n)` and `VERSION(n)` are others, the only infos with `(`."""
 IN_KAFKA: Final = ("SLAB_DELIVERED", "SLAB_SENT", "POSSIBLY_DELIVERED")
 """Infos of messages that Kafka has or may have; they are sent only if the selection names their info."""
 
 ABANDONED: Final = "ABANDONED_ATTEMPT"
-"""Info of messages that their client sent again by itself."""
+"""Info of messages of a fenced attempt that ended early; its client sends them again in its next try."""
 
 
 @unique
@@ -93,7 +93,7 @@ class LineSelection:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The outcome of the lines of all files."""
+    """Numbers of lines of all files, by their treatment."""
 
     sent: int = 0
     already: int = 0

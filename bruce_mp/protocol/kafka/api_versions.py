@@ -6,7 +6,8 @@ message sets of format 0, Produce 2 those of format 1, and later versions record
 
 A broker before 0.10 has no ApiVersions; `BEFORE_API_VERSIONS` holds the versions that all such brokers accept.
 
-`DOWNGRADE` lists the versions of ApiVersions to try in turn: a broker without version 3 responds with error 35.
+`DOWNGRADE` lists the versions of ApiVersions to try in turn. A broker without version 3 responds with error 35
+(UNSUPPORTED_VERSION).
 """
 
 from __future__ import annotations

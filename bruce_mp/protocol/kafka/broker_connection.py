@@ -14,7 +14,7 @@ Invariants:
 * A produce response names each partition of its request once; the owner gets the acks in the order of the request.
 * A request with acks 0 has no response and is not outstanding.
 * The `negotiation` has the requests before ConnectionReady; the response to the last one makes the connection ready,
-  or begins a configured login.  While a login is renewed, no request may be sent until LoggedIn.
+  or begins the configured login.  While a login is renewed, no request may be sent until LoggedIn.
 * After Failed or Closed no event follows.  Failed or `close` names the outstanding requests, once.
 
 Times are seconds of a monotonic clock.  States and events: `connection_events`.
@@ -75,12 +75,12 @@ _ASSUMED_OLD: Final = (
     "a newer broker may refuse the old versions."
 )
 _TLS_ALERT: Final = b"\x15\x03"
-"""The alert that a TLS listener may send to a client without TLS."""
+"""First bytes of the TLS alert (record type 21, version 3.x) that a TLS listener may send to a plaintext client."""
 _TLS_EXPECTED: Final = "expects TLS on this port. Set kafka.tls.enable, or name the port of its plaintext listener."
 
 
 class _Outstanding(NamedTuple):
-    """An outstanding request; `correlation_id` is None if the response has none.
+    """An outstanding request. `correlation_id` is None if the response has none, times are in seconds.
 
     `is_internal` marks requests of the connection itself: negotiation and login.
     """

@@ -87,5 +87,5 @@ def _level(codec: Codec, level: int | None) -> int:
 
 
 def is_small_enough(compressed_len: int, uncompressed_len: int, threshold_percent: int) -> bool:
-    """Return True if the compressed form is at most `threshold_percent` of the plain form."""
+    """Return True if the compressed form has at most `threshold_percent` of the uncompressed size."""
     return compressed_len * 100 <= uncompressed_len * threshold_percent

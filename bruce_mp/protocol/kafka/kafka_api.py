@@ -67,7 +67,7 @@ RESPONSE_HEAD: Final = struct.Struct(">ih")  # correlation id, and the error cod
 _NOT_REQUESTED: Final = 31
 """The only bit of `authorized_operations` that a broker sets if the request did not ask for them."""
 
-ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")  # each of these bytes continues the number
+ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")  # each of these bytes continues a varint
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -87,7 +87,7 @@ CODEC_FAILURES: Final = (
 
 @contextmanager
 def _raising(error: type[LocalProtocolError | RemoteProtocolError], subject: str) -> Iterator[None]:
-    """Turn errors of kafka-python into `error`, with `subject` as the subject of its sentence."""
+    """Replace errors of kafka-python by `error`, whose text begins with `subject`."""
     try:
         yield
     except CODEC_FAILURES as failure:
@@ -191,7 +191,7 @@ def encode_sasl_authenticate(version: int, correlation_id: int, client_id: str, 
 
 # --- responses --------------------------------------------------------------------------------------------------------
 def read_correlation_id(frame: bytes) -> int:
-    """Return a response's correlation id; raise RemoteProtocolError if the frame is shorter."""
+    """Return a response's correlation id; raise RemoteProtocolError for a frame of less than 4 bytes."""
     if len(frame) < 4:
         raise RemoteProtocolError(f"A response of {len(frame)} bytes is too short for a correlation id.")
     return int.from_bytes(frame[:4], "big", signed=True)

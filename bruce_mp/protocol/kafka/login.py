@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Login"]
 
+# Kafka's error codes UNSUPPORTED_SASL_MECHANISM and ILLEGAL_SASL_STATE.
 _NO_SUCH_MECHANISM: Final = 33
 _ILLEGAL_STATE: Final = 34
 _VERSION_WITHOUT_HEADERS: Final = 0

@@ -52,7 +52,7 @@ class MessageFormat(IntEnum):
 
 
 def wrap_set(compressed: bytes, codec: Codec, message_format: MessageFormat, count: int, max_timestamp: int) -> bytes:
-    """Return the wrapper of `count` compressed messages, a message set of one message."""
+    """Return a set of one message, the wrapper of `count` compressed messages; `max_timestamp` is in ms."""
     is_v1 = message_format is MessageFormat.V1
     timestamp = (max_timestamp,) if is_v1 else ()
     head = COVERED[message_format].pack(message_format, codec, *timestamp, NULL) + LENGTH.pack(len(compressed))

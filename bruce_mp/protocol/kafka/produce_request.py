@@ -45,6 +45,7 @@ FIRST_VERSION_WITH_BATCHES: Final = 3
 """The first with record batches (Kafka 0.11); Kafka 4 closes the connection on anything older."""
 LAST_VERSION: Final = 12
 FIRST_FLEXIBLE_VERSION: Final = 9
+"""The first with tags and varint lengths (KIP-482)."""
 API_KEY: Final = 0
 HEADER: Final = Struct(">hhih")  # api key, version, correlation id, length of the client id
 ACKS_TIMEOUT: Final = Struct(">hi")

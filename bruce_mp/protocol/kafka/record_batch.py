@@ -32,7 +32,7 @@ __all__ = ["HEADER_BYTES", "NO_PRODUCER", "Producer", "batch_header"]
 UNCOVERED: Final = Struct(">qiibI")
 COVERED: Final = Struct(">hiqqqhii")  # the part of the header that the CRC covers
 HEADER_BYTES: Final = UNCOVERED.size + COVERED.size
-LENGTH_AT: Final = 12  # the end of the length, which counts the bytes after it
+LENGTH_AT: Final = 12  # offset behind the length field, which counts the bytes after it
 MAGIC: Final = 2
 UNKNOWN_LEADER_EPOCH: Final = -1
 
@@ -57,7 +57,7 @@ def batch_header(
     codec: Codec = Codec.NONE,
     producer: Producer = NO_PRODUCER,
 ) -> bytes:
-    """Return the header for `count` encoded records, which `codec` has compressed.
+    """Return the header for `count` encoded records, which `codec` has compressed; timestamps are in ms.
 
     The records stay separate, because a copy of a large batch would be slow.
     Raises LocalProtocolError for a count of 0, because brokers refuse such a batch.

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["NO_CHANNEL_BINDING", "LoginRefusedError", "Mechanism", "OAuthBearer", "Plain"]
 
 NO_CHANNEL_BINDING: Final = b"n,,"
+"""The header of a first message without channel binding and authorization identity (RFC 5801)."""
 _KVSEP: Final = b"\x01"
+"""The separator of pairs (RFC 7628); alone, it acknowledges a refusal."""
 
 
 class LoginRefusedError(RemoteProtocolError):
@@ -75,7 +77,7 @@ class Plain:
 class OAuthBearer:
     """OAUTHBEARER with a token of an external issuer, and SASL extensions (KIP-342).
 
-    Raises ValueError for a control character in the token.
+    Raises ValueError for a token that is not printable ASCII.
     """
 
     name: Final = "OAUTHBEARER"

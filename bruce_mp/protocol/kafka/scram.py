@@ -1,8 +1,8 @@
 """The client side of SCRAM, which proves a password without sending it.
 
 The broker must prove that it knows the password, too.  The client refuses fewer than MIN_ITERATIONS, because an
-eavesdropper could guess the password from such a proof, and more than MAX_ITERATIONS, which would block the process for
-seconds.  This module is separate from `sasl`, so that only processes that use SCRAM load OpenSSL's hashes.
+eavesdropper could guess the password from the client's proof, and more than MAX_ITERATIONS, which would block the
+process for seconds.  This module is separate from `sasl`, so that only processes that use SCRAM load OpenSSL's hashes.
 
 RFC 5802 and 7677.  As in Kafka, names and passwords are not prepared (SASLprep).
 """
@@ -42,7 +42,8 @@ class Scram:
         self._nonce = nonce.encode()
         escaped = user.replace("=", "=3D").replace(",", "=2C")
         self._first = b"n=%s,r=%s" % (escaped.encode(), self._nonce)
-        self._expected: bytes | None = None
+        self._server_signature: bytes | None = None
+        """The broker's proof; None before the first challenge."""
         self.identity = f'user "{user}" by {name}'
 
     def start(self) -> bytes:
@@ -51,9 +52,9 @@ class Scram:
 
     def answer(self, challenge: bytes) -> bytes | None:
         """Return the proof of the password; at the second call, check the broker's proof."""
-        if self._expected is None:
+        if self._server_signature is None:
             return self._prove(challenge)
-        self._check_server(challenge, self._expected)
+        self._check_server(challenge, self._server_signature)
         return None
 
     def _prove(self, challenge: bytes) -> bytes:
@@ -64,7 +65,7 @@ class Scram:
         client_key = self._hmac(salted, b"Client Key")
         signature = self._hmac(hashlib.new(self._hash, client_key).digest(), auth_message)
         proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
-        self._expected = self._hmac(self._hmac(salted, b"Server Key"), auth_message)
+        self._server_signature = self._hmac(self._hmac(salted, b"Server Key"), auth_message)
         return b"%s,p=%s" % (final, b64encode(proof))
 
     def _read_first(self, challenge: bytes) -> tuple[bytes, bytes, int]:

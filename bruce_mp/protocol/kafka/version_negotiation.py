@@ -51,7 +51,7 @@ class NegotiationRequest(Enum):
 
 
 class Negotiation(Struct, frozen=True):
-    """The `requests` in order.  `assumed` are the capabilities if the last request is not ApiVersions."""
+    """The `requests` in order.  `assumed` is None if the last one is ApiVersions, which reports the capabilities."""
 
     requests: tuple[NegotiationRequest, ...]
     assumed: BrokerCapabilities | None = None
@@ -71,7 +71,7 @@ VERSIONS_ONLY: Final = Negotiation((NegotiationRequest.VERSIONS,))
 
 
 def negotiation_for(release: str | None, *, logs_in: bool = False) -> Negotiation:
-    """Return the first negotiation for a release such as "0.9.0.1", or None for an unknown release."""
+    """Return the first negotiation for `release`, such as "0.9.0.1"; the release None is unknown."""
     if logs_in:
         return VERSIONS_ONLY
     if release is not None and tuple(map(int, release.split("."))) < FIRST_RELEASE_WITH_API_VERSIONS:
