@@ -47,7 +47,7 @@ Accept = Callable[
     ],
     bool,
 ]
-"""Topic, value, key, partition key, timestamp, headers, `keep_empty`."""
+"""The parameters of `Client.send()`, in its order."""
 
 _SOCKET_PATH_MAX: Final = 107
 """Linux' limit for the path of a UNIX socket."""
@@ -60,7 +60,7 @@ class Stats:
     sent: int
     """Messages that Linux accepted whole."""
     sent_bytes: int
-    """Bytes of these messages."""
+    """Bytes of the sent messages."""
     waiting: int
     """Messages in the client's own buffer."""
     dropped: Mapping[str, int]
@@ -119,9 +119,9 @@ class Client(ABC):
             topic: the topic's name.
             value: None is null, a tombstone.
             key: the record key. It chooses the partition if the daemon has a partitioner for the topic.
-            partition_key: chooses the partition, modulo their number; absent: the daemon chooses.
-            timestamp_ms: milliseconds since the epoch; absent: the current time.
-            headers: the Kafka record's, pairs of key and value; a value may be None.
+            partition_key: chooses the partition, modulo the number of partitions; None: the daemon chooses.
+            timestamp_ms: milliseconds since the epoch; None: the current time.
+            headers: record headers, as pairs of key and value; a value may be None.
             keep_empty: an empty key or value reaches Kafka as empty. Otherwise an empty key becomes null, and the
                 daemon's configuration decides about an empty value.
 
@@ -176,7 +176,7 @@ class Client(ABC):
 
     @abstractmethod
     def _sent_counts(self) -> tuple[int, int]:
-        """Return the sent messages and their bytes."""
+        """Return the number of sent messages and of their bytes."""
 
     def _count_dropped(self, error: SendError, messages: int = 1) -> None:
         with self._counting:

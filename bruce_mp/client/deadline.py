@@ -32,7 +32,7 @@ class Deadline:
         left = self.left()
         return None if left is None else math.ceil(left * 1000)
 
-    def lock_timeout_s(self, least: float) -> float:
-        """Return the timeout for Lock.acquire(): at least `least`, even after the deadline; -1 without a limit."""
+    def lock_timeout_s(self, minimum_s: float) -> float:
+        """Return the timeout for Lock.acquire(): at least `minimum_s`, even after the deadline; -1 without a limit."""
         left = self.left()
-        return -1 if left is None else max(left, least)
+        return -1 if left is None else max(left, minimum_s)

@@ -21,7 +21,7 @@ __all__ = [
 
 
 class SendError(BruceError):
-    """A message or attempt was not accepted. Unless a subclass says otherwise, the daemon has nothing of it."""
+    """A message or attempt was not accepted. Unless a subclass says otherwise, the daemon received none of it."""
 
     reason: ClassVar[str] = "error"
     """The name under which `Stats.dropped` counts the message."""
@@ -48,8 +48,8 @@ class MessageRefusedError(SendError):
 class AttemptLostError(SendError):
     """The connection broke within an attempt.
 
-    If the end frame arrived, the daemon delivers the attempt, else it discards it. The client cannot tell; a repetition
-    is safe with `unique=True`.
+    The daemon delivers the attempt if its end frame arrived, and discards the attempt otherwise. The client cannot know
+    which; repeating the attempt is safe with `unique=True`.
     """
 
     reason = "attempt"

@@ -126,9 +126,9 @@ class FlushMark(NamedTuple):
     """The messages that a flush request covers."""
 
     connection: int
-    """Number of the connection that carries the request."""
+    """Connections that ended before the one that carries the request."""
     written: int
-    """Messages written to it since the last flush."""
+    """Messages written to this connection since its last flush."""
     flushed: BarrierAnswer
     """The connection's counts at the last flush."""
 

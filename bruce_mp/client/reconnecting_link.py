@@ -103,6 +103,7 @@ class ReconnectingLink:
         return error_for(self._destination, error)
 
     def _schedule_next_try(self) -> None:
+        # random, so that the clients of a restarted daemon do not all connect at once
         self._next_try = time.monotonic() + self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311
         self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
 
@@ -113,7 +114,10 @@ class ReconnectingLink:
     # --- traffic -----------------------------------------------------------------------------------------------------
 
     def write(self, data: memoryview, deadline: Deadline) -> int:
-        """Write some of the data, at least one byte. Raise SendTimeoutError on timeout."""
+        """Write at least one byte of the data, and return the number of bytes written.
+
+        Raise SendTimeoutError on timeout, ConnectionBrokenError if the connection ends.
+        """
         assert self._socket is not None
         try:
             if self._is_closed_by_daemon(self._socket):
@@ -127,9 +131,9 @@ class ReconnectingLink:
             self.disconnect()
             raise ConnectionBrokenError from error
 
-    def _wait_for_room(self, writing: socket.socket, deadline: Deadline) -> None:
+    def _wait_for_room(self, connection: socket.socket, deadline: Deadline) -> None:
         poll = select.poll()
-        poll.register(writing, select.POLLOUT)
+        poll.register(connection, select.POLLOUT)
         if not poll.poll(deadline.poll_ms()):
             raise SendTimeoutError(f"{self._destination}: the daemon did not read in time.")
 

@@ -35,6 +35,7 @@ __all__ = ["add_arguments", "run"]
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
 _SIZE_BYTES: Final = 4
+"""Length of the field Size, with which a message begins."""
 _STANDARD_INPUT: Final = "-"
 _DATAGRAM_LIMIT: Final = ("input.max_datagram_size", MAX_DATAGRAM)
 _STREAM_LIMIT: Final = ("input.max_stream_size", MAX_STREAM_MESSAGE)
@@ -62,7 +63,7 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def _header(text: str) -> Header:
+def _parse_header(text: str) -> Header:
     name, equals, value = os.fsencode(text).partition(b"=")
     if not name:
         raise ArgumentTypeError(f"{text!r} has no name: give NAME=VALUE, or NAME alone")
@@ -92,7 +93,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         dest="headers",
         action="append",
         default=[],
-        type=_header,
+        type=_parse_header,
         help="a record header of the messages; NAME alone has a null value; repeatable",
     )
     source = parser.add_mutually_exclusive_group()
@@ -136,22 +137,22 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Send the messages that the options describe, report errors on standard error, and return the exit status."""
     try:
-        _check(args)
+        _check_options(args)
     except UsageError as error:
-        return _fail(error)
+        return _report_error(error)
     client = None
     try:
-        with _client(args) as client:
+        with _create_client(args) as client:
             _send_all(client, args)
     except BruceError as error:
-        return _fail(error)
+        return _report_error(error)
     finally:
         sent = client.stats().sent if client else 0
         sys.stderr.write(f"bruce send: {sent} {'message' if sent == 1 else 'messages'} sent to {_destination(args)}.\n")
     return ExitCode.OK
 
 
-def _client(args: Namespace) -> Client:
+def _create_client(args: Namespace) -> Client:
     linger = 0.0 if args.interval else LINGER_S
     if args.socket_path is not None:
         buffer = args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None
@@ -171,7 +172,7 @@ def _send_all(client: Client, args: Namespace) -> None:
     for number, message in enumerate(_messages(args), 1):
         _check_size(message, args)
         client.send_encoded(message)
-        _report(number, args.print_every)
+        _report_progress(number, args.print_every)
     if args.flush is not None and isinstance(client, (StreamClient, TcpClient)):
         outcome = client.flush(args.flush)
         reasons = "".join(f", {name} {count}" for name, count in outcome.reasons.items())
@@ -202,7 +203,7 @@ def _too_large(size: str, args: Namespace) -> MessageTooLargeError:
     )
 
 
-def _check(args: Namespace) -> None:
+def _check_options(args: Namespace) -> None:
     if args.null and args.seq:
         raise UsageError("--seq puts a number before the value: it cannot be combined with --null.")
     if not args.stdin and _reads_standard_input(args) and (sys.stdin is None or sys.stdin.isatty()):
@@ -224,12 +225,12 @@ def _check(args: Namespace) -> None:
         raise UsageError(f"--header: {error}") from error
 
 
-def _fail(error: BruceError) -> ExitCode:
+def _report_error(error: BruceError) -> ExitCode:
     sys.stderr.write(f"bruce send: {error}\n")
     return error.exit_code
 
 
-def _report(sent: int, every: int) -> None:
+def _report_progress(sent: int, every: int) -> None:
     if every and sent % every == 0:
         print(f"{sent} messages written", flush=True)
 

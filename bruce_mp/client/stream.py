@@ -153,9 +153,9 @@ class _ConnectedClient(Client):
 
         If the block raises, or the connection breaks, the daemon discards its messages. A `flush()` after the block
         reports the outcome. `name` identifies the sender in the daemon's log. With `keep_timestamps` the daemon keeps
-        the timestamps of messages, however old they are, up to the next attempt on this client. With `unique` it
-        completes one attempt of this name, and discards a repeated one. Raise
-        `AttemptLostError` if the connection broke, and `LocalProtocolError` for an attempt within an attempt.
+        the timestamps of messages, however old they are, up to the next attempt on this client. With `unique`
+        the daemon delivers one attempt of this name, and discards repetitions. Raise `AttemptLostError` if the
+        connection broke, and `LocalProtocolError` for an attempt within an attempt.
         """
         self._begin_attempt(encode_begin(name, keeps_timestamps=keep_timestamps, is_unique=unique))
         try:
@@ -207,6 +207,8 @@ class _ConnectedClient(Client):
     def _attempt_lost_error(self) -> AttemptLostError:
         return AttemptLostError(f"{self._destination}: the connection broke within an attempt. Repeat the attempt.")
 
+    # --- buffering and writing ---------------------------------------------------------------------------------------
+
     def _buffer_message(self, message: Buffer, deadline: Deadline) -> None:
         if self._outgoing and len(self._outgoing) + len(message) > self._buffer_size:
             self._write(deadline)
@@ -240,14 +242,14 @@ class _ConnectedClient(Client):
                 self._on_written(size)
 
     def _on_written(self, size: int) -> None:
-        done = self._outgoing.on_written(size)
-        if done.bytes:
+        completed = self._outgoing.on_written(size)
+        if completed.bytes:
             self._breaks = 0
             self._link.reset_backoff()
-            self._ledger.on_written(done.messages)
+            self._ledger.on_written(completed.messages)
             with self._counting:
-                self._sent += done.messages
-                self._sent_bytes += done.bytes
+                self._sent += completed.messages
+                self._sent_bytes += completed.bytes
 
     def _on_break(self) -> None:
         self._ledger.on_connection_ended()
@@ -401,7 +403,7 @@ class StreamClient(_ConnectedClient):
         buffer: bytes that may gather; then `send()` waits.
         errors: "raise" or "count", see `Client`.
         max_message: the daemon's `input.max_stream_size` + 4. The daemon closes the connection at a longer one.
-        send_buffer: SO_SNDBUF in bytes; absent: the system's default.
+        send_buffer: SO_SNDBUF in bytes; None: the system's default.
     """
 
     def __init__(

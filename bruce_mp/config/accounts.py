@@ -62,12 +62,12 @@ class QuotaLimits(NamedTuple):
 
 
 def uid_of(name: str) -> int:
-    """Return the uid of a user, given by name or number. Raise KeyError."""
+    """Return the uid of a user, given by name or number. Raise KeyError for an unknown name."""
     return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
 
 
 def gid_of(name: str) -> int:
-    """Return the gid of a group, given by name or number. Raise KeyError."""
+    """Return the gid of a group, given by name or number. Raise KeyError for an unknown name."""
     return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
 
 
@@ -113,10 +113,10 @@ def check_accounts(config: Input) -> None:
 
 
 def _unknown_accounts(config: Input) -> Iterator[str]:
-    for section, each in (("unix_datagram", config.unix_datagram), ("unix_stream", config.unix_stream)):
-        if each.enable:
-            yield from _unknown_names(f"input.{section}.allow_users", each.allow_users, "user", uid_of)
-            yield from _unknown_names(f"input.{section}.allow_groups", each.allow_groups, "group", gid_of)
+    for name, section in (("unix_datagram", config.unix_datagram), ("unix_stream", config.unix_stream)):
+        if section.enable:
+            yield from _unknown_names(f"input.{name}.allow_users", section.allow_users, "user", uid_of)
+            yield from _unknown_names(f"input.{name}.allow_groups", section.allow_groups, "group", gid_of)
     yield from _unknown_names("input.quota.users", config.quota.users, "user", uid_of)
 
 

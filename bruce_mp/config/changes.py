@@ -38,7 +38,7 @@ def list_changes(before: Config, after: Config) -> list[Change]:
     """Return the settings with different values, in the order of the fields of `Config`."""
     old, new = dict(_settings(before)), dict(_settings(after))
     return [
-        _change(path, new.get(path) or old[path], old.get(path), new.get(path))
+        _change(path, old.get(path), new.get(path))
         for path in (old | new)
         if _value(old.get(path)) != _value(new.get(path))
     ]
@@ -68,8 +68,10 @@ def _value(setting: _TypedValue | None) -> object:
     return None if setting is None else setting[1]
 
 
-def _change(path: Path, present: _TypedValue, before: _TypedValue | None, after: _TypedValue | None) -> Change:
-    setting, _ = present
+def _change(path: Path, before: _TypedValue | None, after: _TypedValue | None) -> Change:
+    typed_value = after or before
+    assert typed_value is not None  # one of the two configurations has the setting
+    setting, _ = typed_value
     assert setting.reload_rule is not None  # only sections lack this marker, and `_settings` yields none
     shown = [setting.show(_value(each)) or "absent" for each in (before, after)]
     return Change(dotted(path), shown[0], shown[1], setting.reload_rule.restart_reason)

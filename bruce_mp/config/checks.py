@@ -24,6 +24,8 @@ __all__ = ["check"]
 Path = tuple[str, ...]
 
 _LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 16), "zstd": (1, 22)}
+"""The lowest and highest level of each codec."""
+_FIRST_RELEASE_WITH_LOGIN: Final = (0, 10)
 _EXTENSION_NAME: Final = re.compile("(?!auth$)[A-Za-z]+")  # RFC 7628, section 3.1
 
 
@@ -61,7 +63,7 @@ def _batch_limits(config: Config) -> Iterator[Problem]:
 def _batching_rules(config: Config) -> Iterator[Problem]:
     batching = config.batching
     if batching.combined.enable:
-        yield from _limits_exist(batching, ("batching", "combined", "config"), batching.combined.config)
+        yield from _missing_limits(batching, ("batching", "combined", "config"), batching.combined.config)
     yield from _batching_rule(batching, ("batching", "default"), batching.default)
     for topic, rule in batching.topics.items():
         yield from _batching_rule(batching, ("batching", "topics", topic), rule)
@@ -70,18 +72,18 @@ def _batching_rules(config: Config) -> Iterator[Problem]:
 def _batching_rule(batching: Batching, path: Path, rule: DefaultBatching | TopicRule) -> Iterator[Problem]:
     path = (*path, "config")
     if rule.action == "per_topic":
-        yield from _limits_exist(batching, path, rule.config)
+        yield from _missing_limits(batching, path, rule.config)
     elif rule.config is not None:
         remedy = f': the action "{rule.action}" takes no limits; remove it, or use the action "per_topic"'
         yield Problem.value(path, rule.config, remedy)
 
 
-def _limits_exist(batching: Batching, path: Path, name: str | None) -> Iterator[Problem]:
+def _missing_limits(batching: Batching, path: Path, name: str | None) -> Iterator[Problem]:
     if find_limits(batching, name) is None:
-        yield from _reference(path, name, batching.configs.keys() | BUILT_IN_LIMITS.keys(), "batching.configs")
+        yield from _missing_reference(path, name, batching.configs.keys() | BUILT_IN_LIMITS.keys(), "batching.configs")
 
 
-def _reference(path: Path, name: str | None, defined: Iterable[str], table: str) -> Iterator[Problem]:
+def _missing_reference(path: Path, name: str | None, defined: Iterable[str], table: str) -> Iterator[Problem]:
     if name is not None and name in defined:
         return
     names = ", ".join(sorted(defined)) or "none yet"
@@ -93,15 +95,15 @@ def _reference(path: Path, name: str | None, defined: Iterable[str], table: str)
 
 
 def _named_configs(config: Config) -> Iterator[Problem]:
-    yield from _named("compression", config.compression)
-    yield from _named("rate_limit", config.rate_limit)
+    yield from _missing_configs("compression", config.compression)
+    yield from _missing_configs("rate_limit", config.rate_limit)
 
 
-def _named(name: str, section: Compression | RateLimit) -> Iterator[Problem]:
+def _missing_configs(name: str, section: Compression | RateLimit) -> Iterator[Problem]:
     if section.default is not None:
-        yield from _reference((name, "default"), section.default, section.configs.keys(), f"{name}.configs")
+        yield from _missing_reference((name, "default"), section.default, section.configs.keys(), f"{name}.configs")
     for topic, config in section.topics.items():
-        yield from _reference((name, "topics", topic), config, section.configs.keys(), f"{name}.configs")
+        yield from _missing_reference((name, "topics", topic), config, section.configs.keys(), f"{name}.configs")
 
 
 def _compression_levels(config: Config) -> Iterator[Problem]:
@@ -118,16 +120,16 @@ def _compression_levels(config: Config) -> Iterator[Problem]:
 
 def _tls(config: Config) -> Iterator[Problem]:
     tls = config.kafka.tls
-    needed = {"key_file": tls.key_file, "key_password_file": tls.key_password_file}
-    needed["key_password_env"] = tls.key_password_env
+    key_settings = {"key_file": tls.key_file, "key_password_file": tls.key_password_file}
+    key_settings["key_password_env"] = tls.key_password_env
     if tls.certificate_file is None:
-        for name, value in needed.items():
+        for name, value in key_settings.items():
             if value is not None:
                 yield Problem.value(("kafka", "tls", name), value, ": give kafka.tls.certificate_file as well")
-    yield from _one_source(("kafka", "tls"), tls.key_password_file, tls.key_password_env, "key_password")
+    yield from _at_most_one_source(("kafka", "tls"), tls.key_password_file, tls.key_password_env, "key_password")
 
 
-def _one_source(path: Path, file: str | None, variable: str | None, secret: str) -> Iterator[Problem]:
+def _at_most_one_source(path: Path, file: str | None, variable: str | None, secret: str) -> Iterator[Problem]:
     if file is not None and variable is not None:
         yield Problem.value((*path, f"{secret}_env"), variable, f": {secret}_file is also given; remove one of them")
 
@@ -162,7 +164,7 @@ def _exactly_one(path: Path, sources: Mapping[str, object]) -> Iterator[Problem]
 
 
 def _broker_without_login(version: str) -> Iterator[Problem]:
-    if tuple(map(int, version.split("."))) < (0, 10):
+    if tuple(map(int, version.split("."))) < _FIRST_RELEASE_WITH_LOGIN:
         yield Problem.value(
             ("kafka", "broker_version"), version, ": this release has no login; remove kafka.sasl.mechanism"
         )
@@ -201,7 +203,7 @@ def _socket_paths(config: Config) -> Iterator[tuple[Path, str]]:
 
 def _http(config: Config) -> Iterator[Problem]:
     http = config.http
-    yield from _one_source(("http",), http.token_file, http.token_env, "token")
+    yield from _at_most_one_source(("http",), http.token_file, http.token_env, "token")
     if isinstance(http.address, HostPort):
         for name, value in (("mode", http.mode), ("user", http.user), ("group", http.group)):
             if value is not None:

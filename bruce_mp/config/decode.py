@@ -23,7 +23,7 @@ __all__ = ["Decoder"]
 
 _ABSENT: Final = object()
 _OTHER_NAMES: Final = {"ssl": "tls"}
-"""Names in other Kafka clients, and ours."""
+"""Names of sections in other Kafka clients, each with our name."""
 
 Path = tuple[str, ...]
 

@@ -55,6 +55,8 @@ _MODE: Final = re.compile("0[0-7]{1,3}")
 
 @unique
 class SettingKind(Enum):
+    """The notation of a setting's value; `KINDS` has a row for each."""
+
     PLAIN = auto()
     SIZE = auto()
     MODE = auto()
@@ -160,7 +162,7 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReloadRule:
-    """The way in which a change takes effect: by a reload, unless there is a reason for a restart."""
+    """The step that applies a changed setting: a restart if there is a reason for one, else a reload."""
 
     restart_reason: str = ""
 
@@ -203,7 +205,7 @@ class SettingType:
     @property
     def summary(self) -> str:
         """Return the kind and range of the allowed values in short, for the reference page."""
-        return self.kind.summary.format(range=self._short_range()) or self._summarise_plain()
+        return self.kind.summary.format(range=self._short_range()) or self._summarize_plain()
 
     def show(self, value: object) -> str:
         """Return `value` as the configuration file would write it."""
@@ -217,7 +219,7 @@ class SettingType:
     def _short_range(self) -> str:
         return f"{self._bound(self.meta.ge or 0)}..{self._bound(self.meta.le or 0)}"
 
-    def _summarise_plain(self) -> str:
+    def _summarize_plain(self) -> str:
         if get_origin(self.type) is Literal:
             return ", ".join(show(value) for value in get_args(self.type))
         if self.type is int:

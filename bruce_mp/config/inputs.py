@@ -132,7 +132,7 @@ class Streams(Section, frozen=True):
 
     @property
     def processes(self) -> int:
-        """Return `workers`, or this machine's default if it is 0."""
+        """Return `workers`; if it is 0, half this machine's cores, rounded up, at most 8."""
         return self.workers or min(8, ((os.cpu_count() or 1) + 1) // 2)
 
 

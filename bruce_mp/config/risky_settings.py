@@ -37,12 +37,12 @@ def risk_warnings(config: Config) -> list[str]:
         warnings.append(
             f'input.tcp.host = "{config.input.tcp.host}": other hosts can connect and send without a login.'
         )
-    warnings += _about_pages(config)
-    warnings += _about_security(config)
+    warnings += _status_page_warnings(config)
+    warnings += _broker_security_warnings(config)
     return warnings
 
 
-def _about_security(config: Config) -> Iterator[str]:
+def _broker_security_warnings(config: Config) -> Iterator[str]:
     tls, sasl = config.kafka.tls, config.kafka.sasl
     if not tls.enable and (tls.ca_file or tls.certificate_file):
         yield "kafka.tls.enable = false: the connections are not encrypted, although certificates are configured."
@@ -59,8 +59,8 @@ def _about_security(config: Config) -> Iterator[str]:
         )
 
 
-def _about_pages(config: Config) -> Iterator[str]:
+def _status_page_warnings(config: Config) -> Iterator[str]:
     http = config.http
     if isinstance(http.address, HostPort) and not is_loopback(http.address.host):
-        more = "" if http.token_file or http.token_env else " and request the changes that they offer"
-        yield f'http.listen = "{http.listen}": other hosts can read the status pages{more} without a login.'
+        and_changes = "" if http.token_file or http.token_env else " and request the changes that they offer"
+        yield f'http.listen = "{http.listen}": other hosts can read the status pages{and_changes} without a login.'

@@ -22,7 +22,7 @@ InputTimestamps = (
     | None
 )
 
-_OF_TOPIC: str = "The policy for this topic."
+_TOPIC_POLICY: str = "The policy for this topic."
 
 
 class Timestamps(Section, frozen=True):
@@ -36,10 +36,10 @@ class Timestamps(Section, frozen=True):
     before_max_ms: Annotated[
         int, fields.count("Longest time before the arrival that `clamp` accepts.", 0, INT32_MAX), LIVE
     ] = 3_600_000
-    # Less than the hour of log.message.timestamp.after.max.ms, by more than clocks of hosts differ.
+    # Less than the hour of log.message.timestamp.after.max.ms. The margin exceeds the clock difference of two hosts.
     after_max_ms: Annotated[
         int, fields.count("Longest time after the arrival that `clamp` accepts.", 0, DAY_MS), LIVE
     ] = 600_000
     topics: Annotated[
-        dict[str, Annotated[TimestampPolicy, fields.choice(_OF_TOPIC), LIVE]], fields.choice(_OF_TOPIC), LIVE
+        dict[str, Annotated[TimestampPolicy, fields.choice(_TOPIC_POLICY), LIVE]], fields.choice(_TOPIC_POLICY), LIVE
     ] = field(default_factory=dict)
