@@ -30,7 +30,7 @@ ANY_API: Final = "any"
 
 
 class ArgumentError(BruceError):
-    """Words that are no fault or no command."""
+    """The words of a command line are not a valid fault or command."""
 
     exit_code = ExitCode.USAGE
 

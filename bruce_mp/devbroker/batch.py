@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["HEADER", "BatchHead", "LogLimits", "check_records", "read_batch", "rebase", "records_of"]
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
-LENGTH_OVERHEAD: Final = 12  # base offset and length, which the length field excludes
+LENGTH_OVERHEAD: Final = 12  # size of base offset and length, which the length field does not count
 MAGIC_AT: Final = 16
-CRC_COVERS_FROM: Final = 21
+CRC_COVERS_FROM: Final = 21  # offset of the attributes
 REBASE: Final = Struct(">qii")  # base offset, length, leader epoch
 MAGIC_V2: Final = 2
 CODEC_MASK: Final = 0x07
-ZSTD: Final = 4
+ZSTD: Final = 4  # the highest number of a codec
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 ZSTD_SINCE_PRODUCE: Final = 7  # KIP-110
@@ -86,7 +86,7 @@ class LogLimits(NamedTuple):
 
 
 class BatchCheck(NamedTuple):
-    """Check of a batch with a readable header: `is_wrong(header, batch, Produce version, limits)`, code and text."""
+    """Check of a batch with a readable header: `is_wrong(header, batch, Produce version, limits)`, error code, text."""
 
     is_wrong: Callable[[BatchHead, bytes, int, LogLimits], bool]
     code: Code

@@ -1,7 +1,7 @@
 """Cluster state: brokers, topics, leaders, and the metadata about them.
 
 All brokers share the logs, so moving a leader or stopping a broker loses no records. Clients see every broker as an
-in-sync replica. After its leader's end a partition has no leader until a move or until the broker returns.
+in-sync replica. A partition whose leader is down has no leader until `move_leader`, or until the broker returns.
 
 Metadata responses come from a `View`, an immutable snapshot. A fault may keep an old snapshot for a number of responses
 (`freeze`), which simulates a broker that has not learned of the change.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_LEADER", "Cluster", "HostedTopic", "Node", "Partition", "PartitionView", "TopicSnapshot", "View"]
 
 NO_LEADER: Final = -1
-ANY_EPOCH: Final = -1
+ANY_EPOCH: Final = -1  # the client sends no leader epoch
 FIRST_PRODUCER_ID: Final = 1000  # not 0, so that a test can tell a granted id from a default
 TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 

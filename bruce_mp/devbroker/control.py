@@ -110,7 +110,7 @@ class DevBroker:
         message_max_bytes: largest accepted record batch.
         strict: check every record of every batch.
         cluster_id: the id in metadata.
-        start_within: seconds.
+        start_within: time limit of the start, in seconds.
 
     Raises:
         StartError: the process did not start in time.
@@ -234,7 +234,7 @@ class DevBroker:
         """Wait until all of these counters of `Statistics` are reached.
 
         Raises:
-            TimeoutError: the counters were not reached `within` seconds.
+            TimeoutError: the counters were not reached within `within` seconds.
         """
         wanted = commands.WaitUntil(
             records=records,

@@ -35,7 +35,7 @@ __all__ = [
     "TriggeredFaults",
 ]
 
-CORRELATION_AT: Final = 4
+CORRELATION_AT: Final = 4  # behind the frame's length
 GARBAGE_FRAME: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
 """Response of a web server to a Kafka client. As a frame length, its first bytes mean 1.2 GB."""
 
@@ -157,7 +157,7 @@ def first_half(frame: bytes) -> bytes:
 
 
 def other_correlation(frame: bytes) -> bytes:
-    """Flip a high bit of the correlation id, which then matches no other request in flight."""
+    """Flip a high bit of the correlation id, so that it matches no request in flight."""
     return frame[:CORRELATION_AT] + bytes((frame[CORRELATION_AT] ^ 0x40,)) + frame[CORRELATION_AT + 1 :]
 
 
@@ -242,8 +242,8 @@ class InjectedFault(msgspec.Struct):
     def count_match(self) -> bool:
         """Count one match, and return True if it triggers the fault."""
         self.matched += 1
-        after_first = self.matched - self.fault.nth
-        is_triggered = not self.is_spent and after_first >= 0 and after_first % self.fault.every == 0
+        since_nth = self.matched - self.fault.nth
+        is_triggered = not self.is_spent and since_nth >= 0 and since_nth % self.fault.every == 0
         self.triggered += is_triggered
         return is_triggered
 

@@ -25,7 +25,7 @@ __all__ = ["AppendResult", "PartitionLog", "StoredBatch"]
 
 
 class StoredBatch(NamedTuple):
-    """A stored batch; `appended_ns` is on the host's monotonic clock."""
+    """A stored batch; `max_timestamp` is in ms, `appended_ns` on the host's monotonic clock."""
 
     base_offset: int
     last_offset: int
@@ -35,7 +35,7 @@ class StoredBatch(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """Outcome of an append. A duplicate has the position of the original batch."""
+    """Outcome of an append. A duplicate has base offset and time (ms) of the original batch; else the time is -1."""
 
     base_offset: int
     log_append_time: int

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["HOST", "ChangeSignal", "DevServer"]
 
 HOST: Final = "127.0.0.1"
-READ_AHEAD: Final = 1 << 20  # buffered bytes of a connection before the client is blocked
+READ_AHEAD: Final = 1 << 20  # buffered bytes of a connection before the broker stops reading
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 def bind_port(port: int) -> socket.socket:
     """Bind a socket to the port. While the broker is down, a bound socket that does not listen reserves the port.
 
-    Without it the kernel could assign the port to another process, even to the client that connects to it.
+    Without the reservation the kernel could assign the port to another process, even to the client that connects to it.
 
     Raises:
         OSError: the port is in use.

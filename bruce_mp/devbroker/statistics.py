@@ -16,14 +16,14 @@ class Statistics(msgspec.Struct, kw_only=True):
     client_ids: dict[str, int] = {}
     """Requests by the client's id."""
     timeouts_ms: dict[int, int] = {}
-    """Produce requests by their limit of time for the acks."""
+    """Produce requests by their time limit for the acks."""
     batches: int = 0
     records: int = 0
     bytes: int = 0
     duplicates: int = 0
     """Duplicate batches: acknowledged, not appended."""
     sequence_errors: int = 0
-    """Batches refused with 45 or 47."""
+    """Batches refused with OUT_OF_ORDER_SEQUENCE_NUMBER (45) or INVALID_PRODUCER_EPOCH (47)."""
     errors: dict[int, int] = {}
     """Produce responses of partitions by error code, scripted or not."""
     faults: dict[str, int] = {}

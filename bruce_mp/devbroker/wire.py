@@ -22,7 +22,7 @@ __all__ = ["FRAME_LENGTH", "FRAME_MAX", "Incoming", "decode", "encode", "frame_l
 
 FRAME_LENGTH: Final = Struct(">i")
 FRAME_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
-PREFIX: Final = Struct(">hhi")
+PREFIX: Final = Struct(">hhi")  # API key, version, correlation id
 MALFORMED: Final = (struct.error, ValueError, IndexError, OverflowError)  # UnicodeDecodeError is a ValueError
 
 
