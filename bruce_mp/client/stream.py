@@ -95,10 +95,10 @@ class _ConnectedClient(Client):
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
         self._destination = destination
         self._max_message = max_message
-        self._initialise()
+        self._initialize()
         super().__init__(destination, errors, max_message, advice)
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._wake = threading.Event()
@@ -114,7 +114,7 @@ class _ConnectedClient(Client):
     def _reset(self) -> None:
         super()._reset()
         self._link.abandon_after_fork()
-        self._initialise()
+        self._initialize()
 
     # --- connecting --------------------------------------------------------------------------------------------------
 

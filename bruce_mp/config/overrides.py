@@ -22,18 +22,18 @@ class Override(NamedTuple):
 
 
 def parse_override(text: str) -> Override:
-    """Parse `key=value`. Raise ConfigError."""
+    """Parse `key=value`. Raise ConfigError if `text` is not exactly one setting."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set {text}: this is not of the form key=value, for example slab.size=64m.")
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        table = _with_string(text, key, value.strip())
-    return _flatten(table, text)
+        table = _parse_as_string(text, key, value.strip())
+    return _single_setting(table, text)
 
 
-def _with_string(text: str, key: str, value: str) -> dict[str, Any]:
+def _parse_as_string(text: str, key: str, value: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError as error:
@@ -45,7 +45,7 @@ def _with_string(text: str, key: str, value: str) -> dict[str, Any]:
     return table
 
 
-def _flatten(table: dict[str, Any], text: str) -> Override:
+def _single_setting(table: dict[str, Any], text: str) -> Override:
     path: list[str] = []
     value: Any = table
     while isinstance(value, dict) and len(value) == 1:

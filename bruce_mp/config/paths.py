@@ -14,6 +14,7 @@ SOCKET_PATH_MAX: Final = 107
 
 LONGEST_SOCKET_NAME: Final = "dispatcher-99.ipc"
 RUN_DIR_MAX: Final = SOCKET_PATH_MAX - len("/" + LONGEST_SOCKET_NAME)
+"""Longest run directory in bytes, so that the paths of all sockets in it fit."""
 
 _DEV_SHM: Final = "/dev/shm/"  # noqa: S108 - a prefix to compare with
 _STATE_DIRECTORY: Final = "STATE_DIRECTORY"

@@ -20,7 +20,7 @@ class Problem(NamedTuple):
 
     @classmethod
     def value(cls, path: tuple[str, ...], value: object, remedy: str) -> Problem:
-        """Create the problem of an invalid value."""
+        """Create the problem of an invalid value; `remedy` continues the sentence "... is not allowed"."""
         return cls(path, f"{dotted(path)} = {show(value)} is not allowed{remedy}.")
 
 
