@@ -28,7 +28,7 @@ def parse_override(text: str) -> Override:
         raise ConfigError(f"--set {text}: this is not of the form key=value, for example slab.size=64m.")
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # TOMLDecodeError, or an integer too long for Python
         table = _parse_as_string(text, key, value.strip())
     return _single_setting(table, text)
 

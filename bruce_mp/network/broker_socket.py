@@ -1,7 +1,7 @@
 """Run one connection to a broker: a non-blocking socket on an event loop around the sans-IO `BrokerConnection`.
 
-The socket tries all addresses of the host in turn. An address before the last gets the timeout divided by the number
-of addresses that remain, itself included; the timeout also bounds the whole connect. For a broker that does not report
+The socket tries all addresses of the host in turn. An address gets the remaining time divided by the number of
+addresses that remain, itself included; the timeout bounds the whole connect. For a broker that does not report
 its API versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS lies
 between the socket and the Kafka protocol, which starts after the handshake. A login with a lifetime is renewed before
 it expires. The same timeout bounds the wait for credentials from a KDC or a program. The owner receives all other
@@ -107,6 +107,7 @@ class BrokerSocket:
         self.connection = self._new_connection()
         self._socket: socket.socket | None = None
         self._addresses: deque[Address] = deque()
+        self._connect_deadline = 0.0
         self._unsent: deque[memoryview] = deque()
         self._alarm: Timer | None = None
         """The timer for the connection's next deadline."""
@@ -204,12 +205,13 @@ class BrokerSocket:
         if self._is_closed:
             return
         self._addresses = deque(addresses)
+        self._connect_deadline = time.monotonic() + self._timeout_s
         self._connect_next(error or "it has no address")
 
     def _connect_next(self, last_error: str) -> None:
         """Try the next address; fail when none remains."""
         while self._addresses:
-            share_s = self._timeout_s / len(self._addresses)
+            share_s = (self._connect_deadline - time.monotonic()) / len(self._addresses)
             try:
                 self._start_connect(self._addresses.popleft())
             except (OSError, OverflowError) as error:  # no IPv6 on this host, a port out of range, ...

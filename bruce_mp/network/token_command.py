@@ -71,7 +71,9 @@ class TokenCommand:
         except BlockingIOError:
             return
         self._output += data
-        if not data or len(self._output) > _MAX_BYTES:
+        if len(self._output) > _MAX_BYTES:
+            self._kill(f"wrote more than {_MAX_BYTES >> 10} KiB, and was killed. Give one that prints a token.")
+        elif not data:
             self._loop.unwatch(self._process.stdout)
             self._process.stdout.close()
             self._wait()
@@ -86,6 +88,10 @@ class TokenCommand:
             self._finish(f"ended with code {code}. Run it as the daemon's user to see why." if code else "")
 
     def _on_timeout(self) -> None:
+        self._kill(f"did not end within {_TIMEOUT_S:g} s, and was killed.")
+
+    def _kill(self, error: str) -> None:
+        """Kill the program with its children, and finish with an error."""
         assert self._process is not None
         assert self._process.stdout is not None
         os.killpg(self._process.pid, signal.SIGKILL)  # the group exists: nothing has reaped its leader yet
@@ -94,7 +100,7 @@ class TokenCommand:
             self._process.stdout.close()
             self._loop.call_later(_POLL_S, self._wait)
         self._output = b""
-        self._finish(f"did not end within {_TIMEOUT_S:g} s, and was killed.")
+        self._finish(error)
 
     def _finish(self, error: str) -> None:
         self._is_done = True

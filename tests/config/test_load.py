@@ -257,6 +257,7 @@ def test_an_override_may_name_a_topic_of_any_characters(load: Load) -> None:
         ("slab={}", "give one setting"),
         ("slab={size=1,path=2}", "give one setting"),
         ("slab.size=7m", '--set slab.size: slab.size = "7m" is not allowed: give a size'),
+        ("slab.size=" + "9" * 5000, "--set slab.size: slab.size = "),
         ("slab=3", "--set slab: slab = 3 is not allowed: give a section, [slab]."),
         ("input.tpc.port=3", "--set input.tpc.port: input.tpc is not a setting; did you mean tcp?"),
         ("batching.combined.config=x", "--set batching.combined.config: batching.combined.config"),

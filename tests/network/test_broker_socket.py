@@ -275,8 +275,8 @@ def test_an_invalid_address_is_skipped(stack: ExitStack, server: Server, bad: Ad
 def test_a_silent_address_leaves_time_for_the_others(stack: ExitStack, server: Server, silent_address: Address) -> None:
     server.play(agree_on_versions)
     start = time.monotonic()
-    Client(stack, Names(silent_address, silent_address, server.address), timeout_s=3 * ANSWER_S).wait_ready()
-    assert time.monotonic() - start >= 2 * ANSWER_S
+    Client(stack, Names(*[silent_address] * 4, server.address), timeout_s=5 * ANSWER_S).wait_ready()
+    assert time.monotonic() - start >= 4 * ANSWER_S
 
 
 def test_an_established_connection_outlives_the_connect_timeout(

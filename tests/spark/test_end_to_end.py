@@ -206,7 +206,7 @@ def test_old_timestamps_of_an_unknown_topic_are_compared_with_the_default(
     text = warning({"spark-never-made": now_ms - 8 * DAY_MS})
     assert text is not None
     assert "Kafka's default retention of 7 days" in text
-    assert text.endswith("The brokers did not tell the retention of the topic.")
+    assert text.endswith("The brokers did not answer with the retention of the topic.")
 
 
 @pytest.mark.usefixtures("spark")  # the command takes the running session
