@@ -50,7 +50,7 @@ _HELD_BY_DISPATCHERS: Final = (
     RunState.RETURNED,
     RunState.RETURNED_SENT,
 )
-"""Includes RETURNED records: newer records must not overtake them before the dispatcher announces them."""
+"""Includes RETURNED records: newer records of their partitions wait until the router has claimed these."""
 
 _ASSIGNED: Final = (RunState.ASSIGNED, RunState.ASSIGNED_SENT)
 
@@ -91,7 +91,7 @@ class Assignments:
         self._resync_numbers = count(1)
         self._routes: dict[_TopicPartition, Route] = {}
         self._leaderless_backoff = LeaderlessBackoff(self._new_backoff())
-        self._open: dict[_TopicPartition, int] = {}
+        self._open_slots: dict[_TopicPartition, int] = {}
         """The slots of partitions known to be open, a cache for `send` and `is_open`.  New metadata and each frame of a
         dispatcher clear it, because either may close a partition.  `adopt` does not, because it runs before `send`."""
 
@@ -107,7 +107,7 @@ class Assignments:
         routes = [
             (route.slot, key, route)
             for key, route in self._routes.items()
-            if route.state is not ScopeState.FLOWING  # `is_paused` without a call, because a route is never SYNCING
+            if route.state is not ScopeState.FLOWING  # `is_paused`, as a route is never SYNCING; inlined for reports
         ]
         return [*scopes, *routes]
 
@@ -131,7 +131,7 @@ class Assignments:
         return [
             (key, route)
             for key, route in self._routes.items()
-            # `has_waiting` without a call, because reports ask thousands of routes each second.
+            # `has_waiting`; inlined, because reports ask thousands of routes each second.
             if route.arrived or route.returned or route.returned_sent
         ]
 
@@ -151,7 +151,7 @@ class Assignments:
 
     def is_open(self, topic: int, partition: int) -> bool:
         """Return True if messages for the partition can be sent now."""
-        if (topic, partition) in self._open:
+        if (topic, partition) in self._open_slots:
             return True
         slot = self._leader_slot(topic, partition)
         route = self._routes.get((topic, partition))
@@ -163,20 +163,20 @@ class Assignments:
         return slot is not None and self._dispatcher_scope(slot).state is ScopeState.SYNCING
 
     def send(
-        self, kind: ParcelKind, runs: Mapping[_TopicPartition, list[Segment]], now_ms: int
+        self, kind: ParcelKind, segments_of: Mapping[_TopicPartition, list[Segment]], now_ms: int
     ) -> dict[_TopicPartition, list[Segment]]:
         """Bind segments to their partitions, and send them to dispatchers or hold them in their routes.
 
-        For QUEUE, all segments for a dispatcher share a parcel; for any other kind, `runs` must have one partition.
+        For QUEUE, all segments for a dispatcher share a parcel; for any other kind, `segments_of` has one partition.
         Return the segments of partitions for which the slab's partition table has no room.
         """
         refused: dict[_TopicPartition, list[Segment]] = {}
         by_slot: dict[int, dict[_TopicPartition, list[Segment]]] = defaultdict(dict)
-        for key, segments in runs.items():
-            slot = self._open.get(key)
+        for key, segments in segments_of.items():
+            slot = self._open_slots.get(key)
             if slot is not None:
                 by_slot[slot][key] = segments
-            elif not self._has_room(*key):
+            elif not self._ensure_entry(*key):
                 refused[key] = segments
             elif (slot := self._assign_to_leader(*key, now_ms)) is not None:
                 by_slot[slot][key] = segments
@@ -190,8 +190,8 @@ class Assignments:
                 self._outbox.post(slot, Parcel(kind, *next(iter(group)), bound))
         return refused
 
-    def _has_room(self, topic: int, partition: int) -> bool:
-        """Return True if the slab's partition table has an entry or room for the partition."""
+    def _ensure_entry(self, topic: int, partition: int) -> bool:
+        """Give the partition an entry in the slab's partition table; return False if the table is full."""
         return (topic, partition) in self._routes or self._tables.partitions.ensure_entry(topic, partition)
 
     def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> int | None:
@@ -203,14 +203,14 @@ class Assignments:
         if route.has_waiting or slot is None or route.slot not in {None, slot} or not self.is_open(topic, partition):
             return None
         self._set_holder(route, slot)
-        self._open[topic, partition] = slot
+        self._open_slots[topic, partition] = slot
         return slot
 
-    def _bind(self, runs: Mapping[_TopicPartition, list[Segment]]) -> list[Segment]:
+    def _bind(self, segments_of: Mapping[_TopicPartition, list[Segment]]) -> list[Segment]:
         """Bind segments to their partitions, and return those without damage."""
         segments: list[Segment] = []
         partitions: list[int] = []
-        for (_, partition), group in runs.items():
+        for (_, partition), group in segments_of.items():
             segments += group
             partitions += [partition] * len(group)
         try:
@@ -233,9 +233,9 @@ class Assignments:
         self._outbox.post_flush(topic)
 
     def request_leader(self, started_ms: int, now_ms: int) -> None:
-        """Request metadata, because the known one names no leader with a dispatcher.
+        """Request newer metadata, because the present metadata names no leader that has a dispatcher slot.
 
-        `started_ms` is the start of the fetch that has just brought this metadata, otherwise the time now.
+        `started_ms` is the time at which the fetch of new metadata began, or `now_ms` if no metadata is new.
         """
         self._refresh.request_after_error(self._leaderless_backoff.next_fetch_ms(started_ms, now_ms))
 
@@ -271,7 +271,7 @@ class Assignments:
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> None:
         """Reassign partitions after leader changes, and resume paused scopes after their back-off."""
-        self._open.clear()
+        self._open_slots.clear()
         for slot in self._dispatchers.on_metadata(view, now_ms):
             self._dispatcher_scopes.pop(slot, None)
             self._outbox.remove_slot(slot)
@@ -283,7 +283,7 @@ class Assignments:
 
     def hand_back_all(self, now_ms: int) -> None:
         """Request all messages back from all dispatchers, so that the router assigns them again."""
-        self._open.clear()
+        self._open_slots.clear()
         self._dispatchers.include_holders()
         for slot, dispatcher in self._dispatcher_scopes.items():
             if dispatcher.is_flowing and dispatcher.pause(now_ms):
@@ -360,8 +360,8 @@ class Assignments:
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
         """Process one dispatcher's frame; its first parcel, SENDER, names slot and incarnation."""
-        _, slot, incarnation, _ = parcels[0]
-        self._open.clear()
+        _, slot, incarnation, _ = parcels[0]  # SENDER and SYNCED carry numbers in `topic` and `partition`
+        self._open_slots.clear()
         dispatcher = self._dispatcher_scope(slot)
         if incarnation < dispatcher.incarnation:
             return  # the sender is dead; its successor repeats all reports that still apply
@@ -432,10 +432,10 @@ class Assignments:
             self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED])
 
     def _resync(self, slot: int, assigned: list[FoundSegment]) -> None:
-        """Send RESYNC with `assigned`, all records that the dispatcher has not claimed, because frames may be lost.
+        """Send RESYNC, and repeat the `assigned` records: the dispatcher has not claimed them, and frames may be lost.
 
-        The router sends nothing more until SYNCED: the records that the dispatcher returned to a dead router, which it
-        repeats before SYNCED, are older.
+        Before SYNCED the dispatcher returns again what it had returned to a dead router.  These records are older, so
+        the router sends nothing more until then.
         """
         dispatcher = self._dispatcher_scope(slot)
         if dispatcher.is_paused:
