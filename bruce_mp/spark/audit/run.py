@@ -150,7 +150,7 @@ def read_samples(spark: SparkSession, plan: Audit) -> DataFrame:
 
 
 def _write_table(table: DataFrame, plan: Audit, name: str) -> DataFrame:
-    """Write the table to one file, because it is is_small, and return it as read back."""
+    """Write the table to one file, because it is small, and return it as read back."""
     one_file = table.coalesce(1)
     if plan.namespace is None:
         one_file.write.format(plan.table_format).mode("overwrite").save(f"{absolute_path(plan.output)}/{name}")
