@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Decoder"]
 
 _ABSENT: Final = object()
+"""The result for a setting that is absent or invalid; msgspec gets a tree without it."""
 _OTHER_NAMES: Final = {"ssl": "tls"}
 """Names of sections in other Kafka clients, each with our name."""
 
@@ -42,12 +43,12 @@ class Decoder:
         fields = {field.name: field for field in msgspec.structs.fields(model)}
         self._report_unknown(raw, fields, path)
         decoded = {name: self._decode_setting(field, raw, (*path, name)) for name, field in fields.items()}
-        return {name: value for name, value in decoded.items() if value is not _ABSENT}
+        return _without_absent(decoded)
 
     def _decode_setting(self, field: FieldInfo, table: dict[str, Any], path: Path) -> Any:
         setting = setting_type(field.type)
         if field.name in table:
-            return self._decode_any(setting, table[field.name], path)
+            return self._decode_by_type(setting, table[field.name], path)
         if not field.required:
             return _ABSENT
         if _is_section(setting.type):
@@ -55,7 +56,7 @@ class Decoder:
         self._report(path, f"{dotted(path)} is missing: give {setting.allowed}.")
         return _ABSENT
 
-    def _decode_any(self, setting: SettingType, raw: object, path: Path) -> Any:
+    def _decode_by_type(self, setting: SettingType, raw: object, path: Path) -> Any:
         if _is_section(setting.type):
             return self.decode_table(setting.type, raw, path)
         if get_origin(setting.type) is dict:
@@ -67,7 +68,8 @@ class Decoder:
             self._report_no_table(raw, path)
             return {}
         setting = setting_type(value_type)
-        return {name: self._decode_any(setting, value, (*path, name)) for name, value in raw.items()}
+        decoded = {name: self._decode_by_type(setting, value, (*path, name)) for name, value in raw.items()}
+        return _without_absent(decoded)
 
     def _decode_value(self, setting: SettingType, raw: object, path: Path) -> Any:
         try:
@@ -93,6 +95,10 @@ class Decoder:
 
     def _report(self, path: Path, text: str) -> None:
         self.problems.append(Problem(path, text))
+
+
+def _without_absent(decoded: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in decoded.items() if value is not _ABSENT}
 
 
 def _is_section(value_type: Any) -> bool:

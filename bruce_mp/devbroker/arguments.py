@@ -51,9 +51,9 @@ def parse_fault(words: Sequence[str]) -> Fault:
     if fields.get("api") == ANY_API:
         fields["api"] = None
     elif "api" in fields:
-        fields["api"] = parse_number(fields["api"], ApiKey)
+        fields["api"] = number_or_text(fields["api"], ApiKey)
     if "code" in fields:
-        fields["code"] = parse_number(fields["code"], Code)
+        fields["code"] = number_or_text(fields["code"], Code)
     return convert({"action": to_underscores(words[0]), **fields}, Fault)
 
 
@@ -84,12 +84,24 @@ def parse_fields(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, 
         if not equals or name not in kind.__struct_fields__:
             known = ", ".join(kind.__struct_fields__)
             raise ArgumentError(f"'{word}' is not FIELD=VALUE with one of the fields {known or '(there is none)'}.")
-        fields[name] = msgspec.json.decode(value) if value.startswith("{") else value
+        if name in fields or (name, kind) == ("action", Fault):
+            raise ArgumentError(f"'{word}': give each field once, and the action of a fault as its first word.")
+        fields[name] = _parse_value(word, value)
     return fields
 
 
-def parse_number(text: str, names: type[IntEnum]) -> int | str:
-    """Return the number of a name, or the text, which may be a number."""
+def _parse_value(word: str, value: str) -> Any:
+    """Return the value of a field: JSON if it begins with a brace, else the text."""
+    if not value.startswith("{"):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError as error:
+        raise ArgumentError(f"'{word}': {error}.") from error
+
+
+def number_or_text(text: str, names: type[IntEnum]) -> int | str:
+    """Return the number of a name, or the text, which msgspec converts."""
     name = to_underscores(text).upper()
     return int(names[name]) if name in names.__members__ else text
 

@@ -290,6 +290,13 @@ def test_problems_of_all_kinds_are_reported_together(tmp_path: Path) -> None:
     assert all(any(text in line for line in lines) for text in expected)
 
 
+def test_an_invalid_entry_of_a_map_does_not_hide_other_problems(load: Load) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load('[partitioner.topics]\nclicks = "bad"\n[input.unix_datagram]\nenable = false\n')
+    assert "partitioner.topics.clicks" in str(caught.value)
+    assert "No input is enabled" in str(caught.value)
+
+
 def test_consequences_of_an_invalid_value_are_not_reported(load: Load) -> None:
     with pytest.raises(ConfigError) as caught:
         load('[batching.default]\naction = "per_topik"\nconfig = "standard"\n')

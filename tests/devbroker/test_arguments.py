@@ -41,6 +41,8 @@ def test_words_are_a_fault(words: list[str], fault: Fault) -> None:
         (["error", "code=NO_SUCH_ERROR"], "code"),
         (["close", "client=somewhere"], "somewhere"),
         (["close", "api=nothing"], "api"),
+        (["error", "action=delay"], "its first word"),
+        (["close", "topic=hits", "topic=misses"], "each field once"),
     ],
 )
 def test_words_that_are_no_fault_are_refused(words: list[str], message: str) -> None:
@@ -57,7 +59,17 @@ def test_words_are_a_command() -> None:
     assert wait == WaitUntil(records=3, requests={"Produce": 2}, seconds=0.5)
 
 
-@pytest.mark.parametrize("words", [[], ["nonsense"], ["move_leader", "topic=hits"], ["add_topic", "topic"], ["inject"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["nonsense"],
+        ["move_leader", "topic=hits"],
+        ["add_topic", "topic"],
+        ["inject"],
+        ["wait_until", "requests={bad"],
+    ],
+)
 def test_words_that_are_no_command_are_refused(words: list[str]) -> None:
     with pytest.raises(ArgumentError):
         parse_command(words)

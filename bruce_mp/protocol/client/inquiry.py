@@ -74,8 +74,9 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class InquiryAnswer:
-    """An answer.  `features` names what this daemon supports beyond its protocol's first version.
+    """An answer.  `features` names the abilities of the daemon beyond its protocol's first version.
 
+    The daemon remembers all attempts that ended from `since_ms` on, in ms since the epoch.
     `largest_message` bounds a message with its size field, `largest_payload` the bytes of key, value and headers.
     """
 
@@ -131,7 +132,8 @@ def decode_inquiry_answer(data: bytes | bytearray | memoryview) -> InquiryAnswer
         _ANSWER.unpack_from(data)
     )
     reasons_end = _ANSWER.size + count * REASON.size
-    is_valid = size == len(data) == reasons_end + length and (key, version) == (ANSWER_KEY, API_VERSION)
+    has_all = count >= 0 and length >= 0 and size == len(data) == reasons_end + length
+    is_valid = has_all and (key, version) == (ANSWER_KEY, API_VERSION)
     if not is_valid or outcome not in _OUTCOMES:
         raise RemoteProtocolError(_NOT_ANSWER)
     reasons = decode_reasons(data[_ANSWER.size : reasons_end])

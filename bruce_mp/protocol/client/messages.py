@@ -217,6 +217,7 @@ class _Body(NamedTuple):
     @classmethod
     def of(cls, value: Buffer | None, key: Buffer | None, headers: Sequence[HeaderInput], *, keep_empty: bool) -> _Body:
         data = encode_headers(headers)
+        key, value = _as_bytes(key), _as_bytes(value)
         key_bytes, value_bytes = key or b"", value or b""
         has_empty_key = key is not None and not key
         if value is None or (keep_empty and (not value or has_empty_key)):
@@ -225,6 +226,11 @@ class _Body(NamedTuple):
             return cls(NULLS_VERSION, key_size, key_bytes, value_size, value_bytes, INT32.pack(len(data)) + data)
         version, header_part = (HEADERS_VERSION, INT32.pack(len(data)) + data) if data else (PLAIN_VERSION, b"")
         return cls(version, len(key_bytes), key_bytes, len(value), value_bytes, header_part)
+
+
+def _as_bytes(field: Buffer | None) -> Buffer | None:
+    """Return a buffer whose length is its number of bytes: that of a memoryview is its number of items."""
+    return bytes(field) if isinstance(field, memoryview) and len(field) != field.nbytes else field
 
 
 def _topic(topic: bytes | str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +10,7 @@ import pytest
 
 from bruce_mp.errors import DiscardReason, LocalProtocolError, RemoteProtocolError
 from bruce_mp.protocol.client.answer_reader import AnswerReader
-from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, decode_barrier, encode_answer
+from bruce_mp.protocol.client.barrier import REASON, BarrierAnswer, BarrierStatus, decode_barrier, encode_answer
 from bruce_mp.protocol.client.inquiry import (
     AttemptOutcome,
     Inquiry,
@@ -48,7 +49,9 @@ def test_malformed_frames_are_refused() -> None:
     for cut in (REQUEST[:19], REQUEST[:-1], REQUEST + b"x", REQUEST[:8] + b"\0\1" + REQUEST[10:]):
         assert decode_inquiry(cut) is None
     frame = encode_inquiry_answer(ANSWER)
-    for cut in (frame[:-1], frame + b"x", frame[:16] + b"\0\x09" + frame[18:], frame[:20]):
+    plain = encode_inquiry_answer(replace(ANSWER, reasons={}, features=frozenset()))
+    negative = plain[:-4] + b"\xff\xff" + REASON.size.to_bytes(2)  # counts of reasons and of bytes that add up
+    for cut in (frame[:-1], frame + b"x", frame[:16] + b"\0\x09" + frame[18:], frame[:20], negative):
         with pytest.raises(RemoteProtocolError, match="no answer to an inquiry"):
             decode_inquiry_answer(cut)
     with pytest.raises(LocalProtocolError, match="256 bytes"):

@@ -15,6 +15,7 @@ from bruce_mp.protocol.client.messages import (
     EmptyFields,
     Message,
     Rejection,
+    encode,
     encode_any_partition,
     encode_message,
     encode_partition_key,
@@ -300,6 +301,12 @@ def test_parse_accepts_any_bytes_without_an_exception(junk: bytes) -> None:
     for api_key in (256, 257):
         framed = (8 + len(junk)).to_bytes(4) + api_key.to_bytes(2) + bytes(2) + junk
         assert isinstance(parse_message(framed), Message | Rejection)
+
+
+def test_a_view_of_larger_items_is_encoded_by_its_bytes() -> None:
+    numbers = memoryview(b"8 bytes.").cast("i")
+    encoded = encode(b"t", numbers, numbers, None, timestamp_ms=1)
+    assert encoded == encode(b"t", b"8 bytes.", b"8 bytes.", None, timestamp_ms=1)
 
 
 @given(messages(), st.data())
