@@ -212,7 +212,9 @@ class Reader:
 
     def _environment(self) -> dict[str, str]:
         path = f"{self.root / 'bin'}:/usr/local/bin:/usr/bin:/bin"
-        return {**os.environ, "PATH": path, "HOME": str(self.home), "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
+        changed = {"PATH": path, "HOME": str(self.home), "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
+        # A reader's Python buffers its output; an empty value means unset.
+        return {**os.environ, **changed, "PYTHONUNBUFFERED": ""}
 
     def _adapted(self, text: str) -> str:
         """Replace the paths, ports and addresses of a page by those of this test."""
