@@ -45,11 +45,11 @@ _COUNTERS: Final = {
 
 
 class _TopicState(NamedTuple):
-    """A topic's batch, None if its records do not wait, and the counts that all topics of its batching kind share."""
-
     number: int
     batch: PendingBatch | None
+    """None if the topic's records do not wait."""
     counts: list[int]
+    """The counts of its batching kind, which all topics of that kind share."""
 
 
 class _TickFrames:

@@ -52,7 +52,7 @@ class AckSettler:
         total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
         # Read the names first: the router may remove a topic once its messages are settled.
         names = [self._topics.name_of(topic) for topic in by_topic]
-        self._clear_refusals(by_topic)
+        self._topics.clear_refusals(by_topic)
         segments = [segment for batch in batches for segment in batch.segments]
         increments = {Counter.MsgDelivered: total.messages, **increments_of(total.delays, total.waited_ms)}
         self._row.settle(segments, RunState.DELIVERED, 0, increments)
@@ -65,12 +65,6 @@ class AckSettler:
             undamaged = without_damaged(self._slab, self._row, batch.segments)
             if undamaged:
                 self._settle([batch._replace(segments=tuple(undamaged))])
-
-    def _clear_refusals(self, topics: Iterable[int]) -> None:
-        """Clear the error codes in the topic table with which the broker refused the topics before."""
-        for topic in topics:
-            if self._topics.refusal_of(topic):
-                self._topics.store_refusal(topic, 0)
 
 
 def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:

@@ -18,7 +18,7 @@ from bruce_mp import kernels
 from bruce_mp.dispatcher.accumulator import Accumulator
 from bruce_mp.dispatcher.produce_responses import ResponseHandler
 from bruce_mp.dispatcher.queues import Queues, QueueState
-from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
+from bruce_mp.dispatcher.record_batches import BatchBuilder
 from bruce_mp.dispatcher.send_queue import RequestLimits, SendQueue
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
@@ -26,7 +26,7 @@ from bruce_mp.pipeline.corruption import quarantine, without_damaged
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import FLAG_AFTER_GAP, RunState, state_word
 from bruce_mp.slab.producer_id import is_idempotent
-from bruce_mp.slab.recovery import SentBatch, inspect_segment, rebuild_batches, sweep
+from bruce_mp.slab.recovery import inspect_segment, rebuild_batches, sweep
 from bruce_mp.slab.rows import Move
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.dispatcher.connection_status import PartitionErrors
     from bruce_mp.dispatcher.queues import PartitionQueue
+    from bruce_mp.dispatcher.record_batches import BatchPlan
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.traffic import TrafficSums
@@ -68,7 +70,7 @@ class Dispatcher:
         self._topics = TopicTable(slab)
         self._send_queue = SendQueue()
         self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._send_queue)
-        self._accumulator = Accumulator(slab, row, self._rules_of(config))
+        self._accumulator = Accumulator(slab, row, self._batching_lookup(config))
         self._builder = BatchBuilder(
             slab,
             row,
@@ -92,11 +94,11 @@ class Dispatcher:
     def apply_config(self, config: Config) -> None:
         """Apply a reloaded config, and flush all accumulated records first."""
         self._limits = RequestLimits.of(config)
-        self._add_to_queues(self._accumulator.apply_config(self._rules_of(config)))
+        self._add_to_queues(self._accumulator.apply_config(self._batching_lookup(config)))
         self._builder.max_bytes = config.batching.message_max_bytes
         self._responses.retry_limit = config.delivery.retry_limit
 
-    def _rules_of(self, config: Config) -> Callable[[int], TopicBatching]:
+    def _batching_lookup(self, config: Config) -> Callable[[int], TopicBatching]:
         return lambda topic: config.batching_for(self._topics.name_of(topic))
 
     # --- state for the process ---------------------------------------------------------------------------------------
@@ -169,11 +171,11 @@ class Dispatcher:
 
     def on_parcels(self, parcels: Sequence[Parcel], now_ms: int) -> None:
         """Process one frame of the router; its first parcel holds the router's incarnation."""
-        incarnation, rest = parcels[0].partition, parcels[1:]
-        if rest[0].kind is ParcelKind.RESYNC and incarnation >= self._router_incarnation:
-            self._router_incarnation = incarnation
+        router_incarnation, rest = parcels[0].partition, parcels[1:]
+        if rest[0].kind is ParcelKind.RESYNC and router_incarnation >= self._router_incarnation:
+            self._router_incarnation = router_incarnation
             self._resync(rest, now_ms)
-        elif incarnation == self._router_incarnation:
+        elif router_incarnation == self._router_incarnation:
             self._process_parcels(rest, now_ms)
 
     def _process_parcels(self, parcels: Iterable[Parcel], now_ms: int) -> None:
@@ -267,6 +269,7 @@ class Dispatcher:
     def _resync(self, parcels: Sequence[Parcel], now_ms: int) -> None:
         """Process RESYNC, which the router sends if either process is new, and answer with SYNCED."""
         resync, *rest = parcels
+        resync_number = resync.topic
         if not self._is_synced:
             self._recover([segment for parcel in rest if parcel.kind is ParcelKind.SENT for segment in parcel.segments])
             self._is_synced = True
@@ -276,17 +279,16 @@ class Dispatcher:
         self._hands_back_all = False
         self._process_parcels(rest, now_ms)
         self._repeat_returned()
-        self._outbox.append(Parcel(ParcelKind.SYNCED, resync.topic, self._router_incarnation))
+        self._outbox.append(Parcel(ParcelKind.SYNCED, resync_number, self._router_incarnation))
         self.repeat_pauses()
 
     def _recover(self, sent: Iterable[Segment]) -> None:
-        """Queue the predecessor's records found in the slab; it may have claimed only a part of `sent`."""
+        """Queue the records that the predecessor held; of `sent` it may have claimed only a part."""
         found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
         self._count_possible_duplicates(rebuild_batches(in_flight))
-        self._adopt(
-            rebuild_batches([*in_flight, *(inspect_segment(self._slab, segment) for segment in self._claim_sent(sent))])
-        )
+        claimed_now = [inspect_segment(self._slab, segment) for segment in self._claim_sent(sent)]
+        self._adopt(rebuild_batches([*in_flight, *claimed_now]))
         for part in found:
             if part.state is RunState.QUEUED:
                 self._make_ready(part.topic, part.partition, [part.segment])
@@ -328,27 +330,28 @@ class Dispatcher:
         is_limited = now < self._throttled_until or in_flight >= self._limits.max_in_flight
         if not self._send_queue or self._is_paused or is_limited:
             return []
-        batches: list[SentBatch] = []
-        chosen = self._send_queue.choose(self._builder, self._limits.request_bytes, now)
-        built = iter(self._builder.build([item for _, item in chosen if isinstance(item, BatchPlan)]))
-        for queue, item in chosen:
-            batch = next(built) if isinstance(item, BatchPlan) else item
-            if isinstance(batch, SentBatch):
-                queue.not_before = 0.0
-                if queue.may_have_gap:
-                    self._builder.set_flag(batch, FLAG_AFTER_GAP)
-                queue.in_flight.append(batch)
-                batches.append(batch)
-            elif isinstance(item, BatchPlan):
-                self._put_back_undamaged(queue, item)
-            elif isinstance(item, SlabError):
-                quarantine(self._row, item)  # `choose` has removed the damaged records from the queue
+        content = self._send_queue.choose(self._builder, self._limits.request_bytes, now)
+        for error in content.damage:
+            quarantine(self._row, error)
+        batches = [self._put_in_flight(queue, batch) for queue, batch in content.built]
+        for plan, batch in zip(content.plans, self._builder.build(content.plans), strict=True):
+            if batch is None:
+                self._put_back_undamaged(plan)
+            else:
+                batches.append(self._put_in_flight(plan.queue, batch))
         return batches
 
-    def _put_back_undamaged(self, queue: PartitionQueue, plan: BatchPlan) -> None:
-        """Put the undamaged records of a plan that could not be built back to the front of the queue."""
-        queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, plan.segments)))
-        self._send_queue.schedule(queue)
+    def _put_in_flight(self, queue: PartitionQueue, batch: SentBatch) -> SentBatch:
+        queue.not_before = 0.0
+        if queue.may_have_gap:
+            self._builder.set_flag(batch, FLAG_AFTER_GAP)
+        queue.in_flight.append(batch)
+        return batch
+
+    def _put_back_undamaged(self, plan: BatchPlan) -> None:
+        """Put the undamaged records of a plan that could not be built back to the front of its queue."""
+        plan.queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, plan.segments)))
+        self._send_queue.schedule(plan.queue)
 
     # --- responses ---------------------------------------------------------------------------------------------------
 
@@ -417,8 +420,9 @@ class Dispatcher:
         An empty dispatcher does not pause: the next message opens another connection.
         """
         for queue in self._queues.values():
-            doubtful = queue.fail_in_flight()
-            self._responses.count_possible_duplicates(doubtful, self.topic_name(queue.topic) if doubtful else b"")
+            unanswered = queue.fail_in_flight()
+            if unanswered:
+                self._responses.count_possible_duplicates(unanswered, self.topic_name(queue.topic))
             if queue.state is QueueState.DRAINING:
                 self._responses.renumber(queue, self.topic_name(queue.topic))
                 queue.state = QueueState.FLOWING

@@ -244,7 +244,7 @@ class ResponseHandler:
             self._builder.close_gap(rest)
             if is_in_doubt:
                 self._builder.set_flag(rest, FLAG_IN_DOUBT)
-        self._discard(rejected, _reason(DiscardReason.KAFKA_ERROR_ACK, is_in_doubt=is_in_doubt), topic)
+        self._discard(rejected, _reason_in_doubt(DiscardReason.KAFKA_ERROR_ACK, is_in_doubt=is_in_doubt), topic)
         queue.failed += [rest] if rest is not None else []
 
     def _discard_batch(
@@ -259,7 +259,7 @@ class ResponseHandler:
                 self._builder.set_flag(following, FLAG_AFTER_GAP)
         else:
             self._record_gap(queue, batch)
-        self._discard(batch.segments, _reason(reason, is_in_doubt=is_in_doubt), topic)
+        self._discard(batch.segments, _reason_in_doubt(reason, is_in_doubt=is_in_doubt), topic)
 
     def abandon_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
         """Requeue an unsent batch without its damaged records, which lose their sequence numbers."""
@@ -279,11 +279,12 @@ class ResponseHandler:
         return [rest]
 
     def _record_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
-        """Drain the queue, and reuse the numbers of an unwritten batch afterwards if no earlier batch is in doubt."""
+        """Drain the queue; then reuse the numbers of the unwritten `batch`, if no earlier batch is in doubt."""
         queue.drain()
-        is_next = batch.base_sequence >= 0 and queue.expected_sequence in {None, batch.base_sequence}
-        is_next = is_next and not self._builder.has_flag(batch, FLAG_AFTER_GAP)
-        if is_next and queue.renumber_from is None and not queue.failed and not queue.in_doubt:
+        is_numbered = batch.base_sequence >= 0
+        is_expected = is_numbered and queue.expected_sequence in {None, batch.base_sequence}
+        has_unsettled_earlier = bool(queue.failed) or queue.in_doubt or self._builder.has_flag(batch, FLAG_AFTER_GAP)
+        if is_expected and queue.renumber_from is None and not has_unsettled_earlier:
             queue.renumber_from = batch.base_sequence
         else:
             queue.may_have_gap = True
@@ -362,7 +363,7 @@ def _proves_unwritten(rule: ErrorRow) -> bool:
     return not rule.may_duplicate and rule.code in ERROR_TABLE
 
 
-def _reason(reason: DiscardReason, *, is_in_doubt: bool) -> DiscardReason:
+def _reason_in_doubt(reason: DiscardReason, *, is_in_doubt: bool) -> DiscardReason:
     return DiscardReason.POSSIBLY_DELIVERED if is_in_doubt else reason
 
 

@@ -123,9 +123,10 @@ class PartitionQueue:
 
     def may_send(self, now: float, *, broker_deduplicates: bool) -> bool:
         """Return True if a batch may be sent now; `broker_deduplicates`: the broker detects repeated batches."""
+        if self.state is not QueueState.FLOWING or now < self.not_before or not (self.ready or self.resend):
+            return False
         window = MAX_IN_FLIGHT if broker_deduplicates and self.expected_sequence is not None else 1
-        has_room = self.state is QueueState.FLOWING and len(self.in_flight) < window
-        return has_room and now >= self.not_before and self.has_work
+        return len(self.in_flight) < window
 
     def drain(self) -> None:
         """Send nothing until all outstanding responses have arrived."""

@@ -41,13 +41,10 @@ new producer id numbers the partition again.
 
 
 class BatchPlan(NamedTuple):
-    """The content of a batch that has no sequence numbers yet."""
+    """The content of a batch of `queue` that has no sequence numbers yet."""
 
-    topic: int
-    partition: int
+    queue: PartitionQueue
     segments: tuple[Segment, ...]
-    payload: int
-    """Bytes of keys, values and record headers."""
 
 
 class BatchBuilder:
@@ -74,11 +71,11 @@ class BatchBuilder:
     def build(self, plans: Sequence[BatchPlan]) -> list[SentBatch | None]:
         """Assign sequence numbers and store IN_FLIGHT; return None for a plan with a damaged segment."""
         entry_at = self._sequences.entry_at
-        batches = [(entry_at(topic, partition), partition, segments) for topic, partition, segments, _ in plans]
+        batches = [(entry_at(queue.topic, queue.partition), queue.partition, segments) for queue, segments in plans]
         numbers = kernels.assign_sequences(self._slab, self._row, batches, self._build, is_numbered=self.idempotent)
         return [
-            SentBatch(plan.topic, plan.partition, *epoch_and_sequence, plan.segments) if epoch_and_sequence else None
-            for plan, epoch_and_sequence in zip(plans, numbers, strict=True)
+            SentBatch(queue.topic, queue.partition, *epoch_and_sequence, segments) if epoch_and_sequence else None
+            for (queue, segments), epoch_and_sequence in zip(plans, numbers, strict=True)
         ]
 
     def return_to_router(self, segments: Sequence[Segment], *, sent: bool) -> None:
@@ -91,12 +88,12 @@ class BatchBuilder:
         epoch, sequence = self._sequences.epoch_and_sequence(topic, partition)
         return (epoch, sequence) if self.idempotent and epoch < LAST_EPOCH else (NO_SEQUENCE, NO_SEQUENCE)
 
-    def plan(self, queue: PartitionQueue, room: int) -> BatchPlan:
-        """Remove the content of one batch from the front of the ready records, which must not be empty.
+    def pop_content(self, ready: deque[Segment], room: int) -> tuple[tuple[Segment, ...], int]:
+        """Remove the content of one batch from the front of `ready`, and return it with its payload.
 
-        The batch has at least one record, and beyond that at most `room` bytes of keys and values and `max_bytes`.
+        `ready` must not be empty.  The content has at least one record, and beyond that at most `room` bytes of payload
+        and `max_bytes`.
         """
-        ready = queue.ready
         segments: list[Segment] = []
         left, total = self.max_bytes, 0
         while ready and room and len(segments) < MAX_SETTLED_SEGMENTS:
@@ -109,7 +106,7 @@ class BatchBuilder:
         if not segments:
             segments.append(self._split_first(ready, room))
             total = segments[0].payload
-        return BatchPlan(queue.topic, queue.partition, tuple(segments), total)
+        return tuple(segments), total
 
     def _split_first(self, ready: deque[Segment], room: int) -> Segment:
         """Remove the part of the first segment that fits, at least one record."""

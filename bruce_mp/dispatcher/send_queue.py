@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.dispatcher.queues import QueueState
+from bruce_mp.dispatcher.record_batches import BatchPlan
 from bruce_mp.errors import SlabError
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.dispatcher.queues import PartitionQueue
-    from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
+    from bruce_mp.dispatcher.record_batches import BatchBuilder
     from bruce_mp.slab.recovery import SentBatch
 
-__all__ = ["RequestLimits", "SendQueue"]
+__all__ = ["RequestContent", "RequestLimits", "SendQueue"]
 
 
 class RequestLimits(NamedTuple):
@@ -29,6 +30,16 @@ class RequestLimits(NamedTuple):
         delivery = config.delivery
         limit = config.batching.produce_request_data_limit
         return cls(limit, delivery.max_in_flight, delivery.dispatcher_restart_max_delay_ms)
+
+
+class RequestContent(NamedTuple):
+    """What the queues give for one request: at most one batch or plan of each."""
+
+    built: list[tuple[PartitionQueue, SentBatch]]
+    """Built batches, which are sent again."""
+    plans: list[BatchPlan]
+    damage: list[SlabError]
+    """The errors of damaged records, which are no longer in a queue."""
 
 
 class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
@@ -54,35 +65,30 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
         ends = (queue.not_before for queue in self.values() if queue.not_before and queue.state is QueueState.FLOWING)
         return max(min(ends, default=throttled_until), throttled_until)
 
-    def choose(
-        self, builder: BatchBuilder, room: int, now: float
-    ) -> list[tuple[PartitionQueue, SentBatch | BatchPlan | SlabError]]:
-        """Remove the content of a request of `room` bytes from the queues: a built batch or a plan of each.
+    def choose(self, builder: BatchBuilder, room: int, now: float) -> RequestContent:
+        """Remove the content of a request of `room` bytes of payload from the queues: a batch or a plan of each.
 
-        The first one may be larger.  If planning fails, the result has the SlabError, and the damaged records are
-        no longer in the queue.
+        The first one may be larger.
         """
-        chosen: list[tuple[PartitionQueue, SentBatch | BatchPlan | SlabError]] = []
+        content = RequestContent([], [], [])
         is_first = True
         for key, queue in list(self.items()):
             if not queue.may_send(now, broker_deduplicates=builder.broker_deduplicates):
                 if not queue.has_work:
                     del self[key]
                 continue
-            try:
-                content = _pop_next(queue, builder, room, is_first=is_first)
-            except SlabError as error:
-                chosen.append((queue, error))
-                continue
-            if content is None:
+            if not is_first and (queue.resend or queue.ready)[0].payload > room:
                 break
-            chosen.append((queue, content))
+            try:
+                room -= _pop_next(queue, builder, room, content)
+            except SlabError as error:
+                content.damage.append(error)
+                continue
             self._move_to_end(key, queue)
-            room -= content.payload
             is_first = False
             if room <= 0:
                 break
-        return chosen
+        return content
 
     def _move_to_end(self, key: tuple[int, int], queue: PartitionQueue) -> None:
         del self[key]
@@ -90,12 +96,12 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
             self[key] = queue
 
 
-def _pop_next(
-    queue: PartitionQueue, builder: BatchBuilder, room: int, *, is_first: bool
-) -> SentBatch | BatchPlan | None:
-    """Remove and return the next batch or plan of a queue; None if it does not fit."""
+def _pop_next(queue: PartitionQueue, builder: BatchBuilder, room: int, content: RequestContent) -> int:
+    """Move the next batch of a queue, or the records of the next one, to `content`; return its payload."""
     if queue.resend:
-        return queue.resend.popleft() if is_first or queue.resend[0].payload <= room else None
-    if not is_first and queue.ready[0].payload > room:
-        return None
-    return builder.plan(queue, room)
+        batch = queue.resend.popleft()
+        content.built.append((queue, batch))
+        return batch.payload
+    segments, payload = builder.pop_content(queue.ready, room)
+    content.plans.append(BatchPlan(queue, segments))
+    return payload

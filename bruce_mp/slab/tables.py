@@ -140,8 +140,17 @@ class TopicTable:
         return self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2]
 
     def store_refusal(self, topic: int, code: int) -> None:
-        """Store the refusal code of a topic, 0 after success (dispatchers only)."""
+        """Store the refusal code of a topic (dispatchers only)."""
         self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2] = code
+
+    def clear_refusals(self, topics: Iterable[int]) -> None:
+        """Clear the refusal codes of topics, because the broker has accepted messages (dispatchers only)."""
+        words, capacity, entry = self._slab.words, self._capacity, lay.TOPIC_ENTRY
+        first_at = self._table_at + lay.TOPIC_REFUSAL
+        for topic in topics:
+            at = (first_at + topic % capacity * entry) >> 2
+            if words[at]:
+                words[at] = 0
 
     def store_topic_id(self, name: bytes, topic_id: bytes) -> bool:
         """Store a hash of Kafka's id of a topic (router only); return True if the topic had another id before.
@@ -297,7 +306,8 @@ class PartitionTable:
 
     def entry_at(self, topic: int, partition: int) -> int:
         """Return the file offset of a partition's entry.  Raises KeyError without one."""
-        return self._at(self._index_of(topic, partition))
+        index = self._entries.get((topic, partition))  # without a call, because dispatchers ask for each batch
+        return self._at(self._index_of(topic, partition) if index is None else index)
 
     def store_next_sequence(self, topic: int, partition: int, sequence: int, epoch: int) -> None:
         """Store the next sequence number with its epoch (the partition's dispatcher only)."""
