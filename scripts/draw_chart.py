@@ -161,7 +161,11 @@ def _row(bar: Bar, at: int, scale: float) -> Iterator[str]:
     if bar.own:
         own = bar.own * scale
         yield f'  <rect class="own" x="{LEFT}" y="{at + 5}" width="{own:.1f}" height="{ROW - 10}"/>\n'
-    yield f'  <text class="text" x="{LEFT + width + 8:.1f}" y="{at + 20}">{bar.microseconds:.1f}</text>\n'
+    yield f'  <text class="text" x="{LEFT + width + 8:.1f}" y="{at + 20}">{_figure(bar)}</text>\n'
+
+
+def _figure(bar: Bar) -> str:
+    return f"{bar.microseconds:.1f}" if bar.microseconds >= 1 else f"{bar.microseconds:.2f}"
 
 
 def _notes(machine: dict[str, Any], paced: dict[str, Any], ancestor: dict[str, Any]) -> list[str]:
@@ -183,7 +187,7 @@ def _note(text: str, at: int) -> str:
 
 def _description(panels: dict[str, list[Bar]]) -> str:
     return " ".join(
-        f"{title}: " + ", ".join(f"{bar.name} {bar.microseconds:.1f}" for bar in bars) + "."
+        f"{title}: " + ", ".join(f"{bar.name} {_figure(bar)}" for bar in bars) + "."
         for title, bars in panels.items()
     )
 

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PICTURES: Final = sorted((ROOT / "docs" / "images").glob("*.svg"))
-CHART: Final = ROOT / "docs" / "images" / "cpu-per-message.svg"
+CHARTS: Final = {"cpu-per-message.svg": [], "application-and-daemon.svg": ["applications"]}
+"""Charts of recorded figures, with the arguments of `scripts/draw_chart.py`."""
 
 
 @pytest.mark.process
-def test_chart_equals_the_drawing_of_the_recorded_figures() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "draw_chart.py")]
+@pytest.mark.parametrize("name", CHARTS)
+def test_chart_equals_the_drawing_of_the_recorded_figures(name: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "draw_chart.py"), *CHARTS[name]]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert CHART.read_text() == drawn, "run: scripts/draw_chart.py > docs/images/cpu-per-message.svg"
+    chart = ROOT / "docs" / "images" / name
+    assert chart.read_text() == drawn, f"run: scripts/draw_chart.py {' '.join(CHARTS[name])} > docs/images/{name}"
 
 
 def test_the_picture_of_applications_stacks_application_and_daemon(
