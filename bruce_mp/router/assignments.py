@@ -91,6 +91,8 @@ class Assignments:
         self._resync_numbers = count(1)
         self._routes: dict[_TopicPartition, Route] = {}
         self._leaderless_backoff = LeaderlessBackoff(self._new_backoff())
+        self._metadata_started_ms = 0
+        """The start of the fetch of the present metadata."""
         self._open_slots: dict[_TopicPartition, int] = {}
         """The slots of partitions known to be open, a cache for `send` and `is_open`.  New metadata and each frame of a
         dispatcher clear it, because either may close a partition.  `adopt` does not, because it runs before `send`."""
@@ -271,9 +273,12 @@ class Assignments:
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> None:
         """Reassign partitions after leader changes, and resume paused scopes after their back-off."""
+        self._metadata_started_ms = started_ms
         self._open_slots.clear()
         for slot in self._dispatchers.on_metadata(view, now_ms):
-            self._dispatcher_scopes.pop(slot, None)
+            removed = self._dispatcher_scopes.pop(slot, None)
+            if removed is not None and removed.is_paused:
+                self._row.add(Counter.PauseFinished)
             self._outbox.remove_slot(slot)
         for dispatcher in self._dispatcher_scopes.values():
             if dispatcher.state is ScopeState.WAITING:
@@ -460,7 +465,7 @@ class Assignments:
             if route.slot == slot and route.state is ScopeState.HANDING_BACK:
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
             else:
-                self._follow_leader(topic, partition, route, now_ms, now_ms)
+                self._follow_leader(topic, partition, route, self._metadata_started_ms, now_ms)
 
 
 def _group_by_partition(found: Iterable[FoundSegment]) -> dict[_TopicPartition, list[Segment]]:

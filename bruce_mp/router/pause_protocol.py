@@ -68,7 +68,7 @@ class Scope:
         self.state = state
         self.backoff = backoff
         self.not_before_ms = 0
-        """The time before which the scope must not resume."""
+        """The end of the back-off: only metadata of a fetch that began later may resume the scope; 0 after a recall."""
         self.since_ms = 0
         """The start of the last pause."""
 
@@ -137,7 +137,7 @@ class Route(Scope):
     def recall(self, now_ms: int) -> None:
         """Pause without a back-off, because metadata names another leader or the topic was deleted."""
         self.step(ScopeEvent.PAUSE)
-        self.not_before_ms = self.since_ms = now_ms
+        self.not_before_ms, self.since_ms = 0, now_ms
         self.was_recalled = True
 
     @property

@@ -20,6 +20,7 @@ from bruce_mp.router.unknown_topics import START_GRACE_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.status.event_decoder import decode_events
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER, PausedScope, RouterStatus
 from bruce_mp.telemetry.counters import Counter
 from support.flow import World
@@ -736,6 +737,21 @@ def test_the_slot_of_a_removed_broker_is_reused(make: MakeWorld) -> None:
         world.router.request_refresh_now(world.now_ms)
         settle(world)
     assert len(world.router._assignments._slots.broker_slots()) <= 2
+
+
+def test_the_removal_of_a_broker_ends_the_pause_of_its_dispatcher(make: MakeWorld) -> None:
+    world = make({b"t": [1], b"u": [2]})
+    world.step_until_synced()
+    world.down.add(1)
+    world.send_one(b"t")
+    run_for(world, 0.5)
+    world.brokers = {2}
+    world.cluster.leaders[b"t", 0] = 2
+    world.router.request_refresh_now(world.now_ms)
+    settle(world)
+    started = counter_total(world.slab, Counter.PauseStarted)
+    assert started > 0
+    assert counter_total(world.slab, Counter.PauseFinished) == started
 
 
 def test_a_router_without_metadata_leaves_the_dispatchers_alone(make: MakeWorld) -> None:

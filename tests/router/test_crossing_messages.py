@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.ipc.frames import Parcel, ParcelKind
+from bruce_mp.router.pause_protocol import ScopeState
 from bruce_mp.slab.file import Geometry
 from support.fake_broker import Partition
 from support.flow import World
@@ -64,6 +65,36 @@ def test_the_router_holds_everything_only_after_all_hand_backs(world: World) -> 
     found.append(world.router.holds_everything)
     hear_all(world)
     assert [*found, world.router.holds_everything] == [False, False, False, True]
+    world.step_until_settled()
+    world.check()
+
+
+def test_a_pause_after_an_error_lasts_until_newer_metadata_if_another_dispatcher_is_synced(world: World) -> None:
+    world.topics[b"u"], world.cluster.leaders[b"u", 0] = 1, 2
+    world.router.request_refresh_now(world.now_ms)
+    world.step_until_synced()
+    send(world)
+    world.errors.append((6, False))
+    world.answer(SLOT)
+    hear_all(world)
+    world.deliver_to_dispatcher(SLOT)
+    hear_all(world)
+    (route,) = world.router._assignments._routes.values()
+    assert route.state is ScopeState.WAITING
+    world.answer_fetch()  # of a fetch that began before the end of the back-off
+    while world.fetch_started is None:
+        world.advance_clock(10)
+    assert world.now_ms > route.not_before_ms
+    other = 1 - SLOT
+    world.kill_peer(other)
+    for _ in range(2):  # HELLO and RESYNC, SYNCED
+        hear_all(world)
+        world.deliver_to_dispatcher(other)
+    hear_all(world)
+    assert world.router._assignments._dispatcher_scopes[other].is_flowing
+    assert route.state is ScopeState.WAITING
+    world.answer_fetch()
+    assert route.state is ScopeState.FLOWING
     world.step_until_settled()
     world.check()
 
