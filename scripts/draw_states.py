@@ -56,7 +56,7 @@ MACHINES: Final = (
     Machine(
         "A partition or a dispatcher, as the router sees it",
         "`TRANSITIONS` in `bruce_mp/router/pause_protocol.py`. A partition begins in FLOWING, a dispatcher in SYNCING; "
-        "only dispatchers send HELLO.",
+        "only a dispatcher gets RESYNC.",
         [pause_protocol.ScopeState.FLOWING, pause_protocol.ScopeState.SYNCING],
         [Arrow(state, after, event.value) for (state, event), after in pause_protocol.TRANSITIONS.items()],
     ),

@@ -6,6 +6,9 @@ cannot be sent wait in their route, ROUTED in the slab.  `routing` chooses the p
 One dispatcher at a time *holds* a partition: `Route.slot` names it until it sends HANDED_BACK.  The dispatcher answers
 each HAND_BACK with one HANDED_BACK, so the router sends HAND_BACK once in each pause.  When either process is new, all
 earlier frames are void: the router sends RESYNC with a new number, and nothing else until SYNCED repeats that number.
+
+States and parcels whose names end in SENT have records of *built* batches.  Kafka may have received such a batch, so it
+must be sent again unchanged, with the same sequence numbers.
 """
 
 from __future__ import annotations
@@ -97,7 +100,7 @@ class Assignments:
         """The slots of partitions known to be open, a cache for `send` and `is_open`.  New metadata and each frame of a
         dispatcher clear it, because either may close a partition.  `adopt` does not, because it runs before `send`."""
 
-    # --- state for the process ----------------------------------------------------------------------------------------
+    # --- state for process and reports -------------------------------------------------------------------------------
 
     def dispatchers_to_run(self) -> dict[int, tuple[int, Address]] | None:
         """Return the dispatchers to run; see `DispatcherSet.dispatchers_to_run`."""
@@ -113,8 +116,7 @@ class Assignments:
         ]
         return [*scopes, *routes]
 
-    def failing_brokers(self) -> list[Address]:
-        """Return the brokers of paused dispatchers."""
+    def brokers_of_paused_dispatchers(self) -> list[Address]:
         to_run = self._dispatchers.dispatchers_to_run() or {}
         paused = (slot for slot, scope in self._dispatcher_scopes.items() if scope.is_paused)
         return [to_run[slot][1] for slot in paused if slot in to_run]
@@ -134,17 +136,17 @@ class Assignments:
             (key, route)
             for key, route in self._routes.items()
             # `has_waiting`; inlined, because reports ask thousands of routes each second.
-            if route.arrived or route.returned or route.returned_sent
+            if route.arrived or route.returned or route.returned_built
         ]
 
     def _slots_in_use(self) -> set[int | None]:
         return {route.slot for route in self._routes.values()}
 
-    # --- sending -----------------------------------------------------------------------------------------------------
-
     def topics_in_use(self) -> set[int]:
-        """Return the topics that have routes; a dispatcher may hold messages of them."""
+        """Return the numbers of topics that have routes; a dispatcher may hold messages of them."""
         return {topic for topic, _ in self._routes}
+
+    # --- sending -----------------------------------------------------------------------------------------------------
 
     def _leader_slot(self, topic: int, partition: int) -> int | None:
         """Return the dispatcher slot of the partition's leader; None without a leader or slot."""
@@ -189,7 +191,8 @@ class Assignments:
             if kind is ParcelKind.QUEUE:
                 self._outbox.post_queue(slot, group, bound)
             elif bound:
-                self._outbox.post(slot, Parcel(kind, *next(iter(group)), bound))
+                ((topic, partition),) = group
+                self._outbox.post(slot, Parcel(kind, topic, partition, bound))
         return refused
 
     def _ensure_entry(self, topic: int, partition: int) -> bool:
@@ -201,8 +204,10 @@ class Assignments:
         route = self._route(topic, partition)
         slot = self._leader_slot(topic, partition)
         if slot is None:
-            self.request_leader(now_ms, now_ms)
-        if route.has_waiting or slot is None or route.slot not in {None, slot} or not self.is_open(topic, partition):
+            self.request_leader(now_ms)
+            return None
+        is_held_elsewhere = route.slot not in {None, slot}
+        if route.has_waiting or is_held_elsewhere or not self.is_open(topic, partition):
             return None
         self._set_holder(route, slot)
         self._open_slots[topic, partition] = slot
@@ -234,12 +239,9 @@ class Assignments:
         """Send FLUSH for a topic to the dispatchers that got QUEUE records of it since the last FLUSH."""
         self._outbox.post_flush(topic)
 
-    def request_leader(self, started_ms: int, now_ms: int) -> None:
-        """Request newer metadata, because the present metadata names no leader that has a dispatcher slot.
-
-        `started_ms` is the time at which the fetch of new metadata began, or `now_ms` if no metadata is new.
-        """
-        self._refresh.request_after_error(self._leaderless_backoff.next_fetch_ms(started_ms, now_ms))
+    def request_leader(self, now_ms: int) -> None:
+        """Request newer metadata, because the present metadata names no leader that has a dispatcher slot."""
+        self._refresh.request_after_error(self._leaderless_backoff.next_fetch_ms(now_ms, now_ms))
 
     def _set_holder(self, route: Route, slot: int | None) -> None:
         if route.slot != slot:
@@ -247,12 +249,14 @@ class Assignments:
             self._dispatchers.on_holder_changed()
 
     def _dispatcher_scope(self, slot: int) -> DispatcherScope:
+        """Return the scope of a dispatcher; create it if needed."""
         dispatcher = self._dispatcher_scopes.get(slot)
         if dispatcher is None:
             dispatcher = self._dispatcher_scopes[slot] = DispatcherScope(self._new_backoff())
         return dispatcher
 
     def _route(self, topic: int, partition: int) -> Route:
+        """Return the route of a partition; create it, and the partition's entry in the slab's table, if needed."""
         route = self._routes.get((topic, partition))
         if route is None:
             route = self._routes[topic, partition] = Route(self._new_backoff())
@@ -272,7 +276,10 @@ class Assignments:
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> None:
-        """Reassign partitions after leader changes, and resume paused scopes after their back-off."""
+        """Reassign partitions after leader changes, and resume paused scopes after their back-off.
+
+        `started_ms` is the start of the fetch.
+        """
         self._metadata_started_ms = started_ms
         self._open_slots.clear()
         for slot in self._dispatchers.on_metadata(view, now_ms):
@@ -282,9 +289,9 @@ class Assignments:
             self._outbox.remove_slot(slot)
         for dispatcher in self._dispatcher_scopes.values():
             if dispatcher.state is ScopeState.WAITING:
-                self._try_resume(dispatcher, started_ms)
+                self._try_resume(dispatcher)
         for (topic, partition), route in self._routes.items():
-            self._follow_leader(topic, partition, route, started_ms, now_ms)
+            self._follow_leader(topic, partition, route, now_ms)
 
     def hand_back_all(self, now_ms: int) -> None:
         """Request all messages back from all dispatchers, so that the router assigns them again."""
@@ -303,17 +310,17 @@ class Assignments:
         )
         return not may_get_or_hold and self._slots_in_use() <= {None}
 
-    def _try_resume(self, scope: Scope, started_ms: int) -> bool:
-        """Resume a scope if its back-off ended before the fetch began; else request metadata at the end of it."""
-        if started_ms < scope.not_before_ms:
+    def _try_resume(self, scope: Scope) -> bool:
+        """Resume a waiting scope if the present metadata is new enough; else request newer metadata."""
+        if self._metadata_started_ms < scope.not_before_ms:
             self._refresh.request_after_error(scope.not_before_ms)
             return False
         scope.step(ScopeEvent.RESUME)
         self._row.add(Counter.PauseFinished)
         return True
 
-    def _follow_leader(self, topic: int, partition: int, route: Route, started_ms: int, now_ms: int) -> None:
-        """Send a route's waiting messages to the leader's dispatcher; request them back first if another holds some."""
+    def _follow_leader(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
+        """Send a route's waiting messages to the leader's dispatcher; recall the route first if another holds it."""
         slot = self._leader_slot(topic, partition)
         if route.is_flowing and route.slot is not None and slot not in {None, route.slot}:
             self._recall(topic, partition, route, now_ms)
@@ -321,16 +328,17 @@ class Assignments:
             return
         if slot is None:
             if route.has_waiting:
-                self.request_leader(started_ms, now_ms)
-        elif self._dispatcher_scope(slot).is_flowing and (route.is_flowing or self._try_resume(route, started_ms)):
+                fetch_ms = self._leaderless_backoff.next_fetch_ms(self._metadata_started_ms, now_ms)
+                self._refresh.request_after_error(fetch_ms)
+        elif self._dispatcher_scope(slot).is_flowing and (route.is_flowing or self._try_resume(route)):
             self._send_waiting(topic, partition, route, slot)
 
     def _recall(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
-        """Request a partition's messages back after its leader moved without an error or its topic was deleted."""
+        """Request a partition's messages back, because metadata names another leader or the topic was deleted."""
         assert route.slot is not None
         route.recall(now_ms)
         self._row.add(Counter.PauseStarted)
-        if self._dispatcher_scope(route.slot).is_flowing:
+        if self._dispatcher_scope(route.slot).is_flowing:  # else `_on_synced` does it, or HAND_BACK for everything did
             self._outbox.post(route.slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
 
     def _send_waiting(self, topic: int, partition: int, route: Route, slot: int) -> None:
@@ -338,12 +346,12 @@ class Assignments:
         if not route.has_waiting:
             return
         needs_sorting = route.needs_sorting
-        sent, rest = route.pop_all()
+        built, rest = route.pop_all()
         if needs_sorting:
             rest.sort(key=lambda segment: inspect_segment(self._slab, segment).arrival)
         self._set_holder(route, slot)
-        if sent:
-            self._outbox.post(slot, Parcel(ParcelKind.SENT, topic, partition, sent))
+        if built:
+            self._outbox.post(slot, Parcel(ParcelKind.SENT, topic, partition, built))
         if rest:
             self._outbox.post(slot, Parcel(ParcelKind.WAITED, topic, partition, rest))
 
@@ -351,9 +359,9 @@ class Assignments:
         """Remove a topic, return the segments that wait in its routes, and request the others back from dispatchers."""
         waiting: list[Segment] = []
         self._outbox.remove_topic(topic)
-        for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
-            sent, rest = route.pop_all()
-            waiting += sent + rest
+        for key, route in [item for item in self._routes.items() if item[0][0] == topic]:
+            built, rest = route.pop_all()
+            waiting += built + rest
             if route.slot is None:
                 self._row.add(Counter.PauseFinished, int(route.is_paused))
                 del self._routes[key]
@@ -394,19 +402,18 @@ class Assignments:
             self._on_handed_back(slot, topic, partition, scope, now_ms)
 
     def _claim_returned(self, slot: int, parcel: Parcel) -> None:
-        sent = parcel.kind is ParcelKind.RETURNED_SENT
-        returned_word = state_word(RunState.RETURNED_SENT if sent else RunState.RETURNED, slot)
-        routed_word = state_word(RunState.ROUTED_SENT if sent else RunState.ROUTED, self._incarnation)
+        is_built = parcel.kind is ParcelKind.RETURNED_SENT
+        returned_word = state_word(RunState.RETURNED_SENT if is_built else RunState.RETURNED, slot)
+        routed_word = state_word(RunState.ROUTED_SENT if is_built else RunState.ROUTED, self._incarnation)
         claimed = kernels.claim(self._slab, parcel.segments, returned_word, routed_word)
-        route = self._route(parcel.topic, parcel.partition)
-        (route.returned_sent if sent else route.returned).extend(claimed)
+        self._route(parcel.topic, parcel.partition).add_returned(claimed, is_built=is_built)
 
     def _on_handed_back(self, slot: int, topic: int, partition: int, scope: Scope, now_ms: int) -> None:
         scope.step(ScopeEvent.HANDED_BACK)
         if isinstance(scope, Route):
             self._set_holder(scope, None)
             if scope.was_recalled and self._leader_slot(topic, partition) is not None:
-                self._follow_leader(topic, partition, scope, scope.not_before_ms, now_ms)
+                self._follow_leader(topic, partition, scope, now_ms)
                 return
         else:
             self._release_routes(slot)
@@ -422,10 +429,10 @@ class Assignments:
 
     # --- recovery ---------------------------------------------------------------------------------------------------
 
-    def adopt(self, topic: int, partition: int, segments: Iterable[Segment], *, sent: bool) -> None:
-        """Add a previous router's segments to a partition's route."""
+    def adopt(self, topic: int, partition: int, segments: Iterable[Segment], *, is_built: bool) -> None:
+        """Add a previous router's segments to a partition's route; `is_built`: they are of built batches."""
         route = self._route(topic, partition)
-        (route.returned_sent if sent else route.returned).extend(segments)
+        route.add_returned(segments, is_built=is_built)
         route.needs_sorting = True
 
     def recover(self) -> None:
@@ -445,18 +452,18 @@ class Assignments:
         dispatcher = self._dispatcher_scope(slot)
         if dispatcher.is_paused:
             self._row.add(Counter.PauseFinished)
-        dispatcher.step(ScopeEvent.HELLO)
+        dispatcher.step(ScopeEvent.RESYNC)
         dispatcher.resync_number = next(self._resync_numbers)
-        unsent = (found for found in assigned if found.state is RunState.ASSIGNED)
-        sent = _group_by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
+        built = _group_by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
+        others = (found for found in assigned if found.state is RunState.ASSIGNED)
         parcels = [Parcel(ParcelKind.RESYNC, dispatcher.resync_number)]
-        for (topic, partition), segments in sent.items():
+        for (topic, partition), segments in built.items():
             # A dead router may have assigned only a part of a batch; add the rest, so that the batch stays whole.
             route = self._route(topic, partition)
-            rest, route.returned_sent = route.returned_sent, []
-            self._outbox.assign(slot, rest, sent=True)
+            rest, route.returned_built = route.returned_built, []
+            self._outbox.assign(slot, rest, is_built=True)
             parcels.append(Parcel(ParcelKind.SENT, topic, partition, segments + rest))
-        parcels += [Parcel(ParcelKind.WAITED, found.topic, found.partition, [found.segment]) for found in unsent]
+        parcels += [Parcel(ParcelKind.WAITED, found.topic, found.partition, [found.segment]) for found in others]
         self._outbox.replace(slot, parcels)
 
     def _on_synced(self, slot: int, now_ms: int) -> None:
@@ -465,7 +472,7 @@ class Assignments:
             if route.slot == slot and route.state is ScopeState.HANDING_BACK:
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
             else:
-                self._follow_leader(topic, partition, route, self._metadata_started_ms, now_ms)
+                self._follow_leader(topic, partition, route, now_ms)
 
 
 def _group_by_partition(found: Iterable[FoundSegment]) -> dict[_TopicPartition, list[Segment]]:

@@ -63,10 +63,10 @@ class LeaderlessBackoff:
 
     def __init__(self, backoff: PauseBackoff) -> None:
         self.backoff = backoff
-        self._not_before_ms = 0
+        self._planned_ms = 0
 
-    def next_fetch_ms(self, started_ms: int, now_ms: int) -> int:
-        """Return the time of the next fetch, after the fetch that began at `started_ms` named no leader."""
-        if started_ms >= self._not_before_ms:  # else the next fetch is still to come
-            self._not_before_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), MAX_LEADERLESS_DELAY_MS)
-        return self._not_before_ms
+    def next_fetch_ms(self, after_ms: int, now_ms: int) -> int:
+        """Return the time of the fetch that is planned after `after_ms`; plan one if there is none."""
+        if after_ms >= self._planned_ms:
+            self._planned_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), MAX_LEADERLESS_DELAY_MS)
+        return self._planned_ms

@@ -100,16 +100,17 @@ class BrokerTurns:
         # Only topics without a second partition on a broker have a spread.
         spreads = Counter(len(leaders) for leaders in leaders_of_topics if len(leaders) == len({*leaders}))
         spread = max(spreads, key=lambda size: (spreads[size], size), default=0)
-        brokers = len(self._circle)
-        self._spread = spread if 0 < spread < brokers and 2 * brokers % spread == 0 else 0
+        broker_count = len(self._circle)
+        has_equal_shares = 0 < spread < broker_count and 2 * broker_count % spread == 0
+        self._spread = spread if has_equal_shares else 0
 
     def are_successive(self, brokers: Collection[int]) -> bool:
         """Return True if these brokers are `spread` successive ones, so that `rank_of` gives them equal shares."""
         if len(brokers) != self._spread:
             return False
         predecessors = dict(zip(self._circle, self._circle[-1:] + self._circle, strict=False))
-        without_predecessor = [broker for broker in brokers if predecessors.get(broker) not in brokers]
-        return len(without_predecessor) == 1
+        first_ones = [broker for broker in brokers if predecessors.get(broker) not in brokers]
+        return len(first_ones) == 1
 
     def rank_of(self, broker: int) -> int:
         """Return the broker's place in the common order of the present turn."""

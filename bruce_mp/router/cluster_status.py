@@ -36,13 +36,13 @@ _RECREATED_LISTED_MS: Final = 3_600_000
 class ClusterStatus:
     """Collects the results of metadata fetches, and publishes them with the router's paused scopes.
 
-    `now_ms` is the steady clock; `topic_name` maps topic numbers to names.
+    `clock_ms` is the steady clock; `name_of` maps topic numbers to names.
     """
 
-    def __init__(self, sender: ByteSender, now_ms: Callable[[], int], topic_name: Callable[[int], bytes]) -> None:
+    def __init__(self, sender: ByteSender, clock_ms: Callable[[], int], name_of: Callable[[int], bytes]) -> None:
         self._sender = sender
-        self._now_ms = now_ms
-        self._topic_name = topic_name
+        self._clock_ms = clock_ms
+        self._name_of = name_of
         self._brokers: tuple[tuple[int, str, int], ...] = ()
         self._failing_since_ms: int | None = None
         self._error = ""
@@ -66,7 +66,7 @@ class ClusterStatus:
             )  # fmt: skip
         self._brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
         if self._failing_since_ms is not None:
-            seconds = (self._now_ms() - self._failing_since_ms) / 1000
+            seconds = (self._clock_ms() - self._failing_since_ms) / 1000
             log.log(NOTICE, "A broker answers again, after %.1f s: messages flow again.", seconds)
         self._failing_since_ms, self._error, self._needs_operator, self._foreign_cluster = None, "", False, ""
 
@@ -78,7 +78,7 @@ class ClusterStatus:
                 "the held ones go to the new topic.",
                 name.decode("utf-8", "backslashreplace"), extra={"about": name},
             )  # fmt: skip
-            self._recreated.append(RecreatedTopic(name, self._now_ms()))
+            self._recreated.append(RecreatedTopic(name, self._clock_ms()))
         self._recreated = self._recreated[-MAX_LISTED_SCOPES:]
 
     def on_producer_refused(self, error: int) -> None:
@@ -92,13 +92,13 @@ class ClusterStatus:
         """
         self._needs_operator, self._foreign_cluster = needs_operator, foreign_cluster
         if self._failing_since_ms is None:
-            self._failing_since_ms = self._now_ms()
+            self._failing_since_ms = self._clock_ms()
         self._error = error
 
     def publish(self, router: Router, progress: FetchProgress) -> None:
         """Send a report to the status process; the next report replaces a lost one."""
         scopes = [*self._leaderless_partitions(router), *self._paused_scopes(router)]
-        now_ms = self._now_ms()
+        now_ms = self._clock_ms()
         status = RouterStatus(
             brokers=self._brokers,
             failing_since_ms=self._failing_since_ms,
@@ -119,18 +119,18 @@ class ClusterStatus:
     def _waiting(self, router: Router) -> Iterator[tuple[bytes, int, int | None, WaitingMessages]]:
         """Yield topic, partition, leader and messages for everything that waits in the router."""
         for (topic, partition), leader, route in router.waiting_routes():
-            yield self._topic_name(topic), partition, leader, route
+            yield self._name_of(topic), partition, leader, route
         for name, segments in router.waiting_for_metadata():
             yield name, ALL_PARTITIONS, None, WaitingSegments(segments)
 
     def _leaderless_partitions(self, router: Router) -> Iterator[PausedScope]:
         """Yield the partitions whose messages wait for a leader; a partition keeps the time at which its wait began."""
-        now_ms = self._now_ms()
+        now_ms = self._clock_ms()
         self._leaderless = {key: self._leaderless.get(key, now_ms) for key in router.leaderless_partitions()}
         for (topic, partition), since_ms in self._leaderless.items():
-            yield PausedScope(None, self._topic_name(topic), partition, NO_LEADER, since_ms)
+            yield PausedScope(None, self._name_of(topic), partition, NO_LEADER, since_ms)
 
     def _paused_scopes(self, router: Router) -> Iterator[PausedScope]:
         for slot, key, scope in router.paused_scopes():
-            name, partition = (b"", ALL_PARTITIONS) if key is None else (self._topic_name(key[0]), key[1])
+            name, partition = (b"", ALL_PARTITIONS) if key is None else (self._name_of(key[0]), key[1])
             yield PausedScope(slot, name, partition, scope.state.value, scope.since_ms)

@@ -161,9 +161,9 @@ class Router:
         self._refresh.request_now(now_ms)
 
     @property
-    def failing_brokers(self) -> list[Address]:
-        """The brokers that a fetch should ask last."""
-        return self._assignments.failing_brokers()
+    def brokers_to_ask_last(self) -> list[Address]:
+        """The brokers that a metadata fetch asks last: their dispatchers are paused, so they may not respond."""
+        return self._assignments.brokers_of_paused_dispatchers()
 
     def postpone_first_fetch(self, until_ms: int) -> None:
         """Start no fetch before `until_ms`; until then messages wait in the slab."""
@@ -300,12 +300,11 @@ class Router:
 
     def _adopt(self, found: FoundSegment, now_ms: int) -> None:
         """Claim a segment; add it to the route of its partition, or route it if it has no partition."""
-        sent = found.state is RunState.ROUTED_SENT
-        claimed = kernels.claim(
-            self._slab, [found.segment], found.word, self._routed_sent_word if sent else self._routed_word
-        )
+        is_built = found.state is RunState.ROUTED_SENT
+        routed_word = self._routed_sent_word if is_built else self._routed_word
+        claimed = kernels.claim(self._slab, [found.segment], found.word, routed_word)
         self._topics.check_number(found.topic)
         if found.topic and found.partition >= 0:
-            self._assignments.adopt(found.topic, found.partition, claimed, sent=sent)
+            self._assignments.adopt(found.topic, found.partition, claimed, is_built=is_built)
         else:
             self._runs.route(claimed, now_ms)

@@ -92,7 +92,7 @@ class MetadataFetcher:
         """Brokers that failed before, which a fetch tries last."""
         self._needs_producer_id = False
         self._capabilities = BEFORE_API_VERSIONS
-        """Those of the current broker."""
+        """The capabilities of the current broker."""
         self._from_old_brokers: list[FetchResult] = []
         """The results of brokers that look older than Kafka 0.10; the fetch returns the first if no broker differs."""
         self._metadata: ClusterMetadata | None = None
@@ -125,19 +125,20 @@ class MetadataFetcher:
         *,
         needs_producer_id: bool,
         names: Sequence[bytes] = (),
-        failing: Iterable[Address] = (),
+        ask_last: Iterable[Address] = (),
     ) -> None:
-        """Try known brokers in random order, then the bootstrap servers, then brokers that failed before; each once.
+        """Try known brokers in random order, then the bootstrap servers, each once.
 
-        `failing` are further brokers to try last, because their dispatchers have no connection.
-        The fetcher requests topics of `names` by name if the response for all topics lacks them.
+        Brokers that failed before or are in `ask_last` come last.  The fetcher requests topics of `names` by name if
+        the response for all topics lacks them.
         """
         self._requested_names = names
         shuffled = list(known)
         self._rng.shuffle(shuffled)
+        last = {*self._failed, *ask_last}
         # The sort is stable and puts False before True.
-        self._brokers.start(sorted([*shuffled, *bootstrap], key={*self._failed, *failing}.__contains__))
-        self._failed.intersection_update(self._brokers.untried)
+        self._brokers.start(sorted([*shuffled, *bootstrap], key=last.__contains__))
+        self._failed.intersection_update(self._brokers.untried)  # removes brokers that left the cluster
         self._needs_producer_id = needs_producer_id
         self._from_old_brokers = []
         self.last_error, self.needs_operator, self.foreign_cluster = "", False, ""

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Outbox"]
 
-_UNSENT: Final = (RunState.ROUTED, RunState.ASSIGNED)
+_STATES: Final = (RunState.ROUTED, RunState.ASSIGNED)
 """The states of records before and after their assignment."""
-_SENT: Final = (RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
-"""The same for records of built batches."""
+_BUILT_STATES: Final = (RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
+"""The same for records of batches that a dispatcher has built."""
 
 
 class Outbox:
@@ -38,16 +38,16 @@ class Outbox:
         self._incarnation = incarnation
         self._parcels: dict[int, list[Parcel]] = {}
         self._flush_slots: dict[int, set[int]] = defaultdict(set)
-        """By topic: the slots of dispatchers that got QUEUE records of the topic since its last FLUSH."""
+        """By topic number: the slots of dispatchers that got QUEUE records of the topic since its last FLUSH."""
 
     def post(self, slot: int, parcel: Parcel) -> None:
         """Store the assignment of a parcel's segments to a slot, and append the parcel."""
-        self.assign(slot, parcel.segments, sent=parcel.kind is ParcelKind.SENT)
+        self.assign(slot, parcel.segments, is_built=parcel.kind is ParcelKind.SENT)
         self._parcels.setdefault(slot, []).append(parcel)
 
-    def assign(self, slot: int, segments: Sequence[Segment], *, sent: bool) -> None:
-        """Store the assignment of segments to a slot; `sent` ones are part of a built batch."""
-        routed, assigned = _SENT if sent else _UNSENT
+    def assign(self, slot: int, segments: Sequence[Segment], *, is_built: bool) -> None:
+        """Store the assignment of segments to a slot; `is_built`: they are of built batches."""
+        routed, assigned = _BUILT_STATES if is_built else _STATES
         move = Move(state_word(routed, self._incarnation), state_word(assigned, slot), lay.FLOW_ASSIGNED)
         if len(self._row.move(segments, move)) != len(segments):
             raise_damage(self._slab, segments)
@@ -64,7 +64,7 @@ class Outbox:
             self.post(slot, Parcel(ParcelKind.FLUSH, topic))
 
     def remove_topic(self, topic: int) -> None:
-        """Forget which slots need a FLUSH of a deleted topic."""
+        """Post no FLUSH of a deleted topic."""
         self._flush_slots.pop(topic, None)
 
     def replace(self, slot: int, parcels: list[Parcel]) -> None:

@@ -8,9 +8,9 @@ A *scope* is a partition or a whole dispatcher.  `TRANSITIONS` is its state mach
     WAITING       all messages are back and wait for metadata, which names their next dispatcher
 
 A pause begins with an error at the dispatcher, or as a *recall*: metadata names another leader.  After an error the
-scope stays WAITING until `not_before_ms`, the end of its back-off, and for newer metadata; after a recall the known
-metadata is enough.  Then the router sends the messages in order: built batches, returned messages that were never sent,
-messages that arrived during the pause.
+scope stays WAITING until metadata of a fetch that began after its back-off; after a recall the present metadata is
+enough.  Then the router sends the messages in order: built batches, returned messages that were never sent, messages
+that arrived during the pause.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import BruceError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bruce_mp.router.backoff import PauseBackoff
     from bruce_mp.slab.runs import Segment
 
@@ -41,7 +43,7 @@ class ScopeState(Enum):
 class ScopeEvent(Enum):
     """An event that changes the state of a scope."""
 
-    HELLO = "hello"
+    RESYNC = "resync"
     SYNCED = "synced"
     PAUSE = "pause"
     HANDED_BACK = "handed back"
@@ -49,14 +51,14 @@ class ScopeEvent(Enum):
 
 
 TRANSITIONS: Final[dict[tuple[ScopeState, ScopeEvent], ScopeState]] = {
-    **{(state, ScopeEvent.HELLO): ScopeState.SYNCING for state in ScopeState},
+    **{(state, ScopeEvent.RESYNC): ScopeState.SYNCING for state in ScopeState},
     (ScopeState.SYNCING, ScopeEvent.SYNCED): ScopeState.FLOWING,
     (ScopeState.FLOWING, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
     (ScopeState.HANDING_BACK, ScopeEvent.PAUSE): ScopeState.HANDING_BACK,
     (ScopeState.HANDING_BACK, ScopeEvent.HANDED_BACK): ScopeState.WAITING,
     (ScopeState.WAITING, ScopeEvent.RESUME): ScopeState.FLOWING,
 }
-"""PAUSE keeps HANDING_BACK, because a dispatcher repeats PAUSED.  HELLO and SYNCED are events of dispatchers only."""
+"""PAUSE keeps HANDING_BACK, because a dispatcher repeats PAUSED.  Partitions have no events RESYNC and SYNCED."""
 
 
 class Scope:
@@ -85,7 +87,7 @@ class Scope:
 
     @property
     def is_paused(self) -> bool:
-        # Without a set of states, because an enum's hash costs a call, and a report asks thousands of routes.
+        # A test for membership in a set would hash the enum, which costs a call; a report asks thousands of routes.
         return self.state is ScopeState.HANDING_BACK or self.state is ScopeState.WAITING
 
     def pause(self, now_ms: int) -> bool:
@@ -112,19 +114,19 @@ class DispatcherScope(Scope):
 class Route(Scope):
     """The scope of a partition, with the slot that holds its messages and the messages that wait in the router."""
 
-    __slots__ = ("arrived", "needs_sorting", "returned", "returned_sent", "slot", "was_recalled")
+    __slots__ = ("arrived", "needs_sorting", "returned", "returned_built", "slot", "was_recalled")
 
     def __init__(self, backoff: PauseBackoff) -> None:
         super().__init__(backoff)
         self.slot: int | None = None
-        self.returned_sent: list[Segment] = []
+        self.returned_built: list[Segment] = []
         """Messages that the dispatcher returned as part of built batches."""
         self.returned: list[Segment] = []
-        """Messages that the dispatcher returned and never sent."""
+        """Other messages that the dispatcher returned; it never sent them."""
         self.arrived: list[Segment] = []
         """Messages that came from inputs during the pause."""
         self.needs_sorting = False
-        """True if `returned` has a previous router's segments, of which some were returned and others arrived."""
+        """True if `returned` has segments of a dead router, which had returned and arrived ones in any order."""
         self.was_recalled = False
         """True if the last pause is a recall."""
 
@@ -142,22 +144,26 @@ class Route(Scope):
 
     @property
     def has_waiting(self) -> bool:
-        return bool(self.returned_sent or self.returned or self.arrived)
+        return bool(self.returned_built or self.returned or self.arrived)
 
     @property
     def oldest(self) -> Segment | None:
-        """The first segment that waits in the router; None without one."""
-        waiting = self.returned_sent or self.returned or self.arrived
+        """The segment that the router sends first; None if none waits."""
+        waiting = self.returned_built or self.returned or self.arrived
         return waiting[0] if waiting else None
 
     @property
     def messages(self) -> int:
         """The number of messages that wait in the router."""
-        return sum(part.records for part in (*self.returned_sent, *self.returned, *self.arrived))
+        return sum(part.records for part in (*self.returned_built, *self.returned, *self.arrived))
+
+    def add_returned(self, segments: Iterable[Segment], *, is_built: bool) -> None:
+        """Append segments that a dispatcher returned; `is_built`: they are of built batches."""
+        (self.returned_built if is_built else self.returned).extend(segments)
 
     def pop_all(self) -> tuple[list[Segment], list[Segment]]:
         """Empty the route and return (segments of built batches, other segments), each in sending order."""
-        sent, rest = self.returned_sent, self.returned + self.arrived
-        self.returned_sent, self.returned, self.arrived = [], [], []
+        built, rest = self.returned_built, self.returned + self.arrived
+        self.returned_built, self.returned, self.arrived = [], [], []
         self.needs_sorting = False
-        return sent, rest
+        return built, rest

@@ -72,7 +72,7 @@ class _RouterProcess(ProcessShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         super().__init__(start, control, ProcessRow.recover(slab, start.row))
         self._slab = slab
-        self.serve_frames(ROUTER_FROM_INPUTS, self._on_runs)
+        self.serve_frames(ROUTER_FROM_INPUTS, self._on_input_frame)
         self.serve_frames(ROUTER_FROM_DISPATCHERS, self._on_dispatcher_frame)
         self._senders: dict[int, LinkSender] = {}
         """The links to dispatchers, by slot."""
@@ -129,7 +129,7 @@ class _RouterProcess(ProcessShell):
         self._reporter.apply_config(config)
         self._core.apply_config(config, steady_ms())
         self._fetch_backoff.apply_config(*config.delivery.backoff)
-        self._apply_broker_config(before, config)
+        self._apply_broker_config(config, before)
         self._topic_creator.apply_config(self._create_socket, TopicSize.of(config.delivery))
         if config.delivery.metadata_refresh_interval_min != before.delivery.metadata_refresh_interval_min:
             self._schedule_refresh()
@@ -163,7 +163,7 @@ class _RouterProcess(ProcessShell):
 
     # --- frames ------------------------------------------------------------------------------------------------------
 
-    def _on_runs(self, parcels: list[Parcel]) -> None:
+    def _on_input_frame(self, parcels: list[Parcel]) -> None:
         now_ms = steady_ms()
         for parcel in parcels:
             if parcel.kind is ParcelKind.FLUSH:
@@ -206,13 +206,13 @@ class _RouterProcess(ProcessShell):
             security=security,
         )
 
-    def _apply_broker_config(self, before: Config, after: Config) -> None:
+    def _apply_broker_config(self, config: Config, before: Config) -> None:
         """Fetch metadata immediately if the bootstrap servers or the connection settings changed."""
-        has_new_servers = after.kafka.bootstrap_servers != before.kafka.bootstrap_servers
+        has_new_servers = config.kafka.bootstrap_servers != before.kafka.bootstrap_servers
         if has_new_servers:
             self._brokers = []
-        if has_new_servers or connection_settings(after) != connection_settings(before):
-            self._create_socket = self._build_socket_factory(after)
+        if has_new_servers or connection_settings(config) != connection_settings(before):
+            self._create_socket = self._build_socket_factory(config)
             self._fetcher.apply_config(self._create_socket)
             self._core.request_refresh_now(steady_ms())
 
@@ -222,14 +222,15 @@ class _RouterProcess(ProcessShell):
         self._core.on_fetch_started(self._fetch_started_ms)
         self._current_is_refresh, self._next_is_refresh = self._next_is_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
-        has_producer_id = not self._accepted_cluster and producer_id.is_idempotent(self._slab)
+        changes_cluster = bool(self._accepted_cluster)  # a producer id is valid in one cluster only
+        has_producer_id = producer_id.is_idempotent(self._slab) and not changes_cluster
         needs_producer_id = self._config.kafka.required_acks == ACKS_ALL and not has_producer_id
         self._fetcher.start(
             self._brokers,
             bootstrap,
             needs_producer_id=needs_producer_id,
             names=self._core.names_to_request,
-            failing=self._core.failing_brokers,
+            ask_last=self._core.brokers_to_ask_last,
         )
 
     def _on_fetch_failure(self, cause: FailureCause | None) -> None:
@@ -262,7 +263,8 @@ class _RouterProcess(ProcessShell):
         self._store_identity(result)
         view = view_of(result.metadata, result.forbidden)
         controller = result.metadata.controller
-        self._brokers = [view.brokers[node] for node in sorted(view.brokers, key=lambda node: node != controller)]
+        controller_first = sorted(view.brokers, key=lambda node: node != controller)
+        self._brokers = [view.brokers[node] for node in controller_first]
         self._report_recreated(result.metadata.topics)
         has_changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
         self._row.add(Counter.MetadataChangedOnRefresh if has_changed else Counter.MetadataUnchangedOnRefresh)

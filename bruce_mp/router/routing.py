@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bruce_mp.discards.settlement import Discards
     from bruce_mp.kernels import RunHeader
     from bruce_mp.pipeline.msg_debug import WireTap
+    from bruce_mp.pipeline.pending_batch import PendingBatch
     from bruce_mp.router.assignments import Assignments
     from bruce_mp.router.broker_turns import BrokerTurns
     from bruce_mp.router.metadata_refresh import RefreshSchedule
@@ -58,13 +59,13 @@ _SegmentsByPartition = dict[_TopicPartition, list["Segment"]]
 class _RoutedSegments:
     """The segments that one call routes, in sending order, with the time and the size limit of the call."""
 
-    __slots__ = ("any_records", "keyed_records", "max_plain_payload", "now_ms", "queued", "sends")
+    __slots__ = ("unkeyed_records", "keyed_records", "max_plain_payload", "now_ms", "queued", "sends")
 
     def __init__(self, now_ms: int, max_plain_payload: int = _NO_RUN_IS_PLAIN) -> None:
         self.now_ms = now_ms
         self.max_plain_payload = max_plain_payload
         """The largest message payload, in bytes, of a plain run."""
-        self.any_records = 0
+        self.unkeyed_records = 0
         """Routed records without a partition key."""
         self.keyed_records = 0
         """Routed records with a partition key; `RunRouter.unpark` ignores both, because parked records were counted."""
@@ -120,7 +121,7 @@ class RunRouter:
         """Runs that arrived before the first metadata."""
         self._due_heap: list[tuple[int, int]] = []
         """(due time, topic number) of batches; the entry of a batch sent earlier stays until its due time."""
-        self._draining = False
+        self._is_draining = False
         """True if batching is disabled, because the daemon stops."""
 
     def apply_config(self, config: Config, now_ms: int) -> None:
@@ -144,16 +145,16 @@ class RunRouter:
             self._awaiting_metadata += segments
             return
         self._turns.add(sum([segment.payload for segment in segments]), now_ms)
-        is_copied = self._tap is not None and self._tap.is_open
-        routed = _RoutedSegments(now_ms, _NO_RUN_IS_PLAIN if is_copied else self._max_payload)
+        copies_messages = self._tap is not None and self._tap.is_open
+        routed = _RoutedSegments(now_ms, _NO_RUN_IS_PLAIN if copies_messages else self._max_payload)
         for segment, header in zip(segments, kernels.read_headers(self._slab, segments), strict=True):
             try:
                 self._route(segment, header, routed)
             except SlabError as error:
                 quarantine(self._row, error)
         self._send(routed)
-        if routed.any_records:
-            self._row.add(Counter.RouteAnyPartitionMsg, routed.any_records)
+        if routed.unkeyed_records:
+            self._row.add(Counter.RouteAnyPartitionMsg, routed.unkeyed_records)
         if routed.keyed_records:
             self._row.add(Counter.RoutePartitionKeyMsg, routed.keyed_records)
 
@@ -167,7 +168,7 @@ class RunRouter:
             _raise_damaged(self._slab, segment)
         topic = self._by_number.get(header.topic)
         if topic is not None and topic.is_plain and header.largest <= routed.max_plain_payload:
-            self._choose_partition(topic, segment, header, routed)
+            self._route_admitted(topic, segment, header, routed)
             return
         name = self._topics.name_of_run(segment, header)
         topic = self._topics.resolve(name, segment, header)
@@ -175,7 +176,7 @@ class RunRouter:
             self._unknown.park(name, segment, routed.now_ms)
             return
         for part in self._admit(topic, segment, header, routed.now_ms):
-            self._choose_partition(topic, part, header, routed)
+            self._route_admitted(topic, part, header, routed)
 
     def _admit(self, topic: Topic, segment: Segment, header: RunHeader, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
@@ -195,20 +196,20 @@ class RunRouter:
 
     # --- partitions --------------------------------------------------------------------------------------------------
 
-    def _choose_partition(self, topic: Topic, segment: Segment, header: RunHeader, routed: _RoutedSegments) -> None:
+    def _route_admitted(self, topic: Topic, segment: Segment, header: RunHeader, routed: _RoutedSegments) -> None:
         """Count an admitted segment, and queue it for a partition, add it to its topic's batch, or park it."""
         if header.flags & _HAS_KEY:
             routed.keyed_records += segment.records
             partition = topic.partition_of_lane(header.partition_index, header.partition_count)
             if partition is None:  # the lane is shared, or the topic has fewer partitions than the input knew
                 self._split_by_keys(topic, segment, header.partition_count, routed)
-        elif topic.batch is None:
-            routed.any_records += segment.records
-            partition = self._next_partition(topic, [segment], routed.now_ms)
+                return
         else:
-            routed.any_records += segment.records
-            partition = None
-            self._add_to_batch(topic, segment, routed)
+            routed.unkeyed_records += segment.records
+            if topic.batch is not None:
+                self._add_to_batch(topic, topic.batch, segment, routed)
+                return
+            partition = self._next_partition(topic, [segment], routed.now_ms)
         if partition is not None:
             routed.queue(topic, partition, segment)
 
@@ -216,7 +217,7 @@ class RunRouter:
         """Split a segment by key modulo `count` and queue the parts; park it if no partition has a leader."""
         if not topic.key_partitions:
             topic.parked_keyed.append(segment)
-            self._assignments.request_leader(routed.now_ms, routed.now_ms)
+            self._assignments.request_leader(routed.now_ms)
             return
         # After an increase of partitions the input's count still decides.  By the new count a key might change its
         # partition, and its later runs would overtake those that wait in the old one.  The present count decides
@@ -233,7 +234,7 @@ class RunRouter:
                 return partition
             topic.parked_since_ms = now_ms
         topic.parked += segments
-        self._assignments.request_leader(now_ms, now_ms)
+        self._assignments.request_leader(now_ms)
         return None
 
     def _add_as_parcel(self, topic: Topic, segments: list[Segment], kind: ParcelKind, routed: _RoutedSegments) -> None:
@@ -242,24 +243,23 @@ class RunRouter:
         if partition is not None:
             routed.add_parcel(kind, topic, partition, segments)
 
-    def _add_to_batch(self, topic: Topic, segment: Segment, routed: _RoutedSegments) -> None:
-        """Add a segment to the batch of its topic, and send the batches that it completes."""
-        assert topic.batch is not None
+    def _add_to_batch(self, topic: Topic, batch: PendingBatch, segment: Segment, routed: _RoutedSegments) -> None:
+        """Add a segment to the pending batch of its topic, and send the batches that it completes."""
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
-        for batch in topic.batch.add(segment, routed.now_ms):
-            self._add_as_parcel(topic, batch, ParcelKind.BATCH, routed)
-        if self._draining:
+        for segments in batch.add(segment, routed.now_ms):
+            self._add_as_parcel(topic, segments, ParcelKind.BATCH, routed)
+        if self._is_draining:
             self._flush_batch(topic, routed)
-        elif topic.batch.due_ms is not None and topic.batch.due_ms != topic.scheduled_ms:
-            topic.scheduled_ms = topic.batch.due_ms
+        elif batch.due_ms is not None and batch.due_ms != topic.scheduled_ms:
+            topic.scheduled_ms = batch.due_ms
             heappush(self._due_heap, (topic.scheduled_ms, topic.number))
 
     def _send(self, routed: _RoutedSegments) -> None:
         """Send the segments; discard those of partitions for which the slab's partition table has no room."""
         if routed.queued:
             routed.sends.append((ParcelKind.QUEUE, routed.queued))
-        for kind, parcels in routed.sends:
-            without_entry = self._assignments.send(kind, parcels, routed.now_ms)
+        for kind, segments_of in routed.sends:
+            without_entry = self._assignments.send(kind, segments_of, routed.now_ms)
             for (number, _), segments in without_entry.items():
                 self._discard_without_entry(self._by_number[number], segments, routed.now_ms)
 
@@ -295,7 +295,7 @@ class RunRouter:
 
     def disable_batching(self) -> None:
         """Send all further messages without batching, because the daemon stops."""
-        self._draining = True
+        self._is_draining = True
 
     def flush_all(self, now_ms: int) -> None:
         """Send the batches of all topics."""
@@ -327,7 +327,9 @@ class RunRouter:
         keyed, topic.parked_keyed = topic.parked_keyed, []
         for segment, header in zip(keyed, kernels.read_headers(self._slab, keyed), strict=True):
             try:
-                self._choose_partition(topic, segment, header or _raise_damaged(self._slab, segment), routed)
+                if header is None:
+                    _raise_damaged(self._slab, segment)
+                self._route_admitted(topic, segment, header, routed)
             except SlabError as error:
                 quarantine(self._row, error)
 

@@ -40,6 +40,9 @@ class _ChunkPartition(NamedTuple):
     partition: int
     until_ms: int
 
+    def is_valid_for(self, segment: Segment, now_ms: int) -> bool:
+        return (segment.chunk, segment.generation) == (self.chunk, self.generation) and now_ms < self.until_ms
+
 
 class Topic:
     """A topic's metadata, batch, parked messages and choice of partitions.
@@ -80,7 +83,7 @@ class Topic:
         self.apply_config(rule)
         self._rng = rng
         self.scheduled_ms = 0
-        """The due time of the topic's newest entry in the router's heap of due batches."""
+        """The due time of the topic's newest entry in `RunRouter`'s heap of due batches."""
         self.key_partitions: list[int] = []
         """The partition for each key index (key modulo partitions); empty while no partition has a leader."""
         self._rotation: list[int] = []
@@ -91,15 +94,16 @@ class Topic:
         """The time until which the rotation stays at this partition."""
         self._by_leader: dict[int, list[int]] = {}
         """The partitions of each broker, the one that was chosen last at the end."""
-        self._turn = -1
-        """The turn of brokers in which the topic chose `_partition`."""
-        self._partition = 0
+        self._chosen_partition = 0
+        """The partition that the topic chose last by a turn of brokers."""
+        self._chosen_turn = -1
+        """That turn; -1 before the first choice."""
         self._span_until_ms = 0
         """The time until which a span of several chunks keeps its partition, also beyond its turn of brokers."""
         self._shares_backlog = False
         """True if the next partition is chosen for a part of a backlog, which all partitions share."""
         self._chunk_partitions: dict[int, _ChunkPartition] = {}
-        """The partition of the newest chunk of each input, by chunk owner."""
+        """The partition of the newest chunk of each input, by the owner of the chunk (the input's row)."""
 
     def apply_config(self, rule: TopicBatching) -> None:
         """Replace the batching rule; the batch must be empty."""
@@ -112,11 +116,12 @@ class Topic:
             return
         self.view = view
         self.is_plain = False
-        self._rotation = list(view.leaders) if view is not None else []
         self._update_key_partitions()
-        self._cursor = len(self._rotation)
-        self._turn, self._by_leader = -1, {}
-        for partition, leader in view.leaders.items() if view is not None else ():
+        leaders = view.leaders if view is not None else {}
+        self._rotation = list(leaders)
+        self._cursor = len(leaders)  # the end, so that the next choice shuffles the rotation
+        self._chosen_turn, self._by_leader = -1, {}
+        for partition, leader in leaders.items():
             self._by_leader.setdefault(leader, []).append(partition)
 
     def apply_keys_wait(self, *, keys_wait: bool) -> None:
@@ -142,38 +147,40 @@ class Topic:
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
         """Return the partition for AnyPartition messages; None if none is open.
 
-        The last segment's chunk decides: it keeps its partition for a time, or the turn of brokers or the rotation
-        chooses one.  In a turn, single chunks need no record of their partition, because all get the same one.
+        The chunk of the last segment keeps its partition for a time; then the turn of brokers or the rotation chooses
+        another.  In a turn all single chunks get the same partition, so `_chunk_partitions` has spans only.
         """
-        turns = self._turns if self.rule.kind is BatchingKind.COMBINED and not self._shares_backlog else None
+        uses_turns = self.rule.kind is BatchingKind.COMBINED and not self._shares_backlog
+        turns = self._turns if uses_turns else None
         turn = turns.current_turn if turns is not None else None
-        if turn == self._turn and now_ms >= self._span_until_ms and is_open(self.number, self._partition):
-            return self._partition
-        chunk, generation = segments[-1].chunk, segments[-1].generation
-        chunk_at = self._slab.chunk_at(chunk)
-        span = self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]
-        if turns is not None and turn is not None and span == 1:
+        no_span_keeps_another = now_ms >= self._span_until_ms
+        if turn == self._chosen_turn and no_span_keeps_another and is_open(self.number, self._chosen_partition):
+            return self._chosen_partition
+        last = segments[-1]
+        chunk_at = self._slab.chunk_at(last.chunk)
+        chunks = self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]  # more than one in a span
+        if turns is not None and turn is not None and chunks == 1:
             return self._partition_of_turn(turn, turns, is_open)
         owner = self._slab.view[chunk_at + lay.CHUNK_OWNER]
         kept = self._chunk_partitions.get(owner)
-        is_valid = kept is not None and kept[:2] == (chunk, generation) and now_ms < kept.until_ms
-        if kept is not None and is_valid and is_open(self.number, kept.partition):
+        if kept is not None and kept.is_valid_for(last, now_ms) and is_open(self.number, kept.partition):
             return kept.partition
         if turns is None or turn is None:
             partition = self._next_open_partition(is_open, now_ms)
-            until_ms = now_ms + TURN_MS * span
+            until_ms = now_ms + TURN_MS * chunks
         else:
             partition = self._partition_of_turn(turn, turns, is_open)
-            until_ms = (turn + 1) * turns.turn_ms + TURN_MS * (span - 1)
+            turn_end_ms = (turn + 1) * turns.turn_ms
+            until_ms = turn_end_ms + TURN_MS * (chunks - 1)
             self._span_until_ms = max(self._span_until_ms, until_ms)
         if partition is not None:
-            self._chunk_partitions[owner] = _ChunkPartition(chunk, generation, partition, until_ms)
+            self._chunk_partitions[owner] = _ChunkPartition(last.chunk, last.generation, partition, until_ms)
         return partition
 
     def _partition_of_turn(self, turn: int, turns: BrokerTurns, is_open: IsOpen) -> int | None:
         """Return an open partition of the first broker in the order of this turn that has one."""
-        if turn == self._turn and is_open(self.number, self._partition):
-            return self._partition
+        if turn == self._chosen_turn and is_open(self.number, self._chosen_partition):
+            return self._chosen_partition
         by_leader = self._by_leader
         has_one_partition_each = len(by_leader) == len(self._rotation)
         uses_ranks = has_one_partition_each and turns.are_successive(by_leader)
@@ -185,7 +192,7 @@ class Topic:
                 if is_open(self.number, partition):
                     partitions.remove(partition)
                     partitions.append(partition)
-                    self._turn, self._partition = turn, partition
+                    self._chosen_turn, self._chosen_partition = turn, partition
                     return partition
         return None
 
@@ -193,8 +200,8 @@ class Topic:
         """Return the next open partition in rotation; combined topics stay with one for the time of a batch."""
         self._shares_backlog = False
         if now_ms >= self._stays_until_ms:
-            stay_ms = self.rule.limits.time_ms if self.rule.kind is BatchingKind.COMBINED else None
-            self._stays_until_ms = now_ms + (stay_ms or 0)
+            batch_ms = self.rule.limits.time_ms if self.rule.kind is BatchingKind.COMBINED else None
+            self._stays_until_ms = now_ms + (batch_ms or 0)
             self._advance()
         for step in range(len(self._rotation)):
             index = (self._cursor + step) % len(self._rotation)
@@ -226,7 +233,7 @@ class TopicRegistry:
     def __init__(self, slab: Slab, tables: SlabTables, config: Config, rng: random.Random, turns: BrokerTurns) -> None:
         self._slab = slab
         self._tables = tables
-        self._table = tables.topics
+        self._topic_table = tables.topics
         self._config = config
         self._rng = rng
         self._turns = turns
@@ -241,9 +248,9 @@ class TopicRegistry:
 
     def leader_of(self, number: int, partition: int) -> int | None:
         """Return the broker that leads a partition; None without a known leader."""
-        if self.view is None or not self._table.has(number):
+        if self.view is None or not self._topic_table.has(number):
             return None
-        view = self._get_or_create(number, self._table.name_of(number)).view
+        view = self._get_or_create(number, self._topic_table.name_of(number)).view
         return None if view is None else view.leaders.get(partition)
 
     def name_of_run(self, segment: Segment, header: RunHeader) -> bytes:
@@ -255,7 +262,7 @@ class TopicRegistry:
 
     def check_number(self, number: int) -> None:
         """Raise SlabError for a number that the topic table never assigned; 0 stands for a topic without a number."""
-        if number and not (self._table.has(number) or self._table.was_freed(number)):
+        if number and not (self._topic_table.has(number) or self._topic_table.was_freed(number)):
             raise SlabError(f"A run names topic number {number}, which the topic table never assigned.")
 
     def resolve(self, name: bytes, segment: Segment, header: RunHeader) -> Topic | None:
@@ -277,16 +284,16 @@ class TopicRegistry:
         view = self.view.topics.get(name) if self.view is not None else None
         if view is None:
             return 0
-        number = self._table.number_of(name)
-        known = self._table.partitions_of(number) if number else 0
-        added = self._table.add(name, view.key_partition_count(known, keys_wait=self._config.keys_wait_for(name)))
+        number = self._topic_table.number_of(name)
+        known = self._topic_table.partitions_of(number) if number else 0
+        added = self._topic_table.add(name, view.key_partition_count(known, keys_wait=self._config.keys_wait_for(name)))
         if not number:  # the topic may be deleted and created again before the next metadata
-            self._table.store_topic_id(name, self.topic_ids.get(name, b""))
+            self._topic_table.store_topic_id(name, self.topic_ids.get(name, b""))
         return added
 
     def key_partitions_in_use(self, topic: Topic) -> list[int]:
         """Return the partitions over which inputs spread the keys of a topic."""
-        return topic.key_partitions[: self._table.partitions_of(topic.number)]
+        return topic.key_partitions[: self._topic_table.partitions_of(topic.number)]
 
     def _get_or_create(self, number: int, name: bytes) -> Topic:
         topic = self.by_number.get(number)

@@ -33,6 +33,6 @@ def test_the_architecture_has_the_states_of_scopes() -> None:
     rows = re.findall(r"^\| `([A-Z_]+)` \| [^|]+ \| ([A-Z_, ]+) \|$", ARCHITECTURE, re.MULTILINE)
     left_by: dict[str, list[str]] = {}
     for (state, event), after in pause_protocol.TRANSITIONS.items():
-        if event is not ScopeEvent.HELLO and after is not state:
+        if event is not ScopeEvent.RESYNC and after is not state:
             left_by.setdefault(state.name, []).append(event.name)
     assert {state: events.split(", ") for state, events in rows} == left_by

@@ -241,7 +241,7 @@ def test_a_broker_without_its_dispatchers_connection_is_asked_last(results: list
     lost, good = Address("lost", 1), Address("good", 2)
     first = set()
     for failing in [*[[lost]] * 20, *[[]] * 20]:
-        fetcher.start([lost, good], [], needs_producer_id=False, failing=failing)
+        fetcher.start([lost, good], [], needs_producer_id=False, ask_last=failing)
         first.add((bool(failing), FakeSocket.opened[-1].host))
         for one in (READY, ANSWERED):
             FakeSocket.opened[-1].tell(one)

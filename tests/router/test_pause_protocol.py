@@ -59,7 +59,7 @@ def test_a_route_is_emptied_in_send_order() -> None:
     built, queued, late = (Segment(chunk, 1, 64, 152, 1, 1) for chunk in range(3))
     route.arrived.append(late)
     route.returned.append(queued)
-    route.returned_sent.append(built)
+    route.returned_built.append(built)
     assert route.has_waiting
     assert route.pop_all() == ([built], [queued, late])
     assert not route.has_waiting

@@ -78,7 +78,7 @@ class Host(World):
             return
         # As MetadataFetcher.start() does. The port of a broker in the simulation is its number.
         shuffled = self.dice.sample(BROKERS, len(BROKERS))
-        last = self.failed | {address.port for address in self.router.failing_brokers}
+        last = self.failed | {address.port for address in self.router.brokers_to_ask_last}
         for node in sorted(shuffled, key=last.__contains__):
             self.count.record("metadata", node, self.now_ms, is_down=node in self.down)
             if node in self.down:

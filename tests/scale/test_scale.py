@@ -54,11 +54,11 @@ def test_the_broker_of_a_paused_dispatcher_is_failing() -> None:
     with Simulation(1, seed=1) as simulation:
         simulation.advance(CALM_MS)
         [host] = simulation.hosts
-        assert host.router.failing_brokers == []
+        assert host.router.brokers_to_ask_last == []
         simulation.lead(lambda node: None if node == DEAD else node)
         simulation.stop_broker(DEAD)
         simulation.advance(simulation.now_ms + 150)
-        assert [address.port for address in host.router.failing_brokers] == [DEAD]
+        assert [address.port for address in host.router.brokers_to_ask_last] == [DEAD]
 
 
 def test_requests_are_counted_by_second_and_broker() -> None:
