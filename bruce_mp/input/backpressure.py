@@ -46,26 +46,24 @@ class Allowance(NamedTuple):
     pause_s: float
 
 
-NO_ALLOWANCE: Final = Allowance(0, 0.0)
-
-
 class Backpressure:
     """Computes allowances from the free chunks of one input.
 
-    `largest` is the largest size of a message, `batch` the largest number of messages in a batch.
+    A message has at most `max_size` bytes, a batch at most `max_batch` messages.
     """
 
-    def __init__(self, pool: ChunkPool, *, largest: int, batch: int, blocks: bool = False) -> None:
+    def __init__(self, pool: ChunkPool, *, max_size: int, max_batch: int, blocks: bool = False) -> None:
         self._pool = pool
-        self._span = chunks_for(largest)
-        self._batch = batch
+        self._largest_chunks = chunks_for(max_size)
+        self._max_batch = max_batch
         self.blocks = blocks
-        self._messages = MAX_MESSAGES
+        self._turn_messages = MAX_MESSAGES
+        """The number of messages in a turn while chunks are short."""
         self._free_before = 0
         """Free chunks at the beginning of the last turn."""
 
     def allowance(self, next_size: int) -> Allowance:
-        """Reclaim chunks and return the next allowance; `next_size` is that of the first waiting datagram."""
+        """Reclaim chunks and return the next allowance; `next_size` is the size of the first waiting datagram."""
         watermark = int(self._pool.usable * (1 - PAUSE_SHARE))  # in free chunks
         is_short = self._pool.free_count <= watermark
         if is_short:
@@ -76,14 +74,14 @@ class Backpressure:
         if self.blocks:
             messages = self._count_fitting(next_size)
             return Allowance(messages, pause_s if messages else MAX_PAUSE_S)
-        return Allowance(self._messages if is_short else MAX_MESSAGES, pause_s)
+        return Allowance(self._turn_messages if is_short else MAX_MESSAGES, pause_s)
 
     def _adapt_turn(self, taken: int) -> None:
         """Adapt the length of a turn to the number of chunks that the last one took."""
         if taken * PART_DIVISOR > self._pool.free_count:
-            self._messages = max(MIN_MESSAGES, self._messages // 2)
+            self._turn_messages = max(MIN_MESSAGES, self._turn_messages // 2)
         elif taken * PART_DIVISOR * SHORT_TURN_FACTOR < self._pool.free_count:
-            self._messages = min(MAX_MESSAGES, self._messages * 2)
+            self._turn_messages = min(MAX_MESSAGES, self._turn_messages * 2)
 
     def _pause_s(self, watermark: int) -> float:
         if self._pool.free_count > watermark:
@@ -92,8 +90,8 @@ class Backpressure:
 
     def _count_fitting(self, next_size: int) -> int:
         """Return the number of messages that certainly find room."""
-        room = room_for_largest(self._pool, self._span, self._batch)
+        room = room_for_largest(self._pool, self._largest_chunks, self._max_batch)
         if not room:
             self._pool.reclaim(self._pool.capacity)
-            room = room_for_largest(self._pool, self._span, self._batch)
+            room = room_for_largest(self._pool, self._largest_chunks, self._max_batch)
         return room or self._pool.count_free_spans(chunks_for(next_size), 1)

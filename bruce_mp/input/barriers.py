@@ -54,7 +54,7 @@ class _PendingBarrier:
     client: StreamClientState
     token: bytes
     due_ms: int
-    last: FlushGroup
+    last_group: FlushGroup
     """The last flush group that the barrier covers."""
     is_durable: bool
     """True if the journal's copy of the messages suffices."""
@@ -128,14 +128,14 @@ class Barriers:
             self._add(client, request, now_ms)
 
     def _add(self, client: StreamClientState, request: Barrier, now_ms: int) -> None:
-        outstanding = _outstanding(client, client.flush_group)
+        outstanding = _count_outstanding(client, client.flush_group)
         if not outstanding:
             self._send_answer(client, request.token, BarrierStatus.DONE, client.flush_group)
             return
         self._flush_groups.start_next(client)
-        last, due_ms = client.unfinished_groups[-1], now_ms + request.limit_ms
+        last_group, due_ms = client.unfinished_groups[-1], now_ms + request.limit_ms
         is_durable = request.level is Level.DURABLE
-        self._pending.append(_PendingBarrier(client, request.token, due_ms, last, is_durable, outstanding))
+        self._pending.append(_PendingBarrier(client, request.token, due_ms, last_group, is_durable, outstanding))
         self.has_new = True
 
     def on_handed_over(self) -> None:
@@ -145,11 +145,11 @@ class Barriers:
         """
         for each in self._pending:
             if self._journal is not None and each.is_durable and each.ticket is None:
-                each.ticket = None if _is_spilled(each.client, each.last) else self._journal.last_handed_over
+                each.ticket = None if _is_spilled(each.client, each.last_group) else self._journal.last_handed_over
 
     def _is_finished(self, barrier: _PendingBarrier) -> bool:
         is_journaled = barrier.ticket is not None and self._journal is not None and self._journal.has(barrier.ticket)
-        return is_journaled or not _outstanding(barrier.client, barrier.last)
+        return is_journaled or not _count_outstanding(barrier.client, barrier.last_group)
 
     def answer_finished(self, now_ms: int) -> float:
         """Answer finished and overdue barriers.
@@ -161,13 +161,14 @@ class Barriers:
         waiting = []
         for each in self._pending:
             if self._is_finished(each):
-                self._send_answer(each.client, each.token, BarrierStatus.DONE, each.last)
+                self._send_answer(each.client, each.token, BarrierStatus.DONE, each.last_group)
             elif each.due_ms <= now_ms:
-                self._send_answer(each.client, each.token, BarrierStatus.TIMED_OUT, each.last)
+                self._send_answer(each.client, each.token, BarrierStatus.TIMED_OUT, each.last_group)
             else:
                 waiting.append(each)
-        waited, self._pending = self.clients, waiting
-        for client in waited:
+        clients = self.clients
+        self._pending = waiting
+        for client in clients:
             self._merge_finished(client)
         return min(map(_measure_progress, waiting), default=inf)
 
@@ -176,7 +177,7 @@ class Barriers:
         self._outcomes.count_outcomes()
         for each in self._pending:
             status = BarrierStatus.DONE if self._is_finished(each) else BarrierStatus.SHUTTING_DOWN
-            self._send_answer(each.client, each.token, status, each.last)
+            self._send_answer(each.client, each.token, status, each.last_group)
         self._pending = []
 
     def remove_client(self, client: StreamClientState) -> None:
@@ -186,9 +187,9 @@ class Barriers:
             self._flush_groups.close(flush_group)
 
     def _merge_finished(self, client: StreamClientState) -> None:
-        """Merge a client's finished flush groups into `finished_totals`, so that it keeps few flush groups.
+        """Merge a client's finished flush groups into `finished_totals`, so that the client keeps few flush groups.
 
-        No pending barrier ends with a finished flush group.
+        No pending barrier needs one of these as its `last_group`: it would be finished, too.
         """
         while client.unfinished_groups and not client.unfinished_groups[0].outstanding:
             flush_group = client.unfinished_groups.pop(0)
@@ -197,9 +198,11 @@ class Barriers:
             client.finished_totals.discards.update(flush_group.discards)
             self._flush_groups.close(flush_group)
 
-    def _send_answer(self, client: StreamClientState, token: bytes, status: BarrierStatus, last: FlushGroup) -> None:
-        """Send an answer with the counts of all flush groups up to `last`."""
-        flush_groups = list(_flush_groups_of(client, last))
+    def _send_answer(
+        self, client: StreamClientState, token: bytes, status: BarrierStatus, last_group: FlushGroup
+    ) -> None:
+        """Send an answer with the counts of all flush groups up to `last_group`."""
+        flush_groups = list(_flush_groups_of(client, last_group))
         discards: Tally[DiscardReason | int] = Tally()
         for flush_group in flush_groups:
             discards.update(flush_group.discards)
@@ -210,34 +213,34 @@ class Barriers:
         )
 
 
-def _flush_groups_of(client: StreamClientState, last: FlushGroup) -> Iterator[FlushGroup]:
-    """Yield the flush groups of a client from its first to `last`."""
+def _flush_groups_of(client: StreamClientState, last_group: FlushGroup) -> Iterator[FlushGroup]:
+    """Yield the flush groups of a client from its first to `last_group`."""
     yield client.finished_totals
     for flush_group in client.unfinished_groups:
         yield flush_group
-        if flush_group is last:
+        if flush_group is last_group:
             return
-    yield client.flush_group  # `last` is the client's present group
+    yield client.flush_group  # `last_group` is the client's present group
 
 
-def _is_spilled(client: StreamClientState, last: FlushGroup) -> bool:
-    return any(flush_group.spill_files for flush_group in _flush_groups_of(client, last))
+def _is_spilled(client: StreamClientState, last_group: FlushGroup) -> bool:
+    return any(flush_group.spill_files for flush_group in _flush_groups_of(client, last_group))
 
 
-def _outstanding(client: StreamClientState, last: FlushGroup) -> int:
-    return sum(flush_group.outstanding for flush_group in _flush_groups_of(client, last))
+def _count_outstanding(client: StreamClientState, last_group: FlushGroup) -> int:
+    return sum(flush_group.outstanding for flush_group in _flush_groups_of(client, last_group))
 
 
 def _measure_progress(barrier: _PendingBarrier) -> float:
-    """Return the number of intervals that a barrier still needs at the rate of the last one, and store its progress."""
-    outstanding = _outstanding(barrier.client, barrier.last)
+    """Store a barrier's progress, and return how many intervals it still needs at the rate of the last interval."""
+    outstanding = _count_outstanding(barrier.client, barrier.last_group)
     settled, barrier.outstanding = barrier.outstanding - outstanding, outstanding
     return outstanding / settled if settled > 0 else inf
 
 
-def _next_interval_ms(interval_ms: float, remaining: float) -> float:
-    """Return the interval after one of `interval_ms`, when `remaining` such intervals are left."""
-    factor = min(_GROWTH, _REMAINING_FRACTION * remaining)
+def _next_interval_ms(interval_ms: float, remaining_intervals: float) -> float:
+    """Return the interval after one of `interval_ms`, if the next barrier finishes after that many intervals."""
+    factor = min(_GROWTH, _REMAINING_FRACTION * remaining_intervals)
     return max(_MIN_INTERVAL_MS, min(interval_ms * factor, _MAX_INTERVAL_MS))
 
 
@@ -295,7 +298,7 @@ class BarrierWatch:
     def _poll(self) -> None:
         """Poll once, and schedule the next poll."""
         began = time.monotonic()
-        remaining = self._barriers.answer_finished(steady_ms())
+        remaining_intervals = self._barriers.answer_finished(steady_ms())
         self._after_poll()
         self._timer = None
         if not len(self._barriers):
@@ -306,7 +309,7 @@ class BarrierWatch:
             self._flush()
             self._request_journal()
         took_ms = (time.monotonic() - began) * 1000
-        self._interval_ms = _next_interval_ms(self._interval_ms, remaining)
+        self._interval_ms = _next_interval_ms(self._interval_ms, remaining_intervals)
         after_ms = max(self._interval_ms, _MIN_INTERVAL_IN_POLLS * took_ms)
         due_ms = self._barriers.due_ms
         if due_ms is not None:

@@ -115,7 +115,8 @@ class DatagramAdmission:
         base = self._first_arrival
         decision = AdmissionDecision()
         if self._quotas is not None and self._quotas.is_active:
-            decision = decide_admission(self._quotas, self._slab, count, now_ms, {each - base for each in skip})
+            skipped_slots = {arrival - base for arrival in skip}
+            decision = decide_admission(self._quotas, self._slab, count, now_ms, skipped_slots)
         elif self._clocks.needs_credentials(now_ms):
             decision = AdmissionDecision(landing_zone.senders_of(self._slab, count))
         omitted = skip.union(base + slot for slot in decision.refused)
@@ -154,7 +155,7 @@ class DatagramAdmission:
 
     def _api_key(self, at: int) -> int:
         """Return the API key of the message at a file offset."""
-        return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")
+        return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")  # behind the 4 bytes of its size
 
     def recover(self, owner: int, now_ms: int) -> list[Segment]:
         """Close a dead predecessor's open runs and admit its landing zone; return the runs to publish.

@@ -16,7 +16,7 @@ import logging
 from socket import MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, SO_PASSCRED, SOL_SOCKET
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.input.backpressure import MAX_PAUSE_S, NO_ALLOWANCE, Allowance, Backpressure
+from bruce_mp.input.backpressure import MAX_PAUSE_S, Allowance, Backpressure
 from bruce_mp.input.datagram_admission import DatagramAdmission
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.receive_coalescing import coalescing_for
@@ -68,7 +68,7 @@ class _DatagramInput(InputShell):
         self._slab = slab
         self._row_index = start.row
         self._backpressure = Backpressure(
-            self._pool, largest=slab.geometry.landing_slot_size, batch=slab.geometry.landing_slots
+            self._pool, max_size=slab.geometry.landing_slot_size, max_batch=slab.geometry.landing_slots
         )
         self._admission = DatagramAdmission(
             slab,
@@ -97,9 +97,8 @@ class _DatagramInput(InputShell):
         self._apply_input(config)
 
     def _apply_input(self, config: Config) -> None:
-        self._blocks = self._backpressure.blocks = self._thresholds.blocks = (
-            config.input.unix_datagram.when_full == "block"
-        )
+        blocks = config.input.unix_datagram.when_full == "block"
+        self._blocks = self._backpressure.blocks = self._thresholds.blocks = blocks
         self._admission.apply_config(coalescing_for(config, self._queue_length))
 
     def drain(self, message: Drain) -> None:
@@ -121,18 +120,26 @@ class _DatagramInput(InputShell):
         """Receive a bounded number of messages; pause when the slab fills up."""
         until_ms = 0 if self._is_draining or self._blocks else steady_ms() + _MAX_ROUND_MS  # 0 = without waiting
         for _ in range(_MAX_TURNS):
-            size = self._peek_size() if self._blocks else 0
-            allowance = NO_ALLOWANCE if size is None else self._next_allowance(size)
-            is_empty = size is None or (allowance.messages > 0 and not self._receive(allowance.messages, until_ms))
-            if is_empty:
+            pause_s = self._receive_turn(until_ms)
+            if pause_s is None:
                 if self._is_draining:
                     self._finish()
                 return
-            if allowance.pause_s:
-                self._pause(allowance.pause_s)
+            if pause_s:
+                self._pause(pause_s)
                 return
             if until_ms and steady_ms() > until_ms - _MIN_WAIT_MS:
                 return
+
+    def _receive_turn(self, until_ms: int) -> float | None:
+        """Receive the messages of a turn; return the pause after it in seconds, or None if no message waits."""
+        size = self._peek_size() if self._blocks else 0
+        if size is None:
+            return None
+        allowance = self._next_allowance(size)
+        if allowance.messages and not self._receive(allowance.messages, until_ms):
+            return None
+        return allowance.pause_s
 
     def _next_allowance(self, size: int) -> Allowance:
         """Return the allowance for the next turn, and reserve chunks for it.

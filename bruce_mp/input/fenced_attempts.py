@@ -138,7 +138,7 @@ class Attempt:
         self.number = number
         self.flush_group = flush_group
         self.began_ms = now_ms
-        self.chunks = 0
+        self.chunk_count = 0
         self.is_spilling = False
         """True once a message found no room in the attempt's part of the slab: later ones go to the spill file."""
         self.spill: SpillFile | None = None
@@ -166,7 +166,7 @@ class Attempt:
         chunk = None if self.is_spilling else self._pool.allocate(span, now_ms)
         if chunk is not None:
             fences.assign_chunk(self._attempts.slab, chunk, self.number)
-            self.chunks += span
+            self.chunk_count += span
         return chunk
 
     def can_spare(self, span: int) -> bool:
@@ -237,11 +237,11 @@ class FencedAttempts:
 
     def allows(self, span: int, attempt: Attempt) -> bool:
         """Return True if an attempt may have `span` more chunks."""
-        total = sum(each.chunks for each in self._open)
-        return attempt.chunks + span <= self._max_chunks and total + span <= self._max_total_chunks
+        total = sum(each.chunk_count for each in self._open)
+        return attempt.chunk_count + span <= self._max_chunks and total + span <= self._max_total_chunks
 
     def spill_if_possible(self, attempt: Attempt) -> None:
-        """Send the further messages of an attempt to its spill file, because one of its topics holds its share.
+        """Send the further messages of an attempt to its spill file, because a topic has reached its share of the slab.
 
         Without room in spill files the messages stay with their client: `spill` would exceed the bound of the files.
         """
@@ -318,7 +318,8 @@ class FencedAttempts:
 
     def _is_oldest(self, attempt: Attempt) -> bool:
         """Return True if no older attempt has a spill file; the oldest waits without limit, so one completes."""
-        return attempt.began_ms <= min(filter(None, counter_by_row(self.slab, lay.SPILL_OLDEST)), default=0)
+        oldest_by_row = counter_by_row(self.slab, lay.SPILL_OLDEST)  # 0 in a row without a spill file
+        return attempt.began_ms <= min(filter(None, oldest_by_row), default=0)
 
     def _record_oldest(self) -> None:
         began = [each.began_ms for each in self._open if each.spill is not None]
@@ -333,7 +334,8 @@ class FencedAttempts:
         """
         refusal = self._unique.prepare(client, attempt)
         if refusal is not None:
-            return Ending(*refusal)
+            reason, explanation = refusal
+            return Ending(reason, explanation)
         runs = self._close(attempt)
         if attempt.spill is not None:
             attempt.spill.seal()

@@ -62,8 +62,8 @@ class PausedConnections:
         """Return True if any connection waits for room."""
         return any(map(self.waits_for_room, self._clients))
 
-    def due(self, now_ms: int) -> list[int]:
-        """Return the connections at the end of their pause, and move the ones that do not wait for room to the end."""
+    def rotate_due(self, now_ms: int) -> list[int]:
+        """Return the connections whose pause is over, and move the ones that do not wait for room behind all others."""
         found = [descriptor for descriptor, client in self._clients.items() if client.paused_until_ms <= now_ms]
         for descriptor in found:
             if not self.waits_for_room(descriptor):
@@ -78,14 +78,14 @@ class PausedConnections:
         A retry parses all waiting messages, so one failure makes the round skip the topic's other connections.
         """
         client = self._clients[descriptor]
-        topic, size = client.stuck_topic, len(client.unprocessed)
+        topic, size_before = client.stuck_topic, len(client.unprocessed)
         if topic and topic in self._stuck_topics:
             return
         if not may_resume(client):
             self._stuck_topics[topic] = descriptor
             return
         admit(descriptor)
-        if not client.is_blocked or len(client.unprocessed) < size:
+        if not client.is_blocked or len(client.unprocessed) < size_before:
             self._topic_pauses_ms.pop(topic, None)
         if client.is_blocked and client.stuck_topic:
             self._stuck_topics[client.stuck_topic] = descriptor
@@ -109,7 +109,7 @@ class PausedConnections:
 
     def schedule_retry(self) -> None:
         """Set a timer that calls `retry` when a connection may resume."""
-        ends_ms = [client.paused_until_ms for client in self._clients.values()]
+        ends_ms = [client.paused_until_ms for client in self._clients.values()]  # 0 = waits for room
         self._schedule(min(ends_ms) if all(ends_ms) else steady_ms() + _ROOM_RETRY_MS)
 
     def retry_soon(self) -> None:

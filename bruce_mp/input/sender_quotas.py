@@ -183,9 +183,10 @@ def _apply_quota(
 ) -> None:
     """Admit a user's first datagrams up to the quota, and refuse the others."""
     remaining = quotas.remaining(uid, now_ms)
-    within = len(slots) if remaining is None else min(max(0, remaining - decision.admitted[uid]), len(slots))
-    if within:
-        decision.admitted[uid] += within
-    if within < len(slots):
-        decision.refused.update(dict.fromkeys(slots[within:], DiscardReason.OVER_QUOTA))
+    # The quota does not count the batch yet, of which the user's other groups may have admitted datagrams.
+    allowed = len(slots) if remaining is None else min(max(0, remaining - decision.admitted[uid]), len(slots))
+    if allowed:
+        decision.admitted[uid] += allowed
+    if allowed < len(slots):
+        decision.refused.update(dict.fromkeys(slots[allowed:], DiscardReason.OVER_QUOTA))
         quotas.warn_over_quota(uid, "datagrams are discarded until the next interval")

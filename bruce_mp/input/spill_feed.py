@@ -192,19 +192,21 @@ class SpillFeed:
 
     def _ingest(self, completed: CompletedSpill, view: memoryview, extents: Extents, now_ms: int) -> bool:
         """Append a slice, and count it; return False if the lanes accepted none of its messages."""
-        file, first = completed.file, self._row.counted
+        file, first = completed.file, self._row.counted  # the number of the slice's first message
         self._row.counters[lay.SPILL_FEEDING] = file.number
         self._row.begin_batch()
         ingested = self._append(completed, view, extents, now_ms)
         # The lanes return these messages to their caller (`caller_retries`), so they are not discarded.
         waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, extents, first)
-        if waiting or len(extents) <= max(file.landed, default=-1):
+        has_landed_behind = max(file.landed, default=-1) >= len(extents)  # the count left out the end of the slice
+        if waiting or has_landed_behind:
             return self._advance_partly(file, view, extents, ingested)
         increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
         at, length = extents[-1]
-        offset, fed, count = file.offset + at + length, file.fed + len(extents), len(extents) - len(file.landed)
-        self._count(file, len(extents), count, {**+increments, **self._progress_increments(file, offset, fed)})
+        offset, fed = file.offset + at + length, file.fed + len(extents)
+        progress = self._progress_increments(file, offset, fed)
+        self._count(file, len(extents), len(extents) - len(file.landed), {**+increments, **progress})
         file.advance_to(offset, fed)
         self._report_discarded(completed, view, extents, ingested, first)
         return True
@@ -214,7 +216,7 @@ class SpillFeed:
         lanes, file, first = self._lanes, completed.file, self._row.counted
         source = 0 if completed.flush_group is None else completed.flush_group.number
         skip = frozenset(lay.stream_arrival(first + index, source) for index in file.landed)
-        kept = lanes.wall_offset_ms, lanes.caller_retries
+        before = lanes.wall_offset_ms, lanes.caller_retries
         lanes.wall_offset_ms, lanes.caller_retries = file.arrived_ms - now_ms, True
         try:
             return lanes.ingest(
@@ -227,7 +229,7 @@ class SpillFeed:
                 keeps_timestamps=file.keeps_timestamps,
             )
         finally:
-            lanes.wall_offset_ms, lanes.caller_retries = kept
+            lanes.wall_offset_ms, lanes.caller_retries = before
             self._record_replaced()
 
     def _record_replaced(self) -> None:
@@ -262,11 +264,11 @@ class SpillFeed:
         self._count(file, len(extents), len(landed), increments)
         return bool(landed)
 
-    def _count(self, file: SpillFile, numbers: int, count: int, increments: Mapping[int, int]) -> None:
+    def _count(self, file: SpillFile, numbers: int, messages: int, increments: Mapping[int, int]) -> None:
         """Count messages that left a file, and use up `numbers` arrival numbers, in one transaction."""
         out = {
-            lay.SPILL_OUT: count,
-            lay.SPILL_COMPLETED: wrapping_delta(-count),
+            lay.SPILL_OUT: messages,
+            lay.SPILL_COMPLETED: wrapping_delta(-messages),
             lay.SPILL_FEEDING: wrapping_delta(-file.number),
         }
         self._row.commit_counted(self._row.counted + numbers, {**increments, **out})

@@ -49,10 +49,10 @@ class CompletedSpill(NamedTuple):
 class Spills:
     """The spill files of the worker with this row.  `max_bytes` is the bound for all workers; 0 disables spilling."""
 
-    def __init__(self, slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory, max_bytes: int) -> None:
+    def __init__(self, slab: Slab, row: ProcessRow, row_index: int, directory: SpillDirectory, max_bytes: int) -> None:
         self._slab = slab
         self._row = row
-        self._index = index
+        self._row_index = row_index
         self._directory = directory
         self.max_bytes = max_bytes
         self.completed: deque[CompletedSpill] = deque()
@@ -62,7 +62,7 @@ class Spills:
 
     def adopt(self) -> None:
         """Take over the files of a dead worker of this row, all of them completed."""
-        files = self._directory.files(self._index)
+        files = self._directory.files(self._row_index)
         self.completed.extend(CompletedSpill(file, None) for file in files.values())
         self.last_number = max(files, default=0)
         self._row.counters[lay.SPILL_BYTES] = sum(file.reserved for file in files.values())
@@ -90,7 +90,7 @@ class Spills:
 
     def create(self, number: int, *, keeps_timestamps: bool) -> SpillFile:
         """Create the file of attempt `number`.  Raise OSError or SlabError."""
-        return self._directory.create(self._index, number, keeps_timestamps=keeps_timestamps)
+        return self._directory.create(self._row_index, number, keeps_timestamps=keeps_timestamps)
 
     def extend(self, file: SpillFile, size: int, *, is_urgent: bool = False) -> SpillRoom:
         """Reserve room for a block of `size` bytes.  An urgent one may exceed the bound."""
@@ -105,8 +105,9 @@ class Spills:
         return self._reserve(file, step)
 
     def _reserve(self, file: SpillFile, step: int) -> SpillRoom:
-        found = os.statvfs(self._directory.path)
-        if (found.f_bavail * found.f_frsize - step) * _KEPT_FREE_DIVISOR < found.f_blocks * found.f_frsize:
+        disk = os.statvfs(self._directory.path)
+        free_bytes, total_bytes = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        if free_bytes - step < total_bytes / _KEPT_FREE_DIVISOR:
             return SpillRoom.DISK_FULL
         try:
             file.reserve(step)

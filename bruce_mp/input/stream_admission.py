@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.input.fenced_attempts import Attempt, FencedAttempts
     from bruce_mp.input.sender_quotas import SenderQuotas
-    from bruce_mp.input.stream_batch import Extents, Part, Portion
+    from bruce_mp.input.stream_batch import ClientExtents, Extents, Portion
     from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.kernels import Ingested, Lanes, NoRoom, ReplacedTimestamps, StreamSplit
     from bruce_mp.slab.chunks import ChunkPool
@@ -142,35 +142,45 @@ class StreamAdmission:
         client.is_blocked, client.paused_until_ms, client.stuck_topic = False, 0, b""
         batch = self._batch_for(buffer, client, batch, now_ms)
         while not client.must_close:
-            found = split_stream(buffer, at, end, self._longest)
-            if self._pause_behind_spill(client, found, now_ms):
+            split = split_stream(buffer, at, end, self._longest)
+            if self._pause_behind_spill(client, split, now_ms):
                 break
-            allowed = self._allowed_by_quota(client, len(found.extents), now_ms)
-            batch, added = self._add_to_batch(buffer, batch, client, found.extents[:allowed], now_ms)
-            self._count_in_quota(client, added, now_ms)
-            if added < len(found.extents):
-                if added == allowed and not client.must_close and not client.postponed:
-                    self._pause_for_quota(client, now_ms)
-                at, client.wanted, client.is_blocked = found.extents[added][0], 0, True
+            batch, added = self._add_allowed(buffer, batch, client, split.extents, now_ms)
+            if added < len(split.extents):
+                at, client.wanted, client.is_blocked = split.extents[added][0], 0, True
                 break
-            at, client.wanted = found.at, found.size  # of the frame or incomplete message behind the whole ones
-            if found.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
+            at, client.wanted = split.at, split.size  # of the frame or incomplete message behind the whole ones
+            if split.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
                 break
             self._append_batch(buffer, batch, now_ms)
             batch = StreamBatch()
-            if not self._handle_frame(client, found.stop, bytes(buffer[at : at + found.size]), now_ms):
+            if not self._handle_frame(client, split.stop, bytes(buffer[at : at + split.size]), now_ms):
                 break
             batch = StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps)
-            at += found.size
+            at += split.size
         if client.must_close:
-            return StreamBatch()
+            return StreamBatch()  # the messages before the end of the attempt are appended
         client.unprocessed = bytearray(buffer[at:end])
-        if not client.is_blocked and found.stop is not SplitStop.MORE:
-            self._append_batch(buffer, batch, now_ms)
-            batch = StreamBatch()
-            if not client.postponed:
-                self._on_malformed(client, found.stop)
-        return batch
+        if client.is_blocked or split.stop is SplitStop.MORE:
+            return batch
+        self._append_batch(buffer, batch, now_ms)
+        if not client.postponed:  # else the split stopped at a frame that waits for the postponed messages
+            self._on_malformed(client, split.stop)
+        return StreamBatch()
+
+    def _add_allowed(
+        self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
+    ) -> tuple[StreamBatch, int]:
+        """Add the first messages, as quota and room allow; pause the client if the quota forbids the next one.
+
+        Return the batch for the next messages, and the number of added ones.
+        """
+        allowed = self._allowed_by_quota(client, len(extents), now_ms)
+        batch, added = self._add_to_batch(buffer, batch, client, extents[:allowed], now_ms)
+        self._count_in_quota(client, added, now_ms)
+        if added == allowed < len(extents) and not client.must_close and not client.postponed:
+            self._pause_for_quota(client, now_ms)
+        return batch, added
 
     def _batch_for(self, buffer: memoryview, client: StreamClientState, batch: StreamBatch, now_ms: int) -> StreamBatch:
         """Return the batch for a client's messages: an attempt's messages share a batch with no others."""
@@ -179,11 +189,12 @@ class StreamAdmission:
         self._append_batch(buffer, batch, now_ms)
         return StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps)
 
-    def _pause_behind_spill(self, client: StreamClientState, found: StreamSplit, now_ms: int) -> bool:
+    def _pause_behind_spill(self, client: StreamClientState, split: StreamSplit, now_ms: int) -> bool:
         """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
         if client.completed_spill is not None and client.completed_spill.is_closed:
             client.completed_spill = None
-        if client.completed_spill is None or not (found.extents or found.stop is SplitStop.FENCE):
+        has_what_must_wait = split.extents or split.stop is SplitStop.FENCE
+        if client.completed_spill is None or not has_what_must_wait:
             return False
         client.is_blocked, client.wanted, client.paused_until_ms = True, 0, now_ms + _SPILL_RETRY_MS
         return True
@@ -193,7 +204,7 @@ class StreamAdmission:
         if client.postponed:
             return False  # messages behind the frame must not overtake the postponed ones before it
         if client.must_close:
-            return True
+            return True  # the caller stops
         if stop is SplitStop.BARRIER:
             self._on_barrier(client, frame)
             return True
@@ -327,16 +338,19 @@ class StreamAdmission:
         )
         self._count_appended(buffer, batch, lanes, ingested, now_ms)
 
-    def count_intake_batch(self, buffer: memoryview, parts: Collection[Part], ingested: Ingested, now_ms: int) -> None:
+    def count_intake_batch(
+        self, buffer: memoryview, parts: Collection[ClientExtents], ingested: Ingested, now_ms: int
+    ) -> None:
         """Count a batch that the intake has appended; `parts` has the extents of each client's messages.
 
         The messages of an attempt are a batch alone.
         """
-        (first, _), *_ = parts
-        batch = StreamBatch(first.attempt)
+        (first_client, _), *_ = parts
+        attempt = first_client.attempt
+        batch = StreamBatch(attempt)
         for client, extents in parts:
             batch.add(client, extents)
-        lanes = self._lanes if first.attempt is None else first.attempt.lanes
+        lanes = self._lanes if attempt is None else attempt.lanes
         self._count_appended(buffer, batch, lanes, ingested, now_ms)
         for client, _ in parts:
             if client.postponed:
@@ -352,7 +366,7 @@ class StreamAdmission:
             ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)
         else:
             ending = None
-            self._count_batch(buffer, batch, ingested, self._increments_of(batch, ingested), first)
+            self._count_batch(buffer, batch, ingested, self._record_received(batch, ingested), first)
         if replaced := lanes.drain_replaced():
             self._record_replaced(replaced, batch, first)
         if ending is not None:
@@ -368,7 +382,7 @@ class StreamAdmission:
         """
         ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first, now_ms)
         postponed = remove_over_share(ingested) if self._blocks else []
-        increments = self._increments_of(batch, ingested)
+        increments = self._record_received(batch, ingested)
         increments[lay.SPILL_IN] = len(spilled)
         # The feed of the spill file counts these messages as processed.
         increments.subtract(processed_counter(buffer[at : at + length]) for at, length in spilled)
@@ -376,8 +390,8 @@ class StreamAdmission:
         self._count_batch(buffer, batch, ingested, increments, first)
         return ending
 
-    def _increments_of(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
-        """Return the amount by which a batch raises each counter, and add its messages to their flush groups."""
+    def _record_received(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
+        """Add a batch's messages to their flush groups; return the amount by which the batch raises each counter."""
         increments = increments_of_batch(len(batch.extents), ingested, map(batch.discard_reason, ingested.no_room))
         for client, flush_group, count in batch.counts_by_flush_group():
             flush_group.received += count
@@ -390,7 +404,7 @@ class StreamAdmission:
         """Report the discarded messages of a batch, and count the batch."""
         if unappended_count(ingested):
             self._report_discarded(buffer, batch, ingested, increments, first)
-        positive = +increments
+        positive = +increments  # without zeros
         self._row.commit_counted(first + len(batch.extents), positive | self._reporter.copy_increments())
         self._reporter.queue_copies()
 
@@ -423,9 +437,11 @@ class StreamAdmission:
         arrived_ms = now_ms + self._lanes.wall_offset_ms
         ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.extents), count, arrived_ms)
         flush_group.received += count
-        increments: dict[int, int] = {Counter.MsgReceived: count, client.kind.forwarded: count, lay.SPILL_IN: count}
-        if ending is not None:
-            increments = {Counter.MsgReceived: count, discarded(DiscardReason.ABANDONED_ATTEMPT): count}
+        increments: dict[int, int] = {Counter.MsgReceived: count}
+        if ending is None:
+            increments |= {client.kind.forwarded: count, lay.SPILL_IN: count}
+        else:
+            increments[discarded(DiscardReason.ABANDONED_ATTEMPT)] = count
             flush_group.discard(DiscardReason.ABANDONED_ATTEMPT, count)
         self._row.commit_counted(self._row.counted + count, increments)
         if ending is not None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
 
 __all__ = [
+    "ClientExtents",
     "Extents",
-    "Part",
     "Portion",
     "StreamBatch",
     "contiguous",
@@ -44,8 +44,8 @@ class Portion(NamedTuple):
     end: int
 
 
-Part = tuple["StreamClientState", Extents]
-"""A client and the messages found in its portion."""
+ClientExtents = tuple["StreamClientState", Extents]
+"""A client and its messages."""
 
 
 class StreamBatch:

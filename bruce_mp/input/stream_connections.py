@@ -101,8 +101,10 @@ class StreamConnections:
         self._flush_groups = flush_groups
         self._quotas = quotas
         self._connections: dict[int, Connection] = {}
+        """Connections by descriptor."""
         self._descriptors: dict[StreamClientState, int] = {}
         self._closing: set[int] = set()
+        """Descriptors of the connections that the worker closes once all answers are sent."""
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._epoll = select.epoll()
         self._listeners = Listeners(listeners, self._epoll, loop, row, self._add_connection)
@@ -110,7 +112,8 @@ class StreamConnections:
         self._lanes = lanes
         self._intake = StreamIntake(lanes, pool, row, self._buffer, counters=STREAM_COUNTERS)
         self._is_reading = True
-        self._origins: Tally[int | str] = Tally()
+        self._count_by_origin: Tally[int | str] = Tally()
+        """Number of connections of each user or address."""
         self._unfinished = UnfinishedMessages(UnfinishedLimits.of(config))
         self._max_per_user = config.streams.max_connections_per_user
         self._count_connections()
@@ -170,7 +173,7 @@ class StreamConnections:
             TCP if peer is None else UNIX, self._flush_groups.open(), peer, user_of(peer), origin
         )
         self._row.add(Counter.NewTcpClient if peer is None else Counter.NewUnixClient)
-        self._origins[origin] += 1
+        self._count_by_origin[origin] += 1
         self._connections[connection.fileno()] = Connection(connection, client)
         self._descriptors[client] = connection.fileno()
         self._epoll.register(connection, select.EPOLLIN)
@@ -178,13 +181,14 @@ class StreamConnections:
 
     def _admit_peer(self, connection: socket.socket) -> bool:
         """Check the allow list; count a refusal, and return False."""
-        if not (is_admitted := admit_peer(connection, self._quotas, steady_ms())):
+        is_admitted = admit_peer(connection, self._quotas, steady_ms())
+        if not is_admitted:
             self._row.add(Counter.UnixStreamInputNotAllowed)
         return is_admitted
 
     def _refuse_over_limit(self, origin: int | str, peer: PeerCredentials | None) -> bool:
         """Log and count the refusal, and return True, if a user or address has all its connections already."""
-        if self._origins[origin] < self._max_per_user:
+        if self._count_by_origin[origin] < self._max_per_user:
             return False
         self._row.add(Counter.StreamConnectionOverLimit)
         text = "A connection of %s was closed: it has %d at this worker (input.streams.max_connections_per_user)."
@@ -214,9 +218,9 @@ class StreamConnections:
         self._count_connections()
 
     def _remove_origin(self, origin: int | str) -> None:
-        self._origins[origin] -= 1
-        if not self._origins[origin]:
-            del self._origins[origin]
+        self._count_by_origin[origin] -= 1
+        if not self._count_by_origin[origin]:
+            del self._count_by_origin[origin]
 
     def _count_connections(self) -> None:
         self._row.counters[Counter.StreamConnections] = len(self._connections)
@@ -309,27 +313,27 @@ class StreamConnections:
     def _serve_events(self, ready: list[tuple[int, int]]) -> None:
         """Handle these events once and admit the received data."""
         portions: list[Portion] = []
-        read: list[int] = []
-        fill = 0
+        descriptors: list[int] = []
+        fill = 0  # bytes of the buffer that the portions take
         for descriptor, events in ready:
             if descriptor in self._listeners:
                 self._listeners.accept(descriptor)
                 continue
             if descriptor not in self._connections:
                 continue  # an earlier event in this round closed it
-            if not self._is_readable(descriptor, events):
+            if not self._write_or_close(descriptor, events):
                 continue
             if fill + MIN_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER_BYTES:
-                self._admit(self._buffer, portions, read)
-                portions, read, fill = [], [], 0
+                self._admit(self._buffer, portions, descriptors)
+                portions, descriptors, fill = [], [], 0
             portion = self._read(descriptor, fill)
             if portion is not None:
                 portions.append(portion)
-                read.append(descriptor)
+                descriptors.append(descriptor)
                 fill = portion.end
-        self._admit(self._buffer, portions, read)
+        self._admit(self._buffer, portions, descriptors)
 
-    def _is_readable(self, descriptor: int, events: int) -> bool:
+    def _write_or_close(self, descriptor: int, events: int) -> bool:
         """Write or close a connection as its events require; return True if the worker should read it."""
         if events & select.EPOLLOUT:
             self._write(descriptor)
@@ -398,11 +402,11 @@ class StreamConnections:
         else:
             self._close(descriptor)
 
-    def _admit(self, buffer: memoryview, portions: list[Portion], read: list[int]) -> None:
+    def _admit(self, buffer: memoryview, portions: list[Portion], descriptors: list[int]) -> None:
         if not portions:
             return
         self._admit_portions(buffer, portions)
-        for descriptor in read:
+        for descriptor in descriptors:
             self._pause_or_resume(descriptor)
         self._on_admitted()
 
@@ -485,7 +489,7 @@ class StreamConnections:
     def _retry(self) -> None:
         if not self._is_reading:
             return
-        for descriptor in self._paused.due(steady_ms()):
+        for descriptor in self._paused.rotate_due(steady_ms()):
             self._paused.retry_one(
                 descriptor, lambda client: self._admission.may_resume(client, steady_ms()), self._admit_rest
             )

@@ -256,7 +256,7 @@ class _AttemptParts:
         self._spills = Spills(slab, row, start.row, self._directory, streams.max_spill_size)
         feed = SpillFeed(row, lanes, pool, reporter=reporter, spills=self._spills, flush_groups=flush_groups)
         self._pump = SpillPump(loop, feed, publisher.publish_closed)
-        self.unique = UniqueAttempts(start.row, self._directory, outcomes, flush_groups, _limits(start.config))
+        self.unique = UniqueAttempts(start.row, self._directory, outcomes, flush_groups, _message_limits(start.config))
         self.attempts = FencedAttempts(
             slab,
             pool,
@@ -285,12 +285,12 @@ class _AttemptParts:
     def apply_config(self, config: Config) -> None:
         """Apply a reloaded configuration."""
         streams = config.input.streams
-        self.unique.apply_limits(_limits(config))
+        self.unique.apply_limits(_message_limits(config))
         self.attempts.apply_limits(streams.max_attempt_size // CHUNK_BYTES)
         self._spills.max_bytes = streams.max_spill_size
 
 
-def _limits(config: Config) -> MessageLimits:
+def _message_limits(config: Config) -> MessageLimits:
     return MessageLimits(_longest_message(config), config.batching.message_max_bytes - SIZE_OVERHEAD)
 
 

@@ -44,7 +44,7 @@ class UnfinishedLimits(NamedTuple):
     @classmethod
     def of(cls, config: Input) -> UnfinishedLimits:
         """Divide the configured sizes among the workers. One message of any size always fits."""
-        streams, largest = config.streams, config.max_stream_size + 4
+        streams, largest = config.streams, config.max_stream_size + 4  # with the size field
         total = max(largest, streams.max_unfinished_size // streams.processes)
         per_user = max(largest, streams.max_unfinished_size_per_user // streams.processes)
         return cls(total, per_user, streams.unfinished_timeout_s * 1000)
@@ -70,8 +70,8 @@ class UnfinishedMessages:
         """Clients that wait for a grant, in order; a dictionary, because sets have no order."""
         self._totals: Tally[bool] = Tally()
         """Bytes with a grant (True), and without one (False)."""
-        self._by_user: Tally[tuple[bool, int | str]] = Tally()
-        """Such bytes of each user, or address of a TCP client."""
+        self._by_origin: Tally[tuple[bool, int | str]] = Tally()
+        """Bytes with and without a grant of each user, or address of a TCP client."""
 
     def apply_config(self, limits: UnfinishedLimits) -> None:
         """Apply reloaded limits to further messages."""
@@ -104,9 +104,9 @@ class UnfinishedMessages:
         if usage is not None:
             self._totals[usage.is_granted] -= usage.size
             key = usage.is_granted, client.origin
-            self._by_user[key] -= usage.size
-            if not self._by_user[key]:
-                del self._by_user[key]
+            self._by_origin[key] -= usage.size
+            if not self._by_origin[key]:
+                del self._by_origin[key]
 
     def grant_waiting(self, now_ms: int) -> list[StreamClientState]:
         """Return the waiting clients that now have a grant; a user without room does not stop others."""
@@ -135,9 +135,9 @@ class UnfinishedMessages:
             return False
         self._usages[client] = _Usage(size, is_granted, now_ms)
         self._totals[is_granted] += size
-        self._by_user[is_granted, client.origin] += size
+        self._by_origin[is_granted, client.origin] += size
         return True
 
     def _fits(self, client: StreamClientState, size: int, *, is_granted: bool) -> bool:
-        fits_user = self._by_user[is_granted, client.origin] + size <= self._limits.per_user
+        fits_user = self._by_origin[is_granted, client.origin] + size <= self._limits.per_user
         return fits_user and self._totals[is_granted] + size <= self._limits.total

@@ -40,7 +40,7 @@ _MAX_INTERVAL_S: Final = 0.5
 """Interval of the check for settled attempts; it doubles while none settles."""
 _UNREADABLE_SINCE_MS: Final = 2**63 - 1
 """The value of *Since* if the registry cannot be read: no attempt is remembered."""
-_OUTCOMES: Final = {
+_OUTCOME_OF_STATE: Final = {
     AttemptState.PREPARED: AttemptOutcome.PENDING,
     AttemptState.COMPLETED: AttemptOutcome.PENDING,
     AttemptState.SETTLED: AttemptOutcome.SETTLED,
@@ -51,8 +51,8 @@ _OUTCOMES: Final = {
 class MessageLimits(NamedTuple):
     """The largest message with its size field, and the largest sum of key, value and headers, in bytes."""
 
-    message: int
-    payload: int
+    message_bytes: int
+    payload_bytes: int
 
 
 class NamedAttempt(Protocol):
@@ -99,7 +99,7 @@ class UniqueAttempts:
             self._flush_groups.start_next(client)
 
     def prepare(self, client: FlushGroupOwner, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
-        """Store that an attempt is about to complete. Return a reason and a text if the daemon must end it instead.
+        """Store that an attempt is about to complete; return (reason, explanation) if the daemon must end it instead.
 
         The registry stores no attempt without messages, because repeating it does no harm.
         """
@@ -115,11 +115,11 @@ class UniqueAttempts:
             return EndReason.SPILL_FAILED, f"its name cannot be stored: {error}".rstrip(".")
         if earlier is None:
             return None
-        text = (
+        explanation = (
             f"an earlier attempt of this name with {earlier.messages} messages is complete. An inquiry returns its "
             "outcome"
         )
-        return EndReason.NAME_IN_USE, text
+        return EndReason.NAME_IN_USE, explanation
 
     def on_completed(self, client: FlushGroupOwner, attempt: NamedAttempt) -> None:
         """Store that an attempt is completed, and wait for the outcomes of its messages."""
@@ -167,7 +167,7 @@ class UniqueAttempts:
     def _answer(self, inquiry: Inquiry, found: RememberedAttempt | None, since_ms: int) -> InquiryAnswer:
         if found is None:
             return InquiryAnswer(inquiry.token, AttemptOutcome.NONE, since_ms, *self._limits, features=_FEATURES)
-        outcome = AttemptOutcome.LOST if self._registry.is_lost(found) else _OUTCOMES[found.state]
+        outcome = AttemptOutcome.LOST if self._registry.is_lost(found) else _OUTCOME_OF_STATE[found.state]
         return InquiryAnswer(
             inquiry.token,
             outcome,

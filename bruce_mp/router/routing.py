@@ -59,7 +59,7 @@ _SegmentsByPartition = dict[_TopicPartition, list["Segment"]]
 class _RoutedSegments:
     """The segments that one call routes, in sending order, with the time and the size limit of the call."""
 
-    __slots__ = ("unkeyed_records", "keyed_records", "max_plain_payload", "now_ms", "queued", "sends")
+    __slots__ = ("keyed_records", "max_plain_payload", "now_ms", "queued", "sends", "unkeyed_records")
 
     def __init__(self, now_ms: int, max_plain_payload: int = _NO_RUN_IS_PLAIN) -> None:
         self.now_ms = now_ms

@@ -27,7 +27,7 @@ GEOMETRY: Final = Geometry(chunks=CHUNKS, topics=16, partitions=16, landing_slot
 
 
 def pressure(slab: Slab, pool: ChunkPool, *, blocks: bool) -> Backpressure:
-    return Backpressure(pool, largest=slab.geometry.landing_slot_size, batch=BATCH, blocks=blocks)
+    return Backpressure(pool, max_size=slab.geometry.landing_slot_size, max_batch=BATCH, blocks=blocks)
 
 
 @pytest.mark.parametrize("blocks", [False, True])

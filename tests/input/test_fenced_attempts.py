@@ -266,6 +266,6 @@ def test_an_attempt_uses_long_spans_only_within_its_limit() -> None:
             worker.feed((client, message))
         attempt = client.attempt
         assert attempt is not None
-        assert (attempt.chunks, attempt.is_spilling) == (6, False)
+        assert (attempt.chunk_count, attempt.is_spilling) == (6, False)
         worker.feed((client, message))
-        assert (attempt.chunks, attempt.is_spilling) == (6, True)
+        assert (attempt.chunk_count, attempt.is_spilling) == (6, True)

@@ -63,9 +63,9 @@ def test_an_earlier_deadline_reschedules_the_timer(loop: FakeLoop) -> None:
 
 def test_connections_over_a_quota_are_retried_in_rotation(loop: FakeLoop) -> None:
     found = made(loop, 2000, 0, 2000, 4000)
-    assert found.due(1999) == [1]
-    assert found.due(2000) == [0, 1, 2]
-    assert found.due(4000) == [1, 3, 0, 2]
+    assert found.rotate_due(1999) == [1]
+    assert found.rotate_due(2000) == [0, 1, 2]
+    assert found.rotate_due(4000) == [1, 3, 0, 2]
     assert found.waits_for_room(1)
     found.discard(1)
     assert not found.any_waits_for_room
@@ -75,7 +75,7 @@ def test_connections_over_a_quota_are_retried_in_rotation(loop: FakeLoop) -> Non
 def test_a_quota_reload_retries_every_connection(loop: FakeLoop) -> None:
     found = made(loop, 90_000, 0)
     found.retry_soon()
-    assert found.due(1000) == [0, 1]
+    assert found.rotate_due(1000) == [0, 1]
     assert found.waits_for_room(1)
     assert not found.waits_for_room(0)
     assert [seconds for seconds, _ in loop.calls] == [0.001]
@@ -89,7 +89,7 @@ def look(found: PausedConnections, now_ms: int, *, may_resume: bool) -> tuple[li
     """Retry the connections that are due; return the asked ones and the ones admitted in vain."""
     asked: list[int] = []
     admitted: list[int] = []
-    for descriptor in found.due(now_ms):
+    for descriptor in found.rotate_due(now_ms):
 
         def ask(_: StreamClientState, descriptor: int = descriptor) -> bool:
             asked.append(descriptor)
@@ -118,7 +118,7 @@ def test_backoff_for_a_stuck_topic_doubles_up_to_a_limit(loop: FakeLoop) -> None
     for _ in range(6):
         look(found, now_ms, may_resume=False)
         pauses.append(client.paused_until_ms - now_ms)
-        assert found.due(client.paused_until_ms - 1) == []
+        assert found.rotate_due(client.paused_until_ms - 1) == []
         now_ms = client.paused_until_ms
     assert pauses == [5, 10, 20, 40, 50, 50]
 
@@ -128,7 +128,7 @@ def test_backoff_for_a_stuck_topic_restarts_after_progress(loop: FakeLoop) -> No
     found.add(1, client)
     look(found, 1000, may_resume=False)
     look(found, 2000, may_resume=False)
-    found.due(3000)
+    found.rotate_due(3000)
     found.retry_one(1, lambda _: True, lambda _: client.unprocessed.clear())
     found.pause_topics(3000)
     assert client.paused_until_ms == 3005

@@ -229,7 +229,7 @@ def test_an_attempt_of_a_topic_over_its_share_spills_and_does_not_wait(slab: Sla
     worker.feed((client, BEGIN + messages(b"stuck", range(20))))
     assert not client.is_blocked
     assert client.attempt is not None
-    assert client.attempt.chunks == 0
+    assert client.attempt.chunk_count == 0
     assert spilled_total(slab) == 20
 
 
