@@ -162,7 +162,8 @@ class DiscardReporter:
             info = info_of(reason, version or api_key or 0, is_tcp=is_tcp)
             now_ms = wall_ms()
             sample = sample[: self._file.max_bytes]
-            self._file.copies.stage(Copy(CopyTarget.DISCARDS, now_ms, now_ms, info, b"", b"", sample))
+            # Unparsed data has no timestamp of the client: the copy has the present time in its place.
+            self._file.copies.stage(Copy(CopyTarget.DISCARDS, now_ms, now_ms, info, topic=b"", key=b"", value=sample))
 
     def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
         """Record the sender of bad messages; a new sender replaces the oldest of MAX_SAMPLES."""

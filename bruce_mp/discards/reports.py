@@ -85,7 +85,8 @@ class DiscardReport:
         if event.api_key is not None:
             self.api_keys[event.api_key] = self.api_keys.get(event.api_key, 0) + event.count
         for sample in self._samples_of(event):
-            (self.recent_tcp if event.is_tcp else self.recent[event.reason]).add(sample)
+            recent = self.recent_tcp if event.is_tcp else self.recent[event.reason]
+            recent.add(sample)
         if event.reason in BY_TOPIC:
             self._add_topic(event)
 

@@ -4,7 +4,7 @@ A frame is a list of *parcels*. Some parcels name records in the slab, most of t
 others pause and resume partitions or synchronize a dispatcher. A parcel is a header of 16 bytes and its segments. The
 messages themselves stay in the slab. The order of frames on a link is the delivery order within a partition.
 
-    parcel header: u8 kind, 3 bytes 0, u32 topic number, i32 partition (-1 = undesignated), u32 number of segments
+    parcel header: u8 kind, 3 bytes 0, u32 topic number, i32 partition (-1 = none, or EVERYTHING), u32 segments
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["EVERYTHING", "Parcel", "ParcelKind", "pack_parcels", "unpack_parcels
 
 _HEADER: Final = Struct("<B3xIiI")
 EVERYTHING: Final = -1
-"""Partition number in a HAND_BACK or PAUSED that covers all partitions of the dispatcher."""
+"""Partition number in a PAUSED, HAND_BACK or HANDED_BACK that covers all partitions of the dispatcher."""
 
 
 @unique
@@ -81,6 +81,9 @@ class ParcelKind(IntEnum):
     """
 
 
+_KINDS: Final = {int(kind): kind for kind in ParcelKind}
+
+
 class Parcel(NamedTuple):
     """One entry of a frame; some kinds give `topic` and `partition` another meaning, see `ParcelKind`."""
 
@@ -111,13 +114,12 @@ def unpack_parcels(data: bytes) -> list[Parcel]:
         if at > len(view):
             left = len(view) - end
             raise SlabError(f"A frame between processes ends within a parcel's header ({left} bytes).")
-        number, topic, partition, count = _HEADER.unpack_from(view, end)
-        end = at + count * SEGMENT.size
-        kind = _KINDS.get(number)
+        kind_number, topic, partition, segment_count = _HEADER.unpack_from(view, end)
+        end = at + segment_count * SEGMENT.size
+        kind = _KINDS.get(kind_number)
         if end > len(view) or kind is None:
-            raise SlabError(f"A frame between processes has a malformed parcel of kind {number} with {count} segments.")
+            raise SlabError(
+                f"A frame between processes has a malformed parcel of kind {kind_number} with {segment_count} segments."
+            )
         parcels.append(Parcel(kind, topic, partition, unpack_segments(view[at:end])))
     return parcels
-
-
-_KINDS: Final = {int(kind): kind for kind in ParcelKind}

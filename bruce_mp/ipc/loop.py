@@ -67,40 +67,40 @@ class Loop:
         self._events: dict[int, int] = {}
         self._zmq_sockets: dict[int, zmq.Socket[bytes]] = {}
         self._unread: set[int] = set()
-        """Descriptors of ZeroMQ sockets that may have frames that no descriptor announces."""
+        """Descriptors of ZeroMQ sockets that may have frames which the descriptors do not announce again."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._early: list[tuple[float, int, Timer]] = []
         """The timers of `call_about` with their earliest times; `_timers` has them with their latest times."""
         self._timer_numbers = itertools.count()  # order timers of the same time, which cannot be compared
         self._is_running = False
         self._results: deque[Callable[[], None]] = deque()
-        self._result_count = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
-        self.watch(self._result_count, partial(_handle_result, self._result_count, self._results))
-        weakref.finalize(self, os.close, self._result_count).atexit = False  # a thread may still write to it
+        self._results_eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+        self.watch(self._results_eventfd, partial(_handle_result, self._results_eventfd, self._results))
+        weakref.finalize(self, os.close, self._results_eventfd).atexit = False  # a thread may still write to it
 
     def watch(self, source: Any, callback: Callable[[int], None], events: int = select.POLLIN) -> None:
         """Call `callback(events)` when the source is ready; a second call changes the events and the callback.
 
         For a ZeroMQ socket, the loop always waits for frames.
         """
-        number = _descriptor_of(source)
-        if self._events.get(number) != events:
-            self._events[number] = events
-            self._poller.register(number, events)
-        if self._callbacks.get(number) != callback:
-            self._callbacks[number] = callback
+        descriptor = _descriptor_of(source)
+        if self._events.get(descriptor) != events:
+            self._events[descriptor] = events
+            self._poller.register(descriptor, events)
+        if self._callbacks.get(descriptor) != callback:
+            self._callbacks[descriptor] = callback
         if isinstance(source, zmq.Socket):
-            self._zmq_sockets[number] = source
-            self._unread.add(number)
+            self._zmq_sockets[descriptor] = source
+            self._unread.add(descriptor)
 
     def unwatch(self, source: Any) -> None:
         """Stop watching a source."""
-        number = _descriptor_of(source)
-        if self._callbacks.pop(number, None) is not None:
-            del self._events[number]
-            self._zmq_sockets.pop(number, None)
-            self._unread.discard(number)
-            self._poller.unregister(number)
+        descriptor = _descriptor_of(source)
+        if self._callbacks.pop(descriptor, None) is not None:
+            del self._events[descriptor]
+            self._zmq_sockets.pop(descriptor, None)
+            self._unread.discard(descriptor)
+            self._poller.unregister(descriptor)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call once at the time `when`."""
@@ -132,7 +132,7 @@ class Loop:
                 self._results.append(partial(callback, function()))
             except BaseException as error:  # noqa: BLE001 - the loop raises it
                 self._results.append(partial(_raise, error))
-            os.eventfd_write(self._result_count, 1)
+            os.eventfd_write(self._results_eventfd, 1)
 
         try:
             Thread(target=run, name=name, daemon=True).start()
@@ -156,20 +156,23 @@ class Loop:
 
     def _poll(self) -> list[tuple[int, int]]:
         """Wait for the first ready source or timer, and return (descriptor, events) of each ready source."""
-        links = self._zmq_sockets
-        waiting = [(number, select.POLLIN) for number in self._unread if has_frame(links[number])]
-        ready = self._poller.poll(0 if waiting else self.timeout_ms())
-        known = {number for number, _ in waiting}
-        announced = [(number, events) for number, events in ready if number not in known]
-        waiting += [one for one in announced if one[0] not in links or has_frame(links[one[0]])]
-        self._unread = {number for number, _ in waiting if number in links}
-        return waiting
+        sockets = self._zmq_sockets
+        unread = {descriptor for descriptor in self._unread if has_frame(sockets[descriptor])}
+        ready = [(descriptor, select.POLLIN) for descriptor in unread]
+        for descriptor, events in self._poller.poll(0 if unread else self.timeout_ms()):
+            if descriptor in unread:
+                continue
+            if descriptor not in sockets or has_frame(sockets[descriptor]):
+                ready.append((descriptor, events))
+        self._unread = {descriptor for descriptor, _ in ready if descriptor in sockets}
+        return ready
 
     def _dispatch(self, ready: list[tuple[int, int]]) -> None:
-        # A callback may close a ready descriptor, and a later one may open another with the same number, which is not
-        # ready.  The next poll reports the events that are skipped here.
-        for number, events, callback in [(number, events, self._callbacks[number]) for number, events in ready]:
-            if self._callbacks.get(number) is callback:
+        # A callback may close a ready descriptor, and a later callback may open another with the same number, which is
+        # not ready.  The next poll reports the events that are skipped here.
+        callbacks = [(descriptor, events, self._callbacks[descriptor]) for descriptor, events in ready]
+        for descriptor, events, callback in callbacks:
+            if self._callbacks.get(descriptor) is callback:
                 callback(events)
 
     def timeout_ms(self) -> int | None:
@@ -196,8 +199,8 @@ def has_frame(link: zmq.Socket[bytes]) -> bool:
     return bool(int(link.get(zmq.EVENTS)) & zmq.POLLIN)
 
 
-def _handle_result(count: int, results: deque[Callable[[], None]], _: int) -> None:
-    os.eventfd_read(count)
+def _handle_result(eventfd: int, results: deque[Callable[[], None]], _: int) -> None:
+    os.eventfd_read(eventfd)  # counts one result, because of EFD_SEMAPHORE
     results.popleft()()
 
 

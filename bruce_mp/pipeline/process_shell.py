@@ -71,7 +71,7 @@ class ProcessShell:
         self._links = Links(start.run_dir)
         self._loop = Loop()
         self._control = control
-        self._loop.watch(control, lambda _: self._on_control())
+        self._loop.watch(control, lambda _: self._receive_control())
         self._outputs: list[Output] = []
         self._is_flush_due = False
         self._alarm: Timer | None = None
@@ -164,7 +164,7 @@ class ProcessShell:
             output.close()
         self._links.close(self.close())
 
-    def _on_control(self) -> None:
+    def _receive_control(self) -> None:
         message = self._control.receive()
         if isinstance(message, NewConfig):
             self._apply_new_config(message)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["recover_stream_input"]
 
 log = logging.getLogger(__name__)
+_PROGRESS_COUNTERS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_COUNT)
+"""The counters in a row with the attempt that its worker fed last, and how far."""
 
 
 def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
@@ -52,9 +54,9 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed
     increments[Counter.InputAgentProcessAnyPartitionMsg] = len(found) - keyed
     # The files' headers have the progress now.  The row must not keep it: a later attempt may get the same number.
-    increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS}
-    last = max((lay.stream_number(record.arrival) + 1 for record in found), default=row.counted)
-    row.commit_counted(max(1, last), {counter: number for counter, number in increments.items() if number})
+    increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS_COUNTERS}
+    next_number = max((lay.stream_number(record.arrival) + 1 for record in found), default=row.counted)
+    row.commit_counted(max(1, next_number), {counter: number for counter, number in increments.items() if number})
     _discard_incomplete(slab, row, index)
     _settle_spills(slab, row, index, directory, spills)
 
@@ -68,9 +70,6 @@ def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) 
         log.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
     else:
         clear_last_completed(slab, index)
-
-
-_PROGRESS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_COUNT)
 
 
 def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
