@@ -93,7 +93,7 @@ class DatagramAdmission:
         if (self._quotas is not None and self._quotas.is_active) or self._clocks.needs_credentials(now_ms):
             return self._receive_with_credentials(descriptor, limit, now_ms)
         committed, uncommitted, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
-        if ingested is not None:  # the intake counts only plain batches
+        if ingested is not None:  # the intake leaves a batch with discards or replaced timestamps uncounted
             self._commit(uncommitted, ingested)
         self._clocks.record_replaced(lambda _: None, now_ms)  # without credentials no sender is known
         return committed + uncommitted

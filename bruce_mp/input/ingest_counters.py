@@ -101,10 +101,10 @@ def _report_over_quota(reporter: DiscardReporter, peer: PeerCredentials | None, 
     """Report a message over its sender's quota, which may be valid otherwise."""
     message = parse_message(data)
     if not isinstance(message, Message):
-        message = Message(b"", data, b"", 0, None)
+        message = Message(topic=b"", value=data, key=b"", timestamp_ms=0, partition_key=None)
     reporter.record(DiscardReason.OVER_QUOTA, message.topic, message.timestamp_ms, peer=peer)
     if reporter.keeps_copies:
-        reporter.copy(DiscardReason.OVER_QUOTA, [_shortened(message, reporter.copy_size)])
+        reporter.copy(DiscardReason.OVER_QUOTA, [_truncate(message, reporter.copy_size)])
 
 
 def report_no_room(
@@ -116,11 +116,11 @@ def report_no_room(
         at, length = extent
         message = parse_message(buffer[at : at + length])
         assert isinstance(message, Message)  # else it would have been rejected
-        reporter.copy(reason, [_shortened(message, reporter.copy_size)])
+        reporter.copy(reason, [_truncate(message, reporter.copy_size)])
 
 
-def _shortened(message: Message, size: int | None) -> Message:
-    headers = message.headers if size is None else ()
+def _truncate(message: Message, size: int | None) -> Message:
+    headers = message.headers if size is None else ()  # only whole copies have headers
     return replace(message, key=message.key[:size], value=message.value[:size], headers=headers)
 
 

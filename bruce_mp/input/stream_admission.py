@@ -270,12 +270,7 @@ class StreamAdmission:
         self._row.add(Counter.StreamInputOverQuota)
 
     def _add_to_batch(
-        self,
-        buffer: memoryview,
-        batch: StreamBatch,
-        client: StreamClientState,
-        extents: Extents,
-        now_ms: int,
+        self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
     ) -> tuple[StreamBatch, int]:
         """Add messages while they find room; return the batch for the next messages, and the number of added ones."""
         if batch.is_spilling:
@@ -301,12 +296,7 @@ class StreamAdmission:
         return batch, added
 
     def _add_to_spill(
-        self,
-        buffer: memoryview,
-        batch: StreamBatch,
-        client: StreamClientState,
-        extents: Extents,
-        now_ms: int,
+        self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
     ) -> tuple[StreamBatch, int]:
         """Add all messages to a batch for a spill file, or none: without room the client waits, or its attempt ends."""
         attempt = batch.attempt
@@ -341,12 +331,9 @@ class StreamAdmission:
     def count_intake_batch(
         self, buffer: memoryview, parts: Collection[ClientExtents], ingested: Ingested, now_ms: int
     ) -> None:
-        """Count a batch that the intake has appended; `parts` has the extents of each client's messages.
-
-        The messages of an attempt are a batch alone.
-        """
+        """Count a batch that the intake has appended; `parts` has the extents of each client's messages."""
         (first_client, _), *_ = parts
-        attempt = first_client.attempt
+        attempt = first_client.attempt  # the messages of an attempt are a batch alone
         batch = StreamBatch(attempt)
         for client, extents in parts:
             batch.add(client, extents)

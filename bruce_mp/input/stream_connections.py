@@ -100,8 +100,7 @@ class StreamConnections:
         self._barriers = barriers
         self._flush_groups = flush_groups
         self._quotas = quotas
-        self._connections: dict[int, Connection] = {}
-        """Connections by descriptor."""
+        self._connections: dict[int, Connection] = {}  # by descriptor
         self._descriptors: dict[StreamClientState, int] = {}
         self._closing: set[int] = set()
         """Descriptors of the connections that the worker closes once all answers are sent."""
@@ -113,7 +112,6 @@ class StreamConnections:
         self._intake = StreamIntake(lanes, pool, row, self._buffer, counters=STREAM_COUNTERS)
         self._is_reading = True
         self._count_by_origin: Tally[int | str] = Tally()
-        """Number of connections of each user or address."""
         self._unfinished = UnfinishedMessages(UnfinishedLimits.of(config))
         self._max_per_user = config.streams.max_connections_per_user
         self._count_connections()

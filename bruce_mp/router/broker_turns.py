@@ -82,8 +82,8 @@ class BrokerTurns:
         self.turn_ms = max(TURN_MS, batch_ms)
         self._max_small_bytes = batching.produce_request_data_limit * self.turn_ms // max(SHORTEST_BATCH_MS, batch_ms)
 
-    def add(self, size: int, now_ms: int) -> None:
-        """Count routed bytes, and begin the next turn if it is time."""
+    def record_routed(self, size: int, now_ms: int) -> None:
+        """Count `size` routed bytes in their turn."""
         turn = now_ms // self.turn_ms
         if turn != self._turn:
             self._bytes_before = self._bytes if turn == self._turn + 1 else 0

@@ -144,7 +144,7 @@ class RunRouter:
         if self._topics.view is None:
             self._awaiting_metadata += segments
             return
-        self._turns.add(sum([segment.payload for segment in segments]), now_ms)
+        self._turns.record_routed(sum([segment.payload for segment in segments]), now_ms)
         copies_messages = self._tap is not None and self._tap.is_open
         routed = _RoutedSegments(now_ms, _NO_RUN_IS_PLAIN if copies_messages else self._max_payload)
         for segment, header in zip(segments, kernels.read_headers(self._slab, segments), strict=True):

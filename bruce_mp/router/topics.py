@@ -148,7 +148,7 @@ class Topic:
         """Return the partition for AnyPartition messages; None if none is open.
 
         The chunk of the last segment keeps its partition for a time; then the turn of brokers or the rotation chooses
-        another.  In a turn all single chunks get the same partition, so `_chunk_partitions` has spans only.
+        another.  In a turn, single chunks need no entry in `_chunk_partitions`, because all get the same partition.
         """
         uses_turns = self.rule.kind is BatchingKind.COMBINED and not self._shares_backlog
         turns = self._turns if uses_turns else None

@@ -86,7 +86,7 @@ def test_a_turn_wakes_few_brokers(slab: Slab, turns: BrokerTurns) -> None:
     topics = [a_topic(slab, turns, number) for number in range(30)]
     used = []
     for turn in range(200):
-        turns.add(100, turn * TURN_MS)
+        turns.record_routed(100, turn * TURN_MS)
         used.append(len({leader(topic.number, choose(topic, turn * TURN_MS)) for topic in topics}))
     assert sum(used) / len(used) < 1.7  # 1.5 of 3; no choice with equal shares has fewer
     assert used.count(1) > 100
@@ -117,7 +117,7 @@ def test_topics_on_successive_brokers_use_as_few_as_hold_them_all(
     for topic in topics:
         topic.update_view(view.topics[topic.name])
     for turn in range(100 * spread):
-        turns.add(100, turn * TURN_MS)
+        turns.record_routed(100, turn * TURN_MS)
         chosen = {topic.number: choose(topic, turn * TURN_MS) for topic in topics}
         assert len({1 + (number + partition) % brokers for number, partition in chosen.items()}) == used
         shares.update(chosen.items())
@@ -137,7 +137,7 @@ def test_each_partition_has_an_equal_share_in_the_long_run(leaders: list[int], s
         topic.update_view(TopicView(tuple(range(len(leaders))), dict(enumerate(leaders))))
         shares: Tally[int] = Tally()
         for turn in range(0, count * step, step):
-            turns.add(100, turn * TURN_MS)
+            turns.record_routed(100, turn * TURN_MS)
             shares[choose(topic, turn * TURN_MS)] += 1
     assert set(shares) == set(range(len(leaders)))
     assert all(abs(share - 250) <= 50 for share in shares.values())
@@ -147,7 +147,7 @@ def test_a_topic_keeps_its_partition_for_a_turn(slab: Slab, turns: BrokerTurns) 
     topic = a_topic(slab, turns)
     chosen = []
     for now_ms in range(0, 40 * TURN_MS, 50):
-        turns.add(100, now_ms)
+        turns.record_routed(100, now_ms)
         chosen.append(choose(topic, now_ms, generation=now_ms // 150))  # a chunk lasts 150 ms
     changes = [at * 50 for at, (before, after) in enumerate(pairwise(chosen), 1) if before != after]
     assert changes
@@ -160,9 +160,9 @@ def test_a_span_of_several_chunks_keeps_its_partition_for_as_many_turns(slab: Sl
     set_span(slab, topic.number, 3)
     chosen = []
     for now_ms in range(0, 60 * TURN_MS, TURN_MS // 2):
-        turns.add(100, now_ms)
+        turns.record_routed(100, now_ms)
         chosen.append(choose(topic, now_ms))
-        turns.add(100, now_ms)
+        turns.record_routed(100, now_ms)
         topic.next_partition([Segment(20, 0, 64, 152, 1, 10)], is_open, now_ms)  # a chunk of another input
     changes = [at // 2 for at, (before, after) in enumerate(pairwise(chosen), 1) if before != after]
     assert len(changes) > 5
@@ -171,7 +171,7 @@ def test_a_span_of_several_chunks_keeps_its_partition_for_as_many_turns(slab: Sl
 
 def test_a_closed_partition_is_replaced_at_once(slab: Slab, turns: BrokerTurns) -> None:
     topic = a_topic(slab, turns)
-    turns.add(100, 0)
+    turns.record_routed(100, 0)
     first = choose(topic, 0)
     second = choose(topic, 10, lambda _, partition: partition != first)
     assert second != first
@@ -184,7 +184,7 @@ def test_large_traffic_is_spread_over_all_partitions(slab: Slab, turns: BrokerTu
     topic = a_topic(slab, turns)
     chosen = []
     for now_ms in range(0, 4 * PARTITIONS * BATCH_MS, BATCH_MS):
-        turns.add(REQUEST * TURN_MS // BATCH_MS, now_ms)  # too much for a request
+        turns.record_routed(REQUEST * TURN_MS // BATCH_MS, now_ms)  # too much for a request
         chosen.append(choose(topic, now_ms, generation=now_ms))
     assert Tally(chosen) == dict.fromkeys(range(PARTITIONS), 4)
 
@@ -193,7 +193,7 @@ def test_traffic_is_small_again_after_a_turn_with_little(turns: BrokerTurns) -> 
     most = REQUEST * TURN_MS // BATCH_MS
 
     def turn_after(size: int, now_ms: int) -> int | None:
-        turns.add(size, now_ms)
+        turns.record_routed(size, now_ms)
         return turns.current_turn
 
     assert turn_after(most - 1, 0) == 0
@@ -206,14 +206,14 @@ def test_traffic_is_small_again_after_a_turn_with_little(turns: BrokerTurns) -> 
 
 def test_topics_without_combined_batches_rotate_alone(slab: Slab, turns: BrokerTurns) -> None:
     topic = a_topic(slab, turns, rule=UNBATCHED)
-    turns.add(100, 0)
+    turns.record_routed(100, 0)
     chosen = [choose(topic, 0, generation=chunk) for chunk in range(PARTITIONS)]
     assert sorted(chosen) == list(range(PARTITIONS))
 
 
 def test_a_backlog_is_shared_by_all_partitions(slab: Slab, turns: BrokerTurns) -> None:
     topic = a_topic(slab, turns)
-    turns.add(100, 0)
+    turns.record_routed(100, 0)
     chosen = []
     for portion in range(PARTITIONS):
         topic.advance_partition()
@@ -231,13 +231,13 @@ def test_a_turn_is_at_least_as_long_as_a_batch(batch_ms: int | None, turn_ms: in
 @pytest.mark.parametrize(("batch_ms", "requests"), [(1, 5), (SHORTEST_BATCH_MS, 5), (BATCH_MS, 2.5), (2000, 1)])
 def test_small_traffic_has_at_most_ten_requests_a_second(batch_ms: int, requests: float) -> None:
     turns = BrokerTurns(config(batch_ms=batch_ms), random.Random(1))
-    turns.add(int(requests * REQUEST) - 1, 0)
+    turns.record_routed(int(requests * REQUEST) - 1, 0)
     assert turns.current_turn == 0
-    turns.add(1, 0)
+    turns.record_routed(1, 0)
     assert turns.current_turn is None
 
 
 def test_separate_requests_for_each_message_leave_no_turns() -> None:
     turns = BrokerTurns(config(limit=0), random.Random(1))
-    turns.add(0, 0)
+    turns.record_routed(0, 0)
     assert turns.current_turn is None
