@@ -87,7 +87,7 @@ class Assignments:
         self._refresh = refresh
         self._rng = rng
         self._tables = tables
-        self._dispatchers = DispatcherSet(slab, tables, self._slots_in_use)
+        self._dispatchers = DispatcherSet(slab, tables, self._find_slots_in_use)
         self._slots = self._dispatchers.slots
         self._outbox = outbox
         self._dispatcher_scopes: dict[int, DispatcherScope] = {}
@@ -139,10 +139,10 @@ class Assignments:
             if route.arrived or route.returned or route.returned_built
         ]
 
-    def _slots_in_use(self) -> set[int | None]:
+    def _find_slots_in_use(self) -> set[int | None]:
         return {route.slot for route in self._routes.values()}
 
-    def topics_in_use(self) -> set[int]:
+    def find_topics_in_use(self) -> set[int]:
         """Return the numbers of topics that have routes; a dispatcher may hold messages of them."""
         return {topic for topic, _ in self._routes}
 
@@ -308,7 +308,7 @@ class Assignments:
         may_get_or_hold = any(
             scope.is_flowing or scope.state is ScopeState.HANDING_BACK for scope in self._dispatcher_scopes.values()
         )
-        return not may_get_or_hold and self._slots_in_use() <= {None}
+        return not may_get_or_hold and self._find_slots_in_use() <= {None}
 
     def _try_resume(self, scope: Scope) -> bool:
         """Resume a waiting scope if the present metadata is new enough; else request newer metadata."""

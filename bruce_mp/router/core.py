@@ -190,7 +190,7 @@ class Router:
         self._turns.apply_view(view)
         for topic in list(self._topics.by_number.values()):
             self._update_topic(topic, view.topics.get(topic.name), now_ms)
-        for number in self._tables.reclaim_entries(view.topics, self._assignments.topics_in_use, now_ms):
+        for number in self._tables.reclaim_entries(view.topics, self._assignments.find_topics_in_use, now_ms):
             self._topics.by_number.pop(number, None)
             self._runs.remove_limits(number)
         self._assignments.on_metadata(view, started_ms, now_ms)

@@ -67,12 +67,12 @@ class SlotTable:
 
 
 class DispatcherSet:
-    """The dispatchers to run.  `slots_in_use` returns the slots that hold messages."""
+    """The dispatchers to run.  `find_slots_in_use` returns the slots that hold messages."""
 
-    def __init__(self, slab: Slab, tables: SlabTables, slots_in_use: Callable[[], Container[int | None]]) -> None:
+    def __init__(self, slab: Slab, tables: SlabTables, find_slots_in_use: Callable[[], Container[int | None]]) -> None:
         self.slots = SlotTable(slab)
         self._tables = tables
-        self._slots_in_use = slots_in_use
+        self._find_slots_in_use = find_slots_in_use
         self._addresses: dict[int, Address] = {}
         """The last known address of each broker, also of removed ones."""
         self._in_service: frozenset[int] | None = None
@@ -85,11 +85,11 @@ class DispatcherSet:
         Return None before the first metadata; until then the running dispatchers stay.
         """
         if self._to_run is None and self._in_service is not None:
-            used = self._slots_in_use()
+            in_use = self._find_slots_in_use()
             self._to_run = {
                 slot: (node, self._addresses.get(node, UNKNOWN_ADDRESS))
                 for node, slot in self.slots.broker_slots()
-                if node in self._in_service or slot in used
+                if node in self._in_service or slot in in_use
             }
         return self._to_run
 
@@ -108,9 +108,9 @@ class DispatcherSet:
         self._addresses.update(view.brokers)
         self._in_service = view.in_service
         self._to_run = None
-        used = self._slots_in_use()
+        in_use = self._find_slots_in_use()
         freed = [
-            (node, slot) for node, slot in self.slots.broker_slots() if node not in view.brokers and slot not in used
+            (node, slot) for node, slot in self.slots.broker_slots() if node not in view.brokers and slot not in in_use
         ]
         for node, _ in freed:
             self.slots.release(node)

@@ -64,8 +64,8 @@ class FetchProgress(NamedTuple):
 class MetadataFetcher:
     """Fetches metadata, one fetch at a time.  `on_done` gets the result, or None if no broker responded.
 
-    `on_failure` gets the cause of each broker's failure, None for a closed connection.  `required_cluster` returns a
-    cluster id, empty for any cluster; brokers of another cluster count as failed.
+    `on_failure` gets the cause of each broker's failure, None for a closed connection.  `find_required_cluster` returns
+    a cluster id, empty for any cluster; brokers of another cluster count as failed.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MetadataFetcher:
         rng: random.Random,
         on_done: Callable[[FetchResult | None], None],
         on_failure: Callable[[FailureCause | None], None] = lambda _: None,
-        required_cluster: Callable[[], str] = lambda: "",
+        find_required_cluster: Callable[[], str] = lambda: "",
     ) -> None:
         self._brokers = BrokerRotation(create_socket, self._on_event)
         self._rng = rng
@@ -85,7 +85,7 @@ class MetadataFetcher:
         self.needs_operator = False
         """True if `last_error` lasts until an operator changes the configuration."""
         self._on_failure = on_failure
-        self._required_cluster = required_cluster
+        self._find_required_cluster = find_required_cluster
         self.foreign_cluster = ""
         """The id of the other cluster that a broker of this fetch belongs to, or empty."""
         self._failed: set[Address] = set()
@@ -182,7 +182,7 @@ class MetadataFetcher:
         self._brokers.socket.send(connection.request_metadata(topics, time.monotonic()).buffers)
 
     def _on_metadata(self, metadata: ClusterMetadata) -> None:
-        if not is_same_cluster(self._required_cluster(), metadata.cluster_id):
+        if not is_same_cluster(self._find_required_cluster(), metadata.cluster_id):
             self._on_foreign_cluster(metadata.cluster_id)
             return
         assert self._brokers.current is not None
@@ -201,7 +201,7 @@ class MetadataFetcher:
     def _on_foreign_cluster(self, found: str) -> None:
         broker = self._brokers.current
         assert broker is not None
-        self.last_error = foreign_cluster_sentence(f"{broker.host}:{broker.port}", self._required_cluster(), found)
+        self.last_error = foreign_cluster_sentence(f"{broker.host}:{broker.port}", self._find_required_cluster(), found)
         self.needs_operator, self.foreign_cluster = True, found
         log.error("No metadata: %s", self.last_error, extra={"about": (broker, found)})
         self._try_next_after_failure()

@@ -97,7 +97,7 @@ class _RouterProcess(ProcessShell):
             rng=rng,
             on_done=self._on_fetched,
             on_failure=self._on_fetch_failure,
-            required_cluster=lambda: self._accepted_cluster or producer_id.cluster_of(slab),
+            find_required_cluster=lambda: self._accepted_cluster or producer_id.cluster_of(slab),
         )
         self._accepted_cluster = ""
         """The id of the cluster to change to, as an operator accepted it; empty without a request."""

@@ -52,16 +52,16 @@ class SlabTables:
             return self._freed_names.get(topic, b"")
 
     def reclaim_entries(
-        self, existing: Container[bytes], topics_in_use: Callable[[], AbstractSet[int]], now_ms: int
+        self, existing: Container[bytes], find_topics_in_use: Callable[[], AbstractSet[int]], now_ms: int
     ) -> list[int]:
         """Free the entries of topics that the cluster lacks, if a table is full; return the numbers of freed topics.
 
-        `topics_in_use` returns topics that keep their entries.
+        `find_topics_in_use` returns topics that keep their entries.
         """
         is_full = not self.topics.free_entries or self.partitions.is_full
         if not is_full or now_ms < self._next_sweep_ms:
             return []
-        in_use = topics_in_use()
+        in_use = find_topics_in_use()
         known = {self.topics.number_of(name): name for name in self.topics.partition_counts()}
         deleted = {topic: name for topic, name in known.items() if name not in existing and topic not in in_use}
         if not deleted:

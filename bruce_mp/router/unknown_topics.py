@@ -96,15 +96,15 @@ class _UnknownTopic:
 class UnknownTopics:
     """All unknown topics.  `autocreate` enables their creation.
 
-    `free_entries` returns the number of further topics that the slab's topic table has room for.
+    `count_free_entries` returns the number of further topics that the slab's topic table has room for.
     """
 
     def __init__(
-        self, discards: Discards, refresh: RefreshSchedule, free_entries: Callable[[], int], *, autocreate: bool
+        self, discards: Discards, refresh: RefreshSchedule, count_free_entries: Callable[[], int], *, autocreate: bool
     ) -> None:
         self._discards = discards
         self._refresh = refresh
-        self._free_entries = free_entries
+        self._count_free_entries = count_free_entries
         self._autocreate = autocreate
         self._topics: dict[bytes, _UnknownTopic] = {}
         self._refused: dict[bytes, tuple[int, DiscardReason]] = {}
@@ -163,7 +163,7 @@ class UnknownTopics:
                 self._refresh.request(topic.fetch_after_ms)
             elif topic.state in {UnknownTopicState.FETCHING, UnknownTopicState.CREATED}:
                 self._decide_state(name, topic, started_ms, now_ms)
-            elif topic.state is UnknownTopicState.TO_CREATE and self._free_entries() <= 0:
+            elif topic.state is UnknownTopicState.TO_CREATE and self._count_free_entries() <= 0:
                 self._refuse(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_REFUSAL_MS)
         return known
 
@@ -177,7 +177,7 @@ class UnknownTopics:
             self._refresh.request(max(now_ms, topic.fetch_after_ms))
         elif topic.state is UnknownTopicState.CREATED and topic.fetches < len(CREATED_FETCH_DELAYS_MS):
             self._schedule_fetch(topic, now_ms)
-        elif topic.state is UnknownTopicState.CREATED or not self._autocreate or self._free_entries() <= 0:
+        elif topic.state is UnknownTopicState.CREATED or not self._autocreate or self._count_free_entries() <= 0:
             self._refuse(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_REFUSAL_MS)
         elif topic.creation_requests >= MAX_CREATION_REQUESTS or _VALID_NAME.match(name) is None:
             self._refuse(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CREATION_REFUSAL_MS)
@@ -202,7 +202,7 @@ class UnknownTopics:
         wanted = [name for name, topic in self._topics.items() if topic.state is UnknownTopicState.TO_CREATE]
         if not wanted:  # spares the router's loop the count of free entries
             return []
-        return wanted[: min(MAX_CREATED_AT_ONCE, max(0, self._free_entries()))]
+        return wanted[: min(MAX_CREATED_AT_ONCE, max(0, self._count_free_entries()))]
 
     def on_creation_started(self, names: Iterable[bytes]) -> None:
         """Record that a creation request for these topics was sent."""

@@ -92,7 +92,7 @@ def make_fetcher(results: list[FetchResult | None], cluster: str = "") -> Metada
         FakeSocket,  # type: ignore[arg-type]
         rng=random.Random(1),
         on_done=results.append,
-        required_cluster=lambda: cluster,
+        find_required_cluster=lambda: cluster,
     )
 
 
