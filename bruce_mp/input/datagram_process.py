@@ -151,7 +151,7 @@ class _DatagramInput(InputShell):
         if self._thresholds.must_pause(steady_ms()):
             return Allowance(0, MAX_PAUSE_S)
         allowance = self._backpressure.allowance(size)
-        if not self._thresholds.is_on_trial:
+        if not self._thresholds.is_on_trial:  # trials: see `TopicThresholds.must_pause`
             return allowance
         return Allowance(min(allowance.messages, TRIAL_MESSAGES), MAX_PAUSE_S)
 
@@ -163,7 +163,7 @@ class _DatagramInput(InputShell):
         self._loop.watch(self._socket, lambda _: self._on_datagrams())
 
     def _peek_size(self) -> int | None:
-        """Return the length of the first waiting datagram, or None."""
+        """Return the length of the first waiting datagram; None if none waits."""
         try:
             return self._socket.recv_into(bytearray(1), 1, _PEEK)
         except BlockingIOError:

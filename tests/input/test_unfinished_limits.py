@@ -120,7 +120,7 @@ def test_memory_stays_within_the_limits_and_returns_to_zero_in_any_order(
         complete(messages, some)
         for now_granted in messages.grant_waiting(0):
             assert now_granted.unprocessed
-    assert (sum(messages._totals.values()), dict(messages._by_user), messages._usages, messages._waiting) == (
+    assert (sum(messages._totals.values()), dict(messages._by_origin), messages._usages, messages._waiting) == (
         0,
         {},
         {},

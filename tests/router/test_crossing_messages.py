@@ -92,9 +92,9 @@ def test_a_pause_after_an_error_lasts_until_newer_metadata_if_another_dispatcher
         world.deliver_to_dispatcher(other)
     hear_all(world)
     assert world.router._assignments._dispatcher_scopes[other].is_flowing
-    assert route.state is ScopeState.WAITING
+    states = [route.state]
     world.answer_fetch()
-    assert route.state is ScopeState.FLOWING
+    assert [*states, route.state] == [ScopeState.WAITING, ScopeState.FLOWING]
     world.step_until_settled()
     world.check()
 
