@@ -105,18 +105,18 @@ class DiscardReport:
 class ReportBook:
     """The unfinished report and the last few finished ones. Times are in seconds since the epoch.
 
-    Period n lasts from epoch + n * interval to epoch + (n + 1) * interval. A clock that is set back also ends a period.
+    Period n starts at origin + n * interval, and lasts for an interval. A clock that is set back also ends a period.
     """
 
-    def __init__(self, interval: int, epoch: int, now: float) -> None:
+    def __init__(self, interval: int, origin: int, now: float) -> None:
         self.interval = interval
-        self._epoch = epoch
+        self._origin = origin
         self.unfinished = self._open(now)
         self._finished: deque[DiscardReport] = deque(maxlen=MAX_FINISHED)
 
     def _open(self, now: float) -> DiscardReport:
-        number = int((now - self._epoch) // self.interval)
-        return DiscardReport(number, self._epoch + number * self.interval)
+        number = int((now - self._origin) // self.interval)
+        return DiscardReport(number, self._origin + number * self.interval)
 
     @property
     def finished(self) -> tuple[DiscardReport, ...]:
