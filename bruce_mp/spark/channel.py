@@ -126,6 +126,7 @@ class Channel:
         """Return the reason that the daemon sent when it ended the attempt, or an empty string."""
         self._socket.settimeout(_END_REASON_TIMEOUT_S)
         try:
+            self._reader.feed(b"")  # raises if the reason came together with the last answer
             while data := self._socket.recv(_RECEIVE_BYTES):
                 self._reader.feed(data)
         except AttemptEndedError as error:

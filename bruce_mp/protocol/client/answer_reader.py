@@ -5,18 +5,24 @@ from __future__ import annotations
 from bruce_mp.errors import AttemptEndedError, RemoteProtocolError
 from bruce_mp.protocol.client.barrier import (
     ANSWER_KEY,
-    HEADER,
+    FRAME_START,
     MAX_ANSWER_BYTES,
     MIN_ANSWER_BYTES,
     NOT_ANSWER,
     BarrierAnswer,
     decode_answer,
 )
-from bruce_mp.protocol.client.fence import ENDED_KEY, decode_ended
+from bruce_mp.protocol.client.fence import ENDED_KEY, MAX_ENDED_BYTES, MIN_ENDED_BYTES, decode_ended
 from bruce_mp.protocol.client.inquiry import API_VERSION as INQUIRY_VERSION
 from bruce_mp.protocol.client.inquiry import InquiryAnswer, decode_inquiry_answer
 
 __all__ = ["AnswerReader"]
+
+_SIZES = {
+    ANSWER_KEY: range(MIN_ANSWER_BYTES, MAX_ANSWER_BYTES + 1),
+    ENDED_KEY: range(MIN_ENDED_BYTES, MAX_ENDED_BYTES + 1),
+}
+"""The allowed sizes of a frame, by its API key."""
 
 
 class AnswerReader:
@@ -28,21 +34,31 @@ class AnswerReader:
     def feed(self, data: bytes) -> list[BarrierAnswer | InquiryAnswer]:
         """Return the answers that `data` completes.
 
-        Raise RemoteProtocolError for malformed bytes, and AttemptEndedError if the daemon ended an open attempt.
+        Raise RemoteProtocolError for malformed bytes, and AttemptEndedError if the daemon ended an open attempt. If
+        answers precede these bytes, return the answers; the next call raises, even without new data.
         """
         self._unread += data
         answers: list[BarrierAnswer | InquiryAnswer] = []
-        while len(self._unread) >= HEADER.size:
-            size, key, version = HEADER.unpack_from(self._unread)
-            if key == ENDED_KEY and HEADER.size <= size <= len(self._unread):
-                raise AttemptEndedError(decode_ended(self._unread[:size])[1])
-            if key == ENDED_KEY:
-                break
-            if key != ANSWER_KEY or not MIN_ANSWER_BYTES <= size <= MAX_ANSWER_BYTES:
-                raise RemoteProtocolError(NOT_ANSWER)
-            if len(self._unread) < size:
-                break
-            decode = decode_inquiry_answer if version == INQUIRY_VERSION else decode_answer
-            answers.append(decode(bytes(self._unread[:size])))
-            del self._unread[:size]
+        try:
+            while (answer := self._read()) is not None:
+                answers.append(answer)
+        except RemoteProtocolError:
+            if not answers:
+                raise
         return answers
+
+    def _read(self) -> BarrierAnswer | InquiryAnswer | None:
+        """Remove the first answer from the unread bytes and return it; return None if it is incomplete."""
+        if len(self._unread) < FRAME_START.size:
+            return None
+        size, key, version = FRAME_START.unpack_from(self._unread)
+        if size not in _SIZES.get(key, ()):
+            raise RemoteProtocolError(NOT_ANSWER)
+        if len(self._unread) < size:
+            return None
+        frame = bytes(self._unread[:size])
+        if key == ENDED_KEY:
+            raise AttemptEndedError(decode_ended(frame)[1])
+        answer = decode_inquiry_answer(frame) if version == INQUIRY_VERSION else decode_answer(frame)
+        del self._unread[:size]
+        return answer

@@ -3,7 +3,7 @@
     request  int32 Size | int16 ApiKey = 258 | int16 ApiVersion = 0 | int16 Flags = 0 | 8 bytes Token | int16 Level
              | int32 TimeLimit in ms
     answer   int32 Size | int16 ApiKey = 259 | int16 ApiVersion = 0 | 8 bytes Token | int16 Status | int64 Received
-             | int64 Delivered | int64 Discarded | int16 number of reasons | as often: int16 Reason, int64 Count
+             | int64 Delivered | int64 Discarded | int16 ReasonCount | ReasonCount times: int16 Reason, int64 Count
 
 All integers are big-endian and signed; Size counts the whole frame, itself included.  The counts cover all messages
 that came on the connection before the request.  `docs/protocol.md` describes both frames for programmers of clients.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ANSWER_KEY",
     "BARRIER_KEY",
-    "HEADER",
+    "FRAME_START",
     "MAX_ANSWER_BYTES",
     "MIN_ANSWER_BYTES",
     "NOT_ANSWER",
@@ -35,6 +35,7 @@ __all__ = [
     "BarrierAnswer",
     "BarrierStatus",
     "Level",
+    "check_token",
     "decode_answer",
     "decode_barrier",
     "decode_reasons",
@@ -54,7 +55,7 @@ _REQUEST: Final = Struct(">ihhh8shi")
 _ANSWER: Final = Struct(">ihh8shqqqh")
 REASON: Final = Struct(">hq")
 """Reason, Count."""
-HEADER: Final = Struct(">ihh")
+FRAME_START: Final = Struct(">ihh")
 """Size, ApiKey, ApiVersion."""
 _TOKEN_AT: Final = 10
 """Offset of the token in a request."""
@@ -77,14 +78,14 @@ class Level(IntEnum):
 
 @unique
 class BarrierStatus(IntEnum):
-    """The status of an answer; the counts are right with each of them."""
+    """The status of an answer; the answer's counts are right with any of them."""
 
     DONE = 0
     """All messages have reached the requested level."""
     TIMED_OUT = 1
-    """Not all messages have reached it; the daemon still delivers the others."""
+    """Some messages have not reached the level in time; the daemon still delivers them."""
     SHUTTING_DOWN = 2
-    """Not all messages have reached it, and the daemon stops; it keeps the others for its next start."""
+    """Some messages have not reached the level, and the daemon stops; it keeps them for its next start."""
     MALFORMED = 3
     """The request does not follow the protocol."""
     UNSUPPORTED_VERSION = 4
@@ -123,16 +124,22 @@ class BarrierAnswer:
 
 def encode_barrier(token: bytes, level: Level, limit_ms: int) -> bytes:
     """Encode a request; raise LocalProtocolError for a token of other than 8 bytes or a time out of range."""
-    if len(token) != TOKEN_BYTES:
-        raise LocalProtocolError(f"The token of a barrier has {len(token)} bytes: give {TOKEN_BYTES}.")
+    check_token(token)
     if not 0 <= limit_ms <= MAX_LIMIT_MS:
         raise LocalProtocolError(f"A barrier cannot wait {limit_ms} ms: give 0 to {MAX_LIMIT_MS}.")
     return _REQUEST.pack(_REQUEST.size, BARRIER_KEY, API_VERSION, 0, token, level, limit_ms)
 
 
+def check_token(token: bytes) -> None:
+    """Raise LocalProtocolError for a token of other than 8 bytes, which `struct` would pad or cut."""
+    if len(token) != TOKEN_BYTES:
+        raise LocalProtocolError(f"The token of a request has {len(token)} bytes: give {TOKEN_BYTES}.")
+
+
 def decode_barrier(data: bytes | bytearray | memoryview) -> Barrier | BarrierAnswer:
     """Decode a whole request; for a malformed or unsupported one, return the answer, without counts."""
-    _, _, version = HEADER.unpack_from(data)
+    _, _, version = FRAME_START.unpack_from(data)
+    # a malformed request may be shorter than a token, and an answer needs one
     token = bytes(data[_TOKEN_AT : _TOKEN_AT + TOKEN_BYTES]).ljust(TOKEN_BYTES, b"\0")
     if version != API_VERSION:
         return BarrierAnswer(token, BarrierStatus.UNSUPPORTED_VERSION, 0, 0, 0)
@@ -148,7 +155,7 @@ _LEVELS: Final = frozenset(Level)
 
 
 def encode_answer(answer: BarrierAnswer) -> bytes:
-    """Encode an answer, without the reasons that have no messages."""
+    """Encode an answer, without the reasons whose count is 0."""
     reasons = encode_reasons(answer.reasons)
     counts = (answer.received, answer.delivered, answer.discarded, len(reasons) // REASON.size)
     size = _ANSWER.size + len(reasons)
@@ -156,12 +163,12 @@ def encode_answer(answer: BarrierAnswer) -> bytes:
 
 
 def encode_reasons(reasons: Mapping[DiscardReason | int, int]) -> bytes:
-    """Encode the number of messages of each reason, without the reasons that have none."""
+    """Encode each reason and its number of messages, in order of the reasons, without those whose number is 0."""
     return b"".join(REASON.pack(reason, count) for reason, count in sorted(reasons.items()) if count)
 
 
 def decode_reasons(data: bytes | bytearray | memoryview) -> dict[DiscardReason | int, int]:
-    """Decode the number of messages of each reason; an unknown reason stays a number."""
+    """Decode `encode_reasons`; an unknown reason stays a number."""
     return {
         DiscardReason(reason) if reason in _REASONS else reason: count for reason, count in REASON.iter_unpack(data)
     }
@@ -173,8 +180,9 @@ def decode_answer(data: bytes | bytearray | memoryview) -> BarrierAnswer:
         raise RemoteProtocolError(
             f"An answer to a barrier has only {len(data)} bytes; check that the socket is the daemon's."
         )
-    size, key, version, token, status, received, delivered, discarded, count = _ANSWER.unpack_from(data)
-    is_valid = size == len(data) == _ANSWER.size + count * REASON.size and (key, version) == (ANSWER_KEY, API_VERSION)
+    size, key, version, token, status, received, delivered, discarded, reason_count = _ANSWER.unpack_from(data)
+    has_all = size == len(data) == _ANSWER.size + reason_count * REASON.size
+    is_valid = has_all and (key, version) == (ANSWER_KEY, API_VERSION)
     if not is_valid or status not in _STATUSES:
         raise RemoteProtocolError(NOT_ANSWER)
     reasons = decode_reasons(data[_ANSWER.size :])

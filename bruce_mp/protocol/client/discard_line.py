@@ -8,7 +8,7 @@ its line:
 * ` pkey: N` at the end holds the unsigned key of a PartitionKey message. Parsers of Dory's
   lines skip unknown fields behind `msg`.
 * ` hdrs: K:V,K:V,...` behind that holds record headers: keys and values in base64, `-` for a null value.
-* ` empty: N` behind that holds the client's choice between null and empty, a sum of `EmptyFields`.
+* ` empty: N` behind that holds the client's choice between null and empty, a sum of `messages.EmptyFields`.
 * In a topic, every byte outside printable ASCII, and the backslash, is written as `\\xHH`. A line thus stays one line
   for any client data. Topics that Kafka allows contain no such byte.
 
@@ -50,7 +50,7 @@ class LineEvent(Enum):
 class DiscardLine:
     """Fields of a line. Times are in ms since the epoch: `now_ms` by the writer, `timestamp_ms` by the client.
 
-    `info` has no space; `info_of` returns the text for a reason. `empty` is a sum of `EmptyFields`.
+    `info` has no space; `info_of` returns the text for a reason. `empty` is a sum of `messages.EmptyFields`.
     """
 
     now_ms: int
@@ -85,49 +85,49 @@ def info_of(reason: DiscardReason, number: int = 0, *, is_tcp: bool = False) -> 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 _NULL: Final = b"-"
-_ESCAPED_BYTES: Final = re.compile(rb"[^\x20-\x7e]|\\")
+_UNSAFE_BYTE: Final = re.compile(rb"[^\x20-\x7e]|\\")
 
 
 def format_line(line: DiscardLine) -> bytes:
     """Return the line with its newline."""
     head = f"now: {line.now_ms} ts: {line.timestamp_ms} event: {line.event.value} info: {line.info} "
-    fields = (("topic", _escaped(line.topic)), ("key", b64encode(line.key)), ("msg", b64encode(line.value)))
+    fields = (("topic", _escape(line.topic)), ("key", b64encode(line.key)), ("msg", b64encode(line.value)))
     tail = b"" if line.partition_key is None else b" pkey: %d" % line.partition_key
     if line.headers:
-        tail += b" hdrs: " + b",".join(map(_header_text, line.headers))
+        tail += b" hdrs: " + b",".join(map(_format_header, line.headers))
     if line.empty:
         tail += b" empty: %d" % line.empty
-    return head.encode() + _joined(fields) + tail + b"\n"
+    return head.encode() + _format_bracketed(fields) + tail + b"\n"
 
 
-def _header_text(header: Header) -> bytes:
+def _format_header(header: Header) -> bytes:
     key, value = header
     return b64encode(key) + b":" + (_NULL if value is None else b64encode(value))
 
 
 def format_debug_line(timestamp_ms: int, topic: bytes, key: bytes, value: bytes) -> bytes:
     """Return a line of a debug file with its newline. Nothing is truncated."""
-    fields = (("topic", _escaped(topic)), ("key", b64encode(key)), ("value", b64encode(value)))
-    return b"ts: %d %b\n" % (timestamp_ms, _joined(fields))
+    fields = (("topic", _escape(topic)), ("key", b64encode(key)), ("value", b64encode(value)))
+    return b"ts: %d %b\n" % (timestamp_ms, _format_bracketed(fields))
 
 
-def _escaped(topic: bytes) -> bytes:
-    return _ESCAPED_BYTES.sub(lambda match: b"\\x%02x" % match[0][0], topic)
+def _escape(topic: bytes) -> bytes:
+    return _UNSAFE_BYTE.sub(lambda match: b"\\x%02x" % match[0][0], topic)
 
 
-def _joined(fields: tuple[tuple[str, bytes], ...]) -> bytes:
+def _format_bracketed(fields: tuple[tuple[str, bytes], ...]) -> bytes:
     return b" ".join([b"%b: %d[%b]" % (name.encode(), len(text), text) for name, text in fields])
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 _HEAD: Final = re.compile(rb"now: (\d{1,20}) ts: (-?\d{1,20}) event: (DISC|DUP) info: (\S+) ")
-_OPENING: Final = re.compile(rb"(\w+): (\d{1,20})\[")
-_FIELD: Final = re.compile(rb" (\w+): (\S+)")
+_FIELD_START: Final = re.compile(rb"(\w+): (\d{1,20})\[")
+_OPTIONAL_FIELD: Final = re.compile(rb" (\w+): (\S+)")
 _EMPTY_FIELDS: Final = {b"%d" % fields: fields for fields in range(0, 32, 4)}
 """Each sum of `EmptyFields` (4, 8 and 16), by its text."""
 _MAX_KEY_DIGITS: Final = len(str((1 << 32) - 1))
-_ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
+_ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 def parse_line(data: bytes) -> DiscardLine:
@@ -139,27 +139,27 @@ def parse_line(data: bytes) -> DiscardLine:
             "A line of a discard file begins with `now: MS ts: MS event: E info: I`; this does not."
         )
     now, timestamp, event, info = head.groups()
-    topic, at = _bracketed(data, head.end(), b"topic")
-    key, at = _bracketed(data, at + 1, b"key")
-    value, at = _bracketed(data, at + 1, b"msg")
-    optional = _fields_behind(data, at)
+    topic, at = _read_bracketed(data, head.end(), b"topic")
+    key, at = _read_bracketed(data, at + 1, b"key")  # 1: the space between two fields
+    value, at = _read_bracketed(data, at + 1, b"msg")
+    optional = _read_optional(data, at)
     return DiscardLine(
         now_ms=int(now),
         timestamp_ms=int(timestamp),
         event=LineEvent(event.decode()),
         info=info.decode("ascii", "backslashreplace"),
-        topic=_ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), topic),
+        topic=_ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), topic),
         key=_unbase64(key, "key"),
         value=_unbase64(value, "msg"),
-        partition_key=_partition_key(optional.get(b"pkey")),
-        headers=_headers(optional.get(b"hdrs")),
-        empty=_empty_fields(optional.get(b"empty")),
+        partition_key=_parse_partition_key(optional.get(b"pkey")),
+        headers=_parse_headers(optional.get(b"hdrs")),
+        empty=_parse_empty(optional.get(b"empty")),
     )
 
 
-def _bracketed(data: bytes, at: int, name: bytes) -> tuple[bytes, int]:
+def _read_bracketed(data: bytes, at: int, name: bytes) -> tuple[bytes, int]:
     """Return the text of the field `name: LEN[text]` at byte `at`, and the field's end."""
-    opening = _OPENING.match(data, at)
+    opening = _FIELD_START.match(data, at)
     if opening is None or opening[1] != name or data[at - 1 : at] != b" ":
         raise RemoteProtocolError(f"Byte {at} of a line of a discard file should begin `{name.decode()}: LENGTH[`.")
     start, end = opening.end(), opening.end() + int(opening[2])
@@ -175,18 +175,18 @@ def _unbase64(text: bytes, name: str) -> bytes:
         raise RemoteProtocolError(f"The {name} of a line of a discard file is not base64.") from error
 
 
-def _fields_behind(data: bytes, at: int) -> dict[bytes, bytes]:
+def _read_optional(data: bytes, at: int) -> dict[bytes, bytes]:
     """Return the fields behind the message, which ends at `at`."""
     fields: dict[bytes, bytes] = {}
     while at < len(data):
-        field = _FIELD.match(data, at)
+        field = _OPTIONAL_FIELD.match(data, at)
         if field is None:
             raise RemoteProtocolError(f"Byte {at} of a line of a discard file should begin ` NAME: VALUE`.")
         fields[field[1]], at = field[2], field.end()
     return fields
 
 
-def _headers(text: bytes | None) -> tuple[Header, ...]:
+def _parse_headers(text: bytes | None) -> tuple[Header, ...]:
     if text is None:
         return ()
     pairs = [pair.split(b":") for pair in text.split(b",")]
@@ -195,7 +195,7 @@ def _headers(text: bytes | None) -> tuple[Header, ...]:
     return tuple((_unbase64(key, "hdrs"), None if value == _NULL else _unbase64(value, "hdrs")) for key, value in pairs)
 
 
-def _partition_key(text: bytes | None) -> int | None:
+def _parse_partition_key(text: bytes | None) -> int | None:
     if text is None:
         return None
     if not text.isdigit() or len(text) > _MAX_KEY_DIGITS or int(text) >= 1 << 32:
@@ -203,7 +203,7 @@ def _partition_key(text: bytes | None) -> int | None:
     return int(text)
 
 
-def _empty_fields(text: bytes | None) -> int:
+def _parse_empty(text: bytes | None) -> int:
     if text is None:
         return 0
     fields = _EMPTY_FIELDS.get(text)

@@ -6,12 +6,13 @@
 
 All integers are big-endian and signed; Size counts the whole frame, itself included.  The daemon holds the messages
 between begin and end, and sends them to Kafka after the end frame.  If the connection ends first, the daemon discards
-them with a separate reason.  Name identifies the attempt in the daemon's log.
+them with the reason ABANDONED_ATTEMPT.  Name identifies the attempt in the daemon's log.
 
-After a NUL byte, Name may have options, separated by spaces.  A daemon ignores unknown options; an older daemon treats
-them as part of the name.  `timestamps=client`: the daemon keeps the timestamps of all messages up to the next begin
-frame, of any age.  An attempt without messages sets this option for the messages after it.  `name=unique`: the daemon
-remembers the name of the complete attempt, and completes no second attempt of this name (see `inquiry.py`).
+After a NUL byte, Name may have options, separated by spaces.  A daemon ignores unknown options; a daemon from before
+options treats all of them as part of the name.  `timestamps=client`: the daemon keeps the timestamps of all messages up
+to the next begin frame, of any age.  So a client can send an attempt without messages to set this option for the
+messages after it.  `name=unique`: the daemon remembers the name of the complete attempt, and completes no second
+attempt of this name (see `inquiry.py`).
 
 The daemon sends the ended frame before it discards an open attempt and closes the connection.  Text is a sentence in
 UTF-8 for the log of the client.
@@ -29,7 +30,9 @@ __all__ = [
     "BEGIN_KEY",
     "ENDED_KEY",
     "END_KEY",
+    "MAX_ENDED_BYTES",
     "MAX_NAME_BYTES",
+    "MIN_ENDED_BYTES",
     "AttemptBegin",
     "EndReason",
     "decode_begin",
@@ -53,7 +56,10 @@ _BEGIN: Final = Struct(">ihhhh")
 _END: Final = Struct(">ihhh")
 _ENDED: Final = Struct(">ihhhh")
 _MAX_TEXT_BYTES: Final = 4000
-"""Most bytes of the text of an ended frame."""
+"""Longest text that this daemon sends in an ended frame."""
+MIN_ENDED_BYTES: Final = _ENDED.size
+MAX_ENDED_BYTES: Final = _ENDED.size + 2**15 - 1
+"""The longest text that TextSize can express may come from a daemon of another version."""
 _NOT_ENDED_FRAME: Final = "The bytes are not a frame that ends an attempt; check that the socket is the daemon's."
 
 
@@ -103,13 +109,13 @@ def decode_begin(data: bytes | bytearray | memoryview) -> AttemptBegin | None:
     """Decode a whole begin frame; return None for a malformed one."""
     if len(data) < _BEGIN.size:
         return None
-    size, key, version, flags, length = _BEGIN.unpack_from(data)
+    size, key, version, flags, name_size = _BEGIN.unpack_from(data)
     is_valid = (size, key, version, flags) == (len(data), BEGIN_KEY, API_VERSION, 0)
-    if not is_valid or length != len(data) - _BEGIN.size or length > MAX_NAME_BYTES:
+    if not is_valid or name_size != len(data) - _BEGIN.size or name_size > MAX_NAME_BYTES:
         return None
     name, _, options = bytes(data[_BEGIN.size :]).partition(_SEPARATOR)
     given = options.split(b" ")
-    return AttemptBegin(name, _KEEPS_TIMESTAMPS in given, _IS_UNIQUE in given)
+    return AttemptBegin(name, keeps_timestamps=_KEEPS_TIMESTAMPS in given, is_unique=_IS_UNIQUE in given)
 
 
 def is_end(data: bytes | bytearray | memoryview) -> bool:
@@ -123,7 +129,7 @@ def encode_end() -> bytes:
 
 
 def encode_ended(reason: EndReason, text: str) -> bytes:
-    """Return the frame that tells the client why the attempt ended; a longer text is truncated to 4000 bytes."""
+    """Return the frame that tells the client why the attempt ended; a text of more than 4000 bytes is truncated."""
     data = text.encode()[:_MAX_TEXT_BYTES]
     return _ENDED.pack(_ENDED.size + len(data), ENDED_KEY, API_VERSION, reason, len(data)) + data
 
@@ -135,9 +141,9 @@ def decode_ended(data: bytes | bytearray | memoryview) -> tuple[EndReason | int,
     """
     if len(data) < _ENDED.size:
         raise RemoteProtocolError(_NOT_ENDED_FRAME)
-    size, key, version, reason, length = _ENDED.unpack_from(data)
+    size, key, version, reason, text_size = _ENDED.unpack_from(data)
     is_valid = (size, key, version) == (len(data), ENDED_KEY, API_VERSION)
-    if not is_valid or length != len(data) - _ENDED.size:
+    if not is_valid or text_size != len(data) - _ENDED.size:
         raise RemoteProtocolError(_NOT_ENDED_FRAME)
     text = bytes(data[_ENDED.size :]).decode("utf-8", "replace")
     return (EndReason(reason) if reason in _REASONS else reason), text

@@ -1,10 +1,12 @@
-"""Inquiries: a client asks for the daemon's limits, and for the outcome of a unique attempt by its name.
+"""Inquiries: a client asks for the daemon's limits, and for the outcome of a unique attempt.
+
+An attempt is unique if its begin frame has the option `name=unique` (`fence.py`).
 
     request  int32 Size | int16 ApiKey = 258 | int16 ApiVersion = 1 | int16 Flags = 0 | 8 bytes Token
              | int16 NameSize | Name
     answer   int32 Size | int16 ApiKey = 259 | int16 ApiVersion = 1 | 8 bytes Token | int16 State | int64 Since
-             | int32 LargestMessage | int32 LargestPayload | int64 Received | int64 Delivered | int16 number of reasons
-             | int16 FeaturesSize | as often as the number: int16 Reason, int64 Count | Features
+             | int32 LargestMessage | int32 LargestPayload | int64 Received | int64 Delivered | int16 ReasonCount
+             | int16 FeaturesSize | ReasonCount times: int16 Reason, int64 Count | Features
 
 The request is version 1 of the barrier, because older daemons answer an unknown version of a barrier with a status and
 keep the connection open.  All integers are big-endian and signed; Size counts the whole frame, itself included.
@@ -19,7 +21,15 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
-from bruce_mp.protocol.client.barrier import ANSWER_KEY, BARRIER_KEY, HEADER, REASON, decode_reasons, encode_reasons
+from bruce_mp.protocol.client.barrier import (
+    ANSWER_KEY,
+    BARRIER_KEY,
+    FRAME_START,
+    REASON,
+    check_token,
+    decode_reasons,
+    encode_reasons,
+)
 from bruce_mp.protocol.client.fence import MAX_NAME_BYTES
 
 if TYPE_CHECKING:
@@ -51,7 +61,7 @@ class AttemptOutcome(IntEnum):
     """The state of the attempt that an inquiry names."""
 
     NONE = 0
-    """The daemon remembers no complete attempt of this name; its memory begins at `since_ms`."""
+    """The daemon remembers no complete attempt of this name."""
     PENDING = 1
     """It is complete, and some of its messages have no outcome yet."""
     SETTLED = 2
@@ -92,7 +102,8 @@ class InquiryAnswer:
 
 
 def encode_inquiry(token: bytes, name: bytes = b"") -> bytes:
-    """Encode a request; raise LocalProtocolError for a name of more than 255 bytes."""
+    """Encode a request; raise LocalProtocolError for a name of more than 255 bytes or a token of other than 8."""
+    check_token(token)
     if len(name) > MAX_NAME_BYTES:
         raise LocalProtocolError(f"The name of an attempt has {len(name)} bytes: at most {MAX_NAME_BYTES} fit.")
     return _REQUEST.pack(_REQUEST.size + len(name), BARRIER_KEY, API_VERSION, 0, token, len(name)) + name
@@ -100,7 +111,7 @@ def encode_inquiry(token: bytes, name: bytes = b"") -> bytes:
 
 def is_inquiry(data: bytes | bytearray | memoryview) -> bool:
     """Return True for a barrier frame with the version of the inquiry."""
-    _, key, version = HEADER.unpack_from(data)
+    _, key, version = FRAME_START.unpack_from(data)
     return (key, version) == (BARRIER_KEY, API_VERSION)
 
 
@@ -108,31 +119,32 @@ def decode_inquiry(data: bytes | bytearray | memoryview) -> Inquiry | None:
     """Decode a whole request; return None for a malformed one."""
     if len(data) < _REQUEST.size:
         return None
-    _, _, _, flags, token, length = _REQUEST.unpack_from(data)
+    size, _, _, flags, token, name_size = _REQUEST.unpack_from(data)
     name = bytes(data[_REQUEST.size :])
-    return None if flags or length != len(name) or length > MAX_NAME_BYTES else Inquiry(token, name)
+    is_valid = size == len(data) and not flags and name_size == len(name) <= MAX_NAME_BYTES
+    return Inquiry(token, name) if is_valid else None
 
 
 def encode_inquiry_answer(answer: InquiryAnswer) -> bytes:
-    """Encode an answer."""
+    """Encode an answer; the reasons and the features follow the fields of fixed size."""
     reasons = encode_reasons(answer.reasons)
     features = " ".join(sorted(answer.features)).encode()
     tail = reasons + features
-    limits = (answer.since_ms, answer.largest_message, answer.largest_payload)
+    since_and_limits = (answer.since_ms, answer.largest_message, answer.largest_payload)
     counts = (answer.received, answer.delivered, len(reasons) // REASON.size, len(features))
     head = (_ANSWER.size + len(tail), ANSWER_KEY, API_VERSION, answer.token, answer.outcome)
-    return _ANSWER.pack(*head, *limits, *counts) + tail
+    return _ANSWER.pack(*head, *since_and_limits, *counts) + tail
 
 
 def decode_inquiry_answer(data: bytes | bytearray | memoryview) -> InquiryAnswer:
     """Decode a whole answer; raise RemoteProtocolError for malformed bytes."""
     if len(data) < _ANSWER.size:
         raise RemoteProtocolError(_NOT_ANSWER)
-    size, key, version, token, outcome, since_ms, message, payload, received, delivered, count, length = (
+    size, key, version, token, outcome, since_ms, message, payload, received, delivered, reason_count, features_size = (
         _ANSWER.unpack_from(data)
     )
-    reasons_end = _ANSWER.size + count * REASON.size
-    has_all = count >= 0 and length >= 0 and size == len(data) == reasons_end + length
+    reasons_end = _ANSWER.size + reason_count * REASON.size
+    has_all = min(reason_count, features_size) >= 0 and size == len(data) == reasons_end + features_size
     is_valid = has_all and (key, version) == (ANSWER_KEY, API_VERSION)
     if not is_valid or outcome not in _OUTCOMES:
         raise RemoteProtocolError(_NOT_ANSWER)

@@ -52,8 +52,8 @@ def partition_key_of(key: bytes | bytearray | memoryview, partitioner: str = "mu
 def _murmur2(key: bytes) -> int:
     """Return the low 31 bits of MurmurHash2, as Java's `toPositive(murmur2(key))` does."""
     hashed = _MURMUR2_SEED ^ len(key)
-    words, tail = len(key) // 4, key[len(key) & -4 :]  # the 0 to 3 bytes behind the last whole word
-    for word in unpack_from(f"<{words}I", key):
+    word_count, tail = len(key) // 4, key[len(key) & -4 :]  # the 0 to 3 bytes behind the last whole word
+    for word in unpack_from(f"<{word_count}I", key):
         mixed = word * _MURMUR2_FACTOR & _32_BITS
         mixed = (mixed ^ mixed >> 24) * _MURMUR2_FACTOR & _32_BITS
         hashed = hashed * _MURMUR2_FACTOR & _32_BITS ^ mixed
@@ -64,7 +64,7 @@ def _murmur2(key: bytes) -> int:
 
 
 def _fnv1a(key: bytes) -> int:
-    """Return the absolute value of FNV-1a as a signed number, as librdkafka and Sarama do."""
+    """Return the absolute value of FNV-1a, read as a signed number of 32 bits, as librdkafka and Sarama do."""
     hashed = _FNV_OFFSET
     for byte in key:
         hashed = (hashed ^ byte) * _FNV_PRIME & _32_BITS

@@ -1,4 +1,4 @@
-"""The two message formats of local clients, built and parsed one message at a time.
+"""The messages of local clients, AnyPartition and PartitionKey, built and parsed one at a time.
 
     int32 Size | int16 ApiKey | int16 ApiVersion | int16 Flags | [int32 PartitionKey] | int16 TopicSize | Topic
     | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value | [int32 HeadersSize | Headers]
@@ -46,7 +46,7 @@ __all__ = [
     "parse_message",
 ]
 
-HEADER: Final = Struct(">ihh")
+FRAME_START: Final = Struct(">ihh")
 """Size, ApiKey, ApiVersion"""
 ANY_PARTITION_START: Final = Struct(">ihhhh")
 """Size, ApiKey, ApiVersion, Flags, TopicSize"""
@@ -79,7 +79,8 @@ class ApiKey(IntEnum):
 class EmptyFields(IntFlag):
     """The meaning of a key or value without bytes, as a message of `NULLS_VERSION` gives it.
 
-    Without a flag the key is null, and the daemon's configuration decides about the value.
+    Without a flag the key is null, and the daemon's configuration decides about the value. The flags are bits of the
+    options that the slab stores with a record.
     """
 
     EMPTY_KEY = 4
@@ -101,13 +102,14 @@ class Message:
     partition_key: int | None
     headers: tuple[Header, ...] = ()
     empty: EmptyFields = NO_EMPTY_FIELDS
+    """Tells an empty key or value from a null one; both are `b""` in `key` and `value`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """The reason to reject bytes that are not a valid message.
 
-    `api_key` and `api_version` are None if a check failed before they were read.
+    The checks go from Size to ApiKey to ApiVersion; a field after the one that failed is None.
     """
 
     reason: DiscardReason
@@ -154,10 +156,10 @@ def encode_any_partition(
 
     Raises `LocalProtocolError` for an empty topic, and if topic, timestamp, headers or the whole do not fit.
     """
-    name, body = _topic(topic), _Body.of(value, key, headers, keep_empty=keep_empty)
-    size = _size(ANY_PARTITION_START, name, body)
+    name, body = _encode_topic(topic), _Body.of(value, key, headers, keep_empty=keep_empty)
+    size = _checked_size(ANY_PARTITION_START, name, body)
     start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, body.version, NO_FLAGS, len(name))
-    return start + _topic_to_end(name, timestamp_ms, body)
+    return start + _encode_from_topic(name, timestamp_ms, body)
 
 
 def encode_partition_key(
@@ -179,11 +181,11 @@ def encode_partition_key(
         raise LocalProtocolError(
             f"Partition key {partition_key} does not fit: give one from -2147483648 to 4294967295."
         )
-    name, body = _topic(topic), _Body.of(value, key, headers, keep_empty=keep_empty)
-    size = _size(PARTITION_KEY_START, name, body)
+    name, body = _encode_topic(topic), _Body.of(value, key, headers, keep_empty=keep_empty)
+    size = _checked_size(PARTITION_KEY_START, name, body)
     bits = partition_key & 0xFFFFFFFF
     start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, body.version, NO_FLAGS, bits, len(name))
-    return start + _topic_to_end(name, timestamp_ms, body)
+    return start + _encode_from_topic(name, timestamp_ms, body)
 
 
 def encode_message(message: Message) -> bytes:
@@ -219,9 +221,10 @@ class _Body(NamedTuple):
         data = encode_headers(headers)
         key, value = _as_bytes(key), _as_bytes(value)
         key_bytes, value_bytes = key or b"", value or b""
-        has_empty_key = key is not None and not key
-        if value is None or (keep_empty and (not value or has_empty_key)):
-            key_size = len(key_bytes) or (0 if keep_empty and key is not None else NULL)
+        keeps_empty_key = keep_empty and key is not None and not key
+        keeps_empty_value = keep_empty and value is not None and not value
+        if value is None or keeps_empty_key or keeps_empty_value:
+            key_size = len(key_bytes) or (0 if keeps_empty_key else NULL)
             value_size = NULL if value is None else len(value)
             return cls(NULLS_VERSION, key_size, key_bytes, value_size, value_bytes, INT32.pack(len(data)) + data)
         version, header_part = (HEADERS_VERSION, INT32.pack(len(data)) + data) if data else (PLAIN_VERSION, b"")
@@ -229,11 +232,11 @@ class _Body(NamedTuple):
 
 
 def _as_bytes(field: Buffer | None) -> Buffer | None:
-    """Return a buffer whose length is its number of bytes: that of a memoryview is its number of items."""
+    """Return a buffer whose `len` is its number of bytes; for a memoryview it may be a number of larger items."""
     return bytes(field) if isinstance(field, memoryview) and len(field) != field.nbytes else field
 
 
-def _topic(topic: bytes | str) -> bytes:
+def _encode_topic(topic: bytes | str) -> bytes:
     name = topic.encode() if isinstance(topic, str) else topic
     if not name:
         raise LocalProtocolError("The topic is empty: name one.")
@@ -242,15 +245,15 @@ def _topic(topic: bytes | str) -> bytes:
     return name
 
 
-def _size(start: Struct, name: bytes, body: _Body) -> int:
-    sizes = len(body.key) + len(body.value) + len(body.headers)
-    size = start.size + len(name) + INT64.size + 2 * INT32.size + sizes
+def _checked_size(start: Struct, name: bytes, body: _Body) -> int:
+    body_size = len(body.key) + len(body.value) + len(body.headers)
+    size = start.size + len(name) + INT64.size + 2 * INT32.size + body_size
     if size > MAX_MESSAGE:
         raise LocalProtocolError(f"The message has {size} bytes: at most {MAX_MESSAGE} fit.")
     return size
 
 
-def _topic_to_end(name: bytes, timestamp_ms: int, body: _Body) -> bytes:
+def _encode_from_topic(name: bytes, timestamp_ms: int, body: _Body) -> bytes:
     if not -(2**63) <= timestamp_ms < 2**63:
         raise LocalProtocolError(f"Timestamp {timestamp_ms} does not fit: it is milliseconds in 64 bits.")
     try:
@@ -291,9 +294,9 @@ class _Reader:
 def parse_message(buffer: Buffer) -> Message | Rejection:
     """Parse one whole message: a datagram, or the bytes of a stream that its Size covers."""
     view = memoryview(buffer)
-    if len(view) < HEADER.size:
+    if len(view) < FRAME_START.size:
         return Rejection(DiscardReason.MALFORMED)
-    size, api_key, api_version = HEADER.unpack_from(view)
+    size, api_key, api_version = FRAME_START.unpack_from(view)
     if size != len(view):
         return Rejection(DiscardReason.MALFORMED)
     if api_key not in ApiKey.__members__.values():
@@ -301,7 +304,7 @@ def parse_message(buffer: Buffer) -> Message | Rejection:
     if api_version not in {PLAIN_VERSION, HEADERS_VERSION, NULLS_VERSION}:
         return Rejection(DiscardReason.UNSUPPORTED_VERSION, api_key, api_version)
     try:
-        return _parse_body(_Reader(view[HEADER.size :]), ApiKey(api_key), api_version)
+        return _parse_body(_Reader(view[FRAME_START.size :]), ApiKey(api_key), api_version)
     except _MalformedError:
         return Rejection(DiscardReason.MALFORMED, api_key, api_version)
 

@@ -2,12 +2,14 @@
 
     int16 KeySize | Key | int32 ValueSize (-1: null) | Value
 
-All integers are big-endian and signed.  A message has at most 65,535 bytes of them.  `docs/protocol.md` has the layout.
+All integers are big-endian and signed.  The headers of a message have at most 65,535 bytes.
+`docs/protocol.md` has the layout.
 """
 
 from __future__ import annotations
 
-from struct import Struct, error
+import struct
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import LocalProtocolError
@@ -36,7 +38,7 @@ def encode_headers(headers: Iterable[HeaderInput]) -> bytes:
 
     Raises LocalProtocolError for a key of more than 32,767 bytes, and for more than 65,535 in all.
     """
-    data = b"".join(map(_encode, headers))
+    data = b"".join(map(_encode_header, headers))
     if len(data) > MAX_HEADERS_BYTES:
         raise LocalProtocolError(
             f"The record headers of the message have {len(data)} bytes: at most {MAX_HEADERS_BYTES} fit."
@@ -44,8 +46,8 @@ def encode_headers(headers: Iterable[HeaderInput]) -> bytes:
     return data
 
 
-def _encode(header: HeaderInput) -> bytes:
-    key, value = map(_bytes, header)
+def _encode_header(header: HeaderInput) -> bytes:
+    key, value = map(_encode_text, header)
     if key is None:
         raise LocalProtocolError("The key of a record header is None: give bytes, which may be empty.")
     if len(key) > _MAX_KEY_BYTES:
@@ -54,7 +56,7 @@ def _encode(header: HeaderInput) -> bytes:
     return b"".join((_KEY_SIZE.pack(len(key)), key, _VALUE_SIZE.pack(size), value or b""))
 
 
-def _bytes(text: Buffer | str | None) -> Buffer | None:
+def _encode_text(text: Buffer | str | None) -> Buffer | None:
     return text.encode() if isinstance(text, str) else text
 
 
@@ -64,14 +66,14 @@ def decode_headers(data: Buffer) -> tuple[Header, ...] | None:
     at = 0
     try:
         while at < len(data):
-            header, at = _decode(data, at)
+            header, at = _decode_header(data, at)
             headers.append(header)
-    except (ValueError, error):
+    except (ValueError, struct.error):
         return None
     return tuple(headers)
 
 
-def _decode(data: Buffer, at: int) -> tuple[Header, int]:
+def _decode_header(data: Buffer, at: int) -> tuple[Header, int]:
     """Decode the header at byte `at`; return it, and the index of the byte behind it."""
     (key_size,) = _KEY_SIZE.unpack_from(data, at)
     key_at = at + _KEY_SIZE.size

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ABANDONED", "IN_KAFKA", "DoubtfulPolicy", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
 
 NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
-"""Infos of lines whose bytes are not a message. `API_KEY(n)` and `VERSION(n)` are others, the only infos with `(`."""
+"""Infos of lines whose bytes are no message. The others, `API_KEY(n)` and `VERSION(n)`, alone contain a parenthesis."""
 IN_KAFKA: Final = ("SLAB_DELIVERED", "SLAB_SENT", "POSSIBLY_DELIVERED")
 """Infos of messages that Kafka has or may have; they are sent only if the selection names their info."""
 
@@ -35,16 +35,16 @@ class LineFate(StrEnum):
     SEND = "send"
     FILTERED = "filtered"
     IN_KAFKA = "in_kafka"
-    """Selected except for its info, which is one of `IN_KAFKA` and not named by the selection."""
+    """Selected by topic and time, but its info is one of `IN_KAFKA`, and the selection does not name it."""
     ABANDONED = "abandoned"
-    """Selected except for its info, which is `ABANDONED`; neither the selection nor a flag includes it."""
+    """Selected by topic and time, but its info is `ABANDONED`, and neither `infos` nor a flag includes it."""
     NO_MESSAGE = "no_message"
     """Unparsable lines, duplicates (`DUP`), and bytes that the daemon could not read as a message."""
 
 
 @unique
 class DoubtfulPolicy(StrEnum):
-    """The treatment of messages that a killed run may have sent."""
+    """The treatment of messages that a killed replay may have sent."""
 
     REFUSE = "refuse"
     """End the replay, and let the user decide."""
@@ -54,10 +54,10 @@ class DoubtfulPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LineSelection:
-    """The selection of lines; an empty collection selects all, except messages that are or may be in Kafka.
+    """The selection of lines; an empty collection selects all, except lines of the fates IN_KAFKA and ABANDONED.
 
-    A fenced attempt that ended discards its messages, and its client's next try delivers them. So their lines are
-    selected only by `infos` or by `includes_abandoned`.
+    The daemon discards the messages of a fenced attempt that ended early, and the client's next try delivers them. So
+    only `infos` or `includes_abandoned` selects their lines.
 
     Times are the messages' timestamps in ms; `until_ms` is exclusive.
     """
@@ -97,7 +97,7 @@ class Replayed:
 
     sent: int = 0
     already: int = 0
-    """Replayed by an earlier run."""
+    """Replayed before."""
     filtered: int = 0
     no_message: int = 0
     in_kafka: int = 0

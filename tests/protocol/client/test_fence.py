@@ -66,3 +66,16 @@ def test_the_answer_reader_raises_the_reason_when_the_frame_is_split(cut: int) -
     assert reader.feed(encode_answer(answer) + ENDED[:cut]) == [answer]
     with pytest.raises(AttemptEndedError, match="The daemon shuts down"):
         reader.feed(ENDED[cut:])
+
+
+def test_answers_before_the_end_of_an_attempt_are_returned_first() -> None:
+    reader, answer = AnswerReader(), BarrierAnswer(bytes(8), BarrierStatus.FENCED, 1, 0, 0)
+    assert reader.feed(encode_answer(answer) * 2 + ENDED) == [answer, answer]
+    with pytest.raises(AttemptEndedError, match="The daemon shuts down"):
+        reader.feed(b"")
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, 11, 12 + 2**15, 2**31 - 1])
+def test_an_ended_frame_of_an_impossible_size_is_refused(size: int) -> None:
+    with pytest.raises(RemoteProtocolError, match="no answer"):
+        AnswerReader().feed(size.to_bytes(4, signed=True) + ENDED[4:8])

@@ -46,7 +46,13 @@ def test_a_request_and_an_answer_survive_the_round_trip() -> None:
 
 
 def test_malformed_frames_are_refused() -> None:
-    for cut in (REQUEST[:19], REQUEST[:-1], REQUEST + b"x", REQUEST[:8] + b"\0\1" + REQUEST[10:]):
+    for cut in (
+        REQUEST[:19],
+        REQUEST[:-1],
+        REQUEST + b"x",
+        bytes(4) + REQUEST[4:],
+        REQUEST[:8] + b"\0\1" + REQUEST[10:],
+    ):
         assert decode_inquiry(cut) is None
     frame = encode_inquiry_answer(ANSWER)
     plain = encode_inquiry_answer(replace(ANSWER, reasons={}, features=frozenset()))
@@ -56,6 +62,9 @@ def test_malformed_frames_are_refused() -> None:
             decode_inquiry_answer(cut)
     with pytest.raises(LocalProtocolError, match="256 bytes"):
         encode_inquiry(TOKEN, bytes(256))
+    for token in (TOKEN[:7], TOKEN + b"8"):
+        with pytest.raises(LocalProtocolError, match=f"has {len(token)} bytes: give 8"):
+            encode_inquiry(token)
 
 
 def test_a_daemon_without_inquiries_answers_with_a_status() -> None:
