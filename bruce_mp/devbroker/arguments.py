@@ -3,7 +3,8 @@
     error code=NOT_LEADER_OR_FOLLOWER topic=hits times=3
     move_leader topic=hits partition=0 broker=2
 
-The fields are those of `Fault` and of the structs in `commands`. A hyphen in a name counts as an underscore.
+The fields are those of `Fault` and of the structs in `commands`. A value that begins with `{` is JSON. A hyphen in a
+name counts as an underscore.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def parse_fields(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, 
 
 
 def _parse_value(word: str, value: str) -> Any:
-    """Return the value of a field: JSON if it begins with a brace, else the text."""
+    """Return the decoded JSON if the value begins with a brace, else the text."""
     if not value.startswith("{"):
         return value
     try:
@@ -101,7 +102,7 @@ def _parse_value(word: str, value: str) -> Any:
 
 
 def number_or_text(text: str, names: type[IntEnum]) -> int | str:
-    """Return the number of a name, or the text, which msgspec converts."""
+    """Return the number that `names` gives the text; else the text itself, for `convert`."""
     name = to_underscores(text).upper()
     return int(names[name]) if name in names.__members__ else text
 

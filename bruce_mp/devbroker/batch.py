@@ -62,7 +62,7 @@ class BatchHead(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    records: int
+    record_count: int
 
     @property
     def size(self) -> int:
@@ -122,7 +122,7 @@ CHECKS: Final = (
         lambda h, raw, *_: crc_differs(h, raw), Code.CORRUPT_MESSAGE, "The CRC-32C of the batch does not match."
     ),
     BatchCheck(
-        lambda h, *_: h.records <= 0 or h.last_offset_delta != h.records - 1,
+        lambda h, *_: h.record_count <= 0 or h.last_offset_delta != h.record_count - 1,
         Code.INVALID_RECORD,
         "The last offset delta does not match the number of records.",
     ),

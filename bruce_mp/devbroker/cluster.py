@@ -40,7 +40,7 @@ class Node(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """Metadata of a partition; `leader` may be `NO_LEADER`."""
+    """Metadata of a partition: broker id of its leader, or `NO_LEADER`, and leader epoch."""
 
     leader: int
     epoch: int
@@ -63,7 +63,7 @@ class View(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """A log and its leader; each change of leader increments the epoch."""
+    """A log, its leader's broker id, and the leader epoch, which each change of leader increments."""
 
     log: PartitionLog
     leader: int
@@ -247,7 +247,7 @@ class Cluster:
         partition.epoch += 1
 
     def _choose_leader(self) -> int:
-        candidates = sorted(self._nodes) or self.ids
+        candidates = sorted(self._nodes) or self.ids  # topics may exist before any broker is up
         broker = candidates[self._next_leader % len(candidates)]
         self._next_leader += 1
         return broker

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping  # noqa: TC003  msgspec reads the annotations
-from typing import TYPE_CHECKING, Any, Final, Union
+from typing import TYPE_CHECKING, Annotated, Any, Final, Union
 
 import msgspec
 
@@ -33,7 +33,6 @@ __all__ = [
     "BrokerCommand",
     "BrokerDown",
     "BrokerUp",
-    "Chunk",
     "ClearFaults",
     "DeleteTopic",
     "DoubleBatch",
@@ -41,10 +40,12 @@ __all__ = [
     "GetStatistics",
     "Inject",
     "ListFaults",
+    "LogSlice",
     "MoveLeader",
     "PartitionCount",
     "SwapBatches",
     "WaitUntil",
+    "encode_answer",
     "execute",
 ]
 
@@ -52,6 +53,9 @@ __all__ = [
 def tag_of(name: str) -> str:
     """Return the tag of a command: `MoveLeader` is `move_leader` on the wire."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("_")
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class BrokerCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do", tag=tag_of):
@@ -70,8 +74,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
-class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Stored batches of a partition; base64 on the wire."""
+class LogSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """Some stored batches of a partition; base64 on the wire. `start` and `end` are the offsets of the whole log."""
 
     start: int
     end: int
@@ -116,11 +120,14 @@ class MoveLeader(BrokerCommand, frozen=True):
     topic: str
     partition: int
     broker: int
-    stale: int = 0
+    stale: Count = 0
 
     async def run(self, server: DevServer) -> None:
-        server.cluster.freeze(self.stale)
-        server.cluster.move_leader(self.topic, self.partition, self.broker)
+        cluster = server.cluster
+        cluster.partition(self.topic, self.partition)  # this check and the next refuse the command before it freezes
+        cluster.check_id(self.broker)
+        cluster.freeze(self.stale)
+        cluster.move_leader(self.topic, self.partition, self.broker)
 
 
 class BrokerDown(BrokerCommand, frozen=True):
@@ -131,9 +138,10 @@ class BrokerDown(BrokerCommand, frozen=True):
 
     broker: int
     elect: bool = False
-    stale: int = 0
+    stale: Count = 0
 
     async def run(self, server: DevServer) -> None:
+        server.cluster.check_id(self.broker)  # refuses the command before it freezes
         server.cluster.freeze(self.stale)
         await server.broker_down(self.broker, elect=self.elect)
 
@@ -176,13 +184,13 @@ class DeleteTopic(BrokerCommand, frozen=True):
 
 
 class OnPartition(BrokerCommand, frozen=True):
-    """Base of the commands on one partition at one offset."""
+    """Base of the commands on a partition's log at one offset."""
 
     topic: str
     partition: int
     offset: int
 
-    def find(self, server: DevServer) -> Partition:
+    def find_partition(self, server: DevServer) -> Partition:
         return server.cluster.partition(self.topic, self.partition)
 
 
@@ -190,32 +198,32 @@ class DropBatch(OnPartition, frozen=True):
     """Damage the log: remove the batch that holds the offset."""
 
     async def run(self, server: DevServer) -> None:
-        self.find(server).log.remove(self.offset)
+        self.find_partition(server).log.remove(self.offset)
 
 
 class DoubleBatch(OnPartition, frozen=True):
     """Damage the log: append the batch that holds the offset again."""
 
     async def run(self, server: DevServer) -> None:
-        self.find(server).log.double(self.offset)
+        self.find_partition(server).log.double(self.offset)
 
 
 class SwapBatches(OnPartition, frozen=True):
     """Damage the log: swap the batch that holds the offset with the next one."""
 
     async def run(self, server: DevServer) -> None:
-        self.find(server).log.swap(self.offset)
+        self.find_partition(server).log.swap(self.offset)
 
 
 class Batches(OnPartition, frozen=True):
-    """Read stored batches from the offset, or from a higher start of the log. Return a `Chunk`."""
+    """Read stored batches from the offset, or from a higher start of the log. Return a `LogSlice`."""
 
     max_bytes: int = 1 << 20
 
-    async def run(self, server: DevServer) -> Chunk:
-        log = self.find(server).log
+    async def run(self, server: DevServer) -> LogSlice:
+        log = self.find_partition(server).log
         batches = log.read(max(self.offset, log.start), self.max_bytes)
-        return Chunk(start=log.start, end=log.end, batches=batches)
+        return LogSlice(start=log.start, end=log.end, batches=batches)
 
 
 class AppendedSince(BrokerCommand, frozen=True):
@@ -258,18 +266,18 @@ class WaitUntil(BrokerCommand, frozen=True):
     async def run(self, server: DevServer) -> Statistics:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.seconds
-        while not self.reached(server.statistics) and loop.time() < deadline:
+        while not self.is_reached_by(server.statistics) and loop.time() < deadline:
             await server.changes.wait(deadline - loop.time())
         return server.statistics
 
-    def reached(self, now: Statistics) -> bool:
+    def is_reached_by(self, statistics: Statistics) -> bool:
         """Return True if all counters are reached."""
         return (
-            now.records >= self.records
-            and now.duplicates >= self.duplicates
-            and all(now.requests.get(api, 0) >= wanted for api, wanted in self.requests.items())
-            and all(now.faults.get(action, 0) >= wanted for action, wanted in self.faults.items())
-            and all(now.errors.get(code, 0) >= wanted for code, wanted in self.errors.items())
+            statistics.records >= self.records
+            and statistics.duplicates >= self.duplicates
+            and all(statistics.requests.get(api, 0) >= wanted for api, wanted in self.requests.items())
+            and all(statistics.faults.get(action, 0) >= wanted for action, wanted in self.faults.items())
+            and all(statistics.errors.get(code, 0) >= wanted for code, wanted in self.errors.items())
         )
 
 
@@ -303,4 +311,8 @@ async def execute(line: bytes, server: DevServer) -> bytes:
     except (msgspec.DecodeError, RefusedError, OSError) as error:
         answer = Answer(ok=False, error=str(error))
     server.changes.notify()  # a Fetch may wait for the effect of a command: a new leader, a doubled batch
+    return encode_answer(answer)
+
+
+def encode_answer(answer: Answer) -> bytes:
     return msgspec.json.encode(answer) + b"\n"

@@ -69,10 +69,13 @@ class ControlChannel:
         Raises:
             CommandError: the broker refused the command, or has ended.
         """
-        waits_s = command.seconds if isinstance(command, commands.WaitUntil) else 0.0
-        self._socket.settimeout(waits_s + RESPONSE_TIMEOUT_S)
-        self._socket.sendall(msgspec.json.encode(command) + b"\n")
-        line = self._lines.readline()
+        wait_s = command.seconds if isinstance(command, commands.WaitUntil) else 0.0
+        try:
+            self._socket.settimeout(wait_s + RESPONSE_TIMEOUT_S)
+            self._socket.sendall(msgspec.json.encode(command) + b"\n")
+            line = self._lines.readline()
+        except OSError as error:
+            raise CommandError(f"The control connection of the embedded broker failed: {error}.") from error
         if not line:
             raise CommandError("The embedded broker closed its control connection: its process has ended.")
         answer = msgspec.json.decode(line, type=commands.Answer)
@@ -245,7 +248,7 @@ class DevBroker:
             seconds=within,
         )
         statistics = self._request(wanted, Statistics)
-        if not wanted.reached(statistics):
+        if not wanted.is_reached_by(statistics):
             raise TimeoutError(f"The broker did not reach {wanted} within {within} s; it counted {statistics}.")
         return statistics
 
@@ -265,9 +268,9 @@ class DevBroker:
     def _records(self, topic: str, partition: int) -> Iterator[StoredRecord]:
         offset, end_offset = 0, 1
         while offset < end_offset:
-            chunk = self._request(commands.Batches(topic=topic, partition=partition, offset=offset), commands.Chunk)
-            offset, end_offset = max(offset, chunk.start), chunk.end
-            found = list(decode_batches(chunk.batches))
+            read = self._request(commands.Batches(topic=topic, partition=partition, offset=offset), commands.LogSlice)
+            offset, end_offset = max(offset, read.start), read.end
+            found = list(decode_batches(read.batches))
             if not found:
                 return
             yield from found

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
-def parser() -> argparse.ArgumentParser:
+def create_parser() -> argparse.ArgumentParser:
     fields = [f"  {name} {' '.join(kind.__struct_fields__)}" for name, kind in sorted(BY_NAME.items())]
     faults = [f"  actions: {' '.join(FaultAction)}", f"  fields: {' '.join(Fault.__struct_fields__[1:])}"]
     options = argparse.ArgumentParser(
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Send the command and return the exit status."""
-    options = parser().parse_args(argv)
+    options = create_parser().parse_args(argv)
     try:
         command = parse_command([options.command, *options.words])
         channel = ControlChannel(options.address)

@@ -1,7 +1,7 @@
 """Scripted faults as data: the requests that a fault matches, and its effect on them.
 
-A fault *matches* requests by API, broker, client, topic, partition and text. The nth match
-*triggers* it, and then every mth, a number of times. `EFFECTS` defines each action for the three steps of a request:
+A fault *matches* requests by API, broker, client, topic, partition and text. A fault with `nth=3 every=2 times=4` is
+*triggered* by the matches 3, 5, 7 and 9. `EFFECTS` defines each action for the three steps of a request:
 execution, response bytes, and connection. One request may trigger several faults; their effects add up.
 """
 
@@ -101,7 +101,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One scripted fault. A field that is None matches any value.
 
-    The fault is triggered by the matches nth, nth + every, nth + 2 every and so on.
+    The matches nth, nth + every, nth + 2 every and so on trigger the fault, up to `times` times.
     """
 
     action: FaultAction
@@ -140,8 +140,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return False
         if self.client is not None and ip_address(client) not in network_of(self.client):
             return False
-        concerns_all = self.topic is None and self.partition is None and self.text is None
-        return concerns_all or any(map(self.concerns, targets))
+        concerns_whole_request = self.topic is None and self.partition is None and self.text is None
+        return concerns_whole_request or any(map(self.concerns, targets))
 
 
 def unchanged(frame: bytes) -> bytes:
@@ -171,7 +171,7 @@ def no_frame(_: bytes) -> bytes:
 
 
 class Effect(NamedTuple):
-    """Effect of an action: execution of the request, change of the response bytes, and close afterwards."""
+    """Effect of an action on the three steps of a request; `mangle` returns the bytes to send instead of a frame."""
 
     is_executed: bool = True
     mangle: Callable[[bytes], bytes] = unchanged

@@ -64,7 +64,7 @@ class PartitionLog:
         if original is not None:
             return AppendResult(original.base_offset, original.max_timestamp, is_duplicate=True)
         self.producers.check(head)
-        base = self._store(raw, head.records, head.max_timestamp, leader_epoch)
+        base = self._store(raw, head.record_count, head.max_timestamp, leader_epoch)
         self.producers.record(head, base)
         return AppendResult(base, -1, is_duplicate=False)
 
@@ -123,7 +123,7 @@ class PartitionLog:
         """Append the batch that holds `offset` again, as a producer without idempotence might."""
         batch = self._batches[self._index_of_existing(offset)]
         head = BatchHead._make(HEADER.unpack_from(batch.raw))
-        self._store(batch.raw, head.records, head.max_timestamp, head.leader_epoch)
+        self._store(batch.raw, head.record_count, head.max_timestamp, head.leader_epoch)
 
     def swap(self, offset: int) -> None:
         """Swap the batch that holds `offset` with the next one."""
@@ -131,9 +131,9 @@ class PartitionLog:
         if at + 1 == len(self._batches):
             raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"No batch follows the one with offset {offset}.")
         first, second = self._batches[at : at + 2]
-        middle = first.base_offset + second.last_offset - second.base_offset + 1
+        second_base = first.base_offset + second.last_offset - second.base_offset + 1
         self._batches[at] = with_base_offset(second, first.base_offset)
-        self._batches[at + 1] = with_base_offset(first, middle)
+        self._batches[at + 1] = with_base_offset(first, second_base)
 
     def _store(self, raw: bytes, count: int, max_timestamp: int, leader_epoch: int) -> int:
         base = self.end

@@ -16,7 +16,7 @@ import shlex
 import signal
 import socket
 import sys
-from asyncio import StreamReader, StreamWriter
+from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.devbroker import control_command
@@ -24,7 +24,7 @@ from bruce_mp.devbroker.arguments import ArgumentError, parse_fault
 from bruce_mp.devbroker.batch import LogLimits
 from bruce_mp.devbroker.cluster import Cluster
 from bruce_mp.devbroker.codes import RefusedError
-from bruce_mp.devbroker.commands import execute
+from bruce_mp.devbroker.commands import Answer, encode_answer, execute
 from bruce_mp.devbroker.server import HOST, DevServer
 from bruce_mp.errors import ExitCode
 
@@ -38,10 +38,11 @@ __all__ = ["main"]
 UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 CONTROL_LINE_MAX: Final = 1 << 20
 """Bytes of the longest command, which may name many partitions."""
+TOO_LONG: Final = Answer(ok=False, error=f"A command has at most {CONTROL_LINE_MAX} bytes.")
 STDIN_CHUNK: Final = 4096
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """Parse a size in bytes from "1000", "64k", "256m" or "1g"."""
     match = re.fullmatch(r"([0-9]+)([kmg]?)", text.lower())
     if match is None or int(match[1]) == 0:
@@ -49,7 +50,7 @@ def size(text: str) -> int:
     return int(match[1]) * UNITS[match[2]]
 
 
-def topic(text: str) -> tuple[str, int]:
+def parse_topic(text: str) -> tuple[str, int]:
     """Parse (name, partitions) from "NAME:PARTITIONS"."""
     name, colon, partitions = text.rpartition(":")
     if not colon or not partitions.isdecimal():
@@ -57,14 +58,14 @@ def topic(text: str) -> tuple[str, int]:
     return name, int(partitions)
 
 
-def positive_integer(text: str) -> int:
-    """Parse a number from 1 up."""
+def parse_positive(text: str) -> int:
+    """Parse an integer from 1 up."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up.")
     return int(text)
 
 
-def fault(text: str) -> Fault:
+def parse_quoted_fault(text: str) -> Fault:
     """Parse a fault from its words, quoted as in a shell."""
     try:
         return parse_fault(shlex.split(text))
@@ -72,7 +73,7 @@ def fault(text: str) -> Fault:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def control_address(text: str) -> int | str:
+def parse_control_address(text: str) -> int | str:
     """Parse a port, or a path with a slash."""
     if text.isdecimal():
         return int(text)
@@ -81,7 +82,7 @@ def control_address(text: str) -> int | str:
     return text
 
 
-def parser() -> argparse.ArgumentParser:
+def create_parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="bruce dev-broker",
         description="An embedded Kafka broker that keeps its records in memory, for demos and tests.",
@@ -89,24 +90,29 @@ def parser() -> argparse.ArgumentParser:
     )
     add = options.add_argument
     add("--cluster-id", default="bruce-dev-broker", metavar="ID", help="the id in metadata (default bruce-dev-broker)")
-    add("--brokers", type=positive_integer, default=1, metavar="N", help="number of brokers (default 1)")
+    add("--brokers", type=parse_positive, default=1, metavar="N", help="number of brokers (default 1)")
     add(
-        "--topic", type=topic, action="append", default=[], metavar="NAME:PARTITIONS", help="create a topic; repeatable"
+        "--topic",
+        type=parse_topic,
+        action="append",
+        default=[],
+        metavar="NAME:PARTITIONS",
+        help="create a topic; repeatable",
     )
     add(
         "--auto-create",
-        type=positive_integer,
+        type=parse_positive,
         default=0,
         metavar="PARTITIONS",
         help="create unknown topics on metadata requests",
     )
-    add("--max-bytes", type=size, default="256m", metavar="SIZE", help="memory for all records (default 256m)")
-    add("--message-max-bytes", type=size, default="1048588", metavar="SIZE", help="largest accepted record batch")
+    add("--max-bytes", type=parse_size, default="256m", metavar="SIZE", help="memory for all records (default 256m)")
+    add("--message-max-bytes", type=parse_size, default="1048588", metavar="SIZE", help="largest accepted record batch")
     add("--ack-delay-ms", type=int, default=0, metavar="N", help="delay of each Produce response")
     add("--port", type=int, default=0, metavar="PORT", help="port of the first broker (default: any)")
     add(
         "--fault",
-        type=fault,
+        type=parse_quoted_fault,
         action="append",
         default=[],
         metavar="'ACTION FIELD=VALUE ...'",
@@ -114,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--control",
-        type=control_address,
+        type=parse_control_address,
         default=0,
         metavar="PORT|PATH",
         help="loopback port, or path of a UNIX socket, for `bruce dev-broker control` (default: any port)",
@@ -142,7 +148,7 @@ def create_server(options: argparse.Namespace) -> DevServer:
     return server
 
 
-def stop_event(*, until_eof: bool) -> asyncio.Event:
+def create_stop_event(*, until_eof: bool) -> asyncio.Event:
     """Return an event that SIGTERM, SIGINT and, with `until_eof`, the end of standard input set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -161,7 +167,7 @@ def read_stdin(stop: asyncio.Event) -> None:
 
 async def serve(options: argparse.Namespace) -> None:
     """Run the brokers and the control channel. Raise RefusedError or OSError if the start fails."""
-    stop = stop_event(until_eof=options.until_eof)
+    stop = create_stop_event(until_eof=options.until_eof)
     server = create_server(options)
     await server.start(options.port)
     control = await start_control(server, options.control)
@@ -185,8 +191,8 @@ async def start_control(server: DevServer, address: int | str) -> asyncio.Server
 
     async def serve_connection(reader: StreamReader, writer: StreamWriter) -> None:
         try:
-            while line := await reader.readline():
-                writer.write(await execute(line, server))
+            while (line := await read_line(reader)) != b"":
+                writer.write(encode_answer(TOO_LONG) if line is None else await execute(line, server))
                 await writer.drain()
         except (ConnectionError, asyncio.CancelledError):
             pass  # the client has disconnected, or the broker ends
@@ -205,12 +211,27 @@ async def start_control(server: DevServer, address: int | str) -> asyncio.Server
         raise OSError(error.errno, f"{error.strerror}; remove it if no broker runs there", address) from error
 
 
+async def read_line(reader: StreamReader) -> bytes | None:
+    """Return the next line, or b"" at the end; skip a line of more than `CONTROL_LINE_MAX` bytes and return None."""
+    is_too_long = False
+    while True:
+        try:
+            line = await reader.readuntil(b"\n")
+        except IncompleteReadError as end:
+            return end.partial
+        except LimitOverrunError as overrun:
+            await reader.readexactly(overrun.consumed)
+            is_too_long = True
+        else:
+            return None if is_too_long else line
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the broker until a signal, or a command for a running one. Return the exit status."""
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["control"]:
         return control_command.main(arguments[1:])
-    options = parser().parse_args(arguments)
+    options = create_parser().parse_args(arguments)
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that disconnect
     try:
         asyncio.run(serve(options))

@@ -24,7 +24,7 @@ REMEMBERED: Final = 5  # Kafka's number, which limits an idempotent producer to 
 
 
 class AppendedSequence(NamedTuple):
-    """An appended batch."""
+    """The sequence numbers of an appended batch, its base offset, and its largest timestamp in ms."""
 
     first_sequence: int
     last_sequence: int

@@ -31,6 +31,7 @@ class Retention:
         self.held = 0
         self.dropped = 0
         self._order: deque[tuple[Retained, int]] = deque()
+        """Log and cost of each batch, the oldest first."""
 
     def charge(self, log: Retained, size: int) -> None:
         """Charge a batch of `size` bytes that `log` appended.

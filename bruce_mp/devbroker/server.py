@@ -137,8 +137,8 @@ class DevServer:
 class Listener:
     """One broker: its listening socket, its connections, and the end of a SILENCE fault.
 
-    It accepts connections itself. `asyncio.Server` leaks a connection that it has accepted but not yet handed out when
-    it is closed; the client then waits forever.
+    The class accepts connections itself, because a closed `asyncio.Server` leaks a connection that it has accepted but
+    not yet handed out; the client then waits forever.
     """
 
     def __init__(self, broker: int, server: DevServer) -> None:
@@ -146,6 +146,7 @@ class Listener:
         self._server = server
         self._socket: socket.socket | None = None
         self._reserved: socket.socket | None = None
+        """Holds the port while the broker is down (`bind_port`)."""
         self._connections: dict[asyncio.Task[None], socket.socket] = {}
         self._silent_until = 0.0
 
@@ -240,7 +241,7 @@ class Listener:
     async def _respond(self, incoming: Incoming, triggered: TriggeredFaults) -> Any:
         """Return the response once it is sufficient, or when the maximum wait of the request ends."""
         if incoming.request is None:
-            return api_versions.unsupported()
+            return api_versions.unsupported_version_response()
         server, api = self._server, incoming.api
         context = Context(APIS, server.cluster, server.statistics, self._broker, incoming.version, triggered)
         response = api.handle(incoming.request, context)

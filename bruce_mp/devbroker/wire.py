@@ -23,7 +23,7 @@ __all__ = ["FRAME_LENGTH", "FRAME_MAX", "Incoming", "decode", "encode", "frame_l
 FRAME_LENGTH: Final = Struct(">i")
 FRAME_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
 PREFIX: Final = Struct(">hhi")  # API key, version, correlation id
-MALFORMED: Final = (struct.error, ValueError, IndexError, OverflowError)  # UnicodeDecodeError is a ValueError
+DECODE_ERRORS: Final = (struct.error, ValueError, IndexError, OverflowError)  # UnicodeDecodeError is a ValueError
 
 
 class Incoming(NamedTuple):
@@ -65,7 +65,7 @@ def decode(frame: bytes, apis: Mapping[int, Api] = APIS) -> Incoming:
         raise RemoteProtocolError(f"Version {version} of API {key} is not served.")
     try:
         request = api.request.decode(frame, version=version, header=True)
-    except MALFORMED as cause:
+    except DECODE_ERRORS as cause:
         raise RemoteProtocolError(f"A malformed {api.name} request of version {version}: {cause!r}.") from cause
     return Incoming(api, version, correlation_id, request)
 

@@ -137,7 +137,7 @@ class Host:
 
 def values_in(broker: ControlChannel) -> list[bytes | None]:
     chunk = broker.request(commands.Batches(topic="clicks", partition=0, offset=0))
-    return [record.value for record in decode_batches(msgspec.convert(chunk, commands.Chunk, strict=False).batches)]
+    return [record.value for record in decode_batches(msgspec.convert(chunk, commands.LogSlice, strict=False).batches)]
 
 
 @pytest.fixture

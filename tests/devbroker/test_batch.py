@@ -46,8 +46,8 @@ WRONG: dict[str, tuple[Callable[[], bytes | None], Code]] = {
     "too large": (lambda: make_batch(1, value=b"x" * 2000), Code.MESSAGE_TOO_LARGE),
     "CRC": (lambda: flipped(17), Code.CORRUPT_MESSAGE),
     "body": (lambda: flipped(-1), Code.CORRUPT_MESSAGE),
-    "no records": (lambda: rewritten(records=0, last_offset_delta=-1), Code.INVALID_RECORD),
-    "count too low": (lambda: rewritten(records=2), Code.INVALID_RECORD),
+    "no records": (lambda: rewritten(record_count=0, last_offset_delta=-1), Code.INVALID_RECORD),
+    "count too low": (lambda: rewritten(record_count=2), Code.INVALID_RECORD),
     "offset delta too high": (lambda: rewritten(last_offset_delta=3), Code.INVALID_RECORD),
     "control": (lambda: rewritten(attributes=0x20), Code.INVALID_RECORD),
     "transaction": (lambda: rewritten(attributes=0x10), Code.INVALID_TXN_STATE),
@@ -65,7 +65,7 @@ def test_an_invalid_batch_is_refused(name: str) -> None:
 
 def test_the_limit_counts_the_whole_batch() -> None:
     raw = make_batch(3)
-    assert read_batch(raw, 9, LogLimits(message_max_bytes=len(raw))).records == 3
+    assert read_batch(raw, 9, LogLimits(message_max_bytes=len(raw))).record_count == 3
     with pytest.raises(RefusedError):
         read_batch(raw, 9, LogLimits(message_max_bytes=len(raw) - 1))
 
@@ -81,13 +81,13 @@ def test_zstd_needs_version_7() -> None:
 @pytest.mark.parametrize("codec", range(5))
 def test_strict_mode_decodes_every_codec(codec: int) -> None:
     raw = make_batch(50, codec=codec)
-    assert read_batch(raw, 9, LogLimits(strict=True)).records == 50
+    assert read_batch(raw, 9, LogLimits(strict=True)).record_count == 50
     assert [(r.offset, r.key, r.value) for r in records_of(raw)] == [(i, b"key%d" % i, b"value") for i in range(50)]
 
 
 def test_only_strict_mode_checks_the_records() -> None:
-    raw = rewritten(records=4, last_offset_delta=3)
-    assert read_batch(raw, 9, LIMITS).records == 4
+    raw = rewritten(record_count=4, last_offset_delta=3)
+    assert read_batch(raw, 9, LIMITS).record_count == 4
     with pytest.raises(RefusedError) as refusal:
         read_batch(raw, 9, LogLimits(strict=True))
     assert refusal.value.code == Code.INVALID_RECORD
@@ -102,7 +102,7 @@ def test_strict_mode_refuses_a_body_of_another_codec(codec: int) -> None:
 def test_rebase_keeps_the_checksum() -> None:
     stored = rebase(make_batch(3), 500, 7)
     head = head_of(stored)
-    assert (head.base_offset, head.leader_epoch, head.records) == (500, 7, 3)
+    assert (head.base_offset, head.leader_epoch, head.record_count) == (500, 7, 3)
     assert google_crc32c.value(stored[21:]) == head.crc
     assert [r.offset for r in records_of(stored)] == [500, 501, 502]
 

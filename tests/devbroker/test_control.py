@@ -121,6 +121,22 @@ def test_the_control_channel_accepts_lines_of_json(broker: DevBroker) -> None:
     assert len(broker.fetch("by-hand")) == 3
 
 
+def test_a_line_that_is_too_long_is_refused_and_the_next_one_executed(broker: DevBroker) -> None:
+    with connect(broker.control) as channel, channel.makefile("rb") as lines:
+        channel.sendall(b"x" * 5_000_000 + b'\n{"do":"get_statistics"}\n')
+        answers = [msgspec.json.decode(lines.readline()) for _ in range(2)]
+    assert [answer["ok"] for answer in answers] == [False, True]
+    assert answers[0]["error"] == "A command has at most 1048576 bytes."
+
+
+def test_a_command_to_a_broker_that_has_ended_fails() -> None:
+    with DevBroker() as broker:
+        psutil.Process(broker.pid).kill()
+        for _ in range(2):
+            with pytest.raises(CommandError, match="control connection"):
+                broker.statistics()
+
+
 def test_faults_are_listed_with_their_counts_and_removed(broker: DevBroker) -> None:
     numbers = [broker.inject(Fault(action=FaultAction.DELAY, topic=topic, times=2)) for topic in ("hits", "other")]
     send(broker, "hits", 0, make_batch())

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bruce_mp.devbroker.control import connect
-from bruce_mp.devbroker.process import main, positive_integer, size, topic
+from bruce_mp.devbroker.process import main, parse_positive, parse_size, parse_topic
 
 pytestmark = pytest.mark.process
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -117,8 +117,14 @@ def test_invalid_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFi
 
 
 def test_argument_values_are_parsed_or_refused() -> None:
-    assert [size(text) for text in ("7", "64k", "256m", "1G")] == [7, 65536, 256 << 20, 1 << 30]
-    assert topic("a.b:12") == ("a.b", 12)
-    for parse, text in ((size, "0"), (size, "-1"), (topic, ":"), (positive_integer, "0"), (positive_integer, "-3")):
+    assert [parse_size(text) for text in ("7", "64k", "256m", "1G")] == [7, 65536, 256 << 20, 1 << 30]
+    assert parse_topic("a.b:12") == ("a.b", 12)
+    for parse, text in (
+        (parse_size, "0"),
+        (parse_size, "-1"),
+        (parse_topic, ":"),
+        (parse_positive, "0"),
+        (parse_positive, "-3"),
+    ):
         with pytest.raises(argparse.ArgumentTypeError):
             parse(text)

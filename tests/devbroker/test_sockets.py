@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 from kafka.protocol.producer import ProduceResponse
 
 from bruce_mp.devbroker.codes import ApiKey
-from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.devbroker.control import CommandError, DevBroker
 from bruce_mp.devbroker.faults import GARBAGE_FRAME, Fault, FaultAction
 from devbroker.kit import RawClient, frame_of, make_batch, produce
 
@@ -250,6 +251,18 @@ def test_stale_metadata_names_the_old_leader_after_a_move(broker: DevBroker, cli
     broker.move_leader("hits", 0, 2, stale=2)
     assert ask(client).error_code == 6
     assert [leaders(client)[1] for _ in range(3)] == [[1], [1], [2]]
+
+
+def test_a_refused_command_does_not_freeze_the_metadata(broker: DevBroker, client: RawClient) -> None:
+    down, move = broker.broker_down, broker.move_leader
+    refused = (partial(down, 9), partial(move, "hits", 0, 9), partial(move, "hits", 9, 2))
+    for partitions, command in enumerate(refused, start=2):
+        with pytest.raises(CommandError, match=r"There is no broker|has no partition"):
+            command(stale=1)
+        broker.add_partitions("hits", partitions)
+        assert len(leaders(client)[1]) == partitions
+    with pytest.raises(CommandError, match="stale"):
+        down(2, stale=-1)
 
 
 def test_a_broker_goes_down_and_returns_on_its_port(broker: DevBroker, client: RawClient) -> None:

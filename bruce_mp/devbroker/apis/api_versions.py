@@ -16,7 +16,7 @@ from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["API", "unsupported"]
+__all__ = ["API", "unsupported_version_response"]
 
 
 def handle(_request: Any, context: Context) -> Any:
@@ -24,13 +24,15 @@ def handle(_request: Any, context: Context) -> Any:
         context.check_fault()
     except RefusedError as refusal:
         return (
-            unsupported() if refusal.code == Code.UNSUPPORTED_VERSION else response(refusal.code, (), context.version)
+            unsupported_version_response()
+            if refusal.code == Code.UNSUPPORTED_VERSION
+            else response(refusal.code, (), context.version)
         )
     return response(Code.NONE, context.apis.values(), context.version)
 
 
-def unsupported() -> Any:
-    """Return the response to an unknown version."""
+def unsupported_version_response() -> Any:
+    """Return the response to an unknown version of ApiVersions."""
     return response(Code.UNSUPPORTED_VERSION, (API,), 0)
 
 

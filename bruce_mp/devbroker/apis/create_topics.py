@@ -30,7 +30,7 @@ def handle(request: Any, context: Context) -> Any:
 def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
     try:
         context.check_fault(Target(wanted.name))
-        partitions = count_of(wanted, context.cluster)
+        partitions = partition_count(wanted, context.cluster)
         topic_id = NO_ID if validate_only else context.cluster.add_topic(wanted.name, partitions).id
     except RefusedError as refusal:
         return Outcome(name=wanted.name, topic_id=NO_ID, error_code=refusal.code, error_message=str(refusal))
@@ -45,7 +45,7 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
     )
 
 
-def count_of(wanted: Any, cluster: Cluster) -> int:
+def partition_count(wanted: Any, cluster: Cluster) -> int:
     """Return the number of partitions. Raise RefusedError for a name that `Cluster.add_topic` would refuse."""
     check_topic_name(wanted.name)
     if wanted.assignments:

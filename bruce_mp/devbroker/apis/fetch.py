@@ -27,12 +27,15 @@ UNKNOWN: Final = -1
 class Budget:
     """Byte limit of a response. The first batch does not count, for any size (KIP-74)."""
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, max_bytes: int) -> None:
+        self.left = max_bytes
         self.is_untouched = True
 
     def spend(self, partition_max: int, read: Any) -> bytes:
-        """Read within the remaining limit. After the first batch, an exhausted limit yields no bytes."""
+        """Return `read(limit)`, where limit is the smaller of `partition_max` and the bytes left.
+
+        After the first batch, an exhausted limit or a batch that exceeds the limit yields no bytes.
+        """
         allowed = min(partition_max, self.left)
         if not self.is_untouched and allowed <= 0:
             return b""
@@ -67,11 +70,11 @@ def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
         log = partition.log
         records = budget.spend(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))
     except RefusedError as refusal:
-        return data(part.partition, refusal.code, UNKNOWN, UNKNOWN, b"")
-    return data(part.partition, Code.NONE, log.end, log.start, records)
+        return partition_data(part.partition, refusal.code, UNKNOWN, UNKNOWN, b"")
+    return partition_data(part.partition, Code.NONE, log.end, log.start, records)
 
 
-def data(index: int, code: int, end: int, start: int, records: bytes) -> Any:
+def partition_data(index: int, code: int, end: int, start: int, records: bytes) -> Any:
     return PartitionData(
         partition_index=index,
         error_code=code,

@@ -46,12 +46,13 @@ def handle(request: Any, context: Context) -> Any:
     ]
     partitions = [partition for topic in topics for partition in topic.partition_responses]
     if request.acks == 0:
-        return check_errors(partitions)
+        raise_first_error(partitions)
+        return None
     endpoints = leader_endpoints(partitions, context.cluster)
     return ProduceResponse(version=context.version, responses=topics, throttle_time_ms=0, node_endpoints=endpoints)
 
 
-def check_errors(partitions: Iterable[Any]) -> None:
+def raise_first_error(partitions: Iterable[Any]) -> None:
     """Raise RemoteProtocolError, which closes the connection, if a partition has an error."""
     failed = next((partition for partition in partitions if partition.error_code), None)
     if failed is not None:
@@ -90,7 +91,7 @@ def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
         statistics.duplicates += 1
     else:
         statistics.batches += 1
-        statistics.records += batch.records
+        statistics.records += batch.record_count
         statistics.bytes += batch.size
     return result
 
