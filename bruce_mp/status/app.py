@@ -86,7 +86,7 @@ class DaemonView:
     """Data sources of the pages, and the actions that pages may request.
 
     All members are safe to call from several threads. `settings` returns the settings in force, `books_verdict` the
-    result of the last check of the books. `now_ms` is the wall clock; `steady_ms` is the monotonic clock that stamps
+    result of the last check of the books. `now_ms` is the wall clock; `steady_ms` is the steady clock, which stamps
     messages.
     """
 
@@ -159,7 +159,7 @@ class DaemonView:
         return read_history(self.slab, self.histories.recorder, period, topic, self.now_ms())
 
     def held(self) -> HeldPage:
-        """Count the held messages, also for the totals by topic."""
+        """Count the held messages, and pass the counts to the totals by topic."""
         totals = self.histories.totals
         settled = totals.settled()
         page = read_held(self.slab, self.now_ms(), self.steady_ms())
@@ -180,7 +180,7 @@ def create_app(daemon: DaemonView) -> Flask:
     _add_page(app, "held", held, None)
     snapshot = Cached(
         lambda: _read_snapshot(daemon, evidence()),
-        lambda: daemon.steady_ms() / 1000,
+        clock=lambda: daemon.steady_ms() / 1000,
         min_valid_s=MIN_SNAPSHOT_INTERVAL_S,
     )
     _add_page(app, "overview", lambda: with_topics(snapshot(), _topic_selection()), None)

@@ -1,7 +1,7 @@
 """The check of the process rows' counts against the state words of all records, a few chunks at a time.
 
-A pass takes seconds in a large slab, and the processes change the slab during it. So the counted
-records must be at least the messages held throughout the pass, and at most these and the messages received during it.
+A pass takes seconds in a large slab, and the processes change the slab during it. So the counted records must be at
+least the messages held throughout the pass, and at most these plus the messages received during it.
 If no row changed, the stages must agree exactly. The check reports a difference that two passes in a row find.
 """
 
@@ -54,7 +54,7 @@ class BooksCheck:
         self._is_repeated = False
         """True while a pass repeats one that found a difference."""
         self._state_counts = [0] * len(RunState)
-        self._before: list[RowReading] = []
+        self._rows_before: list[RowReading] = []
         self._chunks: Iterator[tuple[int, int]] | None = None
         """The chunks that the pass has yet to read, with their generations; None between passes."""
         self._is_complete = False
@@ -69,7 +69,7 @@ class BooksCheck:
             self._continue(self._chunks)
 
     def _begin(self) -> None:
-        self._before = read_rows(self._slab)
+        self._rows_before = read_rows(self._slab)
         self._state_counts = [0] * len(RunState)
         self._chunks = ((chunk, generation) for chunk, _, _, generation in used_chunk_headers(self._slab))
 
@@ -85,7 +85,7 @@ class BooksCheck:
 
     def _evaluate(self, steady_ms: int, now_ms: int) -> None:
         after, counted = read_rows(self._slab), count_by_stage(self._state_counts)
-        unaccounted = count_unaccounted(self._before, after, counted)
+        unaccounted = count_unaccounted(self._rows_before, after, counted)
         self._is_complete = False
         if unaccounted and not self._is_repeated:
             self._is_repeated, self._due_ms = True, steady_ms
@@ -110,8 +110,8 @@ def count_unaccounted(before: Sequence[RowReading], after: Sequence[RowReading],
     if list(before) == list(after):
         return sum(abs(counted[stage] - held[stage]) for stage in counted)
     entered, left = _entered(after) - _entered(before), _left(after) - _left(before)
-    in_slab, total = sum(held.values()) - held[SPILLED], sum(counted.values())
-    return max(0, in_slab - left - total, total - in_slab - entered)
+    held_before, records = sum(held.values()) - held[SPILLED], sum(counted.values())
+    return max(0, (held_before - left) - records, records - (held_before + entered))
 
 
 def _entered(rows: Sequence[RowReading]) -> int:

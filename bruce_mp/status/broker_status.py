@@ -21,7 +21,7 @@ __all__ = ["BrokerStatusStore", "ClusterReport"]
 STALE_MS: Final = 10_000
 """Age at which a report is ignored. Processes report once a second, so the sender is dead or stopped."""
 MAX_REASONS: Final = 1000
-"""Partitions whose reason is remembered, because a cluster may pause any number at once."""
+"""Most partitions whose last error is remembered, because a cluster may pause any number at once."""
 STALL_SHOWN_MS: Final = 2_500
 """Time for which a stall is shown after its last report: a partition on its way to another process is in no report."""
 
@@ -46,6 +46,7 @@ class BrokerStatusStore:
         self._lock = Lock()
         self._brokers: dict[int, tuple[int, BrokerStatus]] = {}
         self._router: tuple[int, RouterStatus] | None = None
+        """Time of receipt and report, as in `_brokers`."""
         self._reasons: dict[tuple[bytes, int], str] = {}
         self._stalls: dict[tuple[int | None, bytes, int], tuple[int, PartitionStall]] = {}
         """Time and content of the last report, by dispatcher slot (None for the router), topic and partition."""
@@ -64,13 +65,16 @@ class BrokerStatusStore:
 
     def _record_stalls(self, slot: int | None, stalls: Iterable[PartitionStall], now_ms: int) -> None:
         for stall in stalls:
+            # A partition that has moved to another process keeps the time that the former one reported.
             since_ms = self._stall_times.observe((stall.topic, stall.partition), stall.oldest, stall.since_ms, now_ms)
             self._stalls[slot, stall.topic, stall.partition] = (
                 now_ms,
                 msgspec.structs.replace(stall, since_ms=since_ms),
             )
         self._stall_times.expire(now_ms)
-        self._stalls = {key: seen for key, seen in self._stalls.items() if now_ms - seen[0] < STALL_SHOWN_MS}
+        self._stalls = {
+            key: (at_ms, stall) for key, (at_ms, stall) in self._stalls.items() if now_ms - at_ms < STALL_SHOWN_MS
+        }
 
     def _record_reasons(self, errors: Iterable[PartitionError]) -> None:
         for each in errors:
@@ -82,15 +86,9 @@ class BrokerStatusStore:
         """Return the reports that are younger than `STALE_MS`."""
         with self._lock:
             brokers = {slot: status for slot, (at_ms, status) in self._brokers.items() if now_ms - at_ms < STALE_MS}
-            router = self._router
-            is_fresh = router is not None and now_ms - router[0] < STALE_MS
+            router = self._router[1] if self._router is not None and now_ms - self._router[0] < STALE_MS else None
             stalls = (stall for at_ms, stall in self._stalls.values() if now_ms - at_ms < STALL_SHOWN_MS)
-            return ClusterReport(
-                brokers,
-                router[1] if router is not None and is_fresh else None,
-                dict(self._reasons),
-                _merge_stalls(stalls),
-            )
+            return ClusterReport(brokers, router, dict(self._reasons), _merge_stalls(stalls))
 
 
 def _merge_stalls(stalls: Iterable[PartitionStall]) -> tuple[PartitionStall, ...]:

@@ -1,8 +1,8 @@
 """The operator's program `events.command`, which runs when partitions pause or flow again and when the health changes.
 
-A thread of the status process runs the program, one run at a time and at most one in `events.interval_s`. While it must
-wait, a later event of a kind replaces the earlier one, so the last state always arrives. The program gets no input, and
-no secret of the daemon's environment. A failure is logged, and affects nothing else.
+A thread of the status process starts the program for one event at a time, and at most once in `events.interval_s`.
+While an event waits, a later one of its kind replaces it, so the last state always arrives. The program gets no input,
+and no secret of the daemon's environment. A failure is logged, and affects nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["DaemonEvent", "EventHook"]
 log = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
 """Wait for the thread at the end of the process, after its program was killed."""
-_MAX_TEXT: Final = 8192
+_MAX_TEXT_BYTES: Final = 8192
 """The most bytes of an event's text: Linux limits an environment variable, and the log has the rest."""
 
 
@@ -38,7 +38,7 @@ class DaemonEvent(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the program."""
-        text = self.text.encode("utf-8", "replace").replace(b"\0", b"")[:_MAX_TEXT].decode("utf-8", "ignore")
+        text = self.text.encode("utf-8", "replace").replace(b"\0", b"")[:_MAX_TEXT_BYTES].decode("utf-8", "ignore")
         names = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         return names | {"BRUCE_EVENT": self.kind, "BRUCE_STATE": self.state, "BRUCE_TEXT": text}
 
@@ -62,7 +62,7 @@ class EventHook:
         self._thread.start()
 
     def apply_config(self, config: Events) -> None:
-        """Use a reloaded config for the next run."""
+        """Use a reloaded config from the next event on."""
         with self._changed:
             self._config = config
 

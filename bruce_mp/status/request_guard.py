@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["guard_change", "guard_host"]
 
 _FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
-"""Values of `Sec-Fetch-Site` for pages of other servers; "same-site" ones are of another host of the domain."""
+"""Values of `Sec-Fetch-Site` for pages of other hosts; "same-site" means another host of the same domain."""
 _BEARER: Final = "Bearer "
 _SETTING: Final = "http.allowed_hosts"
 _UNAUTHORIZED: Final = (

@@ -39,8 +39,8 @@ _UNLIMITED_CONNECTIONS: Final = 32
 """Connections that the limit leaves out: those with a running request, and those that the server is closing."""
 _UCRED_BYTES: Final = 12
 _UCRED_UID: Final = slice(4, 8)
-"""Size of Linux' `struct ucred` (pid, uid, gid), and the place of the uid in it."""
-_EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
+"""Size of Linux' `struct ucred` (pid, uid, gid: 4 bytes each), and the place of the uid in it."""
+_EXHAUSTED_ERRNOS: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 _SETTINGS: Final[dict[str, Any]] = {
     "threads": THREADS,
     "asyncore_loop_timeout": 30,  # worker threads wake the loop, so a long timeout costs no latency
@@ -63,10 +63,11 @@ class HttpLimits(NamedTuple):
 
 
 class _Transfer(NamedTuple):
-    """A request or response in transfer, since a time of the monotonic clock."""
+    """A request or response in transfer. `since_s` is a time of the monotonic clock."""
 
-    transfer: object
-    since: float
+    waitress_object: object
+    """The object by which waitress holds the request or response; another one is another transfer."""
+    since_s: float
     limit_s: float
 
 
@@ -91,12 +92,12 @@ class HttpServer:
         logging.getLogger("waitress").addFilter(_rewrite_error)
         settings = {**_SETTINGS, "connection_limit": limits.connections + _UNLIMITED_CONNECTIONS}
         self._server = create_server(app, map=self._map, sockets=[listener], **settings)
-        self._accept_one: Callable[[], Any] = self._server.accept
+        self._waitress_accept: Callable[[], Any] = self._server.accept
         self._server.accept, self._server.channel_class = self._accept, self._open_channel
         self._thread = Thread(target=self._server.run, name="http", daemon=True)
         self._limits = limits
         self._on_accept_exhausted = on_accept_exhausted
-        self._pending: dict[HTTPChannel, _Transfer] = {}
+        self._transfers: dict[HTTPChannel, _Transfer] = {}
 
     def start(self) -> None:
         self._thread.start()
@@ -130,9 +131,9 @@ class HttpServer:
     def _accept(self) -> Any:
         """Accept a connection. Without descriptors or memory, pause until the next `enforce_limits`."""
         try:
-            return self._accept_one()
+            return self._waitress_accept()
         except OSError as error:
-            if error.errno not in _EXHAUSTED:
+            if error.errno not in _EXHAUSTED_ERRNOS:
                 raise
             self._server.accepting = False
             self._on_accept_exhausted()
@@ -152,14 +153,14 @@ class HttpServer:
         """Accept again, and close the connections whose transfers take too long, however often bytes move."""
         self._server.accepting = True
         now = time.monotonic()
-        before, self._pending = self._pending, {}
+        before, self._transfers = self._transfers, {}
         for channel in list(self._server.active_channels.values()):
             current = self._transfer_of(channel, now)
             if current is None:
                 continue
             last = before.get(channel, current)
-            self._pending[channel] = last if last.transfer is current.transfer else current
-            if now - self._pending[channel].since > current.limit_s:
+            self._transfers[channel] = last if last.waitress_object is current.waitress_object else current
+            if now - self._transfers[channel].since_s > current.limit_s:
                 channel.will_close = True
 
     def _transfer_of(self, channel: HTTPChannel, now: float) -> _Transfer | None:

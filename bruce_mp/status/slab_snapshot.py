@@ -24,7 +24,7 @@ __all__ = ["HeldGroup", "read_held_groups"]
 
 
 class HeldGroup(NamedTuple):
-    """Messages of a topic in one state with one holder; `arrived_ms` is the oldest arrival on the monotonic clock."""
+    """Messages of a topic in one state with one holder; `arrived_ms` is the earliest arrival on the steady clock."""
 
     topic: bytes
     state: RunState
@@ -37,16 +37,16 @@ def read_held_groups(slab: Slab) -> list[HeldGroup]:
     """Count all held messages by topic, state and holder."""
     groups: dict[tuple[bytes | int, int], tuple[int, int]] = {}
     for topic, word, messages, arrived_ms in read_each(slab, lambda chunk: _held_in(slab, chunk)):
-        before, oldest_ms = groups.get((topic, word), (0, arrived_ms))
-        groups[topic, word] = (before + messages, min(oldest_ms, arrived_ms))
+        before, first_ms = groups.get((topic, word), (0, arrived_ms))
+        groups[topic, word] = (before + messages, min(first_ms, arrived_ms))
     table = TopicTable(slab)
     return [
-        HeldGroup(_name_of(table, topic), RunState(word & 0xFF), word >> 8, messages, oldest_ms)
-        for (topic, word), (messages, oldest_ms) in groups.items()
+        HeldGroup(_topic_name(table, topic), RunState(word & 0xFF), word >> 8, messages, first_ms)
+        for (topic, word), (messages, first_ms) in groups.items()
     ]
 
 
-def _name_of(table: TopicTable, topic: bytes | int) -> bytes:
+def _topic_name(table: TopicTable, topic: bytes | int) -> bytes:
     """Return the name of a topic, which a run holds as a name or as its number in the table."""
     if isinstance(topic, bytes):
         return topic

@@ -50,7 +50,8 @@ class PauseWatch:
         """Compare with a report of the router. `is_complete` is True if it lists all pauses."""
         current = {_scope_of(each): each.state for each in paused}
         new = [scope for scope in current if scope not in self._missed]
-        missed = {scope: self._missed[scope] + is_complete for scope in self._missed if scope not in current}
+        # A report that does not list all pauses may miss a scope that is still paused, so it counts 0.
+        missed = {scope: self._missed[scope] + int(is_complete) for scope in self._missed if scope not in current}
         flowing = [scope for scope, reports in missed.items() if reports >= _REPORTS_UNTIL_FLOWING]
         self._missed = {scope: reports for scope, reports in missed.items() if scope not in flowing}
         self._missed |= dict.fromkeys(current, 0)
@@ -65,7 +66,7 @@ class PauseWatch:
         more = f" and {len(scopes) - _MAX_NAMED} more" if len(scopes) > _MAX_NAMED else ""
         text = f"{subject} {named}{more}."
         log.log(level, "%s", text, extra={"about": text})
-        self._post(DaemonEvent(kind, kind, text))
+        self._post(DaemonEvent(kind, state=kind, text=text))
 
 
 def _scope_of(scope: PausedScope) -> _Scope:

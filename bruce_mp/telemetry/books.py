@@ -49,7 +49,7 @@ class Books(msgspec.Struct, frozen=True):
     checked: int = 0
     """Time of the last comparison of the held messages with the records in the slab, in ms since 1970; 0 = none."""
     unaccounted: int = 0
-    """Number of messages by which the two differed."""
+    """Number of messages by which held messages and records differed."""
 
     @property
     def balanced(self) -> bool:
@@ -68,15 +68,16 @@ def read_books(slab: Slab) -> Books:
     rows = read_rows(slab)
     held = held_by_stage(rows)
     is_ahead = min(held.values()) < 0 and any(row.has_open_batch for row in rows)
+    used = used_rows(rows) or rows[:1]  # zip needs one row
     return books_of(
-        [sum(counts) for counts in zip(*(row.counters for row in used_rows(rows) or rows), strict=True)],
+        [sum(values) for values in zip(*(row.counters for row in used), strict=True)],
         held,
         is_consistent=not is_ahead and all(row.is_consistent for row in rows),
     )
 
 
 def books_of(counters: Sequence[int], held: dict[str, int], *, is_consistent: bool) -> Books:
-    """Return the books for sums of the first counters of all rows, and held messages by stage."""
+    """Return the books for `counters`, the sums of the rows' first counters, and the held messages by stage."""
     reasons = {reason.name: counters[discarded(reason)] for reason in DiscardReason}
     return Books(
         received=counters[Counter.MsgReceived],
@@ -96,7 +97,7 @@ def row_integers(slab: Slab, offset: int) -> list[int]:
 
 
 def counter_by_row(slab: Slab, counter: int) -> list[int]:
-    """Return a counter of each process."""
+    """Return a counter in each process row."""
     return row_integers(slab, lay.ROW_COUNTERS + 8 * counter)
 
 

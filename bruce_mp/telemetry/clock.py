@@ -2,8 +2,8 @@
 
 Lingers, back-offs and ages use it, so that they do not stall for an hour when an administrator sets the clock back.
 
-Processes compare such times, for example the arrival of a run with the current time. So all of them use the
-supervisor's offset; otherwise processes started before and after a change of the wall clock would disagree.
+Processes compare such times, for example the arrival of a run with the current time. So `bootstrap.py` gives all of
+them the supervisor's offset; otherwise processes started before and after a change of the wall clock would disagree.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class SteadyClock:
         """Return ms since the epoch, by the wall clock at the daemon's start. Only differences are exact."""
         return monotonic_ms() + self.offset_ms
 
-    def ms_of(self, moment: float) -> int:
+    def ms_of(self, monotonic_s: float) -> int:
         """Convert a time of `time.monotonic()` to ms of this clock, rounded up."""
-        return math.ceil(moment * 1000) + self.offset_ms
+        return math.ceil(monotonic_s * 1000) + self.offset_ms
 
 
 def monotonic_ms() -> int:

@@ -1,7 +1,7 @@
 """Gain and cost of compression by topic and codec.
 
-A dispatcher sums them between its reports, and the status process over its lifetime. Both tables are bounded: the empty
-topic name collects the topics beyond MAX_TOPICS.
+A dispatcher sums both between its reports, the status process over its lifetime. The empty topic name collects the
+topics beyond MAX_TOPICS.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.

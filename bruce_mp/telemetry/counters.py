@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from bruce_mp.errors import DiscardReason
 
-__all__ = ["BOOK_COUNTERS", "DISCARDED", "UNKNOWN_RESPONSES", "Counter", "discarded", "response_counter"]
+__all__ = ["BOOK_COUNTERS", "FIRST_DISCARD", "UNKNOWN_RESPONSES", "Counter", "discarded", "response_counter"]
 
 BOOK_COUNTERS: Final = 64
 """The first counters of a row hold the books; 8 to 15 count moves between stages (`slab/layout.py`)."""
-DISCARDED: Final = 16
-"""Counter DISCARDED + r counts the messages discarded for reason r."""
+FIRST_DISCARD: Final = 16
+"""Counter FIRST_DISCARD + r counts the messages discarded for reason r."""
 
 
 def discarded(reason: DiscardReason) -> int:
     """Return the counter of a discard reason."""
-    return DISCARDED + reason
+    return FIRST_DISCARD + reason
 
 
 @unique
@@ -154,7 +154,7 @@ class Counter(IntEnum):
     ConnectorReplaceTimestamp = 187
     """Messages that got their arrival time, because a broker refused their timestamp."""
     AckErrorFirst = 192
-    """The base of the counters of responses by error code; see `response_counter`."""
+    """The counter of responses with error code -1; see `response_counter`."""
 
     # supervisor and status
     GotShutdownRequest = 352
@@ -170,7 +170,7 @@ class Counter(IntEnum):
     DiscardCopyQueued = 362
     """Copies for the discard file; the transaction that discards the messages counts them."""
     DiscardCopySettled = 363
-    """Copies of these that are written, or counted in MsgCopyLost."""
+    """Queued copies for the discard file that are written, or counted in MsgCopyLost."""
     DeadLetterSent = 364
     DeadLetterLost = 365
 
@@ -189,4 +189,4 @@ UNKNOWN_RESPONSES: Final = Counter.AckErrorFirst + 136
 
 def response_counter(code: int) -> int:
     """Return the number of the counter of responses with this error code."""
-    return Counter.AckErrorFirst + 1 + code if code in _ERROR_CODES else UNKNOWN_RESPONSES
+    return Counter.AckErrorFirst + (code - _ERROR_CODES[0]) if code in _ERROR_CODES else UNKNOWN_RESPONSES

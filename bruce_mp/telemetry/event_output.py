@@ -28,7 +28,7 @@ class _Sums(Protocol):
 
 
 class EventOutput:
-    """A sender of sums, such as those of traffic, to the status process; they grow until the link accepts them."""
+    """A sender of sums, such as those of traffic, to the status process. The sums grow until the link accepts them."""
 
     def __init__(self, sender: ByteSender, sums: _Sums) -> None:
         self._sender = sender
@@ -40,7 +40,7 @@ class EventOutput:
         return bool(self._sums)
 
     def flush(self, *others: msgspec.Struct) -> None:
-        """Send other events and the sums in one frame, and clear the sums, unless the link refuses the frame."""
+        """Send `others` and the sums in one frame. If the link refuses it, the sums stay and `others` are lost."""
         sums = self._sums.events() if self._sums else ()
         if (others or sums) and self._sender.send_bytes(encode_events([*others, *sums])):
             self._sums.clear()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JournaldHandler"]
 
-_FIELD_BYTES_MAX: Final = 64 * 1024
+_MAX_FIELD_BYTES: Final = 64 * 1024
 """Maximum bytes of a field's value; a longer one is truncated, so that the datagram fits into the send buffer."""
 
 _PRIORITIES: Final[Mapping[str, int]] = {
@@ -45,7 +45,7 @@ class JournaldHandler(logging.Handler):
             return
 
     def _fields(self, record: logging.LogRecord) -> Mapping[str, str]:
-        more = getattr(record, "more", 0)
+        more = getattr(record, "more", 0)  # records that `RepeatFilter` suppressed
         return {
             "MESSAGE": self.format(record),
             "PRIORITY": str(_PRIORITIES.get(record.levelname, _PRIORITIES["INFO"])),
@@ -64,7 +64,7 @@ class JournaldHandler(logging.Handler):
 
 def _field(name: str, value: str) -> bytes:
     """Encode a field. A value with line feeds is sent with its length, so that it cannot forge another field."""
-    data = value.encode("utf-8", "backslashreplace")[:_FIELD_BYTES_MAX]
+    data = value.encode("utf-8", "backslashreplace")[:_MAX_FIELD_BYTES]
     if b"\n" not in data:
         return name.encode() + b"=" + data + b"\n"
     return name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"

@@ -23,12 +23,12 @@ BOUNDS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000
 """Upper bound of each bucket; one more bucket counts longer latencies."""
 BUCKETS: Final = len(BOUNDS_MS) + 1
 
-assert Counter.AckDelayFirst + len(BOUNDS_MS) < Counter.AckDelayMs
+assert Counter.AckDelayFirst + BUCKETS <= Counter.AckDelayMs
 
 
-def increments_of(latencies: Mapping[int, int], total_ms: int) -> dict[int, int]:
-    """Return counter increments for `latencies` (number of messages by bucket) with the sum `total_ms`."""
-    return {Counter.AckDelayFirst + bucket: messages for bucket, messages in latencies.items()} | {
+def increments_of(messages_by_bucket: Mapping[int, int], total_ms: int) -> dict[int, int]:
+    """Return the counter increments for messages whose latencies have the sum `total_ms`."""
+    return {Counter.AckDelayFirst + bucket: messages for bucket, messages in messages_by_bucket.items()} | {
         Counter.AckDelayMs: total_ms
     }
 
@@ -42,18 +42,18 @@ def read_latencies(slab: Slab) -> tuple[list[int], int]:
 def percentile(buckets: Sequence[int], share: float) -> float | None:
     """Return the quantile `share` (0 to 1) of the latencies in ms, or None without messages.
 
-    It interpolates within a bucket, as Prometheus' `histogram_quantile` does. The last bound stands for all latencies
-    above it.
+    Interpolate within a bucket, as Prometheus' `histogram_quantile` does. The last bound stands for all latencies above
+    it.
     """
     remaining = share * sum(buckets)
     if not remaining:
         return None
-    shorter_ms = 0
-    for bound_ms, messages in zip(BOUNDS_MS, buckets, strict=False):
+    lower_ms = 0
+    for upper_ms, messages in zip(BOUNDS_MS, buckets, strict=False):  # the last bucket has no bound
         if messages >= remaining:
-            return shorter_ms + (bound_ms - shorter_ms) * remaining / messages
+            return lower_ms + (upper_ms - lower_ms) * remaining / messages
         remaining -= messages
-        shorter_ms = bound_ms
+        lower_ms = upper_ms
     return float(BOUNDS_MS[-1])
 
 

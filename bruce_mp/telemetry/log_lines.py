@@ -34,7 +34,7 @@ def plural(count: int, noun: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter that escapes control characters and appends the number of suppressed records."""
+    """Formatter that escapes control characters and appends `more`, the number of records that a filter suppressed."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
         more = getattr(record, "more", 0)
@@ -52,7 +52,7 @@ class LineFormatter(TextFormatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter of JSON lines. `more` and `traceback` are omitted when empty."""
+    """Formatter of JSON lines. They lack `more` (suppressed records) and `traceback` when these are empty."""
 
     def __init__(self, process: str) -> None:
         super().__init__()

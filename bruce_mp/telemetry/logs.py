@@ -213,6 +213,6 @@ class RepeatFilter(logging.Filter):
 class _LogSite:
     __slots__ = ("suppressed", "written_s")
 
-    def __init__(self, written: float) -> None:
-        self.written_s = written
+    def __init__(self, written_s: float) -> None:
+        self.written_s = written_s
         self.suppressed = 0

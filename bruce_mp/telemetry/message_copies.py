@@ -23,7 +23,7 @@ from bruce_mp.telemetry.counters import Counter
 __all__ = ["ByteSender", "Copy", "CopyQueue", "CopyTarget", "count_lost", "decode_copies"]
 
 FRAME_BYTES: Final = 256 * 1024
-"""Size of the queued copies at which they are sent before the next flush."""
+"""Size of the queued copies at which `add` sends them, without waiting for the next flush."""
 MAX_QUEUED_BYTES: Final = 8 << 20
 """Maximum size of the queued copies; a single larger copy is accepted."""
 _COPY_OVERHEAD_BYTES: Final = 100
@@ -32,7 +32,7 @@ _COPY_OVERHEAD_BYTES: Final = 100
 
 @unique
 class CopyTarget(IntEnum):
-    """The file for a copy."""
+    """The file for a copy: the discard file, or one of message debugging."""
 
     DISCARDS = 0
     MSG_RECEIVE = 1
@@ -91,13 +91,13 @@ class CopyQueue:
         self._sender = sender
         self._count = count
         self._staged: list[Copy] = []
-        self._waiting: list[Copy] = []
-        self._bytes = 0
+        self._queued: list[Copy] = []
+        self._queued_bytes = 0
         self._is_link_full = False
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._waiting or self._staged)
+        return bool(self._queued or self._staged)
 
     @property
     def staged_count(self) -> int:
@@ -117,20 +117,20 @@ class CopyQueue:
         """Queue a copy, or drop and count it if the queue is full."""
         headers = sum(len(key) + len(value or b"") for key, value in copy.headers)
         size = len(copy.topic) + len(copy.key) + len(copy.value) + headers + _COPY_OVERHEAD_BYTES
-        if self._waiting and self._bytes + size > MAX_QUEUED_BYTES:
+        if self._queued and self._queued_bytes + size > MAX_QUEUED_BYTES:
             count_lost(self._count, [copy])
             return
-        self._waiting.append(copy)
-        self._bytes += size
-        if self._bytes >= FRAME_BYTES and not self._is_link_full:
+        self._queued.append(copy)
+        self._queued_bytes += size
+        if self._queued_bytes >= FRAME_BYTES and not self._is_link_full:
             self.flush()
 
     def flush(self) -> None:
-        """Send the queued copies, after staged ones that no transaction counted. Processes call this twice a second."""
+        """Queue and count the staged copies, then send all queued ones. Processes call this twice a second."""
         if self._staged:
             self._count(Counter.DiscardCopyQueued, len(self._staged))
             self.queue_staged()
-        if self._waiting:
-            self._is_link_full = not self._sender.send_bytes(msgspec.msgpack.encode(self._waiting))
+        if self._queued:
+            self._is_link_full = not self._sender.send_bytes(msgspec.msgpack.encode(self._queued))
             if not self._is_link_full:
-                self._waiting, self._bytes = [], 0
+                self._queued, self._queued_bytes = [], 0

@@ -5,8 +5,8 @@ messages in a stage are the messages that came in, less the messages that went o
 
     input      received - discarded - spilled - handed over (the ticket of an input's row)
     router     handed over + returned - assigned - discarded
-    queued     assigned - sent - returned
-    in_flight  sent - returned - delivered - discarded
+    queued     assigned - sent - returned without being sent
+    in_flight  sent - returned after being sent - delivered - discarded
 
 A row is read between two of its transactions.  A transaction changes both sides of *received = delivered + discarded +
 held*, so the equation holds for rows that are read at different times.  A slab of a release without these counts gets a
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import redo_counters
-from bruce_mp.telemetry.counters import BOOK_COUNTERS, DISCARDED, Counter
+from bruce_mp.telemetry.counters import BOOK_COUNTERS, FIRST_DISCARD, Counter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,12 +49,16 @@ STAGE_NAMES: Final = tuple(dict.fromkeys(STAGES.values()))
 """The stages in the slab, in order."""
 _READ_ORDER: Final = (*lay.DISPATCHER_ROWS, lay.ROW_ROUTER, *lay.INPUT_ROWS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
 """Rows of later stages first, so that a stage seldom lacks messages that the next one has."""
-_READING_TRIES: Final = 1000
-"""Readings of a row while its process changes it; each takes microseconds."""
+_MAX_READINGS: Final = 1000
+"""Readings of a row whose process keeps changing it; each takes microseconds."""
 
 
 class RowReading(NamedTuple):
-    """The counters of the books in a row, its last ticket, and the messages that went into and out of spill files."""
+    """The counters of the books in a row, its last ticket, and the messages that went into and out of spill files.
+
+    `has_open_batch`: an input appends a batch that it has not counted yet. `is_consistent` is False if the process
+    changed the row during each reading.
+    """
 
     counters: list[int]
     ticket: int
@@ -71,13 +75,13 @@ class RowReading(NamedTuple):
     @property
     def settled(self) -> int:
         """Return the number of messages that the process delivered or discarded."""
-        return self.counters[Counter.MsgDelivered] + sum(self.counters[DISCARDED:])
+        return self.counters[Counter.MsgDelivered] + sum(self.counters[FIRST_DISCARD:])
 
 
 _UNUSED: Final = RowReading([0] * BOOK_COUNTERS, 0, 0, 0, has_open_batch=False, is_consistent=True)
 """The reading of each row that never had a process: most rows of a slab, which `used_rows` leaves out of sums."""
 _UNUSED_BYTES: Final = bytes(lay.ROW_COUNTERS + 8 * BOOK_COUNTERS)
-"""The beginning of such a row, up to the counters of the books."""
+"""The beginning of a row that never had a process, to the end of the counters of the books."""
 
 
 def used_rows(rows: Iterable[RowReading]) -> list[RowReading]:
@@ -92,7 +96,7 @@ def read_rows(slab: Slab) -> list[RowReading]:
 
 
 def _read_row(slab: Slab, row: int) -> RowReading:
-    for _ in range(_READING_TRIES):
+    for _ in range(_MAX_READINGS):
         before = version, redo_word = _version_and_redo_word(slab, row)
         if version == redo_word == 0 and _is_unused(slab, row):
             return _UNUSED
@@ -104,8 +108,8 @@ def _read_row(slab: Slab, row: int) -> RowReading:
 
 def _is_unused(slab: Slab, row: int) -> bool:
     at = slab.row_at(row)
-    first = (at + lay.ROW_COUNTERS) >> 3
-    has_spilled = slab.longs[first + lay.SPILL_IN] or slab.longs[first + lay.SPILL_OUT]
+    counter_0 = (at + lay.ROW_COUNTERS) >> 3
+    has_spilled = slab.longs[counter_0 + lay.SPILL_IN] or slab.longs[counter_0 + lay.SPILL_OUT]
     return not has_spilled and bytes(slab.view[at : at + len(_UNUSED_BYTES)]) == _UNUSED_BYTES
 
 
@@ -118,22 +122,24 @@ def _version_and_redo_word(slab: Slab, row: int) -> tuple[int, int]:
 def _read_once(slab: Slab, row: int, *, is_redo_valid: bool) -> RowReading:
     """Read a row; a transaction with a valid redo record counts as complete, because the record has the new values."""
     at = slab.row_at(row)
-    first = (at + lay.ROW_COUNTERS) >> 3
-    changed = redo_counters(slab, row) if is_redo_valid else {}
-    counters = slab.longs[first : first + BOOK_COUNTERS].tolist()
-    for counter, value in changed.items():
+    counter_0 = (at + lay.ROW_COUNTERS) >> 3
+    new_values = redo_counters(slab, row) if is_redo_valid else {}
+    counters = slab.longs[counter_0 : counter_0 + BOOK_COUNTERS].tolist()
+    for counter, value in new_values.items():
         if counter < BOOK_COUNTERS:
             counters[counter] = value
     spill_in, spill_out = (
-        changed.get(counter, slab.longs[first + counter]) for counter in (lay.SPILL_IN, lay.SPILL_OUT)
+        new_values.get(counter, slab.longs[counter_0 + counter]) for counter in (lay.SPILL_IN, lay.SPILL_OUT)
     )
     # Outside a transaction, an odd version means that an input appends a batch that it has not counted yet.
     has_open_batch = not is_redo_valid and slab.longs[(at + lay.ROW_VERSION) >> 3] & 1 != 0
-    return RowReading(counters, slab.longs[(at + lay.ROW_TICKET) >> 3], spill_in, spill_out, has_open_batch, True)
+    ticket = slab.longs[(at + lay.ROW_TICKET) >> 3]
+    return RowReading(counters, ticket, spill_in, spill_out, has_open_batch, is_consistent=True)
 
 
 def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
-    """Return the number of held messages by stage."""
+    """Return the number of held messages by stage, in the slab and in spill files."""
+    # The supervisor writes the bases into its row, when it takes over a slab of a release without these counts.
     bases = rows[lay.ROW_SUPERVISOR].counters[lay.FLOW_BASE : lay.FLOW_BASE + len(STAGE_NAMES)]
     stages = [_signed(flow + base) for flow, base in zip(flows(rows), bases, strict=True)]
     spilled = sum(row.spilled for row in used_rows(rows))
@@ -143,7 +149,7 @@ def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
 def flows(rows: Sequence[RowReading]) -> list[int]:
     """Return the messages that came into each stage less the messages that went out, without the bases."""
     router, dispatchers = rows[lay.ROW_ROUTER], used_rows(rows[row] for row in lay.DISPATCHER_ROWS)
-    # Every row that is not the router's or a dispatcher's; of these, only inputs usually have messages.
+    # All rows but the router's and the dispatchers'; usually only inputs have messages.
     inputs = used_rows(rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *lay.INPUT_ROWS))
     received = sum(row.counters[Counter.MsgReceived] - row.settled - row.spilled for row in inputs)
     handed_over = sum(row.ticket for row in inputs)

@@ -22,7 +22,7 @@ __all__ = ["OldestMessageTimes", "PartitionStall", "StallSampler", "WaitingSegme
 
 MIN_STALL_MS: Final = 500
 """The shortest reported stall: half the interval of the reports, so that one unchanged sample is enough."""
-MEMORY_MS: Final = 10_000
+REMEMBERED_MS: Final = 10_000
 """Time for which a message is remembered after its last report: it may be on its way to another process."""
 MAX_LISTED_STALLS: Final = 1000
 """Stalls that a report lists, so that it fits into a frame."""
@@ -35,7 +35,7 @@ class PartitionStall(msgspec.Struct, frozen=True):
     """A partition, the broker that leads it (None without one), and its waiting messages.
 
     `partition` is `ALL_PARTITIONS` for messages that have no partition yet; `topic` is empty before the first metadata.
-    `since_ms` is the time at which the oldest message was first seen.
+    `since_ms` is the time at which `oldest`, the oldest message, was first seen; it may have arrived earlier.
     """
 
     topic: bytes
@@ -90,7 +90,7 @@ class OldestMessageTimes(Generic[_Key]):
         self._observations: dict[_Key, _Observation] = {}
 
     def observe(self, key: _Key, oldest: MessagePosition, since_ms: int, now_ms: int) -> int:
-        """Record the oldest message of a key, which the caller saw at `since_ms`; return when it was first seen."""
+        """Record the oldest message of a key, which the caller saw at `since_ms`; return the first time."""
         before = self._observations.get(key)
         if before is not None and before.oldest == oldest:
             since_ms = min(since_ms, before.first_ms)
@@ -98,11 +98,11 @@ class OldestMessageTimes(Generic[_Key]):
         return since_ms
 
     def expire(self, now_ms: int) -> None:
-        """Remove the messages that were not observed for `MEMORY_MS`."""
+        """Remove the messages that were not observed for `REMEMBERED_MS`."""
         self._observations = {
             key: observation
             for key, observation in self._observations.items()
-            if now_ms - observation.last_ms < MEMORY_MS
+            if now_ms - observation.last_ms < REMEMBERED_MS
         }
 
 
@@ -113,20 +113,20 @@ class StallSampler:
         self._times: OldestMessageTimes[tuple[bytes, int]] = OldestMessageTimes()
 
     def sample(
-        self, waiting: "Iterable[tuple[bytes, int, int | None, WaitingMessages]]", now_ms: int
+        self, partitions: "Iterable[tuple[bytes, int, int | None, WaitingMessages]]", now_ms: int
     ) -> tuple[PartitionStall, ...]:
-        """Return the stalls among (topic, partition, leader, messages), the oldest `MAX_LISTED_STALLS` first."""
+        """Return the oldest `MAX_LISTED_STALLS` stalls of (topic, partition, leader, messages), sorted by age."""
         stalled = []
-        for topic, partition, node, messages in waiting:
-            if (segment := messages.oldest) is None:
+        for topic, partition, node, waiting in partitions:
+            if (segment := waiting.oldest) is None:
                 continue
             oldest = (segment.chunk, segment.generation, segment.run, segment.first)
             since_ms = self._times.observe((topic, partition), oldest, now_ms, now_ms)
             if now_ms - since_ms >= MIN_STALL_MS:
-                stalled.append((since_ms, topic, partition, node, oldest, messages))
+                stalled.append((since_ms, topic, partition, node, oldest, waiting))
         self._times.expire(now_ms)
-        stalled.sort(key=lambda stall: stall[:3])
+        stalled.sort(key=lambda stall: stall[:3])  # by time, topic and partition
         return tuple(
-            PartitionStall(topic, partition, node, messages.messages, since_ms, oldest)
-            for since_ms, topic, partition, node, oldest, messages in stalled[:MAX_LISTED_STALLS]
+            PartitionStall(topic, partition, node, waiting.messages, since_ms, oldest)
+            for since_ms, topic, partition, node, oldest, waiting in stalled[:MAX_LISTED_STALLS]
         )

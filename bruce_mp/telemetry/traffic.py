@@ -1,7 +1,7 @@
 """Traffic by topic, which a dispatcher reports to the status process once a second.
 
-The slab's counters have the exact totals over all topics. A report by topic may be lost. The table is
-bounded: the empty topic name collects the topics beyond MAX_TOPICS.
+The slab's counters have the exact totals over all topics; a report by topic may be lost. The empty topic name collects
+the topics beyond MAX_TOPICS.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -63,8 +63,8 @@ class TrafficSums:
         sums = self._sums_of(topic)
         sums.messages += messages
         sums.size += size
-        for bucket, count in delays.items():
-            sums.delays[bucket] = sums.delays.get(bucket, 0) + count
+        for bucket, in_bucket in delays.items():
+            sums.delays[bucket] = sums.delays.get(bucket, 0) + in_bucket
 
     def add_error(self, topic: bytes, error: str) -> None:
         """Count an error response of a broker."""

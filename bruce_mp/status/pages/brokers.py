@@ -1,7 +1,7 @@
 """The page `/brokers`: each broker with its connection and queued messages, and the paused scopes.
 
-The messages of a dispatcher are counted in the slab. All other fields come from the reports that dispatchers and the
-router send once a second, also the messages that wait in the router while their broker is paused.
+The messages of a dispatcher are counted in the slab. Those that wait in the router, and all other fields, come from the
+reports that dispatchers and the router send once a second.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.runs import Segment, arrived_ms, is_current
 from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.text import stamp, topic_text
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER
@@ -36,7 +37,7 @@ __all__ = [
     "read_brokers",
 ]
 
-_WITH_DISPATCHERS: Final = frozenset(
+_STATES_AT_DISPATCHERS: Final = frozenset(
     {
         RunState.ASSIGNED,
         RunState.ASSIGNED_SENT,
@@ -46,10 +47,10 @@ _WITH_DISPATCHERS: Final = frozenset(
         RunState.IN_FLIGHT,
     }
 )
-_RETRIES: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
-_DELIVERY: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
+_RETRY_COUNTERS: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
+_DELIVERY_TEXTS: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
 UNKNOWN: Final = "unknown"
-_NO_LEADER: Final = "the cluster reports none: check the brokers that have its replicas"
+_NO_LEADER_REASON: Final = "the cluster reports none: check the brokers that have its replicas"
 
 
 class PartitionErrorLine(msgspec.Struct, frozen=True):
@@ -66,8 +67,9 @@ class BrokerLine(msgspec.Struct, frozen=True):
 
     `troubles` lists the partitions whose last response was an error. `in_flight` messages are sent and await a
     response; `queued` messages wait for the broker, in its dispatcher or, while the broker or a partition is paused, in
-    the router. `oldest_ms` is the age of the oldest message of both groups, or None. A broker that leads no partition
-    has no dispatcher: `dispatcher` is None and `connection` is unknown.
+    the router (there only if their partition's oldest message waits for 500 ms). `oldest_ms` is the age of the oldest
+    message that is in flight or queued, or None. A broker that leads no partition has no dispatcher: `dispatcher` is
+    None and `connection` is unknown.
     """
 
     node: int
@@ -75,7 +77,7 @@ class BrokerLine(msgspec.Struct, frozen=True):
     dispatcher: str | None = None
     connection: str = UNKNOWN
     connection_since: int | None = None
-    delivery: str = _DELIVERY[None]
+    delivery: str = _DELIVERY_TEXTS[None]
     requests_in_flight: int = 0
     in_flight: int = 0
     queued: int = 0
@@ -89,7 +91,7 @@ class BrokerLine(msgspec.Struct, frozen=True):
 class PausedScopeLine(msgspec.Struct, frozen=True):
     """A paused scope: its state, the start of the pause in seconds since the epoch, and the reason.
 
-    `scope` is `broker NODE`, `partition TOPIC-NUMBER` or `topic TOPIC`.
+    `scope` is `broker NODE`, `partition TOPIC-NUMBER` or `topic TOPIC`, or `dispatcher-SLOT` after its broker has left.
     """
 
     scope: str
@@ -101,8 +103,8 @@ class PausedScopeLine(msgspec.Struct, frozen=True):
 class BrokersPage(Page, frozen=True, kw_only=True):
     """JSON of `/brokers`.
 
-    `metadata_failing_since` (s) is None while brokers answer metadata requests. `paused` is bounded; `paused_count`
-    counts all paused scopes, and is None before the router's first report.
+    `metadata_failing_since` (s since the epoch) is None while brokers answer metadata requests. `paused` lists at most
+    100 paused scopes; `paused_count` counts all, and is None before the router's first report.
     """
 
     metadata_failing_since: int | None
@@ -112,7 +114,7 @@ class BrokersPage(Page, frozen=True, kw_only=True):
     paused_count: int | None
 
 
-class _WallClock(NamedTuple):
+class _EpochConverter(NamedTuple):
     """Conversion of times in ms on the steady clock to seconds since the epoch."""
 
     offset_ms: int
@@ -120,50 +122,53 @@ class _WallClock(NamedTuple):
     def __call__(self, steady_ms: int) -> int:
         return (steady_ms + self.offset_ms) // 1000
 
-    def optional(self, steady_ms: int | None) -> int | None:
-        return None if steady_ms is None else self(steady_ms)
-
 
 class _SlotCounts:
-    """Message counts of one dispatcher slot."""
+    """Message counts of one dispatcher slot, and the earliest arrival of a message on the steady clock."""
 
-    __slots__ = ("in_flight", "oldest_ms", "queued")
+    __slots__ = ("first_arrived_ms", "in_flight", "queued")
 
     def __init__(self) -> None:
         self.in_flight = self.queued = 0
-        self.oldest_ms: int | None = None
+        self.first_arrived_ms: int | None = None
 
     def add(self, group: HeldGroup) -> None:
         if group.state is RunState.IN_FLIGHT:
             self.in_flight += group.messages
         else:
             self.queued += group.messages
-        self.oldest_ms = group.arrived_ms if self.oldest_ms is None else min(self.oldest_ms, group.arrived_ms)
+        first_ms = self.first_arrived_ms
+        self.first_arrived_ms = group.arrived_ms if first_ms is None else min(first_ms, group.arrived_ms)
 
 
 def read_brokers(
     slab: Slab, cluster: ClusterReport, groups: Iterable[HeldGroup], now_ms: int, steady_now_ms: int
 ) -> BrokersPage:
-    """Build the page from a slab snapshot.
+    """Build the page from the reports, the process rows of `slab`, and `groups`, a snapshot of the held messages.
 
-    `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock of arrivals and reports.
+    `now_ms` is the wall clock; `steady_now_ms` is the steady clock, which stamps arrivals and reports.
     """
-    wall_s = _WallClock(now_ms - steady_now_ms)
-    held = _count_held(groups)
+    to_epoch_s = _EpochConverter(now_ms - steady_now_ms)
+    counts = _count_by_slot(groups)
     slots = dict(dispatcher_slots(slab))
-    known = dict(_known_addresses(cluster))
-    lines = [BrokerLine(node, address) for node, address in known.items() if node not in slots]
+    addresses = dict(_known_addresses(cluster))
+    brokers = [BrokerLine(node, address) for node, address in addresses.items() if node not in slots]
     for node, slot in slots.items():
-        line = _line(slab, node, known.get(node, ""), slot, held=held.get(slot, _SlotCounts()), now_ms=steady_now_ms)
+        slot_counts = counts.get(slot, _SlotCounts())
+        broker = _broker_with_slot(slab, node, addresses.get(node, ""), slot, counts=slot_counts, now_ms=steady_now_ms)
         status = cluster.brokers.get(slot)
-        lines.append(line if status is None or status.node != node else _with_status(line, status, wall_s))
+        # The last report of a slot may be of its former broker.
+        if status is not None and status.node == node:
+            broker = _with_status(broker, status, to_epoch_s)
+        brokers.append(broker)
     router = cluster.router
+    failing_since_ms = router.failing_since_ms if router else None
     return BrokersPage(
         **read_header(slab, now_ms),
-        metadata_failing_since=wall_s.optional(router.failing_since_ms) if router else None,
+        metadata_failing_since=None if failing_since_ms is None else to_epoch_s(failing_since_ms),
         metadata_error=router.error if router else "",
-        brokers=_with_router_messages(sorted(lines, key=lambda line: line.node), router, steady_now_ms),
-        paused=[_paused_line(scope, cluster, slots, wall_s) for scope in router.paused] if router else [],
+        brokers=_with_router_messages(slab, sorted(brokers, key=lambda broker: broker.node), router, steady_now_ms),
+        paused=[_paused_scope(scope, cluster, slots, to_epoch_s) for scope in router.paused] if router else [],
         paused_count=router.paused_count if router else None,
     )
 
@@ -181,77 +186,91 @@ def dispatcher_slots(slab: Slab) -> Iterator[tuple[int, int]]:
     """Yield (node, slot) for each broker that has a dispatcher slot."""
     for slot in range(lay.DISPATCHER_SLOTS):
         at = slab.row_at(lay.ROW_FIRST_DISPATCHER + slot) + lay.ROW_NODE
-        if slab.words[at >> 2]:
-            yield slab.words[at >> 2] - 1, slot
+        if node_plus_1 := slab.words[at >> 2]:  # 0 marks a free slot
+            yield node_plus_1 - 1, slot
 
 
-def _count_held(groups: Iterable[HeldGroup]) -> dict[int, _SlotCounts]:
-    held: dict[int, _SlotCounts] = {}
+def _count_by_slot(groups: Iterable[HeldGroup]) -> dict[int, _SlotCounts]:
+    counts: dict[int, _SlotCounts] = {}
     for group in groups:
-        if group.state in _WITH_DISPATCHERS:
-            held.setdefault(group.holder, _SlotCounts()).add(group)
-    return held
+        if group.state in _STATES_AT_DISPATCHERS:
+            counts.setdefault(group.holder, _SlotCounts()).add(group)
+    return counts
 
 
-def _line(slab: Slab, node: int, address: str, slot: int, *, held: _SlotCounts, now_ms: int) -> BrokerLine:
+def _broker_with_slot(
+    slab: Slab, node: int, address: str, slot: int, *, counts: _SlotCounts, now_ms: int
+) -> BrokerLine:
+    first_ms = counts.first_arrived_ms
     return BrokerLine(
         node,
         address,
         dispatcher=f"dispatcher-{slot}",
-        in_flight=held.in_flight,
-        queued=held.queued,
-        oldest_ms=None if held.oldest_ms is None else max(0, now_ms - held.oldest_ms),
-        retries=_retries(slab, slot),
+        in_flight=counts.in_flight,
+        queued=counts.queued,
+        oldest_ms=None if first_ms is None else max(0, now_ms - first_ms),
+        retries=_count_retries(slab, slot),
     )
 
 
-def _with_router_messages(lines: list[BrokerLine], router: RouterStatus | None, now_ms: int) -> list[BrokerLine]:
-    """Add the messages that wait in the router for each broker, as during its pause."""
-    waiting: dict[int | None, list[PartitionStall]] = {}
+def _with_router_messages(
+    slab: Slab, brokers: list[BrokerLine], router: RouterStatus | None, steady_now_ms: int
+) -> list[BrokerLine]:
+    """Add the messages that wait in the router for each broker, for example because it is paused."""
+    stalls: dict[int | None, list[PartitionStall]] = {}
     for stall in router.stalls if router else ():
-        waiting.setdefault(stall.node, []).append(stall)
-    return [_with_stalls(line, waiting[line.node], now_ms) if line.node in waiting else line for line in lines]
+        stalls.setdefault(stall.node, []).append(stall)
+    return [
+        _with_stalls(slab, broker, stalls[broker.node], steady_now_ms) if broker.node in stalls else broker
+        for broker in brokers
+    ]
 
 
-def _with_stalls(line: BrokerLine, stalls: list[PartitionStall], now_ms: int) -> BrokerLine:
-    oldest_ms = max(0, now_ms - min(stall.since_ms for stall in stalls), line.oldest_ms or 0)
-    queued = line.queued + sum(stall.messages for stall in stalls)
-    return msgspec.structs.replace(line, queued=queued, oldest_ms=oldest_ms)
+def _with_stalls(slab: Slab, broker: BrokerLine, stalls: list[PartitionStall], steady_now_ms: int) -> BrokerLine:
+    oldest_ms = max(broker.oldest_ms or 0, steady_now_ms - min(_arrived_ms(slab, stall) for stall in stalls))
+    queued = broker.queued + sum(stall.messages for stall in stalls)
+    return msgspec.structs.replace(broker, queued=queued, oldest_ms=oldest_ms)
 
 
-def _retries(slab: Slab, slot: int) -> int:
+def _arrived_ms(slab: Slab, stall: PartitionStall) -> int:
+    """Return the arrival of the oldest message, or the time at which it was first seen if it has left the slab."""
+    segment = Segment(*stall.oldest, records=1, payload=0)
+    return arrived_ms(slab, segment) if is_current(slab, segment) else stall.since_ms
+
+
+def _count_retries(slab: Slab, slot: int) -> int:
     start = (slab.row_at(lay.ROW_FIRST_DISPATCHER + slot) + lay.ROW_COUNTERS) >> 3
-    return sum(slab.longs[start + counter] for counter in _RETRIES)
+    return sum(slab.longs[start + counter] for counter in _RETRY_COUNTERS)
 
 
-def _with_status(line: BrokerLine, status: BrokerStatus, wall_s: _WallClock) -> BrokerLine:
+def _with_status(broker: BrokerLine, status: BrokerStatus, to_epoch_s: _EpochConverter) -> BrokerLine:
     return msgspec.structs.replace(
-        line,
+        broker,
         connection=status.connection,
-        connection_since=wall_s(status.since_ms),
-        delivery=_DELIVERY[status.exactly_once],
+        connection_since=to_epoch_s(status.since_ms),
+        delivery=_DELIVERY_TEXTS[status.exactly_once],
         requests_in_flight=status.requests_in_flight,
         last_error=status.last_error,
-        last_error_at=wall_s(status.last_error_ms) if status.last_error_ms else None,
+        last_error_at=to_epoch_s(status.last_error_ms) if status.last_error_ms else None,
         troubles=[
-            PartitionErrorLine(topic_text(each.topic), each.partition, each.error, wall_s(each.since_ms))
+            PartitionErrorLine(topic_text(each.topic), each.partition, each.error, to_epoch_s(each.since_ms))
             for each in status.partition_errors
         ],
     )
 
 
-def _paused_line(
-    scope: PausedScope, cluster: ClusterReport, slots: dict[int, int], wall_s: _WallClock
+def _paused_scope(
+    scope: PausedScope, cluster: ClusterReport, slots: dict[int, int], to_epoch_s: _EpochConverter
 ) -> PausedScopeLine:
-    since = wall_s(scope.since_ms)
+    since = to_epoch_s(scope.since_ms)
     if scope.topic and scope.state == NO_LEADER:
-        return PausedScopeLine(_scope_text(scope), scope.state, since, _NO_LEADER)
+        return PausedScopeLine(_scope_text(scope), scope.state, since, _NO_LEADER_REASON)
     if scope.topic:
         reason = cluster.reasons.get((scope.topic, scope.partition), "its leader moved, or its broker is paused")
         return PausedScopeLine(_scope_text(scope), scope.state, since, reason)
-    node = next((node for node, slot in slots.items() if slot == scope.slot), -1)
+    name = next((f"broker {node}" for node, slot in slots.items() if slot == scope.slot), f"dispatcher-{scope.slot}")
     status = cluster.brokers.get(scope.slot) if scope.slot is not None else None
-    return PausedScopeLine(f"broker {node}", scope.state, since, (status and status.last_error) or UNKNOWN)
+    return PausedScopeLine(name, scope.state, since, (status and status.last_error) or UNKNOWN)
 
 
 def _scope_text(scope: PausedScope) -> str:
@@ -268,24 +287,24 @@ def brokers_plain(page: BrokersPage) -> str:
     if page.metadata_failing_since is not None:
         lines += [f"metadata requests fail since: {stamp(page.metadata_failing_since)}: {page.metadata_error}", ""]
     for broker in page.brokers:
-        lines += [*_broker_lines(broker), ""]
+        lines += [*_broker_text(broker), ""]
     lines.append(f"paused: {'not known yet' if page.paused_count is None else page.paused_count}")
     lines += [f"    {each.scope}: {each.state} since {stamp(each.since)}: {each.reason}" for each in page.paused]
     return "\n".join([*lines, ""])
 
 
-def _broker_lines(line: BrokerLine) -> Iterable[str]:
-    yield f"broker {line.node} at {line.address or 'an unknown address'}"
-    yield f"    dispatcher: {line.dispatcher or 'none: it leads no partition'}"
-    since = "" if line.connection_since is None else f" since {stamp(line.connection_since)}"
-    yield f"    connection: {line.connection}{since}"
-    yield f"    delivery: {line.delivery}"
-    yield f"    requests in flight: {line.requests_in_flight}"
-    yield f"    in flight: {line.in_flight}"
-    yield f"    queued: {line.queued}"
-    yield f"    oldest message ms: {'-' if line.oldest_ms is None else line.oldest_ms}"
-    yield f"    retries: {line.retries}"
-    if line.last_error_at is not None:
-        yield f"    last error: {stamp(line.last_error_at)}: {line.last_error}"
-    for each in line.troubles:
+def _broker_text(broker: BrokerLine) -> Iterator[str]:
+    yield f"broker {broker.node} at {broker.address or 'an unknown address'}"
+    yield f"    dispatcher: {broker.dispatcher or 'none: it leads no partition'}"
+    since = "" if broker.connection_since is None else f" since {stamp(broker.connection_since)}"
+    yield f"    connection: {broker.connection}{since}"
+    yield f"    delivery: {broker.delivery}"
+    yield f"    requests in flight: {broker.requests_in_flight}"
+    yield f"    in flight: {broker.in_flight}"
+    yield f"    queued: {broker.queued}"
+    yield f"    oldest message ms: {'-' if broker.oldest_ms is None else broker.oldest_ms}"
+    yield f"    retries: {broker.retries}"
+    if broker.last_error_at is not None:
+        yield f"    last error: {stamp(broker.last_error_at)}: {broker.last_error}"
+    for each in broker.troubles:
         yield f"    trouble: partition {each.topic}-{each.partition}: {each.error} since {stamp(each.since)}"

@@ -130,6 +130,19 @@ def test_a_brokers_row_counts_what_waits_for_it_in_the_router(daemon: OfflineSta
     assert (lines[2]["queued"], lines[2]["oldest_ms"]) == (7, 5000)
 
 
+def test_a_message_that_waits_in_the_router_has_its_age_since_the_arrival(daemon: OfflineStatusPages) -> None:
+    (segment,) = daemon.filled.receive(b"news", 2, RunState.ROUTED)
+    stall = PartitionStall(b"news", 0, 1, 2, NOW_MS + 3000, segment[:4])
+    daemon.steady_ms += 5000
+    daemon.broker_status.record([msgspec.structs.replace(router(), stalls=(stall,))], daemon.steady_ms)
+    assert daemon.json("/brokers/json")["brokers"][0]["oldest_ms"] == 5000
+
+
+def test_a_paused_dispatcher_without_a_broker_is_listed_by_its_slot(daemon: OfflineStatusPages) -> None:
+    daemon.broker_status.record([router(PausedScope(3, b"", -1, "waiting", NOW_MS))], NOW_MS)
+    assert [each["scope"] for each in daemon.json("/brokers/json")["paused"]] == ["dispatcher-3"]
+
+
 def test_each_record_of_a_split_run_counts_for_its_dispatcher(daemon: OfflineStatusPages) -> None:
     give_slot(daemon, 1, 3)
     (segment,) = daemon.filled.receive(b"news", 4, RunState.QUEUED)
