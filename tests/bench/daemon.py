@@ -107,7 +107,7 @@ class MeasuredDaemon:
     def _share_in_use(self) -> float:
         slab = Slab(self._daemon.slab_path)
         try:
-            return read_slab_use(slab).share
+            return read_slab_use(slab).in_use_ratio
         finally:
             slab.close()
 

@@ -65,7 +65,7 @@ class BrokerHistory:
         self._since_ms: int | None = None
 
     def sample(self, now_ms: int) -> None:
-        """Sample the counters of all dispatchers with a due sample."""
+        """Sample the counters of all dispatchers whose next sample is due."""
         with self._lock:
             self._since_ms = now_ms if self._since_ms is None else self._since_ms
             current = {slot: node for node, slot in dispatcher_slots(self._slab)}
@@ -82,8 +82,8 @@ class BrokerHistory:
 
     def _read(self, slot: int, now_ms: int) -> _BrokerSample:
         row = self._slab.row_at(lay.ROW_FIRST_DISPATCHER + slot)
-        first = (row + lay.ROW_COUNTERS) >> 3
-        counters = self._slab.longs[first : first + lay.ROW_COUNTER_CAPACITY].tolist()
+        counter_0 = (row + lay.ROW_COUNTERS) >> 3
+        counters = self._slab.longs[counter_0 : counter_0 + lay.ROW_COUNTER_CAPACITY].tolist()
         return _BrokerSample(
             now_ms,
             counters[Counter.MsgDelivered],
@@ -91,27 +91,26 @@ class BrokerHistory:
             tuple(counters[Counter.AckDelayFirst : Counter.AckDelayFirst + BUCKETS]),
         )
 
-    def traffic(self, slot: int, now_ms: int) -> BrokerTraffic:
-        """Return the traffic of a dispatcher slot, empty for a slot without a dispatcher."""
+    def traffic(self, slot: int | None, now_ms: int) -> BrokerTraffic:
+        """Return the traffic of a dispatcher slot, empty for None and for a slot without a dispatcher."""
         with self._lock:
-            samples = self._slots.get(slot)
-            if samples is None or self._since_ms is None:
+            if slot is None or (samples := self._slots.get(slot)) is None or self._since_ms is None:
                 return BrokerTraffic()
             since_ms = max(self._since_ms, minute_start_ms(now_ms))
             return _traffic(samples, self._read(slot, now_ms), since_ms)
 
 
 def _traffic(samples: _SlotSamples, now: _BrokerSample, since_ms: int) -> BrokerTraffic:
-    """Summarize the traffic since a time, also of a broker that got its dispatcher later."""
-    minute = samples.minute.first_since(since_ms) or now
-    hour = samples.hour.first or now
-    delays = increases(now.delays, minute.delays)
+    """Summarize the traffic since `since_ms`; before the dispatcher of the broker started, it is 0."""
+    minute_ago = samples.minute.first_since(since_ms) or now
+    hour_ago = samples.hour.first or now
+    buckets = increases(now.delays, minute_ago.delays)
     return BrokerTraffic(
-        per_s(now.delivered - minute.delivered, now.at_ms - since_ms),
-        latency_ms(delays, 0.5),
-        latency_ms(delays, 0.99),
-        now.errors - minute.errors,
-        now.errors - hour.errors,
+        per_s(now.delivered - minute_ago.delivered, now.at_ms - since_ms),
+        latency_ms(buckets, 0.5),
+        latency_ms(buckets, 0.99),
+        now.errors - minute_ago.errors,
+        now.errors - hour_ago.errors,
         tuple(
             per_s(later.delivered - earlier.delivered, later.at_ms - earlier.at_ms)
             for earlier, later in samples.hour.pairs()

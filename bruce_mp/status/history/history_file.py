@@ -42,12 +42,12 @@ _PAGE_BYTES: Final = 4096
 _LAYOUT: Final = 1
 """Version of the table; a file with another one is replaced."""
 _READ_TIMEOUT_S: Final = 2.0
-_KEPT_SHARES: Final = (1.0, 0.75, 0.5, 0.25)
-"""Shares of the present steps that stay, one after the other until the file has room for a new one."""
+_KEPT_RATIOS: Final = (1.0, 0.75, 0.5, 0.25)
+"""Ratios of the present steps that stay, tried one after the other until the file has room for a new step."""
 
 
 class HistoryPeriod(NamedTuple):
-    """Time up to now, in steps."""
+    """The last `length_s` seconds, in steps of `step_s`."""
 
     step_s: int
     length_s: int
@@ -109,7 +109,7 @@ _STARTS: Final = """
         SELECT (SELECT max(at) FROM steps WHERE step_s = :step AND at < starts.at) FROM starts WHERE at NOT NULL
     ) SELECT at FROM starts WHERE at NOT NULL
 """
-"""Starts of a period's steps, with one look-up for each."""
+"""Starts of a period's steps, each found from the next later one by one look-up in the primary key."""
 _REMOVE: Final = "DELETE FROM steps WHERE step_s = ? AND at = ?"
 _ADD: Final = """
     INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
@@ -118,6 +118,7 @@ _ADD: Final = """
         p50_ms = max(coalesce(p50_ms, excluded.p50_ms), coalesce(excluded.p50_ms, p50_ms)),
         p99_ms = max(coalesce(p99_ms, excluded.p99_ms), coalesce(excluded.p99_ms, p99_ms))
 """
+"""SQLite's `max` of two values is null if one is null, so each `coalesce` gives it the other value instead."""
 _READ: Final = """
     SELECT at, seconds, received, delivered, discarded, held, p50_ms, p99_ms FROM steps
     WHERE step_s = ? AND at BETWEEN ? AND ? AND topic = ? ORDER BY at
@@ -199,20 +200,20 @@ class HistoryFile:
             self._add_or_shrink(now_s, amounts)
 
     def _add_or_shrink(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
-        for kept_share in _KEPT_SHARES:
+        for kept_ratio in _KEPT_RATIOS:
             try:
                 with self._writer:
-                    self._write(now_s, amounts, kept_share)
+                    self._write(now_s, amounts, kept_ratio)
             except sqlite3.OperationalError as error:
-                if kept_share == _KEPT_SHARES[-1] or error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                if kept_ratio == _KEPT_RATIOS[-1] or error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                     raise
             else:
                 return
 
-    def _write(self, now_s: int, amounts: Mapping[bytes, StepAmounts], kept_share: float) -> None:
+    def _write(self, now_s: int, amounts: Mapping[bytes, StepAmounts], kept_ratio: float) -> None:
         for step_s, length_s in PERIODS.values():
             starts = sorted((abs(now_s - at), at) for (at,) in self._writer.execute(_STARTS, {"step": step_s}))
-            kept = min(length_s // step_s, max(1, int(len(starts) * kept_share)))
+            kept = min(length_s // step_s, max(1, int(len(starts) * kept_ratio)))
             self._writer.executemany(_REMOVE, ((step_s, at) for _, at in starts[kept:]))
             at = step_at(now_s, step_s)
             self._writer.executemany(_ADD, ((step_s, at, topic, *each) for topic, each in amounts.items()))

@@ -1,8 +1,8 @@
 """Writes the flow of each minute to the history file, and reads its series for the pages.
 
 A thread opens the file and writes, because a disk may stop and the process must not. A write costs a few pages of the
-file. The thread also counts the held messages by topic, from which `TopicTotals` derives the received ones. This takes
-at most `_SCAN_SHARE` of its time: counting a full slab of many GB takes seconds.
+file. The thread also counts the held messages by topic, from which `TopicTotals` derives the received ones. Counting
+takes at most `_COUNT_RATIO` of its time: in a full slab of many GB, it takes seconds.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ MAX_TOPICS: Final = 100
 _MINUTE_S: Final = 60
 _MAX_UNWRITTEN: Final = 60
 """Minutes that wait for a disk with room."""
-_SCAN_SHARE: Final = 1 / 30
-_NOTHING: Final = StepAmounts(0, 0, 0, 0, 0, None, None)
+_COUNT_RATIO: Final = 1 / 30
+_NO_AMOUNTS: Final = StepAmounts(0, 0, 0, 0, 0, None, None)
 _STOP_S: Final = 2.0
 """Wait for the last write at the end of the process."""
 _OPEN_S: Final = 2.0
@@ -86,9 +86,8 @@ def _fault(error: OSError | sqlite3.Error) -> str:
 class HistoryRecorder:
     """Recorder of the counters of `rates` and of the topics' `totals`.
 
-    `open_file` returns the file, or None without one; then `hour` has the running minute only.
-    `count_held` counts the held messages by topic, and updates `totals`. `now_ms` is a monotonic clock; all other times
-    are seconds since the epoch.
+    `open_file` returns the file, or None without one; then `hour` has the running minute only. `count_held` counts the
+    held messages by topic, and updates `totals`. `now_ms` is a monotonic clock; times in `_s` are since the epoch.
     """
 
     def __init__(
@@ -107,10 +106,11 @@ class HistoryRecorder:
         self._rates, self._totals, self._traffic = rates, totals, traffic
         self._count_held, self._now_ms = count_held, now_ms
         self._held: Mapping[bytes, int] = {}
-        self._next_scan = 0.0
+        self._next_count_s = 0.0
         self._lock = Lock()
-        self._written = rates.read(now_ms())
-        self._topics: dict[bytes, TopicTotal] = {}
+        self._last_sample = rates.read(now_ms())
+        self._last_totals: dict[bytes, TopicTotal] = {}
+        """Counters and totals at the last write."""
         self._hour: dict[int, StepAmounts] = {}
         self._unwritten: deque[tuple[int, Mapping[bytes, StepAmounts]]] = deque(maxlen=_MAX_UNWRITTEN)
         self._is_failing = False
@@ -145,7 +145,10 @@ class HistoryRecorder:
         """Add what has happened since the last write, and the minutes that could not be written before."""
         now_ms = self._now_ms()
         sample = self._rates.read(now_ms)
-        amounts = {WHOLE: sample.since(self._written), **self._by_topic(now_ms, sample.at_ms - self._written.at_ms)}
+        amounts = {
+            WHOLE: sample.since(self._last_sample),
+            **self._by_topic(now_ms, sample.at_ms - self._last_sample.at_ms),
+        }
         self._unwritten.append((now_s, amounts))
         try:
             while self._file is not None and self._unwritten:
@@ -157,7 +160,7 @@ class HistoryRecorder:
             self._is_failing = False
         hour = self._read_hour(now_s)
         with self._lock:
-            self._written, self._hour = sample, hour
+            self._last_sample, self._hour = sample, hour
 
     def _on_failed(self, error: OSError | sqlite3.Error) -> None:
         if not self._is_failing:
@@ -169,10 +172,10 @@ class HistoryRecorder:
         """Return the amounts of the topics with the most messages."""
         held = self._count_held_if_due()
         topics, other = self._totals.read()
-        before, self._topics = self._topics, {**topics, OTHER: other}
+        before, self._last_totals = self._last_totals, {**topics, OTHER: other}
         traffic = self._traffic.by_topic(now_ms)
         amounts = {}
-        for name, total in self._topics.items():
+        for name, total in self._last_totals.items():
             change = total.since(before.get(name))
             recent = traffic.get(name)
             percentiles = (recent.p50_ms, recent.p99_ms) if recent and change.delivered else (None, None)
@@ -186,14 +189,14 @@ class HistoryRecorder:
         return {name: amounts[name] for name in busy[:MAX_TOPICS]}
 
     def _count_held_if_due(self) -> Mapping[bytes, int]:
-        started = time.monotonic()
-        if started >= self._next_scan:
+        started_s = time.monotonic()
+        if started_s >= self._next_count_s:
             try:
                 self._held = self._count_held()
             except SlabError:  # the slab changed too fast; the next minute tries again
                 self._held = {}
-            ended = time.monotonic()
-            self._next_scan = ended + (ended - started) / _SCAN_SHARE
+            ended_s = time.monotonic()
+            self._next_count_s = ended_s + (ended_s - started_s) / _COUNT_RATIO
         return self._held
 
     def _read_hour(self, now_s: int) -> dict[int, StepAmounts]:
@@ -207,20 +210,20 @@ class HistoryRecorder:
     def hour(self, now_s: int) -> Series:
         """Return the last hour without a read of the file."""
         with self._lock:
-            steps, written = dict(self._hour), self._written
-        return _series("hour", self._with_pending("hour", steps, written, now_s), now_s)
+            steps, last_sample = dict(self._hour), self._last_sample
+        return _series("hour", self._with_pending("hour", steps, last_sample, now_s), now_s)
 
     def series(self, period: str, topic: bytes, now_s: int) -> Series:
         """Return a period of `PERIODS`, of a topic or of the whole daemon. Raise HistoryError."""
         with self._lock:
-            written = self._written
+            last_sample = self._last_sample
         whole = self._read(period, WHOLE, now_s)
         if topic == WHOLE:
-            return _series(period, self._with_pending(period, whole, written, now_s), now_s)
+            return _series(period, self._with_pending(period, whole, last_sample, now_s), now_s)
         steps = self._read(period, topic, now_s)
         # A topic has no row for a step without messages, and the rates are over all of the observed time.
         return _series(
-            period, {at: steps.get(at, _NOTHING)._replace(seconds=each.seconds) for at, each in whole.items()}, now_s
+            period, {at: steps.get(at, _NO_AMOUNTS)._replace(seconds=each.seconds) for at, each in whole.items()}, now_s
         )
 
     def _read(self, period: str, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
@@ -230,10 +233,10 @@ class HistoryRecorder:
         return self._file.read(PERIODS[period], topic, now_s)
 
     def _with_pending(
-        self, period: str, steps: dict[int, StepAmounts], written: CounterSample, now_s: int
+        self, period: str, steps: dict[int, StepAmounts], last_sample: CounterSample, now_s: int
     ) -> dict[int, StepAmounts]:
-        """Add what the next write will add."""
-        pending = self._rates.read(self._now_ms()).since(written)
+        """Return the steps with the amounts since the last write."""
+        pending = self._rates.read(self._now_ms()).since(last_sample)
         at = step_at(now_s, PERIODS[period].step_s)
         return {**steps, at: merge_amounts(steps[at], pending) if at in steps else pending}
 

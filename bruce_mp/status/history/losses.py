@@ -32,13 +32,13 @@ _LOST_COPIES: Final = 0
 """Index of the lost copies in the counts, which follow the time of a sample; discards are at the reason's number."""
 _REASONS: Final = tuple(DiscardReason)
 _RING_SAMPLES: Final = 62
-"""Samples of a ring: one for each step of its window, the first one, and the one that is written."""
+"""Samples of a ring: 60 for the steps of its window, the one before them, and the one that is written."""
 
 
 class _Ring(NamedTuple):
-    """Samples of the last `span_ms`, one for each `step_ms`, from index `first` of the slab's 64-bit integers."""
+    """Samples of the last `span_ms`, one for each `step_ms`, from index `start` of the slab's 64-bit integers."""
 
-    first: int
+    start: int
     step_ms: int
     span_ms: int
 
@@ -49,9 +49,9 @@ class LossHistory:
     def __init__(self, slab: Slab, now_ms: Callable[[], int]) -> None:
         self._slab = slab
         self._now_ms = now_ms
-        first = (slab.row_at(lay.ROW_STATUS) + lay.ROW_STATUS_LOSSES) >> 3
-        self._minute = _Ring(first, 1000, MINUTE_MS)
-        self._hour = _Ring(first + _RING_SAMPLES * _SAMPLE_LONGS, 60_000, HOUR_MS)
+        start = (slab.row_at(lay.ROW_STATUS) + lay.ROW_STATUS_LOSSES) >> 3
+        self._minute = _Ring(start, 1000, MINUTE_MS)
+        self._hour = _Ring(start + _RING_SAMPLES * _SAMPLE_LONGS, 60_000, HOUR_MS)
         for ring in (self._minute, self._hour):
             self._remove_other_boots(ring)
 
@@ -63,13 +63,13 @@ class LossHistory:
 
     @staticmethod
     def _sample_offsets(ring: _Ring) -> range:
-        return range(ring.first, ring.first + _RING_SAMPLES * _SAMPLE_LONGS, _SAMPLE_LONGS)
+        return range(ring.start, ring.start + _RING_SAMPLES * _SAMPLE_LONGS, _SAMPLE_LONGS)
 
     def sample(self) -> None:
         """Store the counts, unless the present step has a sample."""
         now_ms = self._now_ms()
         for ring in (self._minute, self._hour):
-            at = ring.first + now_ms // ring.step_ms % _RING_SAMPLES * _SAMPLE_LONGS
+            at = ring.start + now_ms // ring.step_ms % _RING_SAMPLES * _SAMPLE_LONGS
             if not self._slab.longs[at] or self._slab.longs[at] // ring.step_ms != now_ms // ring.step_ms:
                 counts = self._read_counts()
                 self._slab.longs[at] = 0

@@ -114,7 +114,7 @@ class RateHistory:
             self._hour.add(reading)
 
     def read(self, now_ms: int) -> CounterSample:
-        """Read all counters, MsgReceived last: no message may appear settled before it appears received."""
+        """Read all counters, MsgReceived after those of settled messages, which must not seem to be more."""
         return CounterSample(
             now_ms,
             counter_total(self._slab, Counter.MsgDelivered),
@@ -138,7 +138,7 @@ class RateHistory:
         now = self.read(now_ms)
         with self._lock:
             before = self._minute.first_since(minute_start_ms(now_ms))
-        return _interval_between(before or now, now)
+        return _interval_between(before or now, now)  # empty without an earlier sample
 
     def last_hour(self, now_ms: int) -> Interval:
         now = self.read(now_ms)

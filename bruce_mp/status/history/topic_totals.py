@@ -1,7 +1,7 @@
 """Totals by topic for `/metrics`: messages received, delivered and discarded, and bytes delivered.
 
-The loop adds the events of other processes, and HTTP threads read. `/held` counts the held messages of a
-topic. Held and settled ones together are the received ones, so no input counts by topic. The totals begin with the
+The loop adds the events of other processes, and HTTP threads read. Inputs do not count by topic: the received messages
+are the settled ones, which the events report, plus the held ones, which `/held` counts. The totals begin with the
 status process.
 
 A topic keeps its series: if topics changed places with `(other)`, its counters would fall, and Prometheus would take
@@ -34,7 +34,7 @@ _IDLE_MS: Final = HOUR_MS
 
 
 class TopicTotal(msgspec.Struct):
-    """Totals of a topic. `size` is delivered bytes of keys, values and headers; `active_ms` is the last change."""
+    """Totals of a topic: `size` is delivered bytes of keys, values and headers, `active_ms` the time of the last event."""
 
     received: int = 0
     delivered: int = 0
@@ -47,7 +47,7 @@ class TopicTotal(msgspec.Struct):
         return self.delivered + self.discarded
 
     def since(self, before: TopicTotal | None) -> TopicTotal:
-        """Return the messages since an earlier total; one with more messages was of another series."""
+        """Return the messages since an earlier total; a total with more messages was of another series."""
         if before is None or before.received > self.received or before.settled > self.settled:
             return self
         return TopicTotal(
@@ -133,7 +133,7 @@ class TopicTotals:
         with self._lock:
             sums = dict(settled)
             for name, messages in held:
-                self._total_of(name, now_ms)
+                self._total_of(name, now_ms)  # gives the topic a series if one is free
                 key = name if name in self._topics else _OTHER
                 sums[key] = sums.get(key, 0) + messages
             for name, total in self._items():
@@ -145,8 +145,8 @@ class TopicTotals:
     def read(self) -> tuple[dict[bytes, TopicTotal], TopicTotal]:
         """Return the totals of each topic, and those of all others. A settled message counts as received."""
         with self._lock:
-            read = {name: _coherent(total) for name, total in self._topics.items()}
-            return read, _coherent(self._other)
+            totals = {name: _coherent(total) for name, total in self._topics.items()}
+            return totals, _coherent(self._other)
 
 
 def _coherent(total: TopicTotal) -> TopicTotal:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicTraffic", "TrafficTable"]
 
-_DELAYS: Final = 3
-"""Index of the latency buckets in a step's sums, after messages, bytes and errors."""
-_EMPTY_SUMS: Final = array("q", bytes(8 * (_DELAYS + BUCKETS)))
+_FIRST_BUCKET: Final = 3
+"""Index of the first latency bucket in a step's sums, after messages, bytes and errors."""
+_EMPTY_SUMS: Final = array("q", bytes(8 * (_FIRST_BUCKET + BUCKETS)))
 
 
 class TopicTraffic(NamedTuple):
@@ -47,6 +47,7 @@ class _TopicWindow:
 
     def __init__(self) -> None:
         self.steps: list[tuple[int, array[int]]] = []
+        """Number (`now_ms // STEP_MS`) and sums of each step with traffic, the oldest first."""
         self.last_error = ""
         self.last_error_ms = 0
 
@@ -59,7 +60,7 @@ class _TopicWindow:
         for index, amount in enumerate((event.messages, event.size, event.errors)):
             sums[index] += amount
         for bucket, messages in event.delays.items():
-            sums[_DELAYS + bucket] += messages
+            sums[_FIRST_BUCKET + bucket] += messages
         if event.last_error:
             self.last_error, self.last_error_ms = event.last_error, now_ms
 
@@ -68,14 +69,14 @@ class _TopicWindow:
             del self.steps[0]
 
     def summarize(self, now_ms: int, since_ms: int) -> TopicTraffic:
-        """Sum the steps. The rate's interval starts at `since_ms` or at the oldest step, whichever is later."""
-        messages, size, errors, *delays = map(sum, zip(_EMPTY_SUMS, *(sums for _, sums in self.steps), strict=True))
+        """Sum the steps. The rates count from `since_ms` or from the start of the last minute, whichever is later."""
+        messages, size, errors, *buckets = map(sum, zip(_EMPTY_SUMS, *(sums for _, sums in self.steps), strict=True))
         ms = now_ms - max(since_ms, minute_start_ms(now_ms))
         return TopicTraffic(
             per_s(messages, ms),
             per_s(size, ms),
-            latency_ms(delays, 0.5),
-            latency_ms(delays, 0.99),
+            latency_ms(buckets, 0.5),
+            latency_ms(buckets, 0.99),
             errors,
             self.last_error,
             self.last_error_ms,
@@ -97,27 +98,27 @@ class TrafficTable:
             for event in events:
                 self._window_of(event.topic, now_ms).add(event, now_ms)
 
-    def _window_of(self, name: bytes, now_ms: int) -> _TopicWindow:
-        topic = self._topics.get(name)
-        if topic is None:
+    def _window_of(self, topic: bytes, now_ms: int) -> _TopicWindow:
+        window = self._topics.get(topic)
+        if window is None:
             self._remove_idle(now_ms)
             if len(self._topics) >= MAX_TOPICS:
-                name = b""
-            topic = self._topics.setdefault(name, _TopicWindow())
-        return topic
+                topic = b""
+            window = self._topics.setdefault(topic, _TopicWindow())
+        return window
 
     def _remove_idle(self, now_ms: int) -> None:
         """Remove idle topics if the table is full, at most once per step."""
         if len(self._topics) < MAX_TOPICS or now_ms - self._expired_ms < STEP_MS:
             return
         self._expired_ms = now_ms
-        for topic in self._topics.values():
-            topic.expire(now_ms)
-        self._topics = {name: topic for name, topic in self._topics.items() if topic.steps}
+        for window in self._topics.values():
+            window.expire(now_ms)
+        self._topics = {topic: window for topic, window in self._topics.items() if window.steps}
 
     def by_topic(self, now_ms: int) -> dict[bytes, TopicTraffic]:
         """Return the traffic of each topic; the empty name sums the topics beyond the bound."""
         with self._lock:
-            for topic in self._topics.values():
-                topic.expire(now_ms)
-            return {name: topic.summarize(now_ms, self._since_ms) for name, topic in self._topics.items()}
+            for window in self._topics.values():
+                window.expire(now_ms)
+            return {topic: window.summarize(now_ms, self._since_ms) for topic, window in self._topics.items()}

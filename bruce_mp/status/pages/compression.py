@@ -88,10 +88,10 @@ def _topic_compression(row: CompressionEvent) -> TopicCompression:
 
 def compression_plain(page: CompressionPage) -> str:
     """Render one line for each topic and codec."""
-    return "\n".join([*header_lines(page), *map(_line, page.topics), ""])
+    return "\n".join([*header_lines(page), *map(_plain_line, page.topics), ""])
 
 
-def _line(row: TopicCompression) -> str:
+def _plain_line(row: TopicCompression) -> str:
     batches = f"tried: {row.tried:10}  kept: {row.kept:10}  skipped: {row.skipped:10}"
     gain = f"bytes: {row.plain_bytes:14} -> {row.packed_bytes:14} ({row.percent:5.1f} %)  cpu ms: {row.cpu_ms:12.1f}"
     return f"{batches}  {gain}  codec: {row.codec:6}  topic: {bracketed(row.topic)}"

@@ -89,7 +89,7 @@ _LOCATIONS: Final = (
     (368, "[dispatcher]"),
 )
 """First counter of each part of the daemon, with the location that the page shows."""
-_LEGACY: Final = "[old names]"
+_LEGACY_LOCATION: Final = "[old names]"
 _UNLISTED: Final = frozenset({Counter.AckErrorFirst, Counter.AckDelayFirst, Counter.StreamConnections})
 """Base numbers of counter ranges, and a gauge: monitors report a counter that decreases as an error."""
 
@@ -139,9 +139,13 @@ _READ_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in lay.IN
 def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> CountersPage:
     """Build the page; `by_process` adds the value of each process."""
     rows = {row: _row_counters(slab, row) for row in _READ_ORDER}
-    lines = [_line(_location(number), name, (number,), rows, by_process=by_process) for number, name in _COUNTERS]
-    lines += [_line(_LEGACY, name, numbers, rows, by_process=by_process) for name, numbers in DERIVED.items()]
-    lines += [CounterLine(_LEGACY, name, 0) for name in ALWAYS_ZERO]
+    lines = [
+        _counter_line(_location(number), name, (number,), rows, by_process=by_process) for number, name in _COUNTERS
+    ]
+    lines += [
+        _counter_line(_LEGACY_LOCATION, name, numbers, rows, by_process=by_process) for name, numbers in DERIVED.items()
+    ]
+    lines += [CounterLine(_LEGACY_LOCATION, name, 0) for name in ALWAYS_ZERO]
     return CountersPage(**read_header(slab, now_ms), counters=lines)
 
 
@@ -154,12 +158,12 @@ def _location(number: int) -> str:
     return [text for first, text in _LOCATIONS if number >= first][-1]
 
 
-def _line(
+def _counter_line(
     location: str, name: str, numbers: tuple[int, ...], rows: Mapping[int, list[int]], *, by_process: bool
 ) -> CounterLine:
     sums = {row: sum(counters[number] for number in numbers) for row, counters in rows.items()}
-    parts = {row_name(row): value for row, value in sums.items() if value} if by_process else {}
-    return CounterLine(location, name, sum(sums.values()), parts)
+    by_name = {row_name(row): value for row, value in sums.items() if value} if by_process else {}
+    return CounterLine(location, name, sum(sums.values()), by_name)
 
 
 def counters_plain(page: CountersPage) -> str:

@@ -31,7 +31,7 @@ FILES: Final = {
     "/operating": (_OPERATING, "text/html; charset=utf-8"),
 }
 """File and content type of each path."""
-_ENTRY: Final = re.compile(r'<tr id="([^"]*)" data-phrase="([^"]*)">')
+_ENTRY_ROW: Final = re.compile(r'<tr id="([^"]*)" data-phrase="([^"]*)">')
 
 
 def add_front_page(app: Flask) -> None:
@@ -50,7 +50,7 @@ def _add_file(app: Flask, path: str, data: bytes, content_type: str) -> None:
 @cache
 def _anchors() -> dict[str, str]:
     """Map a phrase of a problem or warning to the anchor of the entry in `/operating` that explains it."""
-    return {unescape(phrase): anchor for anchor, phrase in _ENTRY.findall(_read(_OPERATING).decode())}
+    return {unescape(phrase): anchor for anchor, phrase in _ENTRY_ROW.findall(_read(_OPERATING).decode())}
 
 
 def entry_of(sentence: str) -> str:
@@ -58,6 +58,7 @@ def entry_of(sentence: str) -> str:
 
     Of several known phrases in the sentence the first one counts: the end may quote the error of another program.
     """
+    # The first phrase sorts first, and of two at the same place the longer one.
     found = [
         (sentence.index(phrase), -len(phrase), anchor) for phrase, anchor in _anchors().items() if phrase in sentence
     ]

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence", "health_lines"]
 
-FULL: Final = 0.9
+FULL_RATIO: Final = 0.9
 """Ratio of the slab in use above which `/healthz` is red: messages are lost soon."""
 MAX_NAMED: Final = 10
 """Limit of the topics or partitions that a check names."""
@@ -88,7 +88,7 @@ class Evidence(NamedTuple):
     """
 
     steady_now_ms: int
-    """The monotonic clock, for all ages; `metadata.now` is the wall clock."""
+    """The steady clock, for all ages; `metadata.now` is the wall clock, in ms."""
     processes: ProcessesPage
     metadata: MetadataPage
     metadata_age_ms: int | None
@@ -114,7 +114,7 @@ class Evidence(NamedTuple):
     @property
     def slab_in_use(self) -> float:
         """Return the ratio of the slab that holds unsettled messages."""
-        return self.slab_use.share
+        return self.slab_use.in_use_ratio
 
     @property
     def stalled_nodes(self) -> set[int]:
@@ -133,9 +133,9 @@ def collect_evidence(
     now_ms: int,
     steady_now_ms: int,
 ) -> Evidence:
-    """Read the input of the checks. `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock."""
+    """Read the input of the checks. `now_ms` is the wall clock; `steady_now_ms` is the steady clock."""
     losses, hour_losses = history.last_minute(), history.last_hour()
-    books = read_books()  # last, so that no part is larger than the whole
+    books = read_books()  # after the losses, so that these are at most the totals of the books
     return Evidence(
         steady_now_ms=steady_now_ms,
         processes=read_processes(slab, now_ms, steady_now_ms),
@@ -261,12 +261,12 @@ def _stale_metadata(evidence: Evidence) -> Iterator[str]:
     if router is not None and router.failing_since_ms is not None:
         return  # `_brokers_unreachable` reports the reason
     if age_ms is None:
-        yield f"No metadata has been fetched from Kafka yet. {_current_attempt(router)}"
+        yield f"No metadata has been fetched from Kafka yet. {_current_request(router)}"
     elif max_age_ms is not None and age_ms > max_age_ms:
-        yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals. {_current_attempt(router)}"
+        yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals. {_current_request(router)}"
 
 
-def _current_attempt(router: RouterStatus | None) -> str:
+def _current_request(router: RouterStatus | None) -> str:
     if router is None:
         return "The router has not reported yet which broker it asks."
     if not router.asking:
@@ -304,7 +304,7 @@ def _refused_topics(evidence: Evidence) -> Iterator[str]:
 
 
 def _full_slab(evidence: Evidence) -> Iterator[str]:
-    if evidence.slab_in_use >= FULL:
+    if evidence.slab_in_use >= FULL_RATIO:
         yield (
             f"The slab is {evidence.slab_in_use:.0%} full; with no room left new messages are discarded, or their "
             "senders blocked. See /brokers and /queues for the waiting messages, or raise slab.size."
@@ -430,7 +430,7 @@ def _recreated_topics(evidence: Evidence) -> Iterator[str]:
 
 
 def _filling_slab(evidence: Evidence) -> Iterator[str]:
-    if PAUSE_SHARE <= evidence.slab_in_use < FULL:
+    if PAUSE_SHARE <= evidence.slab_in_use < FULL_RATIO:
         yield f"The slab is {evidence.slab_in_use:.0%} full, and senders are slowed down; see /brokers."
 
 

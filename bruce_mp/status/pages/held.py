@@ -47,16 +47,16 @@ class HeldPage(Page, frozen=True, kw_only=True):
 def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
     """Build the page from a slab snapshot.
 
-    `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock that message ages refer to.
+    `now_ms` is the wall clock; `steady_now_ms` is the steady clock, which stamps arrivals.
     """
     spill = spilled_total(slab)
     sums: dict[bytes, tuple[int, int]] = {}
     for group in read_held_groups(slab):
-        before, oldest_ms = sums.get(group.topic, (0, group.arrived_ms))
-        sums[group.topic] = (before + group.messages, min(oldest_ms, group.arrived_ms))
+        before, first_ms = sums.get(group.topic, (0, group.arrived_ms))
+        sums[group.topic] = (before + group.messages, min(first_ms, group.arrived_ms))
     topics = [
-        HeldTopic(topic_text(topic), messages, max(0, steady_now_ms - arrived_ms))
-        for topic, (messages, arrived_ms) in sums.items()
+        HeldTopic(topic_text(topic), messages, max(0, steady_now_ms - first_ms))
+        for topic, (messages, first_ms) in sums.items()
     ]
     return HeldPage(
         **read_header(slab, now_ms),
@@ -64,5 +64,5 @@ def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
         messages=sum(held.messages for held in topics) + spill,
         spill=spill,
         oldest_ms=max((held.oldest_ms for held in topics), default=0),
-        slab_in_use=read_slab_use(slab).share,
+        slab_in_use=read_slab_use(slab).in_use_ratio,
     )

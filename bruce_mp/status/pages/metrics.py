@@ -123,7 +123,7 @@ def read_metrics(
     for name, (counter, meaning) in SIMPLE.items():
         yield Family(name, "counter", meaning, [Sample(counter_total(slab, counter))])
     for name, (label, meaning, parts) in LABELLED.items():
-        samples = [Sample(counter_total(slab, counter), {label: value}) for value, counter in parts.items()]
+        samples = [Sample(counter_total(slab, counter), {label: text}) for text, counter in parts.items()]
         yield Family(name, "counter", meaning, samples)
 
 

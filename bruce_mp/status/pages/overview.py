@@ -203,11 +203,11 @@ def _books(books: Books) -> BooksPart:
     )
 
 
-def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, now_ms: int) -> list[BrokerPart]:
+def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, steady_now_ms: int) -> list[BrokerPart]:
     slots: Mapping[int, int] = dict(dispatcher_slots(slab))
     parts = []
     for line in page.brokers:
-        traffic = history.traffic(slots.get(line.node, -1), now_ms)
+        traffic = history.traffic(slots.get(line.node), steady_now_ms)
         parts.append(BrokerPart(**msgspec.structs.asdict(line), **traffic._asdict()))
     return parts
 

@@ -64,7 +64,7 @@ class ProcessesPage(Page, frozen=True, kw_only=True):
 
 
 def read_processes(slab: Slab, now_ms: int, steady_now_ms: int) -> ProcessesPage:
-    """Read all rows. `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock of the heartbeats."""
+    """Read all rows. `now_ms` is the wall clock; `steady_now_ms` is the steady clock of the heartbeats."""
     lines = [_read_row(slab, row, steady_now_ms) for row in range(lay.ROW_COUNT)]
     return ProcessesPage(**read_header(slab, now_ms), processes=[line for line in lines if line.incarnation])
 
@@ -74,7 +74,8 @@ def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
     pid, incarnation = slab.words[(at + lay.ROW_PID) >> 2], slab.words[(at + lay.ROW_INCARNATION) >> 2]
     age_ms = max(0, now_ms - slab.read_signed(at + lay.ROW_HEARTBEAT_MS))
     process = _live_process(pid)
-    line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, incarnation - 1, age_ms)
+    restarts = incarnation - 1
+    line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, restarts, age_ms)
     if row in lay.STREAM_ROWS and process is not None:
         connections = slab.longs[((at + lay.ROW_COUNTERS) >> 3) + Counter.StreamConnections]
         line = msgspec.structs.replace(line, connections=connections)
@@ -104,5 +105,5 @@ def _with_usage(line: ProcessLine, process: psutil.Process) -> ProcessLine:
         memory, times = process.memory_full_info(), process.cpu_times()
     except psutil.Error:
         return line
-    used = round(times.user + times.system, 3)
-    return msgspec.structs.replace(line, pss=memory.pss, uss=memory.uss, cpu_seconds=used)
+    cpu_s = round(times.user + times.system, 3)
+    return msgspec.structs.replace(line, pss=memory.pss, uss=memory.uss, cpu_seconds=cpu_s)

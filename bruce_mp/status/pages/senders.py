@@ -38,7 +38,7 @@ class SendersPage(Page, frozen=True, kw_only=True):
 
 def read_senders_page(slab: Slab, now_ms: int) -> SendersPage:
     lines = [
-        SenderLine(_name_of(user), None if user == TCP_USER else user, *sums)
+        SenderLine(_name_of(user), None if user == TCP_USER else user, *sums)  # the counts as in `SenderSums`
         for user, sums in sorted(read_senders(slab).items(), key=lambda item: (-item[1].received, item[0]))
     ]
     return SendersPage(**read_header(slab, now_ms), senders=lines)

@@ -22,8 +22,8 @@ __all__ = ["SizeClass", "SlabUse", "largest_topics", "read_slab_use"]
 
 MAX_LARGEST: Final = 3
 """Topics that the page names."""
-MIN_SHARE: Final = 0.01
-"""Part of the slab from which the page names a topic."""
+MIN_RATIO: Final = 0.01
+"""Ratio of the slab from which the page names a topic."""
 
 
 class SizeClass(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class SlabUse(msgspec.Struct, frozen=True):
     classes: list[SizeClass]
 
     @property
-    def share(self) -> float:
+    def in_use_ratio(self) -> float:
         """Return the ratio of the slab that cannot be reclaimed, from 0 to 1."""
         return round(self.in_use / self.size, 4)
 
@@ -73,8 +73,8 @@ class _SizeSums:
 def read_slab_use(slab: Slab) -> SlabUse:
     sums: dict[int, _SizeSums] = {}
     for chunk, _, span, _ in used_chunk_headers(slab):
-        largest = lay.CHUNK_BYTES << (span - 1).bit_length()
-        sums.setdefault(largest, _SizeSums()).add(span * lay.CHUNK_BYTES, is_settled=is_settled(slab, chunk))
+        class_bytes = lay.CHUNK_BYTES << (span - 1).bit_length()  # rounded up to a power of two chunks
+        sums.setdefault(class_bytes, _SizeSums()).add(span * lay.CHUNK_BYTES, is_settled=is_settled(slab, chunk))
     return SlabUse(
         size=slab.geometry.chunks * lay.CHUNK_BYTES,
         chunk=lay.CHUNK_BYTES,
@@ -86,14 +86,14 @@ def read_slab_use(slab: Slab) -> SlabUse:
 
 def largest_topics(slab: Slab) -> dict[bytes, float]:
     """Return the topics that hold most of the slab, each with its ratio of the slab, the largest first."""
-    held = Tally[TopicKey]()
+    held_chunks = Tally[TopicKey]()
     for chunk, _, span, _ in used_chunk_headers(slab):
         topic = topic_of_chunk(slab, chunk)
         if topic is not None and not is_settled(slab, chunk):
-            held[topic] += span
+            held_chunks[topic] += span
     table, chunks = TopicTable(slab), slab.geometry.chunks
     return {
         topic if isinstance(topic, bytes) else table.name_of(topic): count / chunks
-        for topic, count in held.most_common(MAX_LARGEST)
-        if count >= MIN_SHARE * chunks and (isinstance(topic, bytes) or table.has(topic))
+        for topic, count in held_chunks.most_common(MAX_LARGEST)
+        if count >= MIN_RATIO * chunks and (isinstance(topic, bytes) or table.has(topic))
     }

@@ -110,11 +110,11 @@ def read_topics(
     steady_now_ms: int,
 ) -> list[TopicLine]:
     """List every topic that the router knows, or that has traffic or held messages."""
-    held = _held(groups)
+    held = _count_held(groups)
     known = TopicTable(slab).partition_counts()
-    paused, discarded = _paused(cluster), _discarded(reports)
+    paused, discarded = _count_paused(cluster), _count_discarded(reports)
     return [
-        _line(
+        _topic_line(
             topic_text(name),
             known.get(name, 0),
             traffic.get(name, TopicTraffic()),
@@ -136,7 +136,7 @@ class _TopicCounts:
         self.oldest_arrival_ms: int | None = None
 
 
-def _held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicCounts]:
+def _count_held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicCounts]:
     counts: dict[bytes, _TopicCounts] = {}
     for group in groups:
         held = counts.setdefault(group.topic, _TopicCounts())
@@ -149,11 +149,11 @@ def _held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicCounts]:
     return counts
 
 
-def _paused(cluster: ClusterReport) -> Tally[bytes] | None:
+def _count_paused(cluster: ClusterReport) -> Tally[bytes] | None:
     return None if cluster.router is None else Tally(scope.topic for scope in cluster.router.paused)
 
 
-def _discarded(reports: Iterable[Report]) -> Tally[str]:
+def _count_discarded(reports: Iterable[Report]) -> Tally[str]:
     counts: Tally[str] = Tally()
     for report in reports:
         for item in report.discard_topic:
@@ -161,7 +161,7 @@ def _discarded(reports: Iterable[Report]) -> Tally[str]:
     return counts
 
 
-def _line(
+def _topic_line(
     topic: str,
     partitions: int,
     traffic: TopicTraffic,

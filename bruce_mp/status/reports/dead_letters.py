@@ -48,11 +48,10 @@ PATIENCE_S: Final = 1.0
 """Longest wait for the input, in which further copies queue."""
 PAUSE_S: Final = 5.0
 """Time without further tries after such a wait, in which copies are counted as lost."""
-_CLOSED: Final = frozenset({errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN})
+_CLOSED_ERRNOS: Final = frozenset({errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN})
 """Errors of a connection whose input process has ended; its successor accepts a new one."""
-_START_BYTES: Final = 64
-"""Bytes of a message in front of its topic, at most."""
-_SIZE_HEADER: Final = 64
+_MAX_BYTES_BEFORE_TOPIC: Final = 64
+_SIZE_HEADER_BYTES: Final = 64
 """Room for the header with the size of a cut value."""
 _SHORTEST_WAIT_S: Final = 0.001
 """Wait once the time for a frame is over; zero would make the socket non-blocking."""
@@ -65,9 +64,9 @@ class DeadLetterTopic:
         self._topic = config.discards.topic.encode()
         self._datagrams = _InputSocket(config.input.unix_datagram.path, socket.SOCK_DGRAM)
         self._stream = _InputSocket(config.input.unix_stream.path, socket.SOCK_STREAM)
-        self._datagram_limit = config.input.max_datagram_size if config.input.unix_datagram.enable else 0
-        stream_limit = config.input.max_stream_size if config.input.unix_stream.enable else 0
-        self._limit = min(max(self._datagram_limit, stream_limit), config.batching.message_max_bytes)
+        self._max_datagram = config.input.max_datagram_size if config.input.unix_datagram.enable else 0
+        max_stream = config.input.max_stream_size if config.input.unix_stream.enable else 0
+        self._max_bytes = min(max(self._max_datagram, max_stream), config.batching.message_max_bytes)
         self._count = count
         self._host = socket.gethostname().encode()
         self._paused_until = 0.0
@@ -98,7 +97,7 @@ class DeadLetterTopic:
             return False
         if copy.topic:
             return copy.topic != self._topic
-        return self._topic not in copy.value[: _START_BYTES + len(self._topic)]
+        return self._topic not in copy.value[: _MAX_BYTES_BEFORE_TOPIC + len(self._topic)]
 
     def _send(self, copy: Copy) -> bool:
         try:
@@ -108,7 +107,7 @@ class DeadLetterTopic:
             return False
         if time.monotonic() < self._paused_until:
             return False
-        target = self._datagrams if len(data) <= self._datagram_limit else self._stream
+        target = self._datagrams if len(data) <= self._max_datagram else self._stream
         try:
             target.send(data, self._give_up_at)
         except OSError as error:
@@ -133,17 +132,18 @@ class DeadLetterTopic:
         """
         headers = tuple(self._headers(copy))
         data = self._message(copy, copy.value, headers)
-        excess = len(data) - self._limit
-        if excess <= 0:
+        excess_bytes = len(data) - self._max_bytes
+        if excess_bytes <= 0:
             return data
-        kept = len(copy.value) - excess - _SIZE_HEADER
-        if kept < 0:
-            raise LocalProtocolError(f"Its key and its headers have more than {self._limit} bytes.")
+        kept_bytes = len(copy.value) - excess_bytes - _SIZE_HEADER_BYTES
+        if kept_bytes < 0:
+            raise LocalProtocolError(f"Its key and its headers have more than {self._max_bytes} bytes.")
         size = (b"bruce.value_size", b"%d" % len(copy.value))
-        return self._message(copy, copy.value[:kept], (*headers, size))
+        return self._message(copy, copy.value[:kept_bytes], (*headers, size))
 
     def _message(self, copy: Copy, value: bytes, headers: tuple[Header, ...]) -> bytes:
-        fields = (self._topic, value, copy.key, copy.now_ms, None, headers)
+        partition_key = None  # the daemon chooses the partition
+        fields = (self._topic, value, copy.key, copy.now_ms, partition_key, headers)
         return encode_message(Message(*fields, EmptyFields(copy.empty)))
 
     def _headers(self, copy: Copy) -> Iterator[Header]:
@@ -172,7 +172,7 @@ class _InputSocket:
         try:
             self._send(data, give_up_at)
         except OSError as error:
-            if is_new or error.errno not in _CLOSED:
+            if is_new or error.errno not in _CLOSED_ERRNOS:
                 raise
             self._send(data, give_up_at)
 

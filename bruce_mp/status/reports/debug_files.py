@@ -67,8 +67,8 @@ class MessageDebug:
         self._lock = Lock()
         self._selection = DebugTopics()
         self._files: dict[CopyTarget, int] = {}
-        self._bytes = 0
-        self._until = 0.0
+        self._written_bytes = 0
+        self._until_s = 0.0
 
     @property
     def enabled(self) -> bool:
@@ -127,7 +127,7 @@ class MessageDebug:
                 os.ftruncate(descriptor, 0)
             if not self._files:
                 self._remove_old_files()
-            self._bytes = 0
+            self._written_bytes = 0
 
     def _change_selection(self, selection: DebugTopics) -> None:
         if not self._selection.has_topics and selection.has_topics:
@@ -137,8 +137,8 @@ class MessageDebug:
 
     def _start_selection(self, selection: DebugTopics) -> None:
         self._selection = selection
-        self._bytes = 0
-        self._until = self._now() + self._config.time_limit_s
+        self._written_bytes = 0
+        self._until_s = self._now() + self._config.time_limit_s
         if not selection.has_topics:
             self._close()
 
@@ -165,7 +165,7 @@ class MessageDebug:
     def check_deadline(self) -> None:
         """End debugging if the time limit has passed."""
         with self._lock:
-            if self._selection.has_topics and self._now() >= self._until:
+            if self._selection.has_topics and self._now() >= self._until_s:
                 self._end("msg_debug.time_limit_s has passed")
 
     def _end(self, reason: str) -> None:
@@ -186,11 +186,11 @@ class MessageDebug:
         if not self._selection.covers(copy.topic):
             return  # the copy was queued before the selection changed
         line = format_debug_line(copy.timestamp_ms, copy.topic, copy.key, copy.value)
-        if self._bytes + len(line) > self._config.byte_limit:
+        if self._written_bytes + len(line) > self._config.byte_limit:
             self._end("the files have reached msg_debug.byte_limit")
             return
         self._append(copy.target, line)
-        self._bytes += len(line)
+        self._written_bytes += len(line)
 
     def _append(self, target: CopyTarget, line: bytes) -> None:
         path = Path(self._config.path, FILE_NAMES[target])

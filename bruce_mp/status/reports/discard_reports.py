@@ -23,7 +23,7 @@ class DiscardReports:
     """A `ReportBook` that several threads may use.
 
     `interval` is in seconds. The first period starts with the daemon, so a restart of the status process alone changes
-    neither their bounds nor their numbers. `on_unread` is called for each finished period that no client read.
+    neither the bounds nor the numbers of the periods. `on_unread` is called for each finished period without a reader.
     """
 
     def __init__(self, slab: Slab, interval: int, now_ms: int, on_unread: Callable[[], None]) -> None:

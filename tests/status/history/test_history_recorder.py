@@ -69,7 +69,7 @@ def test_the_running_minute_is_shown_before_it_is_written(daemon: OfflineStatusP
 def test_a_topic_has_its_own_chart_with_zeros_for_quiet_minutes(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"news", 12, RunState.ROUTED)
     run_minute(daemon, 60, 48)
-    daemon.recorder._next_scan = 0  # no machine is so slow that this scan took two seconds
+    daemon.recorder._next_count_s = 0  # no machine is so slow that this scan took two seconds
     run_minute(daemon, 6, 0, lost=6)
     daemon.now_ms += 60_000
     daemon.steady_ms += 60_000
