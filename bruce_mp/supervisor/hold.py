@@ -3,8 +3,8 @@
 The datagrams in the kernel's queue survive the death of all processes of the daemon, and its clients see no error. The
 program reads nothing from the sockets. `sockets/kept_sockets.py` describes its messages.
 
-It binds the sockets of the configuration at its start, unless a daemon runs, which sends it copies of its sockets. It
-reads the configuration again for each daemon that starts, and opens and closes sockets as needed.
+At its start it binds the sockets of the configuration, unless a daemon runs: then that daemon sends copies of its
+sockets. It reads the configuration again for each daemon that starts, and opens and closes sockets as needed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def keep_sockets(source: ConfigSource) -> int:
     set_up_logging(config.logging, "hold")
     run_dir = Path(config.daemon.run_dir)
     create_run_dir(run_dir)
-    listener = bind_hold(run_dir / HOLD_SOCKET)  # before the check for a daemon: one that starts after it asks here
+    # Before the check for a running daemon: a daemon that starts after the check requests the sockets here.
+    listener = bind_hold(run_dir / HOLD_SOCKET)
     try:
         keeper = _SocketKeeper(source, run_dir, listener.socket)
         keeper.open_at_start(config)

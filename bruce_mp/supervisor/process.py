@@ -376,7 +376,7 @@ class _Supervisor:
     def _request_upgrade(self) -> None:
         self._upgrade.request()
         if self._is_ending and not self.is_draining_for_upgrade:
-            self._upgrade.cancel()
+            self._upgrade.cancel()  # so `bruce upgrade` gets the reason
 
 
 def _max_delay_s(config: Config) -> float:
@@ -386,7 +386,7 @@ def _max_delay_s(config: Config) -> float:
 def _sockets_to_pass(resources: Resources) -> Iterator[PassedSocket]:
     """Yield the sockets that the new code inherits."""
     for setting, each in _open_sockets(resources):
-        yield PassedSocket(setting, each.socket.fileno(), each.is_ours, each.queue)
+        yield PassedSocket(setting, each.socket.fileno(), each.is_ours, each.queue_length)
 
 
 def _own_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:

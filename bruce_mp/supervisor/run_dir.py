@@ -26,7 +26,7 @@ HTTP_ADDRESS: Final = "http.address"
 TCP_ADDRESS: Final = "input.tcp.address"
 """File with the address of the TCP input, if there is one."""
 
-_PID: Final = "supervisor.pid"
+_PID_FILE: Final = "supervisor.pid"
 
 
 def running_daemon(path: Path) -> int | None:
@@ -35,8 +35,8 @@ def running_daemon(path: Path) -> int | None:
     Raise StartError without permission to read the directory.
     """
     try:
-        pid = int((path / _PID).read_text("ascii"))
-        os.close(_lock(path))
+        pid = int((path / _PID_FILE).read_text("ascii"))
+        os.close(_lock(path))  # succeeds without a daemon
     except StartError:  # a daemon has the lock
         return pid
     except PermissionError as error:
@@ -55,7 +55,7 @@ def acquire_run_dir(path: Path) -> int:
     """
     create_run_dir(path)
     descriptor = retry_lock(lambda: _lock(path))
-    (path / _PID).write_text(str(os.getpid()), "ascii")
+    (path / _PID_FILE).write_text(str(os.getpid()), "ascii")
     return descriptor
 
 

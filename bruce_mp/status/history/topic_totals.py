@@ -34,7 +34,7 @@ _IDLE_MS: Final = HOUR_MS
 
 
 class TopicTotal(msgspec.Struct):
-    """Totals of a topic: `size` is delivered bytes of keys, values and headers, `active_ms` the time of the last event."""
+    """Totals of a topic. `size` sums delivered keys, values and headers; `active_ms` is the time of the last event."""
 
     received: int = 0
     delivered: int = 0

@@ -95,7 +95,7 @@ class ProcessGroup:
         self.on_reload_request: Callable[[ReloadRequest], None] = lambda _: None
         self._row = row
         self._awaiting_restart: set[ManagedProcess] = set()
-        self._debug = DebugTopics()
+        self._debug_topics = DebugTopics()
         self._watchdogs: dict[ProcessState, watchdog.Watchdog[tuple[str, int]]] = {
             ProcessState.BOOTING: watchdog.Watchdog(watchdog.HUNG_BOOT_S),
             ProcessState.RUNNING: watchdog.Watchdog(watchdog.HUNG_S),
@@ -145,7 +145,7 @@ class ProcessGroup:
             child = self._create_process(
                 self._programs.input, "input", row, listener=bound.socket, ends_when_drained=True
             )
-            child.start = replace(child.start, queue_length=bound.queue)
+            child.start = replace(child.start, queue_length=bound.queue_length)
         child.start = replace(child.start, inputs=self._resources.input_rows)
         return child
 
@@ -214,10 +214,10 @@ class ProcessGroup:
 
     def kill_hung(self) -> None:
         """Kill the processes that the watchdogs report; they restart as after a crash."""
-        for state, each in self._watchdogs.items():
+        for state, watcher in self._watchdogs.items():
             watched = {child.instance: child for child in self.members if child.state is state}
             heartbeats = {instance: self._heartbeat(child) for instance, child in watched.items()}
-            for instance in each.find_hung(heartbeats, time.monotonic()):
+            for instance in watcher.find_hung(heartbeats, time.monotonic()):
                 watched[instance].kill("stored no heartbeat")
 
     def _heartbeat(self, child: ManagedProcess) -> int:
@@ -267,7 +267,7 @@ class ProcessGroup:
             case ReloadRequest():
                 self.on_reload_request(message)
             case DebugTopics():
-                self._debug = message
+                self._debug_topics = message
                 for each in (self._router, *self._dispatchers.values()):
                     each.send(message)
             case _:
@@ -275,8 +275,8 @@ class ProcessGroup:
 
     def _on_ready(self, child: ManagedProcess) -> None:
         child.on_ready()
-        if self._debug.has_topics and child not in self.inputs:
-            child.send(self._debug)
+        if self._debug_topics.has_topics and child not in self.inputs:
+            child.send(self._debug_topics)
         if child is self._status and self._active_config is not None:
             child.send(self._active_config)
         log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)

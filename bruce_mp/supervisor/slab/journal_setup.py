@@ -33,8 +33,8 @@ __all__ = ["JournalSetup"]
 
 log = logging.getLogger(__name__)
 
-_CREATED: Final = Struct("<q")
-_RESTORING: Final = Struct("<I")
+_CREATED: Final = Struct("<q")  # SUPER_CREATED_MS
+_RESTORING: Final = Struct("<I")  # SUPER_RESTORING
 
 
 class _SlabIdentity(NamedTuple):

@@ -251,7 +251,8 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
     for index in lay.STREAM_ROWS:
         row = ProcessRow(slab, index)
         is_spilling = spilled_messages(slab, index) or completed_messages(slab, index)
-        if index in owners or row.version & 1 or is_spilling or last_completed(slab, index):
+        has_open_batch = row.version & 1  # see `telemetry.stages`
+        if index in owners or has_open_batch or is_spilling or last_completed(slab, index):
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):

@@ -52,17 +52,17 @@ _SMALL_BACKLOG: Final = 64
 
 
 class BoundSocket(NamedTuple):
-    """A bound socket, and the socket file that the daemon may remove.
+    """A bound socket, and the socket file that the daemon may remove: its path, and its status at the bind.
 
-    `is_ours` is False for a socket of a service manager, which keeps it open after the daemon has ended. `queue` is the
-    maximum number of queued datagrams, 0 if unknown.
+    `is_ours` is False for a socket of a service manager, which keeps it open after the daemon has ended. `queue_length`
+    is the maximum number of queued datagrams, 0 if unknown.
     """
 
     socket: socket.socket
     path: Path | None = None
     file: os.stat_result | None = None
     is_ours: bool = True
-    queue: int = 0
+    queue_length: int = 0
 
     def remove_file(self) -> None:
         """Remove the socket file, unless another program has replaced it."""
@@ -75,9 +75,9 @@ class BoundSocket(NamedTuple):
 
 def bind_datagrams(config: UnixDatagram) -> BoundSocket:
     """Bind the datagram socket. Raise StartError if its path is in use or unusable."""
-    queue = queue_length() or 0  # the length at the time of the bind
+    length = queue_length() or 0  # before the bind, because the socket keeps the length of that time
     bound = _bind_unix(Path(config.path), socket.SOCK_DGRAM, FileAccess.of(config), DATAGRAM_SETTING)
-    return bound._replace(queue=queue)
+    return bound._replace(queue_length=length)
 
 
 def bind_unix_stream(config: UnixStream) -> BoundSocket:
@@ -112,8 +112,8 @@ def bind_hold(path: Path) -> BoundSocket:
 def _listen_tcp(address: HostPort, setting: str, backlog: int) -> socket.socket:
     try:
         addresses = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, numeric = addresses[0]
-        return socket.create_server(numeric, family=family, backlog=backlog)
+        family, _, _, _, numeric_address = addresses[0]
+        return socket.create_server(numeric_address, family=family, backlog=backlog)
     except OSError as error:
         raise StartError(f'{setting} = "{address}" cannot be used: {_tcp_remedy(error)}') from error
 
@@ -146,7 +146,7 @@ def _bind_unix(path: Path, kind: SocketKind, access: FileAccess, setting: str) -
     if kind is socket.SOCK_DGRAM:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # credentials come with every datagram
     try:
-        with _umask(access.mode if owner is None else 0):
+        with _umask_for(access.mode if owner is None else 0):
             bound.bind(str(path))
         if owner is not None:
             with _removed_on_failure(path):
@@ -203,7 +203,7 @@ def _current_umask() -> int:
 
 
 @contextmanager
-def _umask(mode: int | None) -> Iterator[None]:
+def _umask_for(mode: int | None) -> Iterator[None]:
     """Set the umask with which `bind` creates a file of this mode; None keeps the umask."""
     if mode is None:
         yield

@@ -16,7 +16,7 @@ from bruce_mp.errors import StartError
 
 __all__ = ["check_datagram_size", "queue_length", "warn_of_short_queue"]
 
-QUEUE_LENGTH: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
+QUEUE_LENGTH_FILE: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
 MIN_QUEUE_LENGTH: Final = 512
 """Datagrams that the kernel should queue while the input is replaced; Linux' default of 10 is too few."""
 
@@ -61,7 +61,7 @@ def _can_send(size: int, *, raise_buffer: bool) -> bool:
 def queue_length() -> int | None:
     """Return the maximum number of datagrams in the queue of a new socket, or None if the kernel does not report it."""
     try:
-        return int(QUEUE_LENGTH.read_text("ascii"))
+        return int(QUEUE_LENGTH_FILE.read_text("ascii"))
     except (OSError, ValueError):
         return None
 

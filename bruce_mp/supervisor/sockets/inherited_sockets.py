@@ -4,9 +4,9 @@ A service manager passes descriptors and their names in three environment variab
 https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. A daemon under upgrade passes its own sockets to
 the new code (`handover.py`); the new code owns them, with their files. `kept_sockets.py` describes `bruce hold`.
 
-A setting claims the socket with its address, or a service manager's socket also with its name. A socket of a service
-manager or of `bruce hold` that no setting claims is an error, because its clients would wait forever. A socket from
-before an upgrade that no setting claims is closed.
+A setting claims the socket that is bound to its address; a service manager's socket may have its name instead. A socket
+of a service manager or of `bruce hold` that no setting claims is an error, because its clients would wait forever. A
+socket from before an upgrade that no setting claims is closed.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class InheritedSocket:
     """An open socket, with the name that the service manager or the replaced code gave it.
 
     `is_ours` is False for a socket of a service manager, which keeps it open. `is_kept` is True for one of `bruce
-    hold`: the daemon may close it, but a failed start leaves its file. `queue` is its queue length at the bind.
+    hold`: the daemon may close it, but a failed start leaves its file. `queue_length` is that at the bind.
     """
 
     socket: socket.socket
     name: str
     is_ours: bool = False
-    queue: int = 0
+    queue_length: int = 0
     is_kept: bool = False
 
     @property
@@ -61,10 +61,10 @@ class InheritedSocket:
         """Return the socket as a bound one, with its socket file if the daemon may remove that."""
         address = _address_of(self.socket)
         if not self.is_ours or self.is_kept or not isinstance(address, UnixPath):
-            return BoundSocket(self.socket, is_ours=self.is_ours, queue=self.queue)
+            return BoundSocket(self.socket, is_ours=self.is_ours, queue_length=self.queue_length)
         path = Path(address.path)
         bound = BoundSocket(self.socket, path, path.lstat()) if path.is_socket() else BoundSocket(self.socket)
-        return bound._replace(queue=self.queue)
+        return bound._replace(queue_length=self.queue_length)
 
     def serves(self, setting: str, address: HostPort | UnixPath) -> bool:
         """Return True if this socket has the address or the name of a setting."""
@@ -99,7 +99,7 @@ def with_file(bound: BoundSocket) -> BoundSocket:
     """Return one of our sockets with its socket file; a socket of `bruce hold` lacks it until a start has succeeded."""
     if not bound.is_ours:
         return bound
-    return InheritedSocket(bound.socket, "", is_ours=True, queue=bound.queue).bound
+    return InheritedSocket(bound.socket, "", is_ours=True, queue_length=bound.queue_length).bound
 
 
 class InheritedSockets:

@@ -125,6 +125,6 @@ def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tup
     has_streams = config.unix_stream.enable or config.tcp.enable
     workers = config.streams.processes if has_streams else 0
     first = lay.ROW_FIRST_INPUT
-    workers = max([workers, *(row - first for row in _rows_with_spill(slab))])
+    workers = max([workers, *(row - first for row in _rows_with_spill(slab))])  # worker N has the row `first + N`
     stream_rows = tuple(range(first + 1, first + 1 + workers))
     return (first, *stream_rows) if has_datagrams else stream_rows

@@ -75,7 +75,7 @@ def send_request(connection: socket.socket) -> None:
 def send_sockets(connection: socket.socket, sockets: Iterable[tuple[str, BoundSocket]]) -> None:
     """Send sockets with their settings; the receiver gets copies of their descriptors."""
     listed = list(sockets)
-    message = _Message(tuple(_Entry(setting, bound.queue) for setting, bound in listed))
+    message = _Message(tuple(_Entry(setting, bound.queue_length) for setting, bound in listed))
     descriptors = [bound.socket.fileno() for _, bound in listed]
     socket.send_fds(connection, [msgspec.json.encode(message)], descriptors, socket.MSG_NOSIGNAL)
 
@@ -90,7 +90,7 @@ def receive_message(connection: socket.socket) -> SocketKeeperMessage:
     if entries is None:
         return None
     return [
-        InheritedSocket(each, entry.setting, is_ours=True, queue=entry.queue, is_kept=True)
+        InheritedSocket(each, entry.setting, is_ours=True, queue_length=entry.queue, is_kept=True)
         for each, entry in zip(sockets, entries, strict=True)
     ]
 

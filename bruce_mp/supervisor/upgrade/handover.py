@@ -63,7 +63,9 @@ class Handover(msgspec.Struct, frozen=True):
     @property
     def inherited_sockets(self) -> InheritedSockets:
         return InheritedSockets(
-            InheritedSocket(socket.socket(fileno=each.descriptor), each.setting, is_ours=each.is_ours, queue=each.queue)
+            InheritedSocket(
+                socket.socket(fileno=each.descriptor), each.setting, is_ours=each.is_ours, queue_length=each.queue
+            )
             for each in self.sockets
         )
 

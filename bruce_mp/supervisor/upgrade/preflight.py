@@ -29,7 +29,7 @@ CHECK_OPTION: Final = "--check"
 TIMEOUT_S: Final = 60.0
 """Time limit for the new code to load, also from a cold disk."""
 _MAX_ERROR_CHARACTERS: Final = 2000
-"""Characters of its error output in the log, from the end, where the error is."""
+"""Characters of the process's error output in the log, from the end, where the error is."""
 
 
 class PreflightError(BruceError):

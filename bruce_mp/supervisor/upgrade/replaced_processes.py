@@ -1,8 +1,8 @@
 """Processes of the replaced code, which are children known only by pid and control pipe.
 
-They exit when the supervisor closes their pipe; after a time limit it kills them. The inputs end after router and
-dispatchers, because messages wait in the sockets without them. The status process ends last, because it receives the
-others' last reports.
+They exit when the supervisor closes their pipe; after a time limit, the supervisor kills them. The inputs end after
+router and dispatchers, because messages wait in the sockets without them. The status process ends last, because it
+receives the others' last reports.
 """
 
 from __future__ import annotations

@@ -176,9 +176,9 @@ def test_a_tcp_port_in_use_is_named() -> None:
 def test_the_queue_length_is_that_of_the_socket_creation(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(datagram_limits, "QUEUE_LENGTH", tmp_path / "qlen")
+    monkeypatch.setattr(datagram_limits, "QUEUE_LENGTH_FILE", tmp_path / "qlen")
     (tmp_path / "qlen").write_text("512\n")
     bound = bind_datagrams(UnixDatagram(path=str(path)))
     (tmp_path / "qlen").write_text("10\n")
     with bound.socket:
-        assert bound.queue == 512
+        assert bound.queue_length == 512

@@ -37,12 +37,12 @@ def test_a_size_beyond_the_kernel_limit_is_refused() -> None:
 def test_a_short_queue_is_worth_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, length: str, *, warns: bool
 ) -> None:
-    monkeypatch.setattr(datagram_limits, "QUEUE_LENGTH", tmp_path / "qlen")
+    monkeypatch.setattr(datagram_limits, "QUEUE_LENGTH_FILE", tmp_path / "qlen")
     (tmp_path / "qlen").write_text(length)
     warn_of_short_queue()
     assert ("sysctl -w net.unix.max_dgram_qlen=512" in caplog.text) is warns
 
 
 def test_an_unreadable_queue_length_causes_no_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datagram_limits, "QUEUE_LENGTH", tmp_path / "nothing")
+    monkeypatch.setattr(datagram_limits, "QUEUE_LENGTH_FILE", tmp_path / "nothing")
     warn_of_short_queue()

@@ -169,4 +169,4 @@ def test_the_queue_length_is_known_only_for_own_sockets(datagrams: socket.socket
     assert ours is not None
     assert managers is not None
     with ours.socket:
-        assert (ours.queue, managers.queue) == (512, 0)
+        assert (ours.queue_length, managers.queue_length) == (512, 0)
