@@ -91,15 +91,15 @@ class Table {
     this.empty = createHtml("p", { class: "empty" }, empty);
     this.head = createHtml("tr", { role: "row" });
     this.body = createHtml("tbody", { role: "rowgroup" });
-    for (const column of columns) this.head.append(this.heading(column));
+    for (const column of columns) this.head.append(this.createHeading(column));
     this.table = createHtml("table", { role: "table" }, createHtml("caption", { class: "sr" }, caption),
       createHtml("thead", { role: "rowgroup" }, this.head), this.body);
     this.table.hidden = true;
     place.append(this.empty, this.table);
-    this.mark();
+    this.showSortMarks();
   }
 
-  heading(column) {
+  createHeading(column) {
     const heading = createHtml("th", { scope: "col", role: "columnheader", class: column.is === "number" ? "n" : "" });
     if (!column.value) {
       heading.append(column.label);
@@ -112,14 +112,14 @@ class Table {
   }
 
   sortBy(column) {
-    const same = this.sort !== null && this.sort.key === column.key;
-    this.sort = { key: column.key, ascending: same ? !this.sort.ascending : column.is !== "number" };
-    this.mark();
+    const isSame = this.sort !== null && this.sort.key === column.key;
+    this.sort = { key: column.key, ascending: isSame ? !this.sort.ascending : column.is !== "number" };
+    this.showSortMarks();
     if (this.onSort) this.onSort(this.sort);
     else this.show(this.rows);
   }
 
-  mark() {
+  showSortMarks() {
     this.columns.forEach((column, index) => {
       if (!column.value) return;
       const sorted = this.sort !== null && this.sort.key === column.key;
@@ -132,9 +132,9 @@ class Table {
   sorted(rows) {
     const column = this.sort && !this.onSort && this.columns.find((each) => each.key === this.sort.key);
     if (!column) return rows;
-    const way = this.sort.ascending ? 1 : -1;
+    const direction = this.sort.ascending ? 1 : -1;
     const compare = (one, other) => (one < other ? -1 : one > other ? 1 : 0);
-    return [...rows].sort((one, other) => way * compare(column.value(one), column.value(other)));
+    return [...rows].sort((one, other) => direction * compare(column.value(one), column.value(other)));
   }
 
   show(rows) {
@@ -142,11 +142,11 @@ class Table {
     this.empty.hidden = rows.length > 0;
     this.table.hidden = rows.length === 0;
     while (this.body.children.length > rows.length) this.body.lastElementChild.remove();
-    while (this.body.children.length < rows.length) this.body.append(this.blank());
+    while (this.body.children.length < rows.length) this.body.append(this.createRow());
     this.sorted(rows).forEach((row, index) => this.showRow(this.body.children[index], row));
   }
 
-  blank() {
+  createRow() {
     const cells = this.columns.map((column, index) => {
       const kind = column.is === "number" ? "n" : column.is || "";
       if (index === 0) return createHtml("th", { scope: "row", role: "rowheader", class: kind });
@@ -164,13 +164,13 @@ class Table {
       const kind = column.is === "number" ? "n" : column.is || "";
       const css = column.css ? column.css(row) : "";
       const nothing = text === "" || text === "0" || text === NONE ? "zero" : "";
-      const wanted = [kind, css, nothing].filter(Boolean).join(" ");
-      if (cell.className !== wanted) cell.className = wanted;
+      const classes = [kind, css, nothing].filter(Boolean).join(" ");
+      if (cell.className !== classes) cell.className = classes;
     });
   }
 }
 
-function spark(cell, rates) {
+function showTrend(cell, rates) {
   let line = cell.querySelector("svg");
   if (!line) {
     line = createSvg("svg", { class: "spark", viewBox: "0 0 92 22", role: "img" }, createSvg("path", { class: "a-out" }), createSvg("path", { class: "s-out" }));
@@ -216,9 +216,9 @@ class Chart {
     this.tip = createHtml("div", { class: "tip", "aria-live": "off" });
     this.tip.hidden = true;
     place.append(this.tip);
-    place.addEventListener("pointermove", (event) => this.point(this.nearest(event)));
-    place.addEventListener("pointerleave", () => this.point(null));
-    place.addEventListener("blur", () => this.point(null));
+    place.addEventListener("pointermove", (event) => this.select(this.nearestIndex(event)));
+    place.addEventListener("pointerleave", () => this.select(null));
+    place.addEventListener("blur", () => this.select(null));
     place.addEventListener("keydown", (event) => this.onKey(event));
     new ResizeObserver(() => this.redraw()).observe(place);
   }
@@ -227,7 +227,7 @@ class Chart {
     return LEFT + (this.width - LEFT - RIGHT) * (1 - age / this.series.span_s);
   }
 
-  nearest(event) {
+  nearestIndex(event) {
     if (!this.series || !this.series.age_s.length) return null;
     const x = event.clientX - this.place.getBoundingClientRect().left;
     const far = this.series.age_s.map((age) => Math.abs(this.x(age) - x));
@@ -237,16 +237,16 @@ class Chart {
   onKey(event) {
     const last = this.series ? this.series.age_s.length - 1 : -1;
     const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
-    if (event.key === "Escape") this.point(null);
-    else if (last >= 0 && event.key === "Home") this.point(0);
-    else if (last >= 0 && event.key === "End") this.point(last);
-    else if (last >= 0 && step) this.point(Math.min(last, Math.max(0, (this.at === null ? last + 1 : this.at) + step)));
+    if (event.key === "Escape") this.select(null);
+    else if (last >= 0 && event.key === "Home") this.select(0);
+    else if (last >= 0 && event.key === "End") this.select(last);
+    else if (last >= 0 && step) this.select(Math.min(last, Math.max(0, (this.at === null ? last + 1 : this.at) + step)));
     else return;
     this.tip.setAttribute("aria-live", "polite");
     event.preventDefault();
   }
 
-  point(index) {
+  select(index) {
     this.at = index;
     this.redraw();
   }
@@ -254,10 +254,10 @@ class Chart {
   show(series) {
     this.series = series;
     this.redraw();
-    setText(this.summary, this.words());
+    setText(this.summary, this.summaryText());
   }
 
-  words() {
+  summaryText() {
     const { received, delivered, discarded } = this.series;
     if (!received.length) return "Nothing measured yet.";
     const mean = (rates) => rates.reduce((sum, each) => sum + each, 0) / rates.length;
@@ -283,7 +283,7 @@ class Chart {
     const values = pane.lines.flatMap(([name]) => this.series[name]).filter((each) => each !== null);
     const highest = axisTop(Math.max(pane.least, ...values));
     const y = (value) => bottom - height * value / highest;
-    this.drawUnknown(picture, top, height);
+    this.drawGaps(picture, top, height);
     for (const part of height > 80 ? [0, 0.5, 1] : [0, 1]) {
       const at = bottom - part * height;
       picture.append(createSvg("line", { class: "grid", x1: LEFT, x2: right, y1: at, y2: at }));
@@ -305,7 +305,7 @@ class Chart {
     }
   }
 
-  drawUnknown(picture, top, height) {
+  drawGaps(picture, top, height) {
     const { age_s, step_s, span_s } = this.series;
     age_s.forEach((age, index) => {
       if (index > 0 && !this.isGap(index)) return;
@@ -409,7 +409,7 @@ class HistoryChart {
 
 // --- the parts of the page -------------------------------------------------------------------------------------------
 
-function tile(id, number, unit, note, css = "") {
+function showTile(id, number, unit, note, css = "") {
   const place = $(`t-${id}`);
   if (place.dataset.shown !== number + unit) {
     place.replaceChildren(number, createHtml("span", {}, unit));
@@ -431,14 +431,14 @@ function showTiles(page) {
   const minute = page.discards.reasons.reduce((sum, each) => sum + each.minute, 0);
   const faults = page.discards.reasons.some((each) => each.is_fault && each.minute > 0);
   const used = slab.in_use / slab.size;
-  tile("in", rateText(flow.received), "/s", `${countText(books.received)} in all`);
-  tile("out", rateText(flow.delivered), "/s", `${sizeText(flow.size)}/s`);
-  tile("lost", countText(minute), "", `last minute; ${countText(books.discarded)} in all`, minute ? (faults ? "bad" : "warn") : "");
-  tile("held", countText(held), "", `${countText(books.held.in_flight)} of them in flight`);
-  tile("oldest", page.oldest_ms === null ? NONE : durationText(page.oldest_ms), "", page.oldest_ms === null ? "nothing is held" : "since its receipt");
-  tile("delay", durationText(latency.minute.p99_ms), "",
+  showTile("in", rateText(flow.received), "/s", `${countText(books.received)} in all`);
+  showTile("out", rateText(flow.delivered), "/s", `${sizeText(flow.size)}/s`);
+  showTile("lost", countText(minute), "", `last minute; ${countText(books.discarded)} in all`, minute ? (faults ? "bad" : "warn") : "");
+  showTile("held", countText(held), "", `${countText(books.held.in_flight)} of them in flight`);
+  showTile("oldest", page.oldest_ms === null ? NONE : durationText(page.oldest_ms), "", page.oldest_ms === null ? "nothing is held" : "since its receipt");
+  showTile("delay", durationText(latency.minute.p99_ms), "",
     latency.minute.messages ? `50 % within ${durationText(latency.minute.p50_ms)}` : "no acks in the last minute");
-  tile("slab", percentText(used), "", `${sizeText(slab.in_use)} of ${sizeText(slab.size)}`, used >= 0.9 ? "bad" : used >= 0.75 ? "warn" : "");
+  showTile("slab", percentText(used), "", `${sizeText(slab.in_use)} of ${sizeText(slab.size)}`, used >= 0.9 ? "bad" : used >= 0.75 ? "warn" : "");
 }
 
 function showBooks(page) {
@@ -488,10 +488,10 @@ function showComplaints(place, complaints) {
   });
 }
 
-const number = (key, label, unit) => ({ key, label, is: "number", value: (row) => row[key] ?? -1, text: (row) => unit(row[key]) });
-const delays = { key: "p99_ms", label: "50 / 99 % within", is: "number", value: (row) => row.p99_ms ?? -1,
+const numberColumn = (key, label, unit) => ({ key, label, is: "number", value: (row) => row[key] ?? -1, text: (row) => unit(row[key]) });
+const latencyColumn = { key: "p99_ms", label: "50 / 99 % within", is: "number", value: (row) => row.p99_ms ?? -1,
   text: (row) => (row.p99_ms === null ? NONE : `${durationText(row.p50_ms)} / ${durationText(row.p99_ms)}`) };
-const ago = (page, at) => (at === null ? "" : ` (${durationText(Math.max(0, page.now - at) * 1000)} ago)`);
+const agoText = (page, at) => (at === null ? "" : ` (${durationText(Math.max(0, page.now - at) * 1000)} ago)`);
 const errorsOf = (row) => (row.errors ? "bad" : "");
 
 // The name of a topic opens its chart.
@@ -516,14 +516,14 @@ function makeTables() {
       { key: "node", label: "Broker", is: "name", value: (row) => row.node, text: (row) => `${row.node} at ${row.address || "an unknown address"}` },
       { key: "connection", label: "Connection", value: (row) => row.connection, text: (row) => row.connection,
         css: (row) => ({ connected: "good", failed: "bad" })[row.connection] ?? "" },
-      number("delivered", "Delivered/s", rateText),
-      { key: "trend", label: "Last hour", text: (row) => (row.trend.length > 1 ? "trend" : NONE), show: (cell, row) => spark(cell, row.trend) },
-      delays,
-      number("in_flight", "In flight", countText), number("queued", "Waiting", countText),
+      numberColumn("delivered", "Delivered/s", rateText),
+      { key: "trend", label: "Last hour", text: (row) => (row.trend.length > 1 ? "trend" : NONE), show: (cell, row) => showTrend(cell, row.trend) },
+      latencyColumn,
+      numberColumn("in_flight", "In flight", countText), numberColumn("queued", "Waiting", countText),
       { key: "oldest_ms", label: "Oldest", is: "number", value: (row) => row.oldest_ms ?? -1, text: (row) => durationText(row.oldest_ms) },
       { key: "errors_hour", label: "Errors min / h", is: "number", value: (row) => row.errors_hour,
         text: (row) => (row.errors_hour ? `${countText(row.errors_minute)} / ${countText(row.errors_hour)}` : "0"), css: (row) => (row.errors_minute ? "bad" : "") },
-      { key: "last_error", label: "Last error", is: "note", text: (row) => (row.troubles.length ? `${row.troubles.length} partitions: ${row.troubles[0].error}` : row.last_error ? `${row.last_error}${ago(tables.page, row.last_error_at)}` : "") },
+      { key: "last_error", label: "Last error", is: "note", text: (row) => (row.troubles.length ? `${row.troubles.length} partitions: ${row.troubles[0].error}` : row.last_error ? `${row.last_error}${agoText(tables.page, row.last_error_at)}` : "") },
     ],
   });
   const paused = new Table($("paused-table"), {
@@ -540,15 +540,15 @@ function makeTables() {
     empty: "No topic yet. A topic is listed here from its first message on.",
     columns: [
       { key: "topic", label: "Topic", is: "name", value: (row) => row.topic, text: (row) => row.topic || "(all others)", show: showName },
-      number("delivered", "Delivered/s", rateText),
+      numberColumn("delivered", "Delivered/s", rateText),
       { key: "size", label: "Bytes/s", is: "number", value: (row) => row.size, text: (row) => (row.size ? sizeText(row.size) : "0") },
-      delays,
-      number("in_flight", "In flight", countText), number("waiting", "Waiting", countText), number("oldest_ms", "Oldest", durationText),
+      latencyColumn,
+      numberColumn("in_flight", "In flight", countText), numberColumn("waiting", "Waiting", countText), numberColumn("oldest_ms", "Oldest", durationText),
       { key: "paused", label: "Paused", is: "number", value: (row) => row.paused, text: (row) => (row.paused === null ? NONE : countText(row.paused)), css: (row) => (row.paused ? "warn" : "") },
       { key: "errors", label: "Errors/min", is: "number", value: (row) => row.errors, text: (row) => countText(row.errors), css: errorsOf },
       { key: "discarded", label: "Discarded", is: "number", value: (row) => row.discarded, text: (row) => countText(row.discarded), css: (row) => (row.discarded ? "bad" : "") },
       { key: "partitions", label: "Partitions", is: "number", value: (row) => row.partitions, text: (row) => (row.partitions ? countText(row.partitions) : "unknown") },
-      { key: "last_error", label: "Last error", is: "note", text: (row) => (row.last_error ? `${row.last_error}${ago(tables.page, row.last_error_at)}` : "") },
+      { key: "last_error", label: "Last error", is: "note", text: (row) => (row.last_error ? `${row.last_error}${agoText(tables.page, row.last_error_at)}` : "") },
     ],
   });
   const reasons = new Table($("reasons-table"), {
@@ -556,8 +556,8 @@ function makeTables() {
     empty: "Nothing was discarded. Reasons, topics and samples of what had to be given up are shown here.",
     columns: [
       { key: "reason", label: "Reason", is: "name", value: (row) => row.reason, text: (row) => row.reason },
-      { ...number("minute", "Last minute", countText), css: (row) => (row.minute ? (row.is_fault ? "bad" : "warn") : "") },
-      number("hour", "Last hour", countText), number("total", "In all", countText),
+      { ...numberColumn("minute", "Last minute", countText), css: (row) => (row.minute ? (row.is_fault ? "bad" : "warn") : "") },
+      numberColumn("hour", "Last hour", countText), numberColumn("total", "In all", countText),
       { key: "meaning", label: "What it means, and the remedy", is: "note", text: (row) => row.meaning },
     ],
   });
@@ -568,8 +568,8 @@ function makeTables() {
       { key: "topic", label: "Topic", is: "name", value: (row) => row.topic, text: (row) => row.topic || "(all others)" },
       { key: "codec", label: "Codec", value: (row) => row.codec, text: (row) => row.codec },
       { key: "ratio", label: "Ratio", is: "number", value: (row) => -row.percent, text: (row) => (row.packed_bytes ? `${(row.plain_bytes / row.packed_bytes).toFixed(1)} : 1` : NONE) },
-      number("plain_bytes", "Before", sizeText), number("packed_bytes", "After", sizeText),
-      number("tried", "Batches tried", countText), number("kept", "Worth it", countText), number("skipped", "Not tried", countText),
+      numberColumn("plain_bytes", "Before", sizeText), numberColumn("packed_bytes", "After", sizeText),
+      numberColumn("tried", "Batches tried", countText), numberColumn("kept", "Worth it", countText), numberColumn("skipped", "Not tried", countText),
       { key: "cpu_ms", label: "CPU", is: "number", value: (row) => row.cpu_ms, text: (row) => durationText(row.cpu_ms) },
     ],
   });
@@ -579,7 +579,7 @@ function makeTables() {
       { key: "name", label: "Process", is: "name", value: (row) => row.name, text: (row) => row.name },
       { key: "state", label: "State", value: (row) => row.state, text: (row) => row.state, css: (row) => ({ running: "good", dead: "bad", stalled: "bad" })[row.state] ?? "" },
       { key: "pid", label: "pid", is: "number", value: (row) => row.pid, text: (row) => (row.pid ? String(row.pid) : NONE) },
-      number("restarts", "Restarts", countText),
+      numberColumn("restarts", "Restarts", countText),
       { key: "cpu", label: "CPU", is: "number", value: (row) => cpuOf(row) ?? -1, text: (row) => (cpuOf(row) === null ? NONE : percentText(cpuOf(row))) },
       { key: "cpu_seconds", label: "CPU time", is: "number", value: (row) => row.cpu_seconds ?? -1, text: (row) => (row.cpu_seconds === null ? NONE : durationText(row.cpu_seconds * 1000)) },
       { key: "pss", label: "Memory", is: "number", value: (row) => row.pss ?? -1, text: (row) => (row.pss === null ? NONE : sizeText(row.pss)) },
@@ -616,7 +616,7 @@ function showTopics(page) {
   $("topics-more").hidden = shown.length >= matching || selection.limit >= MORE_ROWS;
 }
 
-function bar(parts, whole) {
+function createBar(parts, whole) {
   return createHtml("div", { class: "bar", "aria-hidden": "true" }, ...parts.map(([css, bytes]) => {
     const piece = createHtml("i", { class: css });
     piece.style.width = `${100 * bytes / whole}%`;
@@ -626,7 +626,7 @@ function bar(parts, whole) {
 
 function showSlab(page) {
   const { slab } = page;
-  const line = (name, parts, whole, words) => createHtml("div", {}, createHtml("span", {}, name), bar(parts, whole), createHtml("span", { class: "num" }, words));
+  const line = (name, parts, whole, words) => createHtml("div", {}, createHtml("span", {}, name), createBar(parts, whole), createHtml("span", { class: "num" }, words));
   const used = slab.in_use / slab.size;
   const css = used >= 0.9 ? "full" : used >= 0.75 ? "filling" : "used";
   const rows = [line("All", [[css, slab.in_use], ["settled", slab.settled]], slab.size, `${sizeText(slab.in_use)} in use, ${sizeText(slab.size - slab.in_use)} free`)];
@@ -636,9 +636,9 @@ function showSlab(page) {
     rows.push(line(name, [["used", each.in_use], ["settled", each.settled]], slab.size, words));
   }
   const key = createHtml("p", { class: "key" },
-    createHtml("span", {}, bar([["used", 1]], 1), "messages that wait or are in flight"),
-    createHtml("span", {}, bar([["settled", 1]], 1), "delivered or discarded, to be used again"),
-    createHtml("span", {}, bar([], 1), "free"));
+    createHtml("span", {}, createBar([["used", 1]], 1), "messages that wait or are in flight"),
+    createHtml("span", {}, createBar([["settled", 1]], 1), "delivered or discarded, to be used again"),
+    createHtml("span", {}, createBar([], 1), "free"));
   const note = slab.classes.length ? `A message larger than ${sizeText(slab.chunk)} has a place of its own; smaller ones share one, which is larger for a busy topic. Each bar is the whole slab.`
     : "The slab is empty. Held messages are shown here by the size of their places.";
   $("slab-bars").replaceChildren(createHtml("div", { class: "bars" }, ...rows), key, createHtml("p", { class: "quiet" }, note));
@@ -721,9 +721,9 @@ function show(page) {
 
 const selection = { text: "", limit: FIRST_ROWS };
 let tables, charts, version = null;
-let timer = 0, request = null, lastAnswer = 0, silentSince = 0, refusals = 0, isPaused = false;
+let timer = 0, request = null, lastAnswer = 0, silentSince = 0, failures = 0, isPaused = false;
 
-function address() {
+function overviewAddress() {
   const { key, ascending } = tables.topics.sort;
   const query = new URLSearchParams({ sort: key, order: ascending ? "ascending" : "descending", limit: selection.limit });
   if (selection.text) query.set("topic", selection.text);
@@ -734,16 +734,16 @@ async function refresh() {
   clearTimeout(timer);
   if (request) request.abort();
   const current = request = new AbortController();
-  const patience = setTimeout(() => current.abort(new Error("no answer")), TIMEOUT_MS);
+  const timeout = setTimeout(() => current.abort(new Error("no answer")), TIMEOUT_MS);
   try {
-    const answer = await fetch(address(), { signal: current.signal, cache: "no-store" });
+    const answer = await fetch(overviewAddress(), { signal: current.signal, cache: "no-store" });
     if (!answer.ok) throw new Error(`status ${answer.status}: ${(await answer.text()).slice(0, 300)}`);
     const page = await answer.json();
     if (current === request) onPage(page);
   } catch (error) {
     if (current === request) onFailure(error);
   } finally {
-    clearTimeout(patience);
+    clearTimeout(timeout);
     if (current === request) {
       request = null;
       if (!isPaused && !document.hidden) timer = setTimeout(refresh, INTERVAL_MS);
@@ -758,14 +758,14 @@ function onPage(page) {
   }
   version = page.version;
   lastAnswer = Date.now();
-  silentSince = refusals = 0;
+  silentSince = failures = 0;
   show(page);
   showOutage("");
 }
 
 function onFailure(error) {
-  refusals += 1;
-  if (String(error.message).startsWith("status") && refusals < MAX_BUSY_ANSWERS) return;
+  failures += 1;
+  if (String(error.message).startsWith("status") && failures < MAX_BUSY_ANSWERS) return;
   silentSince = silentSince || Date.now();
   const words = String(error.message).startsWith("status") ? error.message : "there is no connection";
   showOutage(words);
@@ -824,7 +824,7 @@ function showSort() {
   $("topic-sort").value = tables.topics.sort.key;
 }
 
-function wire() {
+function addListeners() {
   $("pause").addEventListener("click", () => pause(!isPaused));
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) clearTimeout(timer);
@@ -861,5 +861,5 @@ charts = {
   history: new HistoryChart("past", $("past")),
   topic: new HistoryChart("topic", $("topic")),
 };
-wire();
+addListeners();
 refresh();
