@@ -13,6 +13,7 @@ import errno
 from enum import IntEnum, unique
 
 __all__ = [
+    "AttemptEndedError",
     "BruceError",
     "ConfigError",
     "DiscardReason",

@@ -1,8 +1,8 @@
 """The HTTP server: waitress on a listening socket that the supervisor owns.
 
-The server runs in threads beside the event loop of the process. It stops in two steps, because a worker thread wakes
-the server thread after each response: first the worker threads end, then the server thread, and then the connections
-close. The listening socket stays open in the supervisor, so new connections wait for the next status process.
+The server runs in threads beside the event loop of the process. A worker thread wakes the server thread after each
+response, so the worker threads end first, then the server thread, and then the connections close. The listening socket
+stays open in the supervisor, so new connections wait for the next status process.
 
 Slow clients cannot keep others out. A request must be complete, and a response read, within a time limit, however often
 bytes move. The server always accepts a new connection: at the limit it closes another one, the oldest without a running
@@ -86,6 +86,7 @@ class HttpServer:
         on_accept_exhausted: Callable[[], None] = lambda: None,
     ) -> None:
         self._map: dict[int, Any] = {}
+        """The sockets that waitress's loop polls, by descriptor."""
         self._open_at_end: dict[int, Any] = {}
         # waitress warns whenever a request waits for a worker thread, which is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)

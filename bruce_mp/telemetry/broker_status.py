@@ -37,7 +37,7 @@ CONNECTED: Final = "connected"
 FAILED: Final = "failed"
 
 NO_LEADER: Final = "no leader"
-"""State of a pause because the metadata has no available leader."""
+"""State of a scope that is paused because the metadata has no available leader for it."""
 ALL_PARTITIONS: Final = -1
 """Partition number of a pause of the whole topic."""
 
@@ -59,11 +59,11 @@ class PartitionError(msgspec.Struct, frozen=True):
 class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
     """A dispatcher's report about its broker.
 
-    `connection` is one of the constants above, since `since_ms`. `last_error` is empty without an error. `exactly_once`
-    is True if the broker detects duplicates, None before the first connection. `needs_operator` is True if connections
-    fail until an operator corrects the set-up. `certificate_ends_s` is the expiry of the broker's certificate, in
-    seconds since the epoch. `acked_ms` is the time of the first report after the last acknowledgement, 0 without one.
-    `stalls` lists the partitions whose oldest message does not change.
+    `connection` is IDLE, CONNECTING, CONNECTED or FAILED, since `since_ms`. Without an error, `last_error` is empty and
+    `last_error_ms` is 0. `exactly_once` is True if the broker detects duplicates, None before the first connection.
+    `needs_operator` is True if connections fail until an operator corrects the set-up. `certificate_ends_s` is the
+    expiry of the broker's certificate, in seconds since the epoch. `acked_ms` is the time of the first report after the
+    last acknowledgement, 0 before the first. `stalls` lists the partitions whose oldest message does not change.
     """
 
     slot: int
@@ -86,7 +86,8 @@ class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
 class PausedScope(msgspec.Struct, frozen=True):
     """A paused scope: the dispatcher of `slot`, or a partition or all partitions of `topic`.
 
-    `topic` is empty for a dispatcher. `state` is the router's state of the scope, or `NO_LEADER`.
+    `slot` is None for a partition, and `topic` is empty for a dispatcher. `state` is the router's state of the scope,
+    or `NO_LEADER`.
     """
 
     slot: int | None

@@ -184,7 +184,7 @@ class Counter(IntEnum):
 _ERROR_CODES: Final = range(-1, 134)
 """The error codes of Kafka that have a counter each."""
 UNKNOWN_RESPONSES: Final = Counter.AckErrorFirst + 136
-"""The counter of the responses with all other codes."""
+"""The counter of the responses with all other codes; the number before it is unused."""
 
 
 def response_counter(code: int) -> int:

@@ -91,7 +91,7 @@ def is_on_stderr(config: Logging) -> bool:
 def _handlers(config: Logging, process: str) -> Iterator[logging.Handler]:
     formatter = JsonFormatter(process) if config.format == "json" else LineFormatter(process)
     if config.stdout_stderr:
-        yield _stream_handler(sys.stdout, formatter, highest=logging.WARNING - 1)
+        yield _stream_handler(sys.stdout, formatter, below=logging.WARNING)
     if is_on_stderr(config):
         yield _stream_handler(sys.stderr, formatter, lowest=logging.WARNING)
     if config.file.enable:
@@ -107,13 +107,13 @@ def _handlers(config: Logging, process: str) -> Iterator[logging.Handler]:
 
 
 def _stream_handler(
-    stream: TextIO, formatter: logging.Formatter, *, lowest: int = 0, highest: int | None = None
+    stream: TextIO, formatter: logging.Formatter, *, lowest: int = 0, below: int | None = None
 ) -> logging.Handler:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
     handler.setLevel(lowest)
-    if highest is not None:
-        handler.addFilter(lambda record: record.levelno <= highest)
+    if below is not None:
+        handler.addFilter(lambda record: record.levelno < below)
     return handler
 
 

@@ -67,9 +67,9 @@ class BrokerLine(msgspec.Struct, frozen=True):
 
     `troubles` lists the partitions whose last response was an error. `in_flight` messages are sent and await a
     response; `queued` messages wait for the broker, in its dispatcher or, while the broker or a partition is paused, in
-    the router (there only if their partition's oldest message waits for 500 ms). `oldest_ms` is the age of the oldest
-    message that is in flight or queued, or None. A broker that leads no partition has no dispatcher: `dispatcher` is
-    None and `connection` is unknown.
+    the router. The router reports them once the oldest of their partition has waited for 500 ms. `oldest_ms` is the age
+    of the oldest message that is in flight or queued, or None. A broker that leads no partition has no dispatcher:
+    `dispatcher` is None and `connection` is unknown.
     """
 
     node: int

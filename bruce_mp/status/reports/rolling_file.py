@@ -94,15 +94,15 @@ class RollingFile:
     def write(self, lines: Iterable[bytes]) -> None:
         """Append lines and rotate as needed. On FileWriteError, each line is written whole or not at all."""
         for line in lines:
-            self._prepare(len(line))
+            self._open_with_room(len(line))
             self._append(line)
 
     def prepare(self) -> None:
         """Open the file, and rotate it if it is full. Raise FileWriteError."""
-        self._prepare(0)
+        self._open_with_room(0)
         self._remove_oldest()
 
-    def _prepare(self, size: int) -> None:
+    def _open_with_room(self, size: int) -> None:
         """Open the file and make room for a line. A line larger than the size limit gets a separate file."""
         if self._descriptor is not None and not self._is_at_path(self._descriptor):
             self.close()
@@ -141,13 +141,13 @@ class RollingFile:
     def _rotate(self) -> None:
         self.close()
         # Behind all others, also after the clock went back: `_remove_oldest` begins with the first.
-        at_ms = max(self._now_ms(), *(self._rotation_ms(each) + 1 for each in self._rotated_files()), 0)
+        at_ms = max([self._now_ms(), *(self._rotation_ms(each) + 1 for each in self._rotated_files())])
         try:
             self.path.rename(self.path.with_name(f"{self.path.name}.{at_ms}"))
         except OSError as error:
             raise FileWriteError(f"{self.path} is full and cannot be renamed: {error.strerror}.") from error
         self._remove_oldest()
-        self._prepare(0)
+        self._open_with_room(0)
 
     def _remove_oldest(self) -> None:
         """Remove the oldest rotated files until the total is within the limit."""
