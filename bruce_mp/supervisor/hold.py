@@ -184,7 +184,7 @@ def _is_usable(bound: BoundSocket, setting: _SocketSetting) -> bool:
 
 
 def _poll(opened: socket.socket, events: int) -> int:
-    """Return those of `events` that a socket has now, also POLLHUP; 0 for none."""
+    """Return the events out of `events` and POLLHUP that a socket has now, as bits."""
     poll = select.poll()
     poll.register(opened, events)
     return next((found & (events | select.POLLHUP) for _, found in poll.poll(0)), 0)

@@ -120,7 +120,7 @@ class Reloads:
     def _preview(self, request: ReloadRequest) -> ReloadOutcome:
         """Return the outcome that a reload would have now."""
         try:
-            changes = self._load_changes()[1]
+            _, changes = self._load_changes()
         except BruceError as error:
             return ReloadOutcome(request.number, accepted=False, text=f"It would be refused: {error}")
         lines = "".join(f"\n  {change}" for change in changes)

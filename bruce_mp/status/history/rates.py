@@ -165,15 +165,15 @@ def _interval_between(before: CounterSample, now: CounterSample) -> Interval:
 
 
 def _series(window: Window[CounterSample], now_ms: int) -> Series:
-    intervals = [(now, _interval_between(before, now)) for before, now in window.pairs()]
+    intervals = [(end, _interval_between(start, end)) for start, end in window.pairs()]
     return Series(
         step_s=window.step_ms // 1000,
         span_s=window.span_ms // 1000,
-        age_s=[round((now_ms - now.at_ms) / 1000, 1) for now, _ in intervals],
+        age_s=[round((now_ms - end.at_ms) / 1000, 1) for end, _ in intervals],
         received=[interval.received for _, interval in intervals],
         delivered=[interval.delivered for _, interval in intervals],
         discarded=[interval.discarded for _, interval in intervals],
-        held=[now.held for now, _ in intervals],
+        held=[end.held for end, _ in intervals],
         p50_ms=[interval.latency.p50_ms for _, interval in intervals],
         p99_ms=[interval.latency.p99_ms for _, interval in intervals],
     )

@@ -54,7 +54,7 @@ class _TopicWindow:
     def add(self, event: TrafficEvent, now_ms: int) -> None:
         step = now_ms // STEP_MS
         if not self.steps or self.steps[-1][0] != step:
-            self.expire(now_ms)  # also for topics that no client reads
+            self.expire(now_ms)  # `by_topic` does so only when a client reads
             self.steps.append((step, _EMPTY_SUMS[:]))
         sums = self.steps[-1][1]
         for index, amount in enumerate((event.messages, event.size, event.errors)):

@@ -16,7 +16,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.processes import row_name
 from bruce_mp.telemetry.counters import UNKNOWN_RESPONSES, Counter, discarded, response_counter
-from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, bucket_name
+from bruce_mp.telemetry.latency_histogram import BUCKETS, bucket_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -122,7 +122,7 @@ def _named_counters() -> Iterator[_NamedCounter]:
     for counter in Counter:
         if counter not in _UNLISTED:
             yield _NamedCounter(counter, counter.name)
-    for index in range(len(BOUNDS_MS) + 1):
+    for index in range(BUCKETS):
         yield _NamedCounter(Counter.AckDelayFirst + index, bucket_name(index))
     for reason in DiscardReason:
         yield _NamedCounter(discarded(reason), "MsgDiscarded" + _camel(reason.name))

@@ -140,7 +140,7 @@ class RollingFile:
 
     def _rotate(self) -> None:
         self.close()
-        # Behind all others, also after the clock went back: `_remove_oldest` begins with the first.
+        # Later than all others, even after the clock was set back: `_remove_oldest` sorts by these times.
         at_ms = max([self._now_ms(), *(self._rotation_ms(each) + 1 for each in self._rotated_files())])
         try:
             self.path.rename(self.path.with_name(f"{self.path.name}.{at_ms}"))
