@@ -187,8 +187,7 @@ def _note(text: str, at: int) -> str:
 
 def _description(panels: dict[str, list[Bar]]) -> str:
     return " ".join(
-        f"{title}: " + ", ".join(f"{bar.name} {_figure(bar)}" for bar in bars) + "."
-        for title, bars in panels.items()
+        f"{title}: " + ", ".join(f"{bar.name} {_figure(bar)}" for bar in bars) + "." for title, bars in panels.items()
     )
 
 
