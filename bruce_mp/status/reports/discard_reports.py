@@ -28,7 +28,8 @@ class DiscardReports:
 
     def __init__(self, slab: Slab, interval: int, now_ms: int, on_unread: Callable[[], None]) -> None:
         self._slab = slab
-        self._book = ReportBook(interval, read_header(slab, now_ms)["since"] or now_ms // 1000, now_ms / 1000)
+        daemon_start = read_header(slab, now_ms)["since"] or now_ms // 1000  # 0 before the first start
+        self._book = ReportBook(interval, origin=daemon_start, now=now_ms / 1000)
         self._on_unread = on_unread
         self._lock = Lock()
 

@@ -81,7 +81,7 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 class RollingFile:
-    """Append-only file with rotation. Sizes are in bytes; `now_ms` is the wall clock."""
+    """Append-only file that is renamed at `max_size`. All renamed ones together have at most `max_archive` bytes."""
 
     def __init__(self, path: Path, max_size: int, max_archive: int, now_ms: Callable[[], int]) -> None:
         self.path = path
@@ -102,7 +102,7 @@ class RollingFile:
         self._open_with_room(0)
         self._remove_oldest()
 
-    def _open_with_room(self, size: int) -> None:
+    def _open_with_room(self, line_size: int) -> None:
         """Open the file and make room for a line. A line larger than the size limit gets a separate file."""
         if self._descriptor is not None and not self._is_at_path(self._descriptor):
             self.close()
@@ -111,7 +111,7 @@ class RollingFile:
             self._size = os.fstat(self._descriptor).st_size
             if self._size and not _ends_with_newline(self.path):
                 self._append(_CUT)
-        if self._size and self._size + size > self._max_size:
+        if self._size and self._size + line_size > self._max_size:
             self._rotate()
 
     def _is_at_path(self, descriptor: int) -> bool:
