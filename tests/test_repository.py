@@ -123,8 +123,9 @@ def test_the_changelog_has_an_unreleased_section() -> None:
     assert "\n## [Unreleased]\n" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_the_testing_page_names_existing_files() -> None:
-    named = set(re.findall(r"`([a-z0-9/]+/test_\w+\.py)`", (ROOT / "docs/testing.md").read_text()))
+def test_the_pages_of_promises_and_tests_name_existing_files() -> None:
+    pages = (ROOT / "docs/delivery.md").read_text() + (ROOT / "docs/testing.md").read_text()
+    named = set(re.findall(r"`([a-z0-9_/]+/test_\w+\.py)`", pages))
     assert len(named) > 20
     assert not {name for name in named if not (ROOT / "tests" / name).is_file()}
 
