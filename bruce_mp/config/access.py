@@ -20,7 +20,7 @@ User = Annotated[str, fields.text("Its owner, by name or number. Absent: the dae
 Group = (
     Annotated[
         str,
-        fields.text("Its group. Absent: as for any file there."),
+        fields.text("Its group. Absent: as for any file in its directory."),
         RESTART_TO_BIND,
     ]
     | None
@@ -36,7 +36,7 @@ AllowGroups = Annotated[
     LIVE,
 ]
 
-_USER_LIMIT: Final = "Limit of this user (name or number), instead of `max_messages`. 0: no limit."
+_USER_LIMIT_MEANING: Final = "Limit of this user (name or number), instead of `max_messages`. 0: no limit."
 
 
 class Quota(Section, frozen=True):
@@ -56,5 +56,7 @@ class Quota(Section, frozen=True):
         | None
     ) = None
     users: Annotated[
-        dict[str, Annotated[int, fields.count(_USER_LIMIT, 0, INT32_MAX), LIVE]], fields.text(_USER_LIMIT), LIVE
+        dict[str, Annotated[int, fields.count(_USER_LIMIT_MEANING, 0, INT32_MAX), LIVE]],
+        fields.text(_USER_LIMIT_MEANING),
+        LIVE,
     ] = field(default_factory=dict)

@@ -75,7 +75,7 @@ def allow_list_of(config: UnixDatagram | UnixStream) -> AllowList | None:
     """Return the allow list of a socket, or None if only the socket's mode restricts senders.
 
     The list contains the listed members of each group by their uids, because a datagram's credentials name only the
-    first group of its sender.
+    primary group of its sender.
     """
     if not config.allow_users and not config.allow_groups:
         return None

@@ -45,6 +45,7 @@ def list_changes(before: Config, after: Config) -> list[Change]:
 
 
 _TypedValue = tuple["SettingType", object]
+"""The type and value of one setting."""
 
 
 def _settings(section: Struct, path: Path = ()) -> Iterator[tuple[Path, _TypedValue]]:
@@ -56,16 +57,16 @@ def _expand(setting: SettingType, value: object, path: Path) -> Iterator[tuple[P
     if isinstance(value, Struct):
         yield from _settings(value, path)
     elif isinstance(value, dict):
-        entries: Mapping[str, object] = value
+        entries: Mapping[str, object] = value  # `setting` has the marker of all entries
         for name, entry in entries.items():
             yield from _expand(setting, entry, (*path, name))
     else:
         yield path, (setting, value)
 
 
-def _value(setting: _TypedValue | None) -> object:
+def _value(typed_value: _TypedValue | None) -> object:
     """Return the value of a setting; a setting of a missing map entry counts as absent, None."""
-    return None if setting is None else setting[1]
+    return None if typed_value is None else typed_value[1]
 
 
 def _change(path: Path, before: _TypedValue | None, after: _TypedValue | None) -> Change:

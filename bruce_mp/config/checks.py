@@ -1,6 +1,6 @@
 """Check relations between settings: names that need a definition, and settings that must agree.
 
-Each check is a generator of problems; `CHECKS` lists them. They expect a configuration with valid single values.
+Each check is a generator of problems; `CHECKS` lists the checks. They expect a configuration with valid single values.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.addresses import HostPort, UnixPath, is_loopback
 from bruce_mp.config.problems import Problem, dotted
+from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.sizes import format_size
 from bruce_mp.config.topics import BUILT_IN_LIMITS, find_limits
 
@@ -45,6 +46,7 @@ _LOGINS: Final = {
     "OAUTHBEARER": _LoginSettings((), ("token_file", "token_command"), ("extensions",)),
     "GSSAPI": _LoginSettings(("kerberos_principal", "kerberos_keytab_file")),
 }
+_ALL_LOGIN_SETTINGS: Final = sorted({name for login in _LOGINS.values() for names in login for name in names})
 
 
 def check(config: Config) -> Iterator[Problem]:
@@ -55,7 +57,7 @@ def check(config: Config) -> Iterator[Problem]:
 
 def _batch_limits(config: Config) -> Iterator[Problem]:
     for name, limits in config.batching.configs.items():
-        if limits.time_ms is limits.messages is limits.bytes is None:
+        if limits == BatchLimits():
             path = ("batching", "configs", name)
             yield Problem(path, f"{dotted(path)} has no limit: give at least one of time_ms, messages and bytes.")
 
@@ -74,8 +76,8 @@ def _batching_rule(batching: Batching, path: Path, rule: DefaultBatching | Topic
     if rule.action == "per_topic":
         yield from _missing_limits(batching, path, rule.config)
     elif rule.config is not None:
-        remedy = f': the action "{rule.action}" takes no limits; remove it, or use the action "per_topic"'
-        yield Problem.value(path, rule.config, remedy)
+        remedy = f'the action "{rule.action}" takes no limits; remove it, or use the action "per_topic"'
+        yield Problem.not_allowed(path, rule.config, remedy)
 
 
 def _missing_limits(batching: Batching, path: Path, name: str | None) -> Iterator[Problem]:
@@ -87,11 +89,11 @@ def _missing_reference(path: Path, name: str | None, defined: Iterable[str], tab
     if name is not None and name in defined:
         return
     names = ", ".join(sorted(defined)) or "none yet"
-    remedy = f"the name of a [{table}.NAME] section (defined: {names})"
+    wanted = f"the name of a [{table}.NAME] section (defined: {names})"
     if name is None:
-        yield Problem(path, f"{dotted(path)} is missing: give {remedy}.")
+        yield Problem(path, f"{dotted(path)} is missing: give {wanted}.")
     else:
-        yield Problem.value(path, name, f": give {remedy}")
+        yield Problem.not_allowed(path, name, f"give {wanted}")
 
 
 def _named_configs(config: Config) -> Iterator[Problem]:
@@ -112,40 +114,41 @@ def _compression_levels(config: Config) -> Iterator[Problem]:
         if codec.level is None:
             continue
         if codec.type not in _LEVELS:
-            yield Problem.value(path, codec.level, f': "{codec.type}" has no levels; remove it')
-        elif not _LEVELS[codec.type][0] <= codec.level <= _LEVELS[codec.type][1]:
-            low, high = _LEVELS[codec.type]
-            yield Problem.value(path, codec.level, f": give an integer from {low} to {high} for {codec.type}")
+            yield Problem.not_allowed(path, codec.level, f'"{codec.type}" has no levels; remove it')
+            continue
+        low, high = _LEVELS[codec.type]
+        if not low <= codec.level <= high:
+            yield Problem.not_allowed(path, codec.level, f"give an integer from {low} to {high} for {codec.type}")
 
 
 def _tls(config: Config) -> Iterator[Problem]:
     tls = config.kafka.tls
-    key_settings = {"key_file": tls.key_file, "key_password_file": tls.key_password_file}
-    key_settings["key_password_env"] = tls.key_password_env
     if tls.certificate_file is None:
-        for name, value in key_settings.items():
-            if value is not None:
-                yield Problem.value(("kafka", "tls", name), value, ": give kafka.tls.certificate_file as well")
+        for name in ("key_file", "key_password_file", "key_password_env"):
+            if (value := getattr(tls, name)) is not None:
+                yield Problem.not_allowed(("kafka", "tls", name), value, "give kafka.tls.certificate_file as well")
     yield from _at_most_one_source(("kafka", "tls"), tls.key_password_file, tls.key_password_env, "key_password")
 
 
 def _at_most_one_source(path: Path, file: str | None, variable: str | None, secret: str) -> Iterator[Problem]:
     if file is not None and variable is not None:
-        yield Problem.value((*path, f"{secret}_env"), variable, f": {secret}_file is also given; remove one of them")
+        yield Problem.not_allowed(
+            (*path, f"{secret}_env"), variable, f"{secret}_file is also given; remove one of them"
+        )
 
 
 def _sasl(config: Config) -> Iterator[Problem]:
     sasl, path = config.kafka.sasl, ("kafka", "sasl")
     if sasl.mechanism is None:
         return
-    used = _LOGINS[sasl.mechanism]
-    for name in sorted({name for login in _LOGINS.values() for names in login for name in names}):
+    login = _LOGINS[sasl.mechanism]
+    for name in _ALL_LOGIN_SETTINGS:
         value = getattr(sasl, name)
-        if value and not any(name in names for names in used):
-            yield Problem.value((*path, name), value, f': "{sasl.mechanism}" does not use it; remove it')
-        if value is None and name in used.required:
+        if value and not any(name in names for names in login):
+            yield Problem.not_allowed((*path, name), value, f'"{sasl.mechanism}" does not use it; remove it')
+        if value is None and name in login.required:
             yield Problem((*path, name), f"kafka.sasl.{name} is missing: {sasl.mechanism} needs it.")
-    yield from _exactly_one(path, {name: getattr(sasl, name) for name in used.secrets})
+    yield from _exactly_one(path, {name: getattr(sasl, name) for name in login.secrets})
     for name in sasl.extensions:
         if not _EXTENSION_NAME.fullmatch(name):
             problem = "is not the name of an extension: give letters only, and not auth"
@@ -165,8 +168,8 @@ def _exactly_one(path: Path, sources: Mapping[str, object]) -> Iterator[Problem]
 
 def _broker_without_login(version: str) -> Iterator[Problem]:
     if tuple(map(int, version.split("."))) < _FIRST_RELEASE_WITH_LOGIN:
-        yield Problem.value(
-            ("kafka", "broker_version"), version, ": this release has no login; remove kafka.sasl.mechanism"
+        yield Problem.not_allowed(
+            ("kafka", "broker_version"), version, "this release has no login; remove kafka.sasl.mechanism"
         )
 
 
@@ -180,16 +183,16 @@ def _input_enabled(config: Config) -> Iterator[Problem]:
 def _loopback(config: Config) -> Iterator[Problem]:
     tcp = config.input.tcp
     if tcp.enable and tcp.loopback_only and not is_loopback(tcp.host):
-        remedy = ": other hosts could reach this address; give 127.0.0.1, or set input.tcp.loopback_only to false"
-        yield Problem.value(("input", "tcp", "host"), tcp.host, remedy)
+        remedy = "other hosts could reach this address; give 127.0.0.1, or set input.tcp.loopback_only to false"
+        yield Problem.not_allowed(("input", "tcp", "host"), tcp.host, remedy)
 
 
 def _distinct_sockets(config: Config) -> Iterator[Problem]:
-    taken: dict[str, str] = {}
+    users: dict[str, str] = {}
     for path, socket_path in _socket_paths(config):
-        if socket_path in taken:
-            yield Problem.value(path, socket_path, f": {taken[socket_path]} uses this path; give another path")
-        taken[socket_path] = dotted(path)
+        if socket_path in users:
+            yield Problem.not_allowed(path, socket_path, f"{users[socket_path]} uses this path; give another path")
+        users[socket_path] = dotted(path)
 
 
 def _socket_paths(config: Config) -> Iterator[tuple[Path, str]]:
@@ -208,29 +211,32 @@ def _http(config: Config) -> Iterator[Problem]:
         for name, value in (("mode", http.mode), ("user", http.user), ("group", http.group)):
             if value is not None:
                 shown = f"{value:04o}" if isinstance(value, int) else value
-                remedy = ': only a UNIX socket has one; remove it, or listen on "unix:/path"'
-                yield Problem.value(("http", name), shown, remedy)
+                remedy = 'only a UNIX socket has one; remove it, or listen on "unix:/path"'
+                yield Problem.not_allowed(("http", name), shown, remedy)
 
 
 def _distinct_ports(config: Config) -> Iterator[Problem]:
     tcp, http = config.input.tcp, config.http.address
-    if tcp.enable and tcp.port and http == HostPort(tcp.host, tcp.port):
-        yield Problem.value(("input", "tcp", "port"), tcp.port, ": http.listen uses this port; give another port")
+    if not tcp.enable or not tcp.port or not isinstance(http, HostPort):
+        return
+    same_host = tcp.host == http.host
+    if same_host and tcp.port == http.port:
+        yield Problem.not_allowed(("input", "tcp", "port"), tcp.port, "http.listen uses this port; give another port")
 
 
 def _discard_log_size(config: Config) -> Iterator[Problem]:
     minimum = 2 * max(config.input.max_datagram_size, config.input.max_stream_size)
     size = config.discard_log.max_file_size
     if config.discard_log.enable and size < minimum:
-        remedy = f": give at least {format_size(minimum)}, twice the largest message that the inputs accept"
-        yield Problem.value(("discard_log", "max_file_size"), format_size(size), remedy)
+        remedy = f"give at least {format_size(minimum)}, twice the largest message that the inputs accept"
+        yield Problem.not_allowed(("discard_log", "max_file_size"), format_size(size), remedy)
 
 
 def _dead_letters(config: Config) -> Iterator[Problem]:
     inputs = config.input
     if config.discards.topic and not (inputs.unix_datagram.enable or inputs.unix_stream.enable):
-        remedy = ": dead letters need a UNIX socket; enable input.unix_datagram or input.unix_stream"
-        yield Problem.value(("discards", "topic"), config.discards.topic, remedy)
+        remedy = "dead letters need a UNIX socket; enable input.unix_datagram or input.unix_stream"
+        yield Problem.not_allowed(("discards", "topic"), config.discards.topic, remedy)
 
 
 CHECKS: Final = (

@@ -1,8 +1,9 @@
 """Convert the tables of a TOML file to the input of msgspec, and collect every problem.
 
 msgspec alone stops at the first problem and writes `[...]` for the name of a map's entry. So this module walks file and
-model side by side. The walk checks each value against its own annotation, reads sizes and modes, and names each problem
-with its full key. `msgspec.convert()` builds the model from a tree without problems.
+model side by side. The walk checks each value against its own annotation, converts sizes ("64m") and file modes
+("0222") to integers, and names each problem with its full key. `msgspec.convert()` builds the
+model from a tree without problems.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from bruce_mp.config.fields import SettingType, setting_type
 from bruce_mp.config.problems import Problem, dotted
+from bruce_mp.config.section import is_section
 
 if TYPE_CHECKING:
     from msgspec.structs import FieldInfo
@@ -38,7 +40,7 @@ class Decoder:
     def decode_table(self, model: type[Struct], raw: object, path: Path = ()) -> dict[str, Any]:
         """Return the valid settings of a section, normalised; absent and invalid settings are left out."""
         if not isinstance(raw, dict):
-            self._report_no_table(raw, path)
+            self._report_not_a_table(raw, path)
             return {}
         fields = {field.name: field for field in msgspec.structs.fields(model)}
         self._report_unknown(raw, fields, path)
@@ -51,13 +53,13 @@ class Decoder:
             return self._decode_by_type(setting, table[field.name], path)
         if not field.required:
             return _ABSENT
-        if _is_section(setting.type):
+        if is_section(setting.type):
             return self.decode_table(setting.type, {}, path)
         self._report(path, f"{dotted(path)} is missing: give {setting.allowed}.")
         return _ABSENT
 
     def _decode_by_type(self, setting: SettingType, raw: object, path: Path) -> Any:
-        if _is_section(setting.type):
+        if is_section(setting.type):
             return self.decode_table(setting.type, raw, path)
         if get_origin(setting.type) is dict:
             return self._decode_map(get_args(setting.type)[1], raw, path)
@@ -65,7 +67,7 @@ class Decoder:
 
     def _decode_map(self, value_type: Any, raw: object, path: Path) -> Any:
         if not isinstance(raw, dict):
-            self._report_no_table(raw, path)
+            self._report_not_a_table(raw, path)
             return {}
         setting = setting_type(value_type)
         decoded = {name: self._decode_by_type(setting, value, (*path, name)) for name, value in raw.items()}
@@ -73,7 +75,7 @@ class Decoder:
 
     def _decode_value(self, setting: SettingType, raw: object, path: Path) -> Any:
         try:
-            return msgspec.convert(setting.kind.parse(raw), setting.annotation)
+            return msgspec.convert(setting.kind_row.parse(raw), setting.annotation)
         except msgspec.ValidationError:
             self._report_invalid(setting, raw, path)
         except ValueError as error:
@@ -81,16 +83,16 @@ class Decoder:
         return _ABSENT
 
     def _report_invalid(self, setting: SettingType, raw: object, path: Path, reason: str = "") -> None:
-        details = f" ({reason})" if reason else ""
-        self.problems.append(Problem.value(path, raw, f"{details}: give {setting.allowed}"))
+        self.problems.append(Problem.not_allowed(path, raw, f"give {setting.allowed}", reason))
 
-    def _report_no_table(self, raw: object, path: Path) -> None:
-        self.problems.append(Problem.value(path, raw, f": give a section, [{dotted(path)}]"))
+    def _report_not_a_table(self, raw: object, path: Path) -> None:
+        self.problems.append(Problem.not_allowed(path, raw, f"give a section, [{dotted(path)}]"))
 
     def _report_unknown(self, raw: dict[str, Any], known: dict[str, FieldInfo], path: Path) -> None:
         for name in (name for name in raw if name not in known):
-            nearest = [_OTHER_NAMES[name]] if _OTHER_NAMES.get(name) in known else get_close_matches(name, known, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"known here: {', '.join(known)}."
+            our_name = _OTHER_NAMES.get(name)
+            suggested = [our_name] if our_name in known else get_close_matches(name, known, n=1)
+            hint = f"did you mean {suggested[0]}?" if suggested else f"known here: {', '.join(known)}."
             self._report((*path, name), f"{dotted((*path, name))} is not a setting; {hint}")
 
     def _report(self, path: Path, text: str) -> None:
@@ -99,7 +101,3 @@ class Decoder:
 
 def _without_absent(decoded: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in decoded.items() if value is not _ABSENT}
-
-
-def _is_section(value_type: Any) -> bool:
-    return isinstance(value_type, type) and issubclass(value_type, Struct)

@@ -20,7 +20,7 @@ class DiscardLog(Section, frozen=True):
         "/var/log/bruce/discard.log"
     )
     max_file_size: Annotated[
-        int, fields.size("Size of a roll; at least twice the largest message.", 0, 64 * GIB), LIVE
+        int, fields.size("Size at which the file is rolled; at least twice the largest message.", 0, 64 * GIB), LIVE
     ] = 64 * MIB
     max_archive_size: Annotated[
         int, fields.size("Total size of rolled files; the oldest are deleted.", 0, 64 * GIB), LIVE

@@ -5,7 +5,7 @@ range and meaning for msgspec and name a *kind*, a row of `KINDS`. The row conve
 that msgspec checks, shows values, and describes the allowed ones. Error texts and the reference page both come from
 these rows, so they agree.
 
-The marker behind the type states when a change takes effect: `LIVE`, with a reload, or `restart(reason)`.
+The marker after it in the annotation states when a change takes effect: `LIVE`, with a reload, or `restart(reason)`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class SettingKind(Enum):
 class KindRow:
     """The conversion and description of a kind. `parse` raises ValueError; its text may give the reason.
 
-    `allowed` is for error texts, `summary` for the reference page.
+    `allowed` is for error texts, `summary` for the reference page; both may contain `{range}`. If they are empty, the
+    setting's plain type describes itself.
     """
 
     parse: Callable[[Any], object]
@@ -90,8 +91,8 @@ def show(value: object) -> str:
 
 
 def _show_size(size: int) -> str:
-    written = format_size(size)
-    return written if written.isdigit() else f'"{written}"'
+    shown = format_size(size)
+    return shown if shown.isdigit() else f'"{shown}"'
 
 
 def _parse_mode(raw: object) -> int:
@@ -188,7 +189,7 @@ class SettingType:
     reload_rule: ReloadRule | None = None
 
     @property
-    def kind(self) -> KindRow:
+    def kind_row(self) -> KindRow:
         """Return the row that reads and shows values of this setting."""
         return KINDS[(self.meta.extra or {}).get("kind", SettingKind.PLAIN)]
 
@@ -200,24 +201,24 @@ class SettingType:
     @property
     def allowed(self) -> str:
         """Return the description of the allowed values, to follow "give"."""
-        return self.kind.allowed.format(range=self._range()) or self._describe_plain()
+        return self.kind_row.allowed.format(range=self._range()) or self._describe_plain()
 
     @property
     def summary(self) -> str:
         """Return the kind and range of the allowed values in short, for the reference page."""
-        return self.kind.summary.format(range=self._short_range()) or self._summarize_plain()
+        return self.kind_row.summary.format(range=self._short_range()) or self._summarize_plain()
 
     def show(self, value: object) -> str:
         """Return `value` as the configuration file would write it."""
-        return "" if value is None else self.kind.show(value)
+        return "" if value is None else self.kind_row.show(value)
 
     def _range(self) -> str:
         if self.meta.ge is None or self.meta.le is None:
             return ""
-        return f" from {self._bound(self.meta.ge)} to {self._bound(self.meta.le)}"
+        return f" from {self._show_bound(self.meta.ge)} to {self._show_bound(self.meta.le)}"
 
     def _short_range(self) -> str:
-        return f"{self._bound(self.meta.ge or 0)}..{self._bound(self.meta.le or 0)}"
+        return f"{self._show_bound(self.meta.ge or 0)}..{self._show_bound(self.meta.le or 0)}"
 
     def _summarize_plain(self) -> str:
         if get_origin(self.type) is Literal:
@@ -226,8 +227,8 @@ class SettingType:
             return self._short_range()
         return "boolean" if self.type is bool else "string"
 
-    def _bound(self, value: float) -> str:
-        return format_size(int(value)) if self.kind is KINDS[SettingKind.SIZE] else str(value)
+    def _show_bound(self, value: float) -> str:
+        return format_size(int(value)) if self.kind_row is KINDS[SettingKind.SIZE] else str(value)
 
     def _describe_plain(self) -> str:
         if get_origin(self.type) is Literal:

@@ -63,13 +63,14 @@ def _relation_problems(decoded: dict[str, Any], problems: Sequence[Problem]) -> 
     One report should contain all problems. So defaults replace invalid values, and problems that involve such a default
     or its section are ignored.
     """
+    # the only setting without a default
     kafka = {"bootstrap_servers": ["placeholder:1"], **decoded.get("kafka", {})}
     try:
         config = msgspec.convert({**decoded, "kafka": kafka}, Config)
     except msgspec.ValidationError:
         return []  # an entry of a map lacks a required setting
-    wrong = [problem.path for problem in problems]
-    return [found for found in check(config) if not any(_overlap(found.path, path) for path in wrong)]
+    invalid = [problem.path for problem in problems]
+    return [found for found in check(config) if not any(_overlap(found.path, path) for path in invalid)]
 
 
 def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
@@ -105,7 +106,8 @@ def _position(text: str, error: str, quote: str | None) -> str:
     if match:
         return f"{match[1]}:{match[2]}"
     lines = (text[: text.rindex(quote)] if quote else text).split("\n")
-    return f"{len(lines)}:{len(lines[-1]) + 1 if quote else 'end'}"
+    column = len(lines[-1]) + 1 if quote else "end"
+    return f"{len(lines)}:{column}"
 
 
 def _raise_problems(problems: Iterable[Problem], path: Path, overrides: Sequence[Override]) -> None:

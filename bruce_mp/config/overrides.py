@@ -35,7 +35,7 @@ def parse_override(text: str) -> Override:
 
 def _parse_as_string(text: str, key: str, value: str) -> dict[str, Any]:
     try:
-        table = tomllib.loads(f"{key} = 0")
+        table = tomllib.loads(f"{key} = 0")  # parses the key; `value` replaces the 0 below
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"--set {text}: {key} is not a key ({error}); an example is slab.size=64m.") from None
     innermost = table

@@ -19,9 +19,10 @@ class Problem(NamedTuple):
     text: str
 
     @classmethod
-    def value(cls, path: tuple[str, ...], value: object, remedy: str) -> Problem:
-        """Create the problem of an invalid value; `remedy` continues the sentence "... is not allowed"."""
-        return cls(path, f"{dotted(path)} = {show(value)} is not allowed{remedy}.")
+    def not_allowed(cls, path: tuple[str, ...], value: object, remedy: str, reason: str = "") -> Problem:
+        """Create the problem of an invalid value; `remedy` may begin with a clause that explains it."""
+        because = f" ({reason})" if reason else ""
+        return cls(path, f"{dotted(path)} = {show(value)} is not allowed{because}: {remedy}.")
 
 
 def dotted(path: tuple[str, ...]) -> str:

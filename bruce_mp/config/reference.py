@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+from typing import TYPE_CHECKING, Final, get_args, get_origin
 
 import msgspec
-from msgspec import NODEFAULT, Struct
+from msgspec import NODEFAULT
 
 from bruce_mp.config.fields import setting_type
 from bruce_mp.config.model import Config
+from bruce_mp.config.section import is_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from msgspec import Struct
     from msgspec.structs import FieldInfo
 
     from bruce_mp.config.fields import SettingType
@@ -97,7 +99,7 @@ def _sections(model: type[Struct], prefix: str, described: dict[str, str]) -> It
         name, value_type = f"{prefix}{field.name}", setting_type(field.type).type
         if get_origin(value_type) is dict:
             name, value_type = f"{name}.NAME", get_args(value_type)[1]
-        if isinstance(value_type, type) and issubclass(value_type, Struct):
+        if is_section(value_type):
             yield _section(value_type, name, described)
             yield from _sections(value_type, f"{name}.", described)
 
@@ -109,12 +111,12 @@ def _section(model: type[Struct], name: str, described: dict[str, str]) -> str:
 
 def _without_repeated(rows: list[str], name: str, described: dict[str, str]) -> Iterator[str]:
     """Replace rows that an earlier section has, if there are several, by a reference to it."""
-    sections = [described.setdefault(row, name) for row in rows]
-    for row, section in zip(rows, sections, strict=True):
-        shared = [other for other, place in zip(rows, sections, strict=True) if place == section]
+    first_sections = [described.setdefault(row, name) for row in rows]
+    for row, section in zip(rows, first_sections, strict=True):
+        shared = [other for other, first in zip(rows, first_sections, strict=True) if first == section]
         if section == name or len(shared) == 1:
             yield row
-        elif row == shared[0]:
+        elif row == shared[0]:  # the reference stands once, for all rows of that section
             keys = ", ".join(each.split("|")[1].strip() for each in shared)
             yield f"| {keys} |  |  | As in `[{section}]`. |\n"
 
@@ -124,14 +126,10 @@ def _rows(model: type[Struct]) -> Iterator[str]:
         setting = setting_type(field.type)
         if get_origin(setting.type) is dict:
             value = setting_type(get_args(setting.type)[1])
-            if not issubclass(_class(value.type), Struct):
+            if not is_section(value.type):
                 yield _row(f"{field.name}.NAME", value.summary, "", value if value.meaning else setting)
-        elif not issubclass(_class(setting.type), Struct):
+        elif not is_section(setting.type):
             yield _row(field.name, setting.summary, _default(field, setting), setting)
-
-
-def _class(annotation: Any) -> type:
-    return annotation if isinstance(annotation, type) else object
 
 
 def _row(key: str, allowed: str, default: str, setting: SettingType) -> str:

@@ -4,9 +4,9 @@ This module and the section modules that it imports define all settings. The dec
 reference page is rendered from them.
 
 Values are plain: sizes are bytes, modes are permission bits, paths and addresses are text. A setting with the default
-`None` may be absent, and its meaning then says the effect. The marker of each setting tells if a reload applies a
-change (LIVE), or why a restart is needed. Rules over several settings, such as a name that needs a definition, are in
-`checks.py`.
+`None` may be absent, and its meaning then states the effect. The marker of each setting states that a reload applies a
+change (LIVE), or why a restart is needed. In a map, the inner annotation checks an entry, the outer one has the marker
+of its changes. Rules over several settings, such as a name that needs a definition, are in `checks.py`.
 
 A section's docstring is its text on the reference page.
 """
@@ -35,11 +35,11 @@ RESTART_FOR_SEQUENCES: Final = restart(
 
 RESTART_FOR_JOURNAL: Final = restart("the journal describes the slab from its start")
 
-Action = Literal["per_topic", "combined", "none"]
+BatchingAction = Literal["per_topic", "combined", "none"]
 PartitionerName = Literal["none", "murmur2", "crc32", "fnv1a"]
-_PARTITIONER_OF_TOPIC: str = "The partitioner of a topic."
-_ACTION: str = "The kind of [batch](#how-batches-are-made)."
-_ALPHA: str = "Memory that a topic may hold, as a multiple of the free memory. 0: no limit."
+_TOPIC_PARTITIONER_MEANING: str = "The partitioner of a topic."
+_ACTION_MEANING: str = "The kind of [batch](#how-batches-are-made)."
+_ALPHA_MEANING: str = "Memory that a topic may hold, as a multiple of the free memory. 0: no limit."
 
 
 class Kafka(Section, frozen=True):
@@ -168,8 +168,8 @@ class PartitionerSection(Section, frozen=True):
         LIVE,
     ] = "wait"
     topics: Annotated[
-        dict[str, Annotated[PartitionerName, fields.choice(_PARTITIONER_OF_TOPIC), LIVE]],
-        fields.choice(_PARTITIONER_OF_TOPIC),
+        dict[str, Annotated[PartitionerName, fields.choice(_TOPIC_PARTITIONER_MEANING), LIVE]],
+        fields.choice(_TOPIC_PARTITIONER_MEANING),
         LIVE,
     ] = field(default_factory=dict)
 
@@ -186,10 +186,11 @@ class Delivery(Section, frozen=True):
         LIVE,
     ] = False
     topic_autocreate_partitions: (
-        Annotated[int, fields.count("Its partitions. Absent: the brokers' default.", 1, INT32_MAX), LIVE] | None
+        Annotated[int, fields.count("Partitions of a new topic. Absent: the brokers' default.", 1, INT32_MAX), LIVE]
+        | None
     ) = None
     topic_autocreate_replication: (
-        Annotated[int, fields.count("Its replicas. Absent: the brokers' default.", 1, 32_767), LIVE] | None
+        Annotated[int, fields.count("Replicas of a new topic. Absent: the brokers' default.", 1, 32_767), LIVE] | None
     ) = None
     max_failed_attempts: (
         Annotated[
@@ -203,7 +204,7 @@ class Delivery(Section, frozen=True):
         ]
         | None
     ) = None
-    max_in_flight: Annotated[int, fields.count("Produce requests without an answer, by broker.", 1, 5), LIVE] = 5
+    max_in_flight: Annotated[int, fields.count("Produce requests in flight to one broker.", 1, 5), LIVE] = 5
     shutdown_max_delay_ms: Annotated[
         int,
         fields.count("Longest wait for acks at a shutdown.", 0, DAY_MS),
@@ -225,7 +226,7 @@ class Delivery(Section, frozen=True):
     ] = 15
     start_spread_s: Annotated[
         int,
-        fields.count("Longest random wait of a start for the cluster; see `docs/scale.md`.", 0, 3_600),
+        fields.count("Longest random wait before a start asks the cluster; see `docs/scale.md`.", 0, 3_600),
         LIVE,
     ] = 0
     failover_spread_s: Annotated[
@@ -241,7 +242,7 @@ class Delivery(Section, frozen=True):
     kafka_socket_timeout_s: Annotated[
         int, fields.count("Longest silence of a broker while an answer is due.", 1, 86_400), LIVE
     ] = 60
-    # Shorter than Dory's (5 s, 5 s, 4 times): a pause stops all traffic there, and one partition or broker here.
+    # Dory's defaults are 5 s, 4 doublings and 5 s, as its pause stops all traffic. Ours stops one partition or broker.
     pause_rate_limit_initial_ms: Annotated[int, fields.count("First back-off between two pauses.", 1, DAY_MS), LIVE] = (
         500
     )
@@ -271,21 +272,21 @@ class CombinedBatching(Section, frozen=True):
     """Batches of all combined topics together, one per broker."""
 
     enable: Annotated[bool, fields.switch("If false, combined topics are not batched."), LIVE] = True
-    config: Annotated[str, fields.text("Their limits."), LIVE] = "standard"
+    config: Annotated[str, fields.text("Name of the limits."), LIVE] = "standard"
 
 
 class DefaultBatching(Section, frozen=True):
     """Topics that are not listed below."""
 
-    action: Annotated[Action, fields.choice(_ACTION), LIVE] = "combined"
-    config: Annotated[str, fields.text("Its limits, for `per_topic`."), LIVE] | None = None
+    action: Annotated[BatchingAction, fields.choice(_ACTION_MEANING), LIVE] = "combined"
+    config: Annotated[str, fields.text("Name of the limits, for `per_topic`."), LIVE] | None = None
 
 
 class TopicRule(Section, frozen=True):
     """A topic with its own rule."""
 
-    action: Annotated[Action, fields.choice(_ACTION), LIVE]
-    config: Annotated[str, fields.text("Its limits, for `per_topic`."), LIVE] | None = None
+    action: Annotated[BatchingAction, fields.choice(_ACTION_MEANING), LIVE]
+    config: Annotated[str, fields.text("Name of the limits, for `per_topic`."), LIVE] | None = None
 
 
 class Batching(Section, frozen=True):
@@ -351,7 +352,7 @@ class RateLimitConfig(Section, frozen=True):
     max_count: (
         Annotated[
             int,
-            fields.count("Messages of a window; the others are discarded. Absent: no limit.", 0, INT32_MAX),
+            fields.count("Messages in a window; the others are discarded. Absent: no limit.", 0, INT32_MAX),
             LIVE,
         ]
         | None
@@ -372,7 +373,7 @@ class RateLimit(Section, frozen=True):
 class TopicAlpha(Section, frozen=True):
     """A topic with its own factor."""
 
-    alpha: Annotated[int, fields.count(_ALPHA, 0, MAX_ALPHA), LIVE]
+    alpha: Annotated[int, fields.count(_ALPHA_MEANING, 0, MAX_ALPHA), LIVE]
 
 
 class TopicShare(Section, frozen=True):
@@ -380,7 +381,7 @@ class TopicShare(Section, frozen=True):
 
     alpha: Annotated[
         int,
-        fields.count(_ALPHA, 0, MAX_ALPHA),
+        fields.count(_ALPHA_MEANING, 0, MAX_ALPHA),
         LIVE,
     ] = 16
     topics: dict[str, TopicAlpha] = field(default_factory=dict)
@@ -441,7 +442,7 @@ class Events(Section, frozen=True):
     """A program that gets the daemon's events; see `docs/operating.md`."""
 
     command: Annotated[tuple[str, ...], fields.command("A program to run at events. Absent: none."), LIVE] | None = None
-    interval_s: Annotated[int, fields.count("Least time between two runs.", 1, 3600), LIVE] = 10
+    interval_s: Annotated[int, fields.count("Least time between two starts.", 1, 3600), LIVE] = 10
     timeout_s: Annotated[int, fields.count("The program is killed after this time.", 1, 300), LIVE] = 10
 
 

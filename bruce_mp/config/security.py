@@ -17,7 +17,7 @@ from bruce_mp.config.section import Section
 __all__ = ["ENV_VARIABLE", "Sasl", "Tls"]
 
 ENV_VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
-_EXTENSION: Final = "For OAUTHBEARER: a SASL extension, such as `logicalCluster`."
+_EXTENSION_MEANING: Final = "For OAUTHBEARER: a SASL extension, such as `logicalCluster`."
 
 
 class Tls(Section, frozen=True):
@@ -40,14 +40,14 @@ class Tls(Section, frozen=True):
         ]
         | None
     ) = None
-    key_file: Annotated[str, fields.path("Its key (PEM). Absent: in `certificate_file`."), LIVE] | None = None
+    key_file: Annotated[str, fields.path("Its private key (PEM). Absent: in `certificate_file`."), LIVE] | None = None
     key_password_file: (
         Annotated[str, fields.path("File with the key's password. Absent: none, or `key_password_env`."), LIVE] | None
     ) = None
     key_password_env: (
         Annotated[
             str,
-            fields.pattern("Environment variable with it.", ENV_VARIABLE, "KAFKA_KEY_PASSWORD"),
+            fields.pattern("Environment variable with the key's password.", ENV_VARIABLE, "KAFKA_KEY_PASSWORD"),
             LIVE,
         ]
         | None
@@ -96,8 +96,8 @@ class Sasl(Section, frozen=True):
         | None
     ) = None
     extensions: Annotated[
-        dict[str, Annotated[str, fields.pattern(_EXTENSION, r"^[\x20-\x7e]+$", "lkc-1"), LIVE]],
-        fields.text(_EXTENSION),
+        dict[str, Annotated[str, fields.pattern(_EXTENSION_MEANING, r"^[\x20-\x7e]+$", "lkc-1"), LIVE]],
+        fields.text(_EXTENSION_MEANING),
         LIVE,
     ] = field(default_factory=dict)
     kerberos_principal: (
@@ -108,7 +108,7 @@ class Sasl(Section, frozen=True):
         ]
         | None
     ) = None
-    kerberos_keytab_file: Annotated[str, fields.path("For GSSAPI: its keytab."), LIVE] | None = None
+    kerberos_keytab_file: Annotated[str, fields.path("For GSSAPI: the daemon's keytab."), LIVE] | None = None
     kerberos_service_name: Annotated[
         str,
         fields.pattern("For GSSAPI: the first part of the brokers' principals.", "^[A-Za-z0-9_.-]+$", "kafka"),

@@ -22,14 +22,11 @@ InputTimestamps = (
     | None
 )
 
-_TOPIC_POLICY: str = "The policy for this topic."
+_TOPIC_POLICY_MEANING: str = "The policy for this topic."
 
 
 class Timestamps(Section, frozen=True):
-    """The timestamp of a message in Kafka.
-
-    See `docs/delivery.md`.
-    """
+    """The timestamp of a message in Kafka; see `docs/delivery.md`."""
 
     policy: Annotated[TimestampPolicy, fields.choice("The general policy."), LIVE] = "clamp"
     # Less than the shortest retention in common use. Kafka could delete an older message right after the ack.
@@ -41,5 +38,7 @@ class Timestamps(Section, frozen=True):
         int, fields.count("Longest time after the arrival that `clamp` accepts.", 0, DAY_MS), LIVE
     ] = 600_000
     topics: Annotated[
-        dict[str, Annotated[TimestampPolicy, fields.choice(_TOPIC_POLICY), LIVE]], fields.choice(_TOPIC_POLICY), LIVE
+        dict[str, Annotated[TimestampPolicy, fields.choice(_TOPIC_POLICY_MEANING), LIVE]],
+        fields.choice(_TOPIC_POLICY_MEANING),
+        LIVE,
     ] = field(default_factory=dict)

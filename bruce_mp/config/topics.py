@@ -66,7 +66,7 @@ UNBATCHED: Final = TopicBatching(BatchingKind.NONE, BatchLimits(messages=1))
 
 
 def find_limits(batching: Batching, name: str | None) -> BatchLimits | None:
-    """Return the limits with this name, `None` if there are none."""
+    """Return the limits with this name; None if there are none, or the rule names none."""
     return batching.configs.get(name or "") or BUILT_IN_LIMITS.get(name or "")
 
 
@@ -105,7 +105,7 @@ def timestamp_policy_for(timestamps: Timestamps, topic: bytes, input_policy: Tim
 
 def alpha_for(share: TopicShare, topic: bytes) -> int:
     """Return the topic's own factor, else the factor of unlisted topics."""
-    return share.topics.get(_decode_topic(topic), share).alpha
+    return share.topics.get(_decode_topic(topic), share).alpha  # `share.alpha` is for unlisted topics
 
 
 def _batching_of_rule(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:

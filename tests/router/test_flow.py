@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.config.sections import Action, Batching, BatchLimits, DefaultBatching
+from bruce_mp.config.sections import Batching, BatchingAction, BatchLimits, DefaultBatching
 from bruce_mp.slab.file import Geometry
 from support.examples import examples, seeds
 from support.flow import ROUTER, World
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOMY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
 TOPICS: Final = {b"t1": (1, 2, 3), b"t2": (1,)}
 PLACES: Final = [(topic, partition) for topic, nodes in TOPICS.items() for partition in range(len(nodes))]
-BATCHING: Final[tuple[Action, ...]] = ("combined", "none", "per_topic")
+BATCHING: Final[tuple[BatchingAction, ...]] = ("combined", "none", "per_topic")
 REFUSED: Final = (6, 5, 7, 19, 10, 29, 17, 13, -1)
 """Errors with which nothing was written."""
 WRITTEN: Final = (7, 20, 13, 56, 6)

@@ -74,7 +74,7 @@ class Draft:
         low, high = setting.meta.ge, setting.meta.le
         if low is None or high is None or key in SAME_RANGE:
             return value
-        number: Any = setting.kind.parse(value)
+        number: Any = setting.kind_row.parse(value)
         nearest = min(max(number, low, MEANINGFUL_MINIMUMS.get(key, 0)), high)
         if number < 0 or nearest == number:
             return value  # `render` reports a negative number as an error
