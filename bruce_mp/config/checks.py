@@ -219,7 +219,7 @@ def _distinct_ports(config: Config) -> Iterator[Problem]:
     tcp, http = config.input.tcp, config.http.address
     if not tcp.enable or not tcp.port or not isinstance(http, HostPort):
         return
-    same_host = tcp.host == http.host
+    same_host = tcp.host == http.host or {tcp.host, http.host} == {"localhost", "127.0.0.1"}
     if same_host and tcp.port == http.port:
         yield Problem.not_allowed(("input", "tcp", "port"), tcp.port, "http.listen uses this port; give another port")
 
