@@ -22,7 +22,7 @@ __all__ = ["exposed_files", "read_remedy", "read_secret", "unreadable_files"]
 
 _MAX_BYTES: Final = 64 * 1024
 """Bound of the read, far above the size of a secret, in case the file is the wrong one."""
-_OTHERS_ACCESS: Final = stat.S_IROTH | stat.S_IWOTH
+_OTHERS_ACCESS: Final = {stat.S_IROTH: "read", stat.S_IWOTH: "written"}
 
 
 def read_secret(file: str | None, variable: str | None, what: str) -> str | None:
@@ -66,10 +66,11 @@ def read_remedy(error: OSError) -> str:
 def exposed_files(config: Config) -> Iterator[str]:
     """Yield a sentence for each secret file that every user of this host can read or write."""
     for setting, file in _secret_files(config).items():
-        if file is not None and (mode := _mode(file)) & _OTHERS_ACCESS:
+        if file is not None and (mode := _mode(file)) & sum(_OTHERS_ACCESS):
+            access = " and ".join(verb for bit, verb in _OTHERS_ACCESS.items() if mode & bit)
             yield (
-                f"{setting} = {file} can be read by every user of this host (mode {mode:04o}): chmod o-rw {file}, and "
-                "make the daemon's user its owner."
+                f"{setting} = {file} can be {access} by every user of this host (mode {mode:04o}): chmod o-rw {file}, "
+                "and make the daemon's user its owner."
             )
 
 
