@@ -1,4 +1,4 @@
-"""The record of `bruce replay`: a SQLite file with each line that was sent, by group of messages.
+"""The state file of `bruce replay`: a SQLite file with each line that was sent or was about to be, by group.
 
 `bruce replay` stores a group before it sends any of its messages, and confirms it when the daemon has answered for all
 of them. So an unconfirmed group is in doubt after a kill.
@@ -21,17 +21,25 @@ __all__ = ["LineKey", "ReplayState", "ReplayStateError", "UnconfirmedGroup"]
 
 # The names of tables and columns stay as they are, because users keep the files: a chunk is a group, and its address
 # holds `UnconfirmedGroup.daemon`.
-_SCHEMA: Final = """
-    create table if not exists chunks(
+_CREATE_TABLES: Final = (
+    """create table chunks(
         name text primary key, address text not null, started_ms integer not null,
-        confirmed integer not null default 0);
-    create table if not exists lines(
-        hash blob, number integer, chunk text not null, primary key (hash, number)) without rowid;
+        confirmed integer not null default 0)""",
+    "create table lines(hash blob, number integer, chunk text not null, primary key (hash, number)) without rowid",
+)
+_LIST_COLUMNS: Final = """
+    select entry.name, field.name from sqlite_master entry join pragma_table_info(entry.name) field
+    where entry.type = 'table' and entry.name not like 'sqlite_%'
 """
+_COLUMNS: Final = {
+    *(("chunks", name) for name in ("name", "address", "started_ms", "confirmed")),
+    *(("lines", name) for name in ("hash", "number", "chunk")),
+}
+"""Each table and column of a state file, as `_LIST_COLUMNS` returns them."""
 
 
 class ReplayStateError(BruceError):
-    """The record cannot be opened, read or written; the text names the file and the reason."""
+    """The state file cannot be opened, read or written; the text names the file and the reason."""
 
 
 class LineKey(NamedTuple):
@@ -42,7 +50,7 @@ class LineKey(NamedTuple):
 
 
 class UnconfirmedGroup(NamedTuple):
-    """A group without the daemon's answer; `started_ms` is the time before its first attempt, in ms since the epoch."""
+    """A group without the daemon's answer; `started_ms` is the time just before it was first sent, since the epoch."""
 
     name: str
     daemon: str
@@ -51,7 +59,10 @@ class UnconfirmedGroup(NamedTuple):
 
 
 class ReplayState:
-    """The open record of a run. Raises ReplayStateError, also for another kind of file and if another run uses it."""
+    """The open state file of one `bruce replay`.
+
+    Raises ReplayStateError also if the file is no state file, or another replay has it open.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -79,7 +90,7 @@ class ReplayState:
             raise ReplayStateError(text) from error
 
     def contains(self, key: LineKey) -> bool:
-        """Return True if the record has the line."""
+        """Return True if the state file has the line."""
         with closing(self._database.execute("select 1 from lines where hash = ? and number = ?", key)) as found:
             return found.fetchone() is not None
 
@@ -91,7 +102,7 @@ class ReplayState:
         self._database.execute("commit")
 
     def confirm(self, name: str) -> None:
-        """Mark all lines of the group as sent."""
+        """Record that the daemon has answered for all messages of the group."""
         self._database.execute("update chunks set confirmed = 1 where name = ?", (name,))
 
     def remove(self, name: str) -> None:
@@ -102,7 +113,7 @@ class ReplayState:
         self._database.execute("commit")
 
     def lines_of(self, name: str) -> list[LineKey]:
-        """Return the lines of a group."""
+        """Return the lines to send again if the group is in doubt."""
         rows = self._database.execute("select hash, number from lines where chunk = ?", (name,))
         return [LineKey(*row) for row in rows.fetchall()]
 
@@ -116,6 +127,13 @@ def _open(path: Path) -> sqlite3.Connection:
     """Open and lock the file, and create it if necessary. Raise sqlite3.Error."""
     with ExitStack() as stack:
         database = stack.enter_context(closing(sqlite3.connect(path, timeout=0, isolation_level=None)))
-        database.executescript(f"pragma locking_mode=exclusive; begin exclusive; {_SCHEMA} commit")
+        database.execute("pragma locking_mode=exclusive")
+        database.execute("begin exclusive")
+        columns = set(database.execute(_LIST_COLUMNS))
+        if columns and columns != _COLUMNS:
+            raise sqlite3.DatabaseError("the database of another program")
+        for statement in () if columns else _CREATE_TABLES:
+            database.execute(statement)
+        database.execute("commit")
         stack.pop_all()  # the caller closes a database that it can use
         return database

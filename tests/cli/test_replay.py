@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -409,3 +411,28 @@ def test_a_missing_daemon_or_file_is_named(tmp_path: Path, capsys: pytest.Captur
     assert f"{tmp_path}/none: no daemon answers" in capsys.readouterr().err
     assert main(["replay", str(tmp_path / "missing"), *options, "--dry-run"]) == 1
     assert f"{tmp_path}/missing: No such file or directory." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("table", ["chunks(id integer)", "accounts(id integer)"])
+def test_the_database_of_another_program_is_refused_unchanged(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "foreign"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"create table {table}")
+    before = path.read_bytes()
+    with pytest.raises(ReplayStateError, match="is not the state of a replay"):
+        ReplayState(path)
+    assert path.read_bytes() == before
+
+
+def test_a_state_file_of_an_earlier_release_opens(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "state")) as database:
+        database.executescript("""
+            create table if not exists chunks(
+                name text primary key, address text not null, started_ms integer not null,
+                confirmed integer not null default 0);
+            create table if not exists lines(
+                hash blob, number integer, chunk text not null, primary key (hash, number)) without rowid;
+            insert into chunks values ('a', 'b', 1, 0);
+        """)
+    with ReplayState(tmp_path / "state") as state:
+        assert state.unconfirmed() == [UnconfirmedGroup("a", "b", 1)]
