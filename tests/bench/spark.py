@@ -237,7 +237,7 @@ def measure_audit(bench: Bench, records: int, directory: Path, repeat: int) -> l
         assert frame.selectExpr("count(value)").collect()[0][0] == records
 
     def everything() -> None:
-        write_facts(read_topics(bench.spark, plan.bootstrap, plan.topics), plan.facts)
+        write_facts(read_topics(bench.spark, plan.bootstrap, plan.topics), plan.facts_directory)
         verdict = compare(bench.spark, plan)
         assert verdict.is_good, verdict
         assert verdict.delivered == records, verdict

@@ -161,12 +161,12 @@ _EXPLAINED: Final = {
         select topic, minute, reason, sum(count) as count from {overlaps} where count > 0 group by topic, minute, reason
     """,
 }
-_EXPLAINED_COLUMNS: Final = "topic string, minute long, reason string, count long"
 """topic, minute, reason, count: the absent messages of a pool's cells, assigned to the pool's explanations in order.
 
 The query lays the counts of the cells end to end, and those of the explanations; where two overlap, one explains the
 other.
 """
+_EXPLAINED_COLUMNS: Final = "topic string, minute long, reason string, count long"
 _UNKNOWN: Final = {
     "writers": _WRITERS,
     "sent": "select topic, sum(rows) as rows from {cells} where startswith(pool, 'plain ') group by topic",
@@ -192,9 +192,10 @@ _UNKNOWN_RANGES: Final = {
     "writers": _WRITERS,
     "plain_topics": "select topic from {ledger} where not stamped group by topic",
     "unknown_facts": """
-        select f.* from {facts} f left anti join {writers} w on f.writer = w.writer where f.writer is not null
+        select f.* from {facts_of_minutes} f left anti join {writers} w on f.writer = w.writer
+        where f.writer is not null
         union all
-        select f.* from {facts} f left anti join {plain_topics} p on f.topic = p.topic where f.writer is null
+        select f.* from {facts_of_minutes} f left anti join {plain_topics} p on f.topic = p.topic where f.writer is null
     """,
     "unknown_ranges": """
         select topic, partition, writer, min(first) as first, max(last) as last, min(from_offset) as from_offset,
@@ -309,13 +310,16 @@ def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
     return discards.groupBy("topic", discards["info"].alias("reason")).count()
 
 
-def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> AuditBooks:
+def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_condition: str = "true") -> AuditBooks:
     """Compare `facts` (see `facts_of`) with a ledger and the counts of `discard_lines`.
+
+    `minute_condition` applies to `AuditBooks.unknown_ranges` only, whose rows have no minute.
 
     One query detects absent and disordered messages. Both are rare, so the more expensive queries usually do not run.
     """
     tables = AuditTables(facts.sparkSession)
-    for name, table in {"facts": facts, "ledger": ledger, "lines": lines}.items():
+    inputs = {"facts": facts, "facts_of_minutes": facts.where(minute_condition), "ledger": ledger, "lines": lines}
+    for name, table in inputs.items():
         tables.register(name, table)
     arrived = tables.register_cached("arrived", tables.query(_ARRIVED))
     tables.register("plain", tables.query(_PLAIN))

@@ -61,8 +61,8 @@ def follow(
     try:
         for closed_ms in _closed_minutes(query, plan, stop or Event(), display):
             _remove_old_facts(plan)
-            minutes = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
-            verdict = compare(spark, plan.audit, minutes, changed_after=_oldest_time(plan))
+            is_in_window = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
+            verdict = compare(spark, plan.audit, is_in_window, changed_after=_oldest_time(plan))
             display.finish(f"up to {datetime.fromtimestamp(closed_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
             yield verdict
             if plan.stop_when_bad and not verdict.is_good:
@@ -73,11 +73,13 @@ def follow(
 
 def _start_query(spark: SparkSession, plan: Follow) -> StreamingQuery:
     """Start the query that writes the facts of each micro-batch into a directory, which a repeated batch overwrites."""
-    open_directory(plan.audit.facts)
+    open_directory(plan.audit.facts_directory)
     messages = stream_topics(spark, plan.audit.bootstrap, plan.audit.topics, plan.audit.kafka)
     watermarked = messages.withWatermark("timestamp", f"{plan.lateness_s} seconds")
     writer = watermarked.writeStream.option("checkpointLocation", f"{absolute_path(plan.audit.output)}/checkpoint")
-    facts_writer = writer.foreachBatch(lambda batch, number: write_facts(batch, f"{plan.audit.facts}/{number:08}"))
+    facts_writer = writer.foreachBatch(
+        lambda batch, number: write_facts(batch, f"{plan.audit.facts_directory}/{number:08}")
+    )
     return facts_writer.trigger(processingTime=f"{plan.every_s} seconds").start()
 
 
@@ -133,7 +135,7 @@ def _remove_old_facts(plan: Follow) -> None:
     """Remove the facts of micro-batches whose files are all outside two windows."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
-    system, root = open_directory(plan.audit.facts)
+    system, root = open_directory(plan.audit.facts_directory)
     newest: dict[str, datetime] = {}
     for entry in system.get_file_info(FileSelector(root, recursive=True)):
         if entry.is_file and entry.mtime is not None:

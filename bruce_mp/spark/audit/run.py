@@ -17,14 +17,14 @@ from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.kafka_source import read_topics
 from bruce_mp.spark.audit.ranges import expressions, merge_ranges
 from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, summarize, write_report
-from bruce_mp.spark.audit.samples import sample_messages
+from bruce_mp.spark.audit.samples import SAMPLE_COLUMNS, sample_messages
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.kafka_admin import count_offsets
 from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.discards import read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.running_stages import RunningStages
-from bruce_mp.spark.storage import absolute_path, total_size
+from bruce_mp.spark.storage import absolute_path, open_directory, total_size
 from bruce_mp.spark.temporary_settings import temporary_settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "audit", "compare", "find_problems", "no_problems", "read_samples", "write_facts"]
 
 _SMALL_AUDIT_BYTES: Final = 16 << 20
-"""Size of facts and ledgers below which an audit is small; about 100 million messages that few writers sent."""
+"""Size of facts and ledgers below which an audit is small: the facts of about 100 million messages of a few writers."""
 _SMALL_SETTINGS: Final = {  # for small audits compilation and distribution take longer than the queries
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -72,17 +72,16 @@ class Audit:
     """Maximum number of messages to show of each problem."""
 
     @property
-    def facts(self) -> str:
-        """Return the directory of the facts."""
+    def facts_directory(self) -> str:
         return f"{absolute_path(self.output)}/facts"
 
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:
-    """Write the facts about all messages of the topics, compare them, and return the sums. Raise Spark's errors."""
+    """Write the facts about all messages of the topics, compare them, and return the verdict. Raise Spark's errors."""
     display = progress or Progress("audit")
     display.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
     with display.repeat(_describe_reading(spark, plan)):
-        write_facts(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts)
+        write_facts(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts_directory)
     with display.repeat(lambda: "comparing"):
         verdict = compare(spark, plan)
     display.finish(str(verdict))
@@ -111,42 +110,58 @@ def write_facts(messages: DataFrame, directory: str) -> None:
 
 
 def compare(
-    spark: SparkSession, plan: Audit, minutes: str = "true", changed_after: datetime | None = None
+    spark: SparkSession, plan: Audit, minute_condition: str = "true", changed_after: datetime | None = None
 ) -> AuditVerdict:
     """Compare the facts with the ledgers, and write the tables and the report.
 
-    `minutes` is an SQL condition on the column `minute`. Ledger files last written before `changed_after` are not read.
+    `minute_condition` is SQL on the column `minute`. Ledger files last written before `changed_after` are not read.
     """
-    is_small = sum(map(total_size, [plan.facts, *plan.ledgers])) < _SMALL_AUDIT_BYTES
-    facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts)
+    is_small = sum(map(total_size, [plan.facts_directory, *plan.ledgers])) < _SMALL_AUDIT_BYTES
+    facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
     if is_small:
-        with temporary_settings(spark, _SMALL_SETTINGS):  # one partition needs no shuffle
-            return _compare(plan, facts.coalesce(1), ledger.coalesce(1), minutes)
+        with temporary_settings(spark, _SMALL_SETTINGS):
+            one_facts, one_ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
+            return _compare(plan, one_facts, one_ledger, minute_condition)
     with temporary_settings(spark, _ADAPTIVE_SETTINGS):
-        return _compare(plan, facts, ledger, minutes)
+        return _compare(plan, facts, ledger, minute_condition)
 
 
-def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> AuditVerdict:
-    spark, facts_of_minutes = facts.sparkSession, facts.where(minutes)
+def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minute_condition: str) -> AuditVerdict:
+    spark, facts_of_minutes = facts.sparkSession, facts.where(minute_condition)
     lines = read_discard_lines(spark, plan.discards) if plan.discards else empty(spark, _DISCARD_COLUMNS)
-    with fill_books(facts, ledger, discard_lines(lines, plan.topics)) as books:
-        cells = books.balance.where(minutes).join(percentiles(facts_of_minutes, CELL), CELL, "left")
+    with fill_books(facts, ledger, discard_lines(lines, plan.topics), minute_condition) as books:
+        cells = books.balance.where(minute_condition).join(percentiles(facts_of_minutes, CELL), CELL, "left")
         balance = _write_table(cells, plan, "balance")
         summary = summarize(balance, percentiles(facts_of_minutes, ["topic"]))
         verdict = AuditVerdict(**{name: summary.total(name) for name in COUNTS}, unknown_is_bad=plan.unknown_is_bad)
-        found_problems = find_problems(books, ledger) if verdict.has_problems else no_problems(ledger)
+        found_problems = (
+            find_problems(books, ledger, balance, minute_condition) if verdict.has_problems else no_problems(ledger)
+        )
         problems = _write_table(found_problems, plan, "problems")
         write_report(summary, balance, problems, verdict, absolute_path(plan.output))
     if plan.samples:
         options = {**plan.kafka, "kafka.bootstrap.servers": plan.bootstrap}
         _write_table(sample_messages(problems, options, plan.samples), plan, "samples")
+    else:
+        _remove_samples(spark, plan)
     return verdict
 
 
 def read_samples(spark: SparkSession, plan: Audit) -> DataFrame:
     """Return the table of samples that the last comparison wrote."""
     return _read_table(spark, plan, "samples")
+
+
+def _remove_samples(spark: SparkSession, plan: Audit) -> None:
+    """Remove the samples of an earlier audit, but no other table of that name in the user's catalog."""
+    if plan.namespace is None:
+        system, directory = open_directory(f"{absolute_path(plan.output)}/samples")
+        system.delete_dir(directory)
+        return
+    name = f"{plan.namespace}.samples"
+    if spark.catalog.tableExists(name) and spark.table(name).columns == SAMPLE_COLUMNS:
+        spark.sql(f"drop table {name}")
 
 
 def _write_table(table: DataFrame, plan: Audit, name: str) -> DataFrame:
@@ -175,18 +190,21 @@ _PROBLEM_NAMES: Final = [column.split(" ")[0] for column in _PROBLEM_COLUMNS.spl
 _RANGE_KEY: Final = ["problem", "topic", "partition", "writer"]
 
 
-def find_problems(books: AuditBooks, ledger: DataFrame) -> DataFrame:
-    """Return the ranges of messages with a problem (`_PROBLEM_COLUMNS`).
+def find_problems(books: AuditBooks, ledger: DataFrame, balance: DataFrame, minute_condition: str) -> DataFrame:
+    """Return the ranges of messages with a problem (`_PROBLEM_COLUMNS`) in the minutes of the balance.
 
     Missing messages have no partition and no offsets. Discarded messages are among the missing, because reports of
     discards contain no sequence numbers.
     """
-    times = ["from_offset", "to_offset", "sent as from_ms", "sent as to_ms"]
-    missing = _missing_ranges(books.arrived, ledger)
-    doubled = books.doubled.selectExpr("'doubled' as problem", "topic", "partition", "writer", "first", "last", *times)
-    out_of_order = books.out_of_order.selectExpr(
-        "'out of order' as problem", "topic", "partition", "writer", "number as first", "number as last", *times
+    offsets_and_times = ["from_offset", "to_offset", "sent as from_ms", "sent as to_ms"]
+    missing = _select_minutes(_missing_ranges(books.arrived, ledger), balance, minute_condition)
+    doubled = books.doubled.where(minute_condition).selectExpr(
+        "'doubled' as problem", "topic", "partition", "writer", "first", "last", *offsets_and_times
     )
+    out_of_order = books.out_of_order.where(minute_condition).selectExpr(
+        "'out of order' as problem", "topic", "partition", "writer", "number as first", "number as last",
+        *offsets_and_times,
+    )  # fmt: skip
     merged = merge_ranges(
         missing.unionByName(doubled).unionByName(out_of_order), _RANGE_KEY, "min(from_offset) as from_offset",
         "max(to_offset) as to_offset", "min(from_ms) as from_ms", "max(to_ms) as to_ms",
@@ -200,25 +218,38 @@ def no_problems(ledger: DataFrame) -> DataFrame:
     return empty(ledger.sparkSession, _PROBLEM_COLUMNS)
 
 
+def _select_minutes(missing: DataFrame, balance: DataFrame, minute_condition: str) -> DataFrame:
+    """Return the ranges of missing messages that end in a minute of the balance, or touch an incomplete one."""
+    incomplete = balance.where("missing + discarded > 0").selectExpr("topic as its_topic", "minute as incomplete")
+    touches_incomplete = (
+        f"incomplete between from_ms - from_ms % {MINUTE_MS} and to_ms and (topic is null or topic = its_topic)"
+    )
+    ranges = missing.selectExpr("*", f"to_ms - to_ms % {MINUTE_MS} as minute")
+    others = ranges.where(f"not ({minute_condition})")
+    touching = others.join(incomplete, expressions(touches_incomplete), "left_semi")
+    return ranges.where(minute_condition).unionByName(touching).drop("minute")
+
+
 def _missing_ranges(arrived: DataFrame, ledger: DataFrame) -> DataFrame:
     """Return the ranges of a writer's numbers that did not arrive, with the times of the messages around them.
 
     The topic is null if the writer has several. Without a message before or after, the ledger's first or last minute is
     the time.
     """
-    used = ledger.where("stamped").groupBy("writer").agg(
+    by_writer = ledger.where("stamped").groupBy("writer").agg(
         *expressions(
-            "max(attempt_rows) as used", "if(min(topic) = max(topic), min(topic), null) as only_topic",
+            "max(attempt_rows) as numbers_used", "if(min(topic) = max(topic), min(topic), null) as only_topic",
             "min(minute) as begin_ms", f"max(minute) + {MINUTE_MS - 1} as end_ms",
         )
     )  # fmt: skip
-    gaps = arrived.join(used, "writer").selectExpr(
-        "only_topic", "writer", "top + 1 as first", "least(first, used) - 1 as last",
+    # `top`: highest number of the writer before the fact
+    gaps = arrived.join(by_writer, "writer").selectExpr(
+        "only_topic", "writer", "top + 1 as first", "least(first, numbers_used) - 1 as last",
         "coalesce(sent_before, begin_ms) as from_ms", "sent as to_ms",
     )  # fmt: skip
     highest = arrived.groupBy("writer").agg(*expressions("max(last) as highest", "max(sent) as latest"))
-    tail = used.join(highest, "writer", "left").selectExpr(
-        "only_topic", "writer", "coalesce(highest, -1L) + 1 as first", "used - 1 as last",
+    tail = by_writer.join(highest, "writer", "left").selectExpr(
+        "only_topic", "writer", "coalesce(highest, -1L) + 1 as first", "numbers_used - 1 as last",
         "coalesce(latest, begin_ms) as from_ms", "end_ms as to_ms",
     )  # fmt: skip
     return gaps.unionByName(tail).where("first <= last").selectExpr(

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["describe_samples", "sample_messages"]
+__all__ = ["SAMPLE_COLUMNS", "describe_samples", "sample_messages"]
 
 _MAX_SHOWN_BYTES: Final = 200  # of a key or value in a line
-_COLUMNS: Final = (
+_SCHEMA: Final = (
     "problem string, topic string, partition int, offset long, timestamp timestamp, key binary, value binary, "
     "headers array<struct<key:string,value:binary>>"
 )
+SAMPLE_COLUMNS: Final = [column.split(" ")[0] for column in _SCHEMA.split(", ")]
 
 
 def sample_messages(problems: DataFrame, options: Mapping[str, str], limit: int) -> DataFrame:
@@ -41,9 +42,8 @@ def sample_messages(problems: DataFrame, options: Mapping[str, str], limit: int)
         for row in numbered.where(numbered["row"] <= limit).orderBy("problem", "row").collect()
     ]
     if not frames:
-        return empty(spark, _COLUMNS)
-    names = [column.split(" ")[0] for column in _COLUMNS.split(", ")]
-    return reduce(lambda one, other: one.unionByName(other), frames).select(*names)
+        return empty(spark, _SCHEMA)
+    return reduce(lambda one, other: one.unionByName(other), frames).select(*SAMPLE_COLUMNS)
 
 
 def describe_samples(samples: DataFrame) -> list[str]:

@@ -130,8 +130,8 @@ def audited(
     (directory / "discards").write_bytes(b"".join(map(format_line, lines)))
     ledgers = [f"{directory}/ledger-0", f"{directory}/ledger-1"]
     plan = Audit("nowhere", TOPICS, ledgers, f"{directory}/out", [f"{directory}/discards"])
-    write_facts(planted.frame(spark), plan.facts)
-    write_facts(planted.frame(spark), plan.facts)  # a second landing replaces the first
+    write_facts(planted.frame(spark), plan.facts_directory)
+    write_facts(planted.frame(spark), plan.facts_directory)  # a second landing replaces the first
     return compare(spark, plan), directory / "out"
 
 
@@ -258,3 +258,37 @@ def test_the_report_page_is_complete_and_self_contained(audited: tuple[AuditVerd
         assert text in page
     for loading in ("http://", "https://", "<script", "<link", "src=", "url("):
         assert loading not in page
+
+
+def test_problems_of_open_minutes_and_old_samples_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    open_minute, it = M2 + 60_000, Planted()
+    it.enter("closed", {M1: 3})
+    it.put("closed", [0, 2])
+    it.enter("straddling", {M1: 2, open_minute: 2})
+    it.put("straddling", range(2))
+    it.put("strange", range(2))
+    it.put("strange", range(2, 4), ms=open_minute)
+    it.put("doubled", [0, 0], ms=open_minute)
+    it.enter("doubled", {open_minute: 1})
+    write_ledger(f"{tmp_path}/ledger", it.ledger)
+    topics = ["closed", "straddling", "strange", "doubled"]
+    plan = Audit("unused:1", topics, [f"{tmp_path}/ledger"], str(tmp_path))
+    write_facts(it.frame(spark), plan.facts_directory)
+    (tmp_path / "samples").mkdir()
+    compare(spark, plan, f"minute < {open_minute}")
+    rows = spark.read.parquet(f"{tmp_path}/problems").collect()
+    found = {(row["topic"], row["problem"], row["first"], row["last"]) for row in rows}
+    assert found == {("closed", "missing", 1, 1), ("strange", "unknown", 0, 1)}
+    assert not (tmp_path / "samples").exists()
+
+
+def test_a_missing_range_that_begins_in_a_closed_minute_is_listed(spark: SparkSession, tmp_path: Path) -> None:
+    it = Planted()
+    it.enter("cut", {M1: 3, M2: 3})
+    it.put("cut", [0])
+    write_ledger(f"{tmp_path}/ledger", it.ledger)
+    plan = Audit("unused:1", ["cut"], [f"{tmp_path}/ledger"], str(tmp_path))
+    write_facts(it.frame(spark), plan.facts_directory)
+    compare(spark, plan, f"minute < {M2}")
+    rows = spark.read.parquet(f"{tmp_path}/problems").collect()
+    assert [(row["first"], row["last"]) for row in rows] == [(1, 5)]
