@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchJob",
-    "exempt_modules_from_collection",
+    "freeze_garbage_collector",
     "open_task_ledger",
     "require_complete",
     "run_in_task",
@@ -38,7 +38,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 NO_BATCH: Final = -1
-"""The batch number of a batch job."""
+"""The number in place of a micro-batch's: the task belongs to a batch job."""
 _JOBS_BETWEEN_MERGES: Final = 64
 """Batch jobs for each merge of the ledger, on average."""
 log = logging.getLogger(__name__)
@@ -61,16 +61,16 @@ class BatchJob:
         if ledger is None:
             return
         write_ledger(ledger, results, name=self._id if run_id is None else f"run-{run_id}")
-        self._remove_tasks()
-        # Drivers share no counter of jobs, so each random id decides alone.
+        self._remove_task_entries()
+        # Drivers share no counter of jobs, so the random id selects one job in 64.
         if run_id is None and UUID(self._id).int % _JOBS_BETWEEN_MERGES == 0:
             try_merge_ledger(ledger)
 
     def abort(self) -> None:
         """Remove the job's task entries. Delivered messages stay in Kafka without a ledger row."""
-        self._remove_tasks()
+        self._remove_task_entries()
 
-    def _remove_tasks(self) -> None:
+    def _remove_task_entries(self) -> None:
         """Remove the entries of the job's tasks, unless another run of the same `runId` may need them."""
         if self._options.is_exactly_once and self._options.run_id is None:
             open_task_ledger(self._options).remove(self._id)
@@ -80,7 +80,7 @@ def run_in_task(options: SinkOptions, batches: Iterator[RecordBatch], job_id: st
     """Send the rows of the current task of a batch job, or of a streaming query if `job_id` is None."""
     from bruce_mp.spark.task import run_task  # noqa: PLC0415 - Arrow and numpy: only where tasks run
 
-    exempt_modules_from_collection()
+    freeze_garbage_collector()
     context = TaskContext.get()
     if context is None:
         raise OptionError("The data source 'bruce' can be written only by Spark's tasks.")
@@ -91,7 +91,7 @@ def run_in_task(options: SinkOptions, batches: Iterator[RecordBatch], job_id: st
 
 
 @cache
-def exempt_modules_from_collection() -> None:
+def freeze_garbage_collector() -> None:
     """Exempt all present objects from garbage collection, once in a process.
 
     Spark's Python worker collects garbage after each task and each commit. Visiting the objects of Arrow, numpy and

@@ -30,7 +30,7 @@ _SEND_BUFFER_BYTES: Final = 1 << 20
 _RECEIVE_BYTES: Final = 8192
 _END_REASON_TIMEOUT_S: Final = 1.0
 """Longest wait for the daemon's reason after an error of the connection."""
-_NO_LISTENER: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
+_NO_LISTENER_ERRORS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 _RETRY_INTERVAL_S: Final = 0.1
 _ANSWER_GRACE_S: Final = 10.0
 """Wait for an answer beyond the time limit, at which the daemon answers in any case."""
@@ -82,17 +82,17 @@ class Channel:
     def request_outcome(self, level: Level, time_limit_ms: int) -> BarrierAnswer:
         """Send a barrier, and return its answer; the daemon waits up to `time_limit_ms` for the messages' outcome."""
         self.send(encode_barrier(os.urandom(TOKEN_BYTES), level, time_limit_ms))
-        answer = self._receive(time_limit_ms / 1000)
+        answer = self._receive_answer(time_limit_ms / 1000)
         assert isinstance(answer, BarrierAnswer)  # the daemon answers in the kind of the request
         return answer
 
     def inquire(self, name: bytes = b"") -> InquiryAnswer | None:
         """Return the daemon's limits and the outcome of the unique attempt `name`; None from an older daemon."""
         self.send(encode_inquiry(os.urandom(TOKEN_BYTES), name))
-        answer = self._receive(self._timeout_s)
+        answer = self._receive_answer(self._timeout_s)
         return answer if isinstance(answer, InquiryAnswer) else None
 
-    def _receive(self, time_limit_s: float) -> BarrierAnswer | InquiryAnswer:
+    def _receive_answer(self, time_limit_s: float) -> BarrierAnswer | InquiryAnswer:
         self._socket.settimeout(time_limit_s + _ANSWER_GRACE_S)
         answers: list[BarrierAnswer | InquiryAnswer] = []
         while not answers:
@@ -143,7 +143,7 @@ def _connect_with_retries(address: str, timeout_s: float, connect_timeout_s: flo
         try:
             return _connect(address, timeout_s)
         except OSError as error:
-            if error.errno not in _NO_LISTENER or time.monotonic() >= deadline:
+            if error.errno not in _NO_LISTENER_ERRORS or time.monotonic() >= deadline:
                 raise
         time.sleep(_RETRY_INTERVAL_S)
 

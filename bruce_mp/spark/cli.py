@@ -278,8 +278,11 @@ def _run_audit(args: Namespace) -> int:
     )  # fmt: skip
     spark = _start_session(args, kafka=True)
     if args.follow:
-        times = (args.every, args.lateness, args.window, args.until_idle)
-        return _run_follow(spark, Follow(plan, *times, stop_when_bad=args.stop_when_bad))
+        follow_plan = Follow(
+            plan, every_s=args.every, lateness_s=args.lateness, window_s=args.window, until_idle_s=args.until_idle,
+            stop_when_bad=args.stop_when_bad,
+        )  # fmt: skip
+        return _run_follow(spark, follow_plan)
     verdict = audit(spark, plan)
     for line in describe_samples(read_samples(spark, plan)) if plan.samples else ():
         print(line)

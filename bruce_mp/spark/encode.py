@@ -232,15 +232,15 @@ class MessageEncoder:
 
     def header_sizes(self, rows: Rows) -> Ints | int:
         """Return the size of each row's record headers in bytes, or one size for all rows."""
-        return self._stamp_size + (0 if rows.headers is None else lengths(rows.headers))
+        return self._stamp_header_size + (0 if rows.headers is None else lengths(rows.headers))
 
     def _append_headers(self, pieces: _MessagePieces, rows: Rows, sequence: int, now_ms: int) -> None:
         pieces.add_fields((">i4", self.header_sizes(rows)))
         if rows.headers is not None:
             pieces.add_column(rows.headers)
         if self.writer is not None:
-            stamp_size = (">i4", _STAMP_BYTES + len(self.writer))
-            pieces.add_fields((">i2", len(STAMP_KEY)), _bytes_field(STAMP_KEY), stamp_size)
+            value_size = (">i4", _STAMP_BYTES + len(self.writer))
+            pieces.add_fields((">i2", len(STAMP_KEY)), _bytes_field(STAMP_KEY), value_size)
             time_and_writer = _bytes_field(b" %013d %s" % (now_ms, self.writer))
             pieces.add_fields(*_sixteen_digits(sequence, rows.count), time_and_writer)
 
@@ -267,10 +267,10 @@ class MessageEncoder:
         """Return the part of a message's size that all rows share."""
         topic_size = len(self.topic or b"") if topic is None else 0
         headers_size = 0 if version == PLAIN_VERSION else _HEADERS_SIZE_BYTES
-        return _FIXED_BYTES + topic_size + headers_size + self._stamp_size
+        return _FIXED_BYTES + topic_size + headers_size + self._stamp_header_size
 
     @property
-    def _stamp_size(self) -> int:
+    def _stamp_header_size(self) -> int:
         """Return the size of the header with the stamp."""
         return 0 if self.writer is None else _HEADER_SIZES_BYTES + len(STAMP_KEY) + _STAMP_BYTES + len(self.writer)
 

@@ -66,14 +66,14 @@ def _request(spark: SparkSession, options: Mapping[str, str], request: Callable[
     if jvm is None:
         return None
     try:
-        with _admin(jvm, options) as admin:
+        with _open_admin_client(jvm, options) as admin:
             return request(jvm, admin)
     except Py4JJavaError:  # the caller's read or write of the topic will fail, too, and give the reason
         return None
 
 
 @contextmanager
-def _admin(jvm: Any, options: Mapping[str, str]) -> Iterator[Any]:
+def _open_admin_client(jvm: Any, options: Mapping[str, str]) -> Iterator[Any]:
     settings = jvm.java.util.Properties()
     for name, value in options.items():
         if name.startswith(_PREFIX):

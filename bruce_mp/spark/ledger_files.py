@@ -112,13 +112,13 @@ def _parse(entry: FileInfo) -> _LedgerFile | None:
 
 def _find_covered(files: list[_LedgerFile]) -> Iterator[tuple[_LedgerFile, _LedgerFile]]:
     """Yield each covered file and the widest file that covers it."""
-    covers: dict[tuple[str, int, int], _LedgerFile] = {}
+    merged_files: dict[tuple[str, int, int], _LedgerFile] = {}
     for file in files:
         if file.width in MERGE_WIDTHS:
-            covers[file.series, file.width, file.first // file.width] = file
+            merged_files[file.series, file.width, file.first // file.width] = file
     for file in files:
         for width in reversed(MERGE_WIDTHS):
-            cover = covers.get((file.series, width, file.first // width))
+            cover = merged_files.get((file.series, width, file.first // width))
             if cover is not None and cover.covers(file):
                 yield file, cover
                 break
@@ -126,7 +126,7 @@ def _find_covered(files: list[_LedgerFile]) -> Iterator[tuple[_LedgerFile, _Ledg
 
 def _complete_ranges(files: list[_LedgerFile], width: int) -> Iterator[tuple[str, list[_LedgerFile]]]:
     """Yield the path of each merged file to write, and the files to merge in order."""
-    newest_commits = {_JOBS_SERIES: int((time.time() - _GRACE_S) // 60)}
+    newest_commits = {_JOBS_SERIES: int((time.time() - _GRACE_S) // 60)}  # no job adds a file to an earlier minute
     for file in files:
         if file.series != _JOBS_SERIES:
             newest_commits[file.series] = max(newest_commits.get(file.series, 0), file.last)

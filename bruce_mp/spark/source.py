@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 
 from bruce_mp.spark.batch_job import (
     BatchJob,
-    exempt_modules_from_collection,
+    freeze_garbage_collector,
     open_task_ledger,
     run_in_task,
     try_merge_ledger,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BruceDataSource"]
 
-_BATCHES_BETWEEN_MERGES: Final = MERGE_WIDTHS[0]
+_BATCHES_BETWEEN_MERGES: Final = MERGE_WIDTHS[0]  # the smallest range is complete after so many batches
 
 
 @dataclass
@@ -77,7 +77,7 @@ class BruceDataSource(DataSource):
         return StreamWriter(self._parse_and_check(schema))
 
     def _parse_and_check(self, schema: StructType) -> SinkOptions:
-        exempt_modules_from_collection()
+        freeze_garbage_collector()
         options = parse_options(dict(self.options))
         check_columns([(column.name, column.dataType.simpleString()) for column in schema.fields], options.topic)
         return options
@@ -93,7 +93,7 @@ class BatchWriter(DataSourceArrowWriter):
         return TaskCommit(self._job.run(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        exempt_modules_from_collection()
+        freeze_garbage_collector()
         self._job.commit(_results(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
@@ -110,15 +110,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return TaskCommit(run_in_task(self._options, iterator, job_id=None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Write the ledger rows into a file that a repeated commit replaces, and remove older task entries."""
+        """Write the ledger rows into a file that a repeated commit replaces; remove earlier batches' task entries."""
         if self._options.ledger is None:
             return
         results = _results(messages)
         queries = sorted({result.attempt.query for result in results})
         write_ledger(self._options.ledger, results, name="-".join([*queries, str(batchId)]))
         if self._options.is_exactly_once:
-            for query in queries:  # Spark may repeat this batch, but not the committed batches before
-                open_task_ledger(self._options).remove(query, batchId)
+            for query in queries:  # the entries of this batch stay, because Spark may repeat it
+                open_task_ledger(self._options).remove(query, before_batch=batchId)
         if batchId % _BATCHES_BETWEEN_MERGES == 0:
             try_merge_ledger(self._options.ledger)
 

@@ -51,9 +51,9 @@ def run_task(
     daemon is absent, closes the connection, discards messages, or does not deliver in time.
     """
     task = _TaskRun(options, attempt, time_zone)
-    delivered = task.find_delivered()
-    if delivered is not None:
-        return task.adopt_result(delivered, batches)
+    delivered_before = task.find_delivered()
+    if delivered_before is not None:
+        return task.adopt_result(delivered_before, batches)
     with (
         Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
         DeadLetters(options.dead_letter_path, attempt) as dead_letters,
@@ -85,7 +85,7 @@ class _TaskRun:
         self._address = os.path.expandvars(options.socket)
         self._has_begun = False
         self._sent = 0
-        self._rows: Counter[tuple[str, int]] = Counter()
+        self._row_counts: Counter[tuple[str, int]] = Counter()
 
     def apply_limits(self, limits: RowLimits) -> None:
         """Check rows against the limits of the connected daemon."""
@@ -153,7 +153,7 @@ class _TaskRun:
             self._rate.wait(part.count)
             channel.send(self._encoder.encode(part, self._sent, now_ms))
             self._sent += part.count
-            self._rows.update(count_rows(part, self._options, now_ms))
+            self._row_counts.update(count_rows(part, self._options, now_ms))
 
     def conclude(self, answer: BarrierAnswer | None, dead_letters: int) -> TaskResult:
         """Store the result in the ledger and return it. Raise `TaskError` if the answer does not meet the options."""
@@ -171,7 +171,7 @@ class _TaskRun:
 
     def _unanswered_result(self, dead_letters: int) -> TaskResult:
         return TaskResult(
-            self._attempt, socket.gethostname(), dict(self._rows), self._options.acks.value, self._options.stamp,
+            self._attempt, socket.gethostname(), dict(self._row_counts), self._options.acks.value, self._options.stamp,
             dead_letters=dead_letters,
         )  # fmt: skip
 
@@ -240,7 +240,7 @@ def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
 
 
 def _split(rows: Rows, max_rows: int) -> Iterator[Rows]:
-    """Yield slices of at max_rows `max_rows` rows and about `_SLICE_BYTES`; a larger row is a slice alone."""
+    """Yield slices of at most `max_rows` rows and about `_SLICE_BYTES`; a larger row is a slice alone."""
     ends = np.cumsum(rows.sizes)
     start = 0
     while start < rows.count:

@@ -53,7 +53,7 @@ DEFAULT_LIMITS: Final = RowLimits(2 * 1024 * 1024 + 4, 1_000_000 - 26)
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _MeasuredRows:
     """The rows of a batch, the sizes that the checks need in bytes, and the limits."""
 
     rows: Rows
@@ -63,11 +63,11 @@ class _Measured:
 
 
 class RowProblem(NamedTuple):
-    """A kind of bad row: `find` returns a mask of such rows, `describe` the text about the row of a number."""
+    """A kind of bad row: `find` returns a mask of such rows, `describe` the text about one, by its number."""
 
     summary: str
-    find: Callable[[_Measured], Mask]
-    describe: Callable[[_Measured, int], str]
+    find: Callable[[_MeasuredRows], Mask]
+    describe: Callable[[_MeasuredRows, int], str]
 
 
 class BadRow(NamedTuple):
@@ -95,13 +95,13 @@ class RowValidator:
                     bad[row] = BadRow(row, problem, problem.describe(measured, row))
         return [bad[row] for row in sorted(bad)]
 
-    def _measure(self, rows: Rows) -> _Measured:
+    def _measure(self, rows: Rows) -> _MeasuredRows:
         header_sizes = np.broadcast_to(self._encoder.header_sizes(rows), rows.count)
         payload_sizes = header_sizes + lengths(rows.value) + (0 if rows.key is None else lengths(rows.key))
-        return _Measured(rows, header_sizes, payload_sizes, self._limits)
+        return _MeasuredRows(rows, header_sizes, payload_sizes, self._limits)
 
 
-def _no_rows(measured: _Measured) -> Mask:
+def _no_rows(measured: _MeasuredRows) -> Mask:
     return np.zeros(measured.rows.count, np.bool_)
 
 
@@ -109,15 +109,15 @@ def _to_mask(column: pa.Array) -> Mask:
     return np.asarray(column.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _is_corrupt(measured: _Measured) -> Mask:
+def _is_corrupt(measured: _MeasuredRows) -> Mask:
     return _no_rows(measured) if measured.rows.corrupt is None else _to_mask(measured.rows.corrupt.is_valid())
 
 
-def _lacks_topic(measured: _Measured) -> Mask:
+def _lacks_topic(measured: _MeasuredRows) -> Mask:
     return _no_rows(measured) if measured.rows.topic is None else _to_mask(measured.rows.topic.is_null())
 
 
-def _has_invalid_topic(measured: _Measured) -> Mask:
+def _has_invalid_topic(measured: _MeasuredRows) -> Mask:
     """Find invalid topics; a batch has few topics, so each is checked once."""
     if measured.rows.topic is None:
         return _no_rows(measured)
@@ -126,12 +126,12 @@ def _has_invalid_topic(measured: _Measured) -> Mask:
     return _to_mask(pc.is_in(measured.rows.topic, pa.array(invalid, pa.binary()))) if invalid else _no_rows(measured)
 
 
-def _has_long_header_key(measured: _Measured) -> Mask:
+def _has_long_header_key(measured: _MeasuredRows) -> Mask:
     longest = measured.rows.longest_header_keys
     return _no_rows(measured) if longest is None else longest > _MAX_HEADER_KEY_BYTES
 
 
-def _has_large_partition_key(measured: _Measured) -> Mask:
+def _has_large_partition_key(measured: _MeasuredRows) -> Mask:
     column = measured.rows.partition_key
     if column is None:
         return _no_rows(measured)
@@ -140,17 +140,17 @@ def _has_large_partition_key(measured: _Measured) -> Mask:
     return _to_mask(pc.fill_null(pc.or_(pc.less(numbers, low), pc.greater(numbers, high)), False))
 
 
-def _describe_partition_key(measured: _Measured, row: int) -> str:
+def _describe_partition_key(measured: _MeasuredRows, row: int) -> str:
     number = measured.rows.partition_key[row].as_py() if measured.rows.partition_key is not None else 0
     return f"its partition_key is {number}, and {_PARTITION_KEY_RANGE[0]} to {_PARTITION_KEY_RANGE[1]} are allowed"
 
 
-def _describe_topic(measured: _Measured, row: int) -> str:
+def _describe_topic(measured: _MeasuredRows, row: int) -> str:
     name = measured.rows.topic[row].as_py() if measured.rows.topic is not None else b""
     return f"its topic is {name.decode('utf-8', 'replace')[:80]!r} with {len(name)} bytes, and {_TOPIC_RULE}"
 
 
-def _describe_corrupt(measured: _Measured, row: int) -> str:
+def _describe_corrupt(measured: _MeasuredRows, row: int) -> str:
     text = measured.rows.corrupt[row].as_py() if measured.rows.corrupt is not None else ""
     return f"its input is malformed: {text[:200]!r}"
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import gc
 
-from bruce_mp.spark.batch_job import exempt_modules_from_collection
+from bruce_mp.spark.batch_job import freeze_garbage_collector
 
 
 def test_present_objects_are_exempted_from_garbage_collection_once() -> None:
-    exempt_modules_from_collection.cache_clear()
+    freeze_garbage_collector.cache_clear()
     gc.unfreeze()
     try:
-        exempt_modules_from_collection()
+        freeze_garbage_collector()
         exempted = gc.get_freeze_count()
         later: list[list[int]] = [[] for _ in range(1000)]
-        exempt_modules_from_collection()
+        freeze_garbage_collector()
         assert len(later) < exempted
         assert gc.get_freeze_count() <= exempted, "later objects are collected as usual"
     finally:
