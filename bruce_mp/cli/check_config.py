@@ -116,7 +116,7 @@ def _directories(config: Config) -> Iterator[tuple[str, Path]]:
 def _summary(config: Config) -> dict[str, str]:
     """Return the lines of the summary by title."""
     return {
-        "brokers": ", ".join(config.kafka.bootstrap_servers) + _security(config.kafka),
+        "brokers": ", ".join(config.kafka.bootstrap_servers) + _describe_security(config.kafka),
         **_inputs(config),
         "slab": f"{config.slab_path}, {format_size(config.slab.size)} for messages, {_file_mib(config)} MiB in all",
         "run directory": config.daemon.run_dir,
@@ -124,7 +124,7 @@ def _summary(config: Config) -> dict[str, str]:
     }
 
 
-def _security(kafka: Kafka) -> str:
+def _describe_security(kafka: Kafka) -> str:
     """Return the end of the line of the brokers, such as " by TLS and PLAIN"; empty without both."""
     protections = " and ".join(filter(None, ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)))
     return f" by {protections}" if protections else ""

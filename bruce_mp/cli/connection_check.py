@@ -127,7 +127,7 @@ class _Probe:
                 self._metadata = metadata
                 self._request_producer_id()
             case ProducerIdReceived(response=response):
-                self._finish(BrokerResult(None, self._metadata, response.error))
+                self._finish(BrokerResult(metadata=self._metadata, producer_id_error=response.error))
             case Failed():
                 self._on_done(BrokerResult(event))
             case Closed():
@@ -147,7 +147,7 @@ class _Probe:
         if self._needs_producer_id:
             self._socket.send(self._socket.connection.init_producer_id(time.monotonic()).buffers)
         else:
-            self._finish(BrokerResult(None, self._metadata))
+            self._finish(BrokerResult(metadata=self._metadata))
 
     def _finish(self, result: BrokerResult) -> None:
         ends_s = self._socket.certificate_ends_s
@@ -171,7 +171,7 @@ class BrokerCheck:
 
     def speaks_plain_text(self, server: HostPort) -> bool:
         """Return True if the server answers a Kafka client without TLS."""
-        return self._probe_all([server], None, Security())[server].failure is None
+        return self._probe_all([server], topics=None, security=Security())[server].failure is None
 
     def _probe_all(
         self, servers: Sequence[HostPort], topics: Sequence[bytes] | None, security: Security
@@ -220,14 +220,14 @@ def broker_findings(config: Config) -> Iterator[Finding]:
     check = BrokerCheck(config)
     results = check.request_all(list(dict.fromkeys(config.kafka.servers)))
     for server, result in results.items():
-        yield _broker_finding(check, config, server, result, "")
+        yield _broker_finding(check, config, server, result, remark="")
     clusters = [result.metadata for result in results.values() if result.metadata is not None]
     if not clusters:
         return
     advertised = {HostPort(broker.host, broker.port) for broker in clusters[0].brokers.values()} - results.keys()
     others = check.request_all(sorted(advertised)) if advertised else {}
     for server, result in others.items():
-        yield _broker_finding(check, config, server, result, " (named by the cluster)")
+        yield _broker_finding(check, config, server, result, remark=" (named by the cluster)")
     if len({cluster.cluster_id for cluster in clusters}) > 1:
         text = "kafka.bootstrap_servers names brokers of different clusters. Name brokers of one cluster."
         yield Finding(CheckLevel.FAILED, "cluster", text)

@@ -1,8 +1,9 @@
 """`bruce replay`: send the messages of discard files and slab exports again, each line once.
 
-A run sends the messages in groups. Each group is a unique attempt: the daemon delivers all of its messages or none, and
-remembers its name. After a kill, the next run inquires for the outcomes of unconfirmed groups, so few stay in doubt.
-Retries of a group keep its name, because the daemon may not have read the end of an earlier attempt yet.
+A run of the command sends the messages in groups. Each group is a unique attempt: the daemon delivers all of its
+messages or none, and remembers its name. After a kill, the next run inquires for the outcomes of unconfirmed groups, so
+few stay in doubt. Retries of a group keep its name, because the daemon may not have read the end of an earlier attempt
+yet.
 
 The files of one log, `PATH` and the `PATH.MS` that the daemon rotated, count as one: equal lines in them are different
 messages. Equal lines of different logs are one message, because an archive holds copies.
@@ -215,11 +216,12 @@ class ReplayRun:
         for group in self._state.unconfirmed():
             if self._resolve(group) is GroupFate.INCOMPLETE:
                 keys = self._state.lines_of(group.name)
-                self._incomplete |= dict.fromkeys(keys, IncompleteGroup(group, len(keys)))
+                self._incomplete |= dict.fromkeys(keys, IncompleteGroup(group, unread=len(keys)))  # one for all keys
 
     def finish(self) -> None:
         """Decide about the groups of killed runs with lines that this run has not read. Raise as `resolve`."""
-        for incomplete in {each.group.name: each for each in self._incomplete.values()}.values():
+        distinct_groups = {each.group.name: each for each in self._incomplete.values()}
+        for incomplete in distinct_groups.values():
             fate = self._decide(incomplete.group, "this run selects only a part of their lines")
             if fate is GroupFate.REMOVED and incomplete.messages:
                 self._send_new(incomplete.keys, incomplete.messages)
@@ -247,7 +249,7 @@ class ReplayRun:
     def _new_lines(self, path: Path) -> Iterator[tuple[LineKey, bytes]]:
         """Yield the lines for new groups, with their messages.
 
-        Count the lines that are not sent, and add those of killed runs' groups to these.
+        Count the lines that are not sent, and add lines of killed runs' groups to these groups.
         """
         resolved = path.resolve()
         lines_of_log = self._lines_of_log[resolved.with_name(ROTATED.sub("", resolved.name))]

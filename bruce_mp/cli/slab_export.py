@@ -89,7 +89,7 @@ def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
     for text in (*damage, *omissions):
         sys.stderr.write(f"bruce: {text}\n")
     damage_text = f"; {len(damage)} parts of the slab are damaged or inconsistent" if damage else ""
-    counts = f"{lines.written:,} of {lines.found:,} messages were written to {_name_of(options.output)}"
+    counts = f"{lines.written:,} of {lines.found:,} messages were written to {_output_name(options.output)}"
     sys.stderr.write(f"bruce: {counts}{damage_text}.\n")
     return ExitCode.SETUP if damage or omissions else ExitCode.OK
 
@@ -113,7 +113,10 @@ def _spilled_warning(salvage: Salvage) -> list[str]:
 
 
 class _Lines:
-    """The lines of an export, once. `found` counts the messages, `written` the lines, `held` the unsettled records."""
+    """The lines of an export, to be iterated once.
+
+    `found` counts the messages, `written` the lines, `held` the unsettled records.
+    """
 
     def __init__(self, salvage: Salvage, options: ExportOptions, now_ms: int) -> None:
         self._salvage = salvage
@@ -151,7 +154,7 @@ class _Lines:
         message = Message(
             record.topic, body.value, body.key, record.timestamp, record.partition_key, headers or (), empty
         )
-        return self._line(_info(record), message)
+        return self._create_line(_info_of_record(record), message)
 
     def _line_of_datagram(self, landed: LandedDatagram) -> DiscardLine:
         slab = self._salvage.slab
@@ -160,10 +163,10 @@ class _Lines:
         # The kernel truncates datagrams larger than a slot, and the daemon would discard them as malformed.
         message = parse_message(data) if available == landed.length else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
-            return self._line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))
-        return self._line("SLAB", message)
+            return self._create_line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))
+        return self._create_line("SLAB", message)
 
-    def _line(self, info: str, message: Message) -> DiscardLine:
+    def _create_line(self, info: str, message: Message) -> DiscardLine:
         return DiscardLine(
             self._now_ms,
             message.timestamp_ms,
@@ -178,7 +181,7 @@ class _Lines:
         )
 
 
-def _info(record: SalvagedRecord) -> str:
+def _info_of_record(record: SalvagedRecord) -> str:
     """Return the info of a record's line, from the table at the top."""
     if record.state is RunState.DELIVERED:
         return "SLAB_DELIVERED"
@@ -190,7 +193,8 @@ def _info(record: SalvagedRecord) -> str:
 
 def _rejection_info(rejection: Rejection) -> str:
     is_key_unknown = rejection.reason is DiscardReason.UNSUPPORTED_API_KEY
-    return info_of(rejection.reason, (rejection.api_key if is_key_unknown else rejection.api_version) or 0)
+    number = rejection.api_key if is_key_unknown else rejection.api_version
+    return info_of(rejection.reason, number or 0)
 
 
 @contextmanager
@@ -208,8 +212,8 @@ def _open_output(name: str) -> Iterator[BinaryIO]:
     except FileExistsError as error:
         raise OutputError(f"{name} exists already; it is not overwritten. Give another --output.") from error
     except OSError as error:
-        raise OutputError(f"{_name_of(name)}: {error.strerror}; the export is not complete.") from error
+        raise OutputError(f"{_output_name(name)}: {error.strerror}; the export is not complete.") from error
 
 
-def _name_of(output: str) -> str:
+def _output_name(output: str) -> str:
     return "standard output" if output == STANDARD_OUTPUT else output

@@ -140,7 +140,7 @@ def _is_in_use(path: Path) -> bool:
 def _read(salvage: Salvage, *, was_in_use: bool) -> Inspection:
     slab = salvage.slab
     created_ms = slab.read_signed(lay.SUPER_CREATED_MS)
-    books, topics, landing = count_books(slab), _topics(salvage), _landing(salvage)
+    books, topics, landing = count_books(slab), _summarize_topics(salvage), _summarize_landing_zone(salvage)
     chunks = ChunkUsage(lay.CHUNK_BYTES, *salvage.count_chunks())
     # A daemon that has started since changes the slab, too.
     in_use = was_in_use or _is_in_use(slab.path)
@@ -170,13 +170,18 @@ def _read(salvage: Salvage, *, was_in_use: bool) -> Inspection:
 def _processes(slab: Slab) -> Iterator[LastProcess]:
     for row in range(lay.ROW_COUNT):
         at = slab.row_at(row)
-        incarnation = slab.words[(at + lay.ROW_INCARNATION) >> 2]
+        incarnation = slab.words[(at + lay.ROW_INCARNATION) >> 2]  # `words` counts in 4 bytes
         if incarnation:
-            times = slab.read_signed(at + lay.ROW_STARTED_MS), slab.read_signed(at + lay.ROW_HEARTBEAT_MS)
-            yield LastProcess(row_name(row), slab.words[(at + lay.ROW_PID) >> 2], incarnation, *times)
+            yield LastProcess(
+                row_name(row),
+                pid=slab.words[(at + lay.ROW_PID) >> 2],
+                incarnation=incarnation,
+                started_ms=slab.read_signed(at + lay.ROW_STARTED_MS),
+                heartbeat_ms=slab.read_signed(at + lay.ROW_HEARTBEAT_MS),
+            )
 
 
-def _topics(salvage: Salvage) -> list[TopicHeld]:
+def _summarize_topics(salvage: Salvage) -> list[TopicHeld]:
     topics: dict[bytes, TopicHeld] = {}
     for record in salvage.records():
         if record.topic not in topics:
@@ -195,7 +200,7 @@ def _add_record(topic: TopicHeld, record: SalvagedRecord) -> None:
     topic.newest_ms = record.timestamp if topic.newest_ms is None else max(topic.newest_ms, record.timestamp)
 
 
-def _landing(salvage: Salvage) -> LandingUsage:
+def _summarize_landing_zone(salvage: Salvage) -> LandingUsage:
     zone = salvage.read_landing_zone()
     return LandingUsage(zone.landed, len(zone.pending), sum(landed.length for landed in zone.pending))
 
@@ -205,17 +210,17 @@ def _landing(salvage: Salvage) -> LandingUsage:
 
 def _report(inspection: Inspection) -> Iterator[str]:
     yield f"{inspection.file}: slab of {format_size(inspection.bytes)}, layout version {inspection.layout_version}"
-    yield f"created {_time(inspection.created_ms)}, {inspection.age_ms // 1000:,} s ago"
+    yield f"created {_format_time(inspection.created_ms)}, {inspection.age_ms // 1000:,} s ago"
     yield "A running daemon uses it: the figures change." if inspection.in_use else "No daemon uses it."
-    yield from _geometry(inspection)
+    yield from _geometry_lines(inspection)
     yield f"producer id {inspection.producer_id}; idempotence: {inspection.idempotence}"
     yield balance_line(inspection.books)
-    yield from _section("Processes", map(_process, inspection.processes))
-    yield from _section("Held", map(_topic, inspection.topics))
-    yield from _section("Damage", inspection.damage)
+    yield from _section_lines("Processes", map(_process_line, inspection.processes))
+    yield from _section_lines("Held", map(_topic_line, inspection.topics))
+    yield from _section_lines("Damage", inspection.damage)
 
 
-def _geometry(inspection: Inspection) -> Iterator[str]:
+def _geometry_lines(inspection: Inspection) -> Iterator[str]:
     chunks, landing = inspection.chunks, inspection.landing
     each = format_size(chunks.bytes_each)
     yield f"chunks of {each}: {chunks.used:,} in use, {chunks.free:,} free, {chunks.damaged:,} damaged"
@@ -225,27 +230,27 @@ def _geometry(inspection: Inspection) -> Iterator[str]:
     yield f"landing zone of {slots}: {landing.datagrams} datagrams, {pending}"
 
 
-def _section(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
+def _section_lines(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
     listed = list(lines)
     if listed:
         yield f"\n{title}:"
         yield from (f"  {line}" for line in listed)
 
 
-def _process(process: LastProcess) -> str:
-    times = f"since {_time(process.started_ms)}, last heartbeat {_time(process.heartbeat_ms)}"
+def _process_line(process: LastProcess) -> str:
+    times = f"since {_format_time(process.started_ms)}, last heartbeat {_format_time(process.heartbeat_ms)}"
     return f"{process.name}: pid {process.pid or '-'}, start {process.incarnation}, {times}"
 
 
-def _topic(topic: TopicHeld) -> str:
+def _topic_line(topic: TopicHeld) -> str:
     stages = ", ".join(f"{stage} {count:,}" for stage, count in topic.held.items() if count)
     sent = f", {topic.sent:,} sent, up to {topic.retries} retries" if topic.sent or topic.retries else ""
-    times = f"of {_time(topic.oldest_ms or 0)} to {_time(topic.newest_ms or 0)}"
+    times = f"of {_format_time(topic.oldest_ms or 0)} to {_format_time(topic.newest_ms or 0)}"
     name, count = topic.topic or "(name lost)", plural(topic.messages, "message")
     return f"{name}: {count} ({stages}{sent}), {topic.bytes:,} bytes, {times}"
 
 
-def _time(ms: int) -> str:
+def _format_time(ms: int) -> str:
     """Format a time in ms since the epoch, or the number if it is out of range."""
     try:
         return utc_text(ms / 1000)
