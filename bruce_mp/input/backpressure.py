@@ -23,7 +23,7 @@ __all__ = ["MAX_PAUSE_S", "Allowance", "Backpressure"]
 
 MIN_PAUSE_S: Final = 0.001
 MAX_PAUSE_S: Final = 0.010
-"""Bounds of the pause while the slab is nearly full; it grows as the free memory shrinks."""
+"""Bounds of the pause while the slab is nearly full; the pause grows as the free memory shrinks."""
 
 MAX_MESSAGES: Final = 512
 """Largest number of messages in a turn, between two checks of the slab's room.

@@ -59,9 +59,9 @@ class _PendingBarrier:
     is_durable: bool
     """True if the journal's copy of the messages suffices."""
     outstanding: int
-    """Number of its messages without an outcome at the last poll."""
+    """Number of the covered messages without an outcome at the last poll."""
     ticket: int | None = None
-    """For a durable barrier: the ticket of the last run with these messages; None before their handover."""
+    """For a durable barrier: the ticket of the last run with covered messages; None before their handover."""
 
 
 class Barriers:
@@ -141,7 +141,7 @@ class Barriers:
     def on_handed_over(self) -> None:
         """Give the durable barriers their tickets; the caller has handed over all runs.
 
-        A barrier with messages in spill files gets none yet, because the feed hands them over later.
+        A barrier with messages in spill files gets no ticket yet, because the feed hands these messages over later.
         """
         for each in self._pending:
             if self._journal is not None and each.is_durable and each.ticket is None:
@@ -247,8 +247,8 @@ def _next_interval_ms(interval_ms: float, remaining_intervals: float) -> float:
 class BarrierWatch:
     """The timer that polls for outcomes while barriers wait, and calls `after_poll` after each poll.
 
-    A poll inspects up to `outcomes.CHUNKS_PER_POLL` chunks, so its interval grows up to `_MAX_INTERVAL_MS` while no
-    barrier is about to finish.
+    A poll inspects up to `outcomes.CHUNKS_PER_POLL` chunks, so the interval of polls grows up to `_MAX_INTERVAL_MS`
+    while no barrier is about to finish.
 
     `wake_journal` requests a durable copy of all runs, if `slab.sync` is "each flush".
     """

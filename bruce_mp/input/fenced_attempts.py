@@ -1,9 +1,9 @@
 """Fenced attempts: a client's messages between a begin and an end frame, delivered after the end frame or never.
 
 The input appends the messages to separate lanes of the slab and holds them.  The end frame completes the attempt: the
-router gets them all.  If the connection ends earlier, they are discarded.  Only its client can complete an
+router gets all the messages.  If the connection ends earlier, the input discards them.  Only the client can complete an
 attempt and so free its memory.  Therefore all open attempts of a worker together get a limited part of the slab.  An
-attempt that needs more, or more than the share of a topic, writes its further messages to a spill file
+attempt that needs more, or more for a topic than the topic's share, writes its further messages to a spill file
 (`slab/spill.py`).
 """
 

@@ -7,9 +7,9 @@ numbers show a successor which messages of the slice are in lanes (`pipeline/str
 
 Completed files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
 
-A message waits while its topic holds its share of the slab: the daemon accepted it, so it must not discard it for that
-reason.  The other messages of its slice stay in lanes, and the file's header lists them, as after a crash.  The file
-then waits until the topic may hold more, while the feed serves other files.
+A message waits while its topic holds its share of the slab: the daemon has accepted the message, so it must not discard
+it for that reason.  The other messages of its slice stay in lanes, and the file's header lists them, as after a crash.
+The file then waits until the topic may hold more, while the feed serves other files.
 """
 
 from __future__ import annotations
@@ -167,11 +167,12 @@ class SpillFeed:
         """
         while True:
             view = memoryview(self._buffer)
-            found = split_stream(view, 0, file.read(view), _ANY_SIZE)
-            is_possible = _SLICE_BYTES <= found.size <= file.end - file.offset
-            if found.extents or not is_possible or found.size <= len(self._buffer):
-                return view, found.extents[:MAX_SLICE_MESSAGES]
-            self._buffer = bytearray(found.size)
+            end = file.read(view)
+            split = split_stream(view, 0, end, _ANY_SIZE)
+            is_possible = _SLICE_BYTES <= split.size <= file.end - file.offset
+            if split.extents or not is_possible or split.size <= len(self._buffer):
+                return view, split.extents[:MAX_SLICE_MESSAGES]
+            self._buffer = bytearray(split.size)
 
     def _count_before_full(self, extents: Extents, landed: frozenset[int]) -> int:
         """Return the number of messages of a slice that find room; messages in `landed` are in lanes and need none."""
@@ -181,7 +182,7 @@ class SpillFeed:
         return len(extents) if fitting == len(missing) else missing[fitting]
 
     def _count_fitting(self, lengths: list[int]) -> int:
-        """Return the number of messages that certainly find room; 1 for one too large for the pool, to discard it."""
+        """Return the number of messages that certainly find room; 1 if the first exceeds the pool, to discard it."""
         capacity, largest = self._pool.capacity, max(lengths)
         if chunks_for(largest) > capacity:
             lengths = lengths[: next(at for at, size in enumerate(lengths) if chunks_for(size) > capacity)]
@@ -202,6 +203,7 @@ class SpillFeed:
         has_landed_behind = max(file.landed, default=-1) >= len(extents)  # the count left out the end of the slice
         if waiting or has_landed_behind:
             return self._advance_partly(file, view, extents, ingested)
+        # The messages were counted as received when they were spilled.
         increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
         at, length = extents[-1]
         offset, fed = file.offset + at + length, file.fed + len(extents)
@@ -235,7 +237,7 @@ class SpillFeed:
     def _record_replaced(self) -> None:
         for found in self._lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
-            warn_about_clock(found, None, unknown_sender="a fenced attempt")
+            warn_about_clock(found, peer=None, unknown_sender="a fenced attempt")
 
     def _record_stuck(self, file: SpillFile, waiting: list[NoRoom], extents: Extents, first: int) -> None:
         """Record the topic that a file waits for: the topic of its first waiting message."""

@@ -2,7 +2,7 @@
 
 A worker has all its connections in one epoll set, which is one source of the process's loop.  In a round the worker
 reads readable connections once, up to the size of its buffer, and admits all the data together.  The next round
-continues behind the last of them, so no connection starves another.  The worker keeps the bytes of an incomplete
+continues behind the last one read, so no connection starves another.  The worker keeps the bytes of an incomplete
 message and allocates nothing for the missing ones; `unfinished_limits.py` limits these bytes.
 
 If the slab has no room for a client's message, the worker pauses that client.  If the worker has no free chunk, it

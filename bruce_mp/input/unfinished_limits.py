@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["MIN_READ", "ReadDecision", "UnfinishedLimits", "UnfinishedMessages"]
 
 MIN_READ: Final = 64 << 10
-"""Room in the common buffer below which its data is admitted before the next read; longer messages bypass it."""
+"""The least room in the common buffer for a read; with less, the worker first admits the data in the buffer.
+
+A message that is longer bypasses the buffer.
+"""
 
 
 @unique

@@ -1,6 +1,6 @@
 """Batches with three limits: age, number of messages and bytes; the first one reached completes the batch.
 
-`add` splits a segment that does not fit at the message that reaches the limit.  `add_whole` adds it unsplit to the
+`add` splits a segment that does not fit, at the message that reaches the limit.  `add_whole` adds it unsplit to the
 batch that it completes, because a split costs work for each message of the run.
 
 The age of a batch counts from the arrival of its oldest message at the input.  The router accumulates the AnyPartition

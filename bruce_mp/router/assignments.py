@@ -98,7 +98,7 @@ class Assignments:
         """The start of the fetch of the present metadata."""
         self._open_slots: dict[_TopicPartition, int] = {}
         """The slots of partitions known to be open, a cache for `send` and `is_open`.  New metadata and each frame of a
-        dispatcher clear it, because either may close a partition.  `adopt` does not, because it runs before `send`."""
+        dispatcher clear it, because either may close a partition.  `adopt` need not, because it runs before `send`."""
 
     # --- state for process and reports -------------------------------------------------------------------------------
 

@@ -1,18 +1,18 @@
-"""Turns of brokers: while traffic is small, all combined topics prefer the same brokers for AnyPartition messages.
+"""Turns of brokers: while traffic is small, all *combined* topics prefer the same brokers for AnyPartition messages.
 
-A wake-up of a dispatcher, a request and its response cost more than the messages of a small batch.  If each topic chose
-its partition alone, each tick of the inputs would wake all dispatchers.  So the topics choose together, again in each
-*turn*, a period of `BrokerTurns.turn_ms`.
+Combined topics share a batch at each broker (`batching.combined`).  A wake-up of a dispatcher, a request and its
+response cost more than the messages of a small batch.  If each topic chose its partition alone, each frame of an input
+would wake all dispatchers.  So the topics choose together, again in each *turn*, a period of `BrokerTurns.turn_ms`.
 
 In a turn each broker has a *weight*.  A topic divides the weight of each broker by the number of its partitions there,
 and sends to the broker with the smallest quotient.  With exponentially distributed weights this is a weighted random
 choice (Efraimidis and Spirakis, 2006): each partition of a topic has the same share, and topics with similar partitions
 choose the same broker.
 
-Kafka places the leaders of a new topic on successive brokers, often on the same number of them, the *spread*.  A topic
-with one partition on each of so many successive brokers sends to the one that is first in a common order.  The order
-begins at any broker and visits every `spread`th, so that few brokers serve all topics.  By symmetry the shares are
-equal if twice the number of brokers is a multiple of the spread.
+Kafka places the leaders of a new topic on successive brokers.  The number of leaders of most topics is the *spread*.  A
+topic with one partition on each of `spread` successive brokers sends to the broker that is first in a common order.
+The order begins at any broker and visits every `spread`th, so that few brokers serve all topics.  By symmetry the
+shares are equal if twice the number of brokers is a multiple of the spread.
 
 Weights and orders come from Kronecker sequences (the fractional parts of start + turn * irrational step), because their
 shares are more even after a few turns than those of random numbers.
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 __all__ = ["TURN_MS", "BrokerTurns"]
 
 TURN_MS: Final = 500
-"""The time after which a chunk that fills slowly changes its partition; a span of several chunks has as many times it.
+"""The time after which a chunk that fills slowly changes its partition; a span of n chunks has n times as long.
 
-A chunk with messages for several partitions stays in use while one of these is stuck.  So only lanes that take less
-than a chunk in this time mix partitions.  In the 60 s of silence after which a broker counts as failed, such a lane
-takes at most 1 MB.
+A chunk with messages for several partitions stays in use while one of the partitions is stuck.  So only lanes that take
+less than a chunk in this time mix partitions.  In the 60 s of silence after which a broker counts as failed, such a
+lane takes at most 1 MB.
 """
 SHORTEST_BATCH_MS: Final = 100
 """Shorter batches count as this long, so that traffic of more than ten requests a second is never small."""
@@ -65,7 +65,7 @@ class BrokerTurns:
         self._weights: dict[int, float] = {}
         """The weights of the present turn that were needed so far, by broker."""
         self._circle: list[int] = []
-        """The ids of all brokers, ascending; the first one succeeds the last one."""
+        """The ids of all brokers, ascending; the first succeeds the last."""
         self._spread = 0
         """The number of leaders of most topics; 0 if no order gives equal shares."""
         self._ranks: dict[int, int] = {}
@@ -141,7 +141,7 @@ class BrokerTurns:
         return self._draw_weight(broker) if weight is None else weight
 
     def _draw_weight(self, broker: int) -> float:
-        # The inverse of the exponential distribution function makes an exponential number of a uniform one.
+        # The inverse of the exponential distribution function turns a uniform number into an exponential one.
         weight = self._weights[broker] = -math.log1p(-self._element(broker))
         return weight
 

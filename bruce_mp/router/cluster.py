@@ -10,8 +10,8 @@ topics, and report them only in response to a request by name.
 
 A topic with fewer partitions than before gets the same grace period.  Kafka removes no partitions: either the broker
 does not know of an increase yet, or the topic was deleted and created again.  The router trusts the response on the
-leaders of the partitions that it shows, so that AnyPartition messages flow.  The other partitions have no leaders,
-because no broker accepts a message for a partition that does not exist.  PartitionKey messages wait.
+leaders of the partitions in it, so that AnyPartition messages flow.  The other partitions have no leaders, because no
+broker accepts a message for a partition that does not exist.  PartitionKey messages wait.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ClusterView(Struct, frozen=True):
 def view_of(metadata: ClusterMetadata, forbidden: frozenset[bytes] = frozenset()) -> ClusterView:
     """Build the view of a metadata response; for `forbidden`, see `ClusterView`.
 
-    Only the errors in `_UNKNOWN_TOPIC` make a topic unknown.  With any other error it exists, perhaps without leaders.
+    Only the errors in `_UNKNOWN_TOPIC` make a topic unknown.  Any other topic exists, perhaps without leaders.
     """
     return ClusterView(
         brokers={node: Address(broker.host, broker.port) for node, broker in metadata.brokers.items()},

@@ -128,7 +128,9 @@ class ClusterStatus:
         now_ms = self._clock_ms()
         self._leaderless = {key: self._leaderless.get(key, now_ms) for key in router.leaderless_partitions()}
         for (topic, partition), since_ms in self._leaderless.items():
-            yield PausedScope(None, self._name_of(topic), partition, NO_LEADER, since_ms)
+            yield PausedScope(
+                slot=None, topic=self._name_of(topic), partition=partition, state=NO_LEADER, since_ms=since_ms
+            )
 
     def _paused_scopes(self, router: Router) -> Iterator[PausedScope]:
         for slot, key, scope in router.paused_scopes():

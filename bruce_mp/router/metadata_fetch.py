@@ -153,7 +153,7 @@ class MetadataFetcher:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ConnectionReady):
             self._capabilities = event.capabilities
-            self._request_metadata(None)
+            self._request_metadata(topics=None)
         elif isinstance(event, MetadataReceived):
             self._on_metadata(event.metadata)
         elif isinstance(event, ProducerIdReceived):
@@ -178,6 +178,7 @@ class MetadataFetcher:
         self._try_next()
 
     def _request_metadata(self, topics: Sequence[bytes] | None) -> None:
+        """Request metadata of some topics; None = of all."""
         connection = self._brokers.socket.connection
         self._brokers.socket.send(connection.request_metadata(topics, time.monotonic()).buffers)
 
@@ -214,11 +215,11 @@ class MetadataFetcher:
         elif self._needs_producer_id and self._capabilities == BEFORE_API_VERSIONS:
             self._on_old_broker(metadata)
         else:
-            self._finish(self._result(metadata, None))
+            self._finish(self._result(metadata))
 
     def _on_old_broker(self, metadata: ClusterMetadata) -> None:
         """Ask another broker for a producer id, or end the fetch if enough brokers look old."""
-        self._from_old_brokers.append(self._result(metadata, None))
+        self._from_old_brokers.append(self._result(metadata))
         if len(self._from_old_brokers) >= _ENOUGH_OLD_BROKERS:
             self._brokers.untried = []
         elif len(self._from_old_brokers) == 1:
@@ -227,7 +228,9 @@ class MetadataFetcher:
             self._brokers.untried += [address for address in listed if address not in known]
         self._try_next()
 
-    def _result(self, metadata: ClusterMetadata, producer_id: int | None, producer_error: int = 0) -> FetchResult:
+    def _result(
+        self, metadata: ClusterMetadata, producer_id: int | None = None, producer_error: int = 0
+    ) -> FetchResult:
         return FetchResult(metadata, producer_id, producer_error, self._forbidden)
 
     def _on_producer_id(self, event: ProducerIdReceived) -> None:
@@ -245,7 +248,7 @@ class MetadataFetcher:
                 "daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic; each "
                 "metadata fetch repeats the request.", action_for(response.error).name, response.error,
             )  # fmt: skip
-            self._finish(self._result(self._metadata, None, response.error))
+            self._finish(self._result(self._metadata, producer_error=response.error))
         else:
             self._finish(self._result(self._metadata, response.producer_id))
 

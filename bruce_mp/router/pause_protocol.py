@@ -122,7 +122,7 @@ class Route(Scope):
         self.returned_built: list[Segment] = []
         """Messages that the dispatcher returned as part of built batches."""
         self.returned: list[Segment] = []
-        """Other messages that the dispatcher returned; it never sent them."""
+        """Messages that the dispatcher returned without having sent them."""
         self.arrived: list[Segment] = []
         """Messages that came from inputs during the pause."""
         self.needs_sorting = False

@@ -68,7 +68,7 @@ class _RoutedSegments:
         self.unkeyed_records = 0
         """Routed records without a partition key."""
         self.keyed_records = 0
-        """Routed records with a partition key; `RunRouter.unpark` ignores both, because parked records were counted."""
+        """Routed records with a partition key; `RunRouter.unpark` uses neither number: it routes counted records."""
         self.queued: _SegmentsByPartition = {}
         """Segments to send as QUEUE after `sends`."""
         self.sends: list[tuple[ParcelKind, _SegmentsByPartition]] = []

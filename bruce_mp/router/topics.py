@@ -51,8 +51,8 @@ class Topic:
     of a chunk go to one partition, so that an error of another partition does not keep the chunk in use; a chunk that
     fills slowly changes its partition after `TURN_MS`.  A batch that ends in a new chunk goes to the next partition.
     Combined topics also stay with a partition for the duration of a batch, because many small record batches cost more
-    than a few large ones.  While traffic is small, they send to the broker of the turn (`broker_turns`), if `turns` is
-    given.
+    than a few large ones.  While traffic is small, combined topics choose the broker of the turn (`broker_turns`), if
+    `turns` is given.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Topic:
         self._stays_until_ms = 0
         """The time until which the rotation stays at this partition."""
         self._by_leader: dict[int, list[int]] = {}
-        """The partitions of each broker, the one that was chosen last at the end."""
+        """The partitions that each broker leads; the partition chosen last is at the end."""
         self._chosen_partition = 0
         """The partition that the topic chose last by a turn of brokers."""
         self._chosen_turn = -1

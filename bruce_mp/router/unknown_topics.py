@@ -3,7 +3,7 @@
     FETCHING   waits for metadata requested after the topic's first message, because the topic may be new
     TO_CREATE  (with automatic creation) waits for its creation request
     CREATING   a broker has the creation request
-    CREATED    waits for metadata that shows it; several fetches follow, because brokers learn of a topic one by one
+    CREATED    waits for metadata with the topic; several fetches follow, because brokers learn of a topic one by one
 
 Brokers hide a topic that the daemon's user may not see; a request by name shows the refusal.  Such a topic stays
 FETCHING: its messages wait for the permission, for at most `MAX_FORBIDDEN` topics.
@@ -52,7 +52,7 @@ CREATED_FETCH_DELAYS_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
 MAX_CREATION_REQUESTS: Final = 10
 """The most creation requests for a topic; one may fail because the controller moves."""
 CREATION_RETRY_MS: Final = 1_000
-"""The delay before the next of these requests."""
+"""The delay between two creation requests for a topic."""
 SUCCESS: Final = frozenset({0, 5, 36})
 """NONE, LEADER_NOT_AVAILABLE (created, but no leader yet), TOPIC_ALREADY_EXISTS."""
 RETRIABLE: Final = frozenset({7, 8, 13, 41, 89})
