@@ -2,8 +2,8 @@
 
 * The first message opens the connection, and the client reopens it after a break, with growing back-off. It resends a
   partly written message whole.
-* Without `linger` each message is written at once. With it, messages gather in a buffer; a thread, started on demand,
-  writes them after that time.
+* Without `linger` each message is written at once. With it, messages gather in a buffer; the *writer thread*, started
+  on demand, writes them after that time. The thread also writes the rest of a message that `send()` wrote in part.
 * Messages written before a connection broke may or may not have reached the daemon. `flush()` succeeds only if no
   connection broke since the last flush.
 * One lock guards the state; a thread that cannot acquire it in time raises `SendTimeoutError`. Only reading the answer
@@ -228,6 +228,7 @@ class _ConnectedClient(Client):
         except SendError:
             if self._outgoing.remove_last():
                 raise
+            self._wake_writer()  # the message is partly written, and the writer thread writes the rest
 
     def _write(self, deadline: Deadline) -> None:
         """Write all buffered messages. Raise SendError on timeout."""

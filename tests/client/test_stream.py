@@ -230,6 +230,15 @@ def test_a_message_that_was_partly_written_is_sent_again_whole(daemon: StreamDae
         assert values(daemon.wait(2)) == [LARGE, b"after"]
 
 
+def test_a_partly_written_message_is_completed_without_a_further_call(daemon: StreamDaemon, path: Path) -> None:
+    daemon.reading.clear()
+    with StreamClient(path, timeout=0.1) as client:
+        assert client.send("t", LARGE)
+        assert client.stats().waiting == 1
+        daemon.reading.set()
+        assert values(daemon.wait(1)) == [LARGE]
+
+
 def test_a_message_that_always_breaks_the_connection_is_dropped(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener, StreamClient(path, timeout=30) as client:
         listener.bind(str(path))
