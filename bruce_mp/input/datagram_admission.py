@@ -58,7 +58,7 @@ _PLAIN_COUNTERS: Final = PlainCounters(
 class DatagramAdmission:
     """Admits datagrams from the landing zone to the lanes.
 
-    `longest` is the largest size of a datagram.  Without `quotas` there are no allow lists and no quotas.
+    `max_size` is the largest size of a datagram.  Without `quotas` there are no allow lists and no quotas.
     """
 
     def __init__(
@@ -68,18 +68,20 @@ class DatagramAdmission:
         lanes: Lanes,
         reporter: DiscardReporter,
         *,
-        longest: int,
+        max_size: int,
         quotas: SenderQuotas | None = None,
     ) -> None:
         self._slab = slab
         self._row = row
         self._lanes = lanes
         self._reporter = reporter
-        self._longest = min(longest, slab.geometry.landing_slot_size)
+        self._max_size = min(max_size, slab.geometry.landing_slot_size)
         self._quotas = quotas
         self._clocks = ClockWatch(lanes, row)
         self._receiver = DatagramReceiver(slab)
-        self._intake = DatagramIntake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN_COUNTERS)
+        self._intake = DatagramIntake(
+            slab, self._receiver, lanes, row, max_size=self._max_size, counters=_PLAIN_COUNTERS
+        )
 
     def apply_config(self, coalescing: Coalescing) -> None:
         """Apply new limits for naps."""
@@ -120,7 +122,7 @@ class DatagramAdmission:
         elif self._clocks.needs_credentials(now_ms):
             decision = AdmissionDecision(landing_zone.senders_of(self._slab, count))
         omitted = skip.union(base + slot for slot in decision.refused)
-        self._commit(count, self._lanes.ingest_landed(count, self._longest, now_ms, omitted), skip, decision)
+        self._commit(count, self._lanes.ingest_landed(count, self._max_size, now_ms, omitted), skip, decision)
         if self._quotas is not None:
             decision.record(self._quotas, now_ms)
         self._clocks.record_replaced(lambda arrival: decision.peer(arrival - base), now_ms)

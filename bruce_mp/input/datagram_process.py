@@ -75,7 +75,7 @@ class _DatagramInput(InputShell):
             self._row,
             self._lanes,
             self._reporter,
-            longest=start.config.input.max_datagram_size,
+            max_size=start.config.input.max_datagram_size,
             quotas=self._quotas,
         )
         self._socket.setblocking(True)  # a service manager's socket may be non-blocking; MSG_DONTWAIT is set per call

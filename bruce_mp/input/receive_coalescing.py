@@ -42,16 +42,16 @@ def coalescing_for(config: Config, queue_length: int) -> Coalescing:
     """Return the limits for a socket with a queue of this many datagrams; 0 = unknown."""
     if queue_length < MIN_QUEUE_LENGTH:
         return NO_COALESCING
-    longest_us = min(MAX_NAP_US, shortest_linger_ms(config) * 1000 // LINGER_DIVISOR)
-    return Coalescing(longest_us, queue_length // QUEUE_DIVISOR, _send_buffer_limit())
+    max_nap_us = min(MAX_NAP_US, shortest_linger_ms(config) * 1000 // LINGER_DIVISOR)
+    return Coalescing(max_nap_us, queue_length // QUEUE_DIVISOR, _send_buffer_limit())
 
 
 def stream_coalescing_for(config: Config) -> Coalescing:
     """Return the limits for a stream worker."""
     shortest_ms = shortest_linger_ms(config)
-    longest_us = min(MAX_STREAM_NAP_US, shortest_ms * 1000 // LINGER_DIVISOR) if shortest_ms else UNBATCHED_NAP_US
+    max_nap_us = min(MAX_STREAM_NAP_US, shortest_ms * 1000 // LINGER_DIVISOR) if shortest_ms else UNBATCHED_NAP_US
     # Twice the room of datagrams: a full send buffer makes a stream's client wait, and refuses no message.
-    return Coalescing(longest_us, _ANY_NUMBER, 2 * _send_buffer_limit())
+    return Coalescing(max_nap_us, _ANY_NUMBER, 2 * _send_buffer_limit())
 
 
 def _send_buffer_limit() -> int:

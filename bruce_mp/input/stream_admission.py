@@ -64,7 +64,7 @@ _SPILL_RETRY_MS: Final = 20
 class StreamAdmission:
     """Admits the data of stream clients to the lanes.
 
-    `longest` is the largest size of a message.  The admission calls `on_barrier(client, data)` for each barrier after
+    `max_size` is the largest size of a message.  The admission calls `on_barrier(client, data)` for each barrier after
     it has appended all earlier messages, and `on_completed(runs)` with the runs of a complete attempt.  Without
     `quotas` there are no quotas.
     """
@@ -79,7 +79,7 @@ class StreamAdmission:
         *,
         attempts: FencedAttempts,
         on_completed: Callable[[list[Segment]], None],
-        longest: int,
+        max_size: int,
         blocks: bool,
         quotas: SenderQuotas | None = None,
     ) -> None:
@@ -91,11 +91,11 @@ class StreamAdmission:
         self._attempts = attempts
         self._on_completed = on_completed
         self._quotas = quotas
-        self.apply_limits(longest, blocks=blocks)
+        self.apply_limits(max_size, blocks=blocks)
 
-    def apply_limits(self, longest: int, *, blocks: bool) -> None:
+    def apply_limits(self, max_size: int, *, blocks: bool) -> None:
         """Apply a reloaded size limit; `blocks` makes clients wait for room."""
-        self._longest = longest
+        self._max_size = max_size
         self._blocks = blocks
         self._lanes.caller_retries = blocks  # later messages of a topic must not overtake its postponed ones
 
@@ -142,7 +142,7 @@ class StreamAdmission:
         client.is_blocked, client.paused_until_ms, client.stuck_topic = False, 0, b""
         batch = self._batch_for(buffer, client, batch, now_ms)
         while not client.must_close:
-            split = split_stream(buffer, at, end, self._longest)
+            split = split_stream(buffer, at, end, self._max_size)
             if self._pause_behind_spill(client, split, now_ms):
                 break
             batch, added = self._add_allowed(buffer, batch, client, split.extents, now_ms)

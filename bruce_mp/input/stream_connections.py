@@ -127,9 +127,9 @@ class StreamConnections:
         self._is_reading = False
         self._loop.unwatch(self._epoll)
 
-    def apply_limits(self, coalescing: Coalescing, longest: int, *, blocks: bool) -> None:
+    def apply_limits(self, coalescing: Coalescing, max_size: int, *, blocks: bool) -> None:
         """Apply the limits of naps and messages; `blocks` makes clients wait for room."""
-        self._intake.apply_config(coalescing, longest, blocks=blocks)
+        self._intake.apply_config(coalescing, max_size, blocks=blocks)
 
     def apply_config(self, config: Input) -> None:
         """Apply reloaded limits of users to further connections and messages."""

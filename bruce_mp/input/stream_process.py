@@ -110,7 +110,7 @@ class _StreamWorker(InputShell):
             self._on_barrier,
             attempts=self._attempt_parts.attempts,
             on_completed=self._on_completed,
-            longest=_longest_message(config),
+            max_size=_max_message_size(config),
             blocks=_blocks(config),
             quotas=self._quotas,
         )
@@ -128,7 +128,7 @@ class _StreamWorker(InputShell):
             lanes=self._lanes,
             config=config.input,
         )
-        self._connections.apply_limits(stream_coalescing_for(config), _longest_message(config), blocks=_blocks(config))
+        self._connections.apply_limits(stream_coalescing_for(config), _max_message_size(config), blocks=_blocks(config))
         self._barrier_watch = BarrierWatch(
             self._loop,
             self._barriers,
@@ -163,8 +163,8 @@ class _StreamWorker(InputShell):
     def apply_config(self, config: Config, before: Config) -> None:
         super().apply_config(config, before)
         self._attempt_parts.apply_config(config)
-        self._admission.apply_limits(_longest_message(config), blocks=_blocks(config))
-        self._connections.apply_limits(stream_coalescing_for(config), _longest_message(config), blocks=_blocks(config))
+        self._admission.apply_limits(_max_message_size(config), blocks=_blocks(config))
+        self._connections.apply_limits(stream_coalescing_for(config), _max_message_size(config), blocks=_blocks(config))
         self._connections.apply_config(config.input)
         self._connections.apply_quotas()
 
@@ -291,9 +291,9 @@ class _AttemptParts:
 
 
 def _message_limits(config: Config) -> MessageLimits:
-    return MessageLimits(_longest_message(config), config.batching.message_max_bytes - SIZE_OVERHEAD)
+    return MessageLimits(_max_message_size(config), config.batching.message_max_bytes - SIZE_OVERHEAD)
 
 
-def _longest_message(config: Config) -> int:
+def _max_message_size(config: Config) -> int:
     """Return the largest size of a message with its size field."""
     return config.input.max_stream_size + 4

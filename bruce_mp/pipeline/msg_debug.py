@@ -64,7 +64,7 @@ class WireTap:
                 self._copy(target, topic, segment, now_ms)
 
     def _copy(self, target: CopyTarget, topic: bytes, segment: Segment, now_ms: int) -> None:
-        for message in kernels.messages(self._slab, segment, topic, longest=None):
+        for message in kernels.messages(self._slab, segment, topic, max_bytes=None):
             fields = (message.timestamp_ms, _NO_INFO, topic, message.key, message.value, message.partition_key)
             self._copies.add(Copy(target, now_ms, *fields))
 

@@ -167,7 +167,7 @@ class RunRouter:
         if header is None:
             _raise_damaged(self._slab, segment)
         topic = self._by_number.get(header.topic)
-        if topic is not None and topic.is_plain and header.largest <= routed.max_plain_payload:
+        if topic is not None and topic.is_plain and header.largest_payload <= routed.max_plain_payload:
             self._route_admitted(topic, segment, header, routed)
             return
         name = self._topics.name_of_run(segment, header)
@@ -181,7 +181,7 @@ class RunRouter:
     def _admit(self, topic: Topic, segment: Segment, header: RunHeader, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
         topic.is_plain = not self._rate_limits.has_limit(topic.number, topic.name)  # for its next runs
-        parts = [segment] if header.largest <= self._max_payload else self._discard_long(topic, segment)
+        parts = [segment] if header.largest_payload <= self._max_payload else self._discard_long(topic, segment)
         admitted = self._rate_limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
         if self._tap is not None and self._tap.is_open:
             self._tap.copy(CopyTarget.MSG_RECEIVE, topic.name, admitted)

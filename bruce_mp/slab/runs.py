@@ -83,7 +83,7 @@ class Run(NamedTuple):
     name_length: int
     reason: int
     reserved: int
-    largest: int
+    largest_payload: int
     magic: int
     first_arrival: int
     min_timestamp: int

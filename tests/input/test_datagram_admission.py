@@ -81,7 +81,7 @@ class Life:
     def __init__(
         self,
         slab: Slab,
-        longest: int = LONGEST,
+        max_size: int = LONGEST,
         copy_size: int = 0,
         rules: SenderRules | None = None,
         partitions: int = 3,
@@ -96,7 +96,7 @@ class Life:
         self.reporter = DiscardReporter(self.link, SAMPLE, file=file)
         self.lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), topics, lambda _: 1000)
         senders = None if rules is None else SenderQuotas(rules, slab, INPUT_ROW, [INPUT_ROW])
-        self.admission = DatagramAdmission(slab, self.row, self.lanes, self.reporter, longest=longest, quotas=senders)
+        self.admission = DatagramAdmission(slab, self.row, self.lanes, self.reporter, max_size=max_size, quotas=senders)
 
     def receive(self, *datagrams: bytes) -> None:
         put_in_landing_zone(self.slab, datagrams)
@@ -217,12 +217,12 @@ def test_the_size_limit_is_exact_in_a_larger_slot(slab: Slab, length: int) -> No
     assert life.events()[0].samples == (of_length(length)[:SAMPLE],)
 
 
-@pytest.mark.parametrize("longest", [GEOMETRY.landing_slot_size, 5000])
+@pytest.mark.parametrize("max_size", [GEOMETRY.landing_slot_size, 5000])
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_truncated_datagram_is_malformed_even_with_a_matching_size(slab: Slab, longest: int, cut: bool) -> None:
+def test_a_truncated_datagram_is_malformed_even_with_a_matching_size(slab: Slab, max_size: int, cut: bool) -> None:
     """Its Size field agrees with the remaining bytes.  5000: the slab was made for smaller datagrams."""
     say_that_it_was_cut(slab, 0, cut=cut)
-    life = Life(slab, longest)
+    life = Life(slab, max_size)
     life.receive(of_length(GEOMETRY.landing_slot_size))
     assert len(values(slab)) == (0 if cut else 1)
     assert count_books(slab).discarded == ({"MALFORMED": 1} if cut else {})

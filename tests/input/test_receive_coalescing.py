@@ -70,18 +70,18 @@ def test_a_short_or_unknown_socket_queue_disables_coalescing(queue: int) -> None
 
 def test_coalescing_delays_a_message_by_a_small_part_of_its_linger() -> None:
     batching = Batching(configs=SHORT, topics={"quick": BY_TOPIC})
-    assert coalescing_for(quick_config(batching=batching), 512).longest_us == 625
+    assert coalescing_for(quick_config(batching=batching), 512).max_nap_us == 625
     unbatched = quick_config(batching=Batching(topics={"urgent": UNBATCHED}))
-    assert coalescing_for(unbatched, 512).longest_us == 0
+    assert coalescing_for(unbatched, 512).max_nap_us == 0
 
 
 @pytest.mark.parametrize(
-    ("batching", "longest_us"),
+    ("batching", "max_nap_us"),
     [
         (Batching(), 90_000 // 16),
         (SLOW, MAX_STREAM_NAP_US),
         (Batching(topics={"urgent": UNBATCHED}), UNBATCHED_NAP_US),
     ],
 )
-def test_the_longest_nap_of_a_stream_worker_follows_the_batching(batching: Batching, longest_us: int) -> None:
-    assert stream_coalescing_for(quick_config(batching=batching)).longest_us == longest_us
+def test_the_longest_nap_of_a_stream_worker_follows_the_batching(batching: Batching, max_nap_us: int) -> None:
+    assert stream_coalescing_for(quick_config(batching=batching)).max_nap_us == max_nap_us

@@ -120,7 +120,7 @@ def test_a_report_separates_malformed_bytes_from_disconnects(slab: Slab, kind: S
 
 
 def test_an_oversized_message_is_refused_by_its_size_field(slab: Slab) -> None:
-    worker = StreamInput(slab, longest=100)
+    worker = StreamInput(slab, max_size=100)
     client, other = worker.connect(), worker.connect()
     fits = datagram(value=bytes(100 - 30))
     assert len(fits) == 100

@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.kernels import ArrivalRate, Coalescing
 
-NAPS: Final = Coalescing(longest_us=2000, max_messages=128, max_bytes=53_248)
+NAPS: Final = Coalescing(max_nap_us=2000, max_messages=128, max_bytes=53_248)
 
 
 def after(messages_per_ms: int, size: int, coalescing: Coalescing = NAPS) -> int:
@@ -45,7 +45,7 @@ def test_the_pause_is_bounded_by_the_queue_length() -> None:
 
 def test_the_pause_is_zero_when_coalescing_is_disabled() -> None:
     assert after(20, 100, Coalescing(0, 0, 0)) == 0
-    assert after(20, 100, NAPS._replace(longest_us=399)) == 0
+    assert after(20, 100, NAPS._replace(max_nap_us=399)) == 0
 
 
 def test_the_rate_covers_the_last_two_milliseconds() -> None:

@@ -57,7 +57,7 @@ def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[DatagramIn
     lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), TopicTable(slab), linger_of)
     largest = SMALL.landing_slot_size
     return DatagramIntake(
-        slab, DatagramReceiver(slab), lanes, ProcessRow(slab, INPUT_ROW), longest=largest, counters=COUNTERS
+        slab, DatagramReceiver(slab), lanes, ProcessRow(slab, INPUT_ROW), max_size=largest, counters=COUNTERS
     ), lanes
 
 
@@ -209,7 +209,7 @@ def batches_at_a_pace(pair: Pair, intake: DatagramIntake, lanes: Lanes, row: Pro
 def test_coalescing_receives_several_messages_at_a_fast_rate(roomy_pair: Pair, slab: Slab) -> None:
     """One of several tries succeeds on a busy machine; without naps each tick has at least one batch."""
     intake, lanes = an_intake(slab, lambda _: 60_000)
-    intake.apply_config(Coalescing(longest_us=20_000, max_messages=500, max_bytes=1 << 20))
+    intake.apply_config(Coalescing(max_nap_us=20_000, max_messages=500, max_bytes=1 << 20))
     row = ProcessRow(slab, INPUT_ROW)
     assert any(batches_at_a_pace(roomy_pair, intake, lanes, row) < 60 for _ in range(10))
 
@@ -217,7 +217,7 @@ def test_coalescing_receives_several_messages_at_a_fast_rate(roomy_pair: Pair, s
 def test_coalescing_does_not_exceed_the_deadline(pair: Pair, intake: DatagramIntake) -> None:
     """Naps may be long where runs linger long, but this call has an earlier deadline."""
     sender, receiver = pair
-    intake.apply_config(Coalescing(longest_us=8_000_000, max_messages=1 << 30, max_bytes=1 << 40))
+    intake.apply_config(Coalescing(max_nap_us=8_000_000, max_messages=1 << 30, max_bytes=1 << 40))
     with later(TOO_LATE_S, lambda: sender.send(datagram())):
         for wait_ms in range(20, 30):
             send_at_a_pace(sender, 1)

@@ -26,9 +26,9 @@ STREAM_KEYS: Final = {key.to_bytes(2, "big") for key in (BARRIER_KEY, BEGIN_KEY,
 SHORTEST_FENCE: Final = bytes.fromhex("0000000801040000")
 
 
-def cut_all(data: bytes, longest: int = LONGEST) -> StreamSplit:
+def cut_all(data: bytes, max_size: int = LONGEST) -> StreamSplit:
     """Split bytes in the middle of a buffer."""
-    found = split_stream(memoryview(b"\xff" * 3 + data + b"\0\0\0\x08" * 3), 3, 3 + len(data), longest)
+    found = split_stream(memoryview(b"\xff" * 3 + data + b"\0\0\0\x08" * 3), 3, 3 + len(data), max_size)
     return found._replace(at=found.at - 3, extents=[(at - 3, size) for at, size in found.extents])
 
 
@@ -87,7 +87,7 @@ def test_a_size_smaller_than_its_own_field_stops_the_split(size: int) -> None:
 
 @pytest.mark.parametrize("excess", [0, 1])
 def test_an_oversized_message_is_detected_by_its_size_field(excess: int) -> None:
-    found = cut_all((1000 + excess).to_bytes(4, "big"), longest=1000)
+    found = cut_all((1000 + excess).to_bytes(4, "big"), max_size=1000)
     assert found.stop is (SplitStop.TOO_LARGE if excess else SplitStop.MORE)
 
 

@@ -50,8 +50,8 @@ class Rig:
         self._stack = stack
         self.apply()
 
-    def apply(self, *, longest: int = 100_000, blocks: bool = False, coalescing: Coalescing = NO_COALESCING) -> None:
-        self.intake.apply_config(coalescing, longest, blocks=blocks)
+    def apply(self, *, max_size: int = 100_000, blocks: bool = False, coalescing: Coalescing = NO_COALESCING) -> None:
+        self.intake.apply_config(coalescing, max_size, blocks=blocks)
 
     def new_lanes(self) -> Lanes:
         return Lanes(self.slab, self.pool, TopicTable(self.slab), lambda _: 60_000)
@@ -174,7 +174,7 @@ def test_a_rejected_message_of_an_attempt_is_left_uncounted(rig: Rig) -> None:
 
 
 def test_a_message_above_the_limit_is_left_to_the_caller(rig: Rig) -> None:
-    rig.apply(longest=50)
+    rig.apply(max_size=50)
     client, source = rig.connect()
     rig.intake.add(source)
     large = datagram(value=bytes(60))

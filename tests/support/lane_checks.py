@@ -43,7 +43,7 @@ def check_runs(slab: Slab, segments: list[Segment], batches: list[list[Message]]
         found = [record for _, record in segment_records(slab, segment)]
         sizes = [record.key_length + record.value_length for record in found]
         assert run.state is RunState.FILLED
-        assert (run.payload, run.largest, run.min_timestamp) == (sum(sizes), max(sizes), -5)
+        assert (run.payload, run.largest_payload, run.min_timestamp) == (sum(sizes), max(sizes), -5)
         assert run.first_arrival == found[0].arrival
         topic = slab_topic(slab, segment)
         for record in found:

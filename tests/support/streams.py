@@ -63,7 +63,7 @@ class StreamInput:
         self,
         slab: Slab,
         *,
-        longest: int = 2_000_000,
+        max_size: int = 2_000_000,
         blocks: bool = True,
         topics: Sequence[tuple[bytes, int]] = (),
         linger_ms: int = 1000,
@@ -99,7 +99,7 @@ class StreamInput:
         self.spill_feed = SpillFeed(
             self.row, self.lanes, self.pool, reporter=self.reporter, spills=self.spills, flush_groups=self.flush_groups
         )
-        limits = MessageLimits(longest, 900_000)
+        limits = MessageLimits(max_size, 900_000)
         self.unique = UniqueAttempts(row, self.spill_directory, self.outcomes, self.flush_groups, limits)
         self.attempts = FencedAttempts(
             slab,
@@ -123,7 +123,7 @@ class StreamInput:
             self._on_barrier,
             attempts=self.attempts,
             on_completed=self.completed.extend,
-            longest=longest,
+            max_size=max_size,
             blocks=blocks,
             quotas=None if rules is None else SenderQuotas(rules, slab, row, [row, *peers]),
         )

@@ -54,9 +54,9 @@ class DatagramIntake(PureDatagramIntake):
 
     rate_type = ArrivalRate
 
-    def __init__(self, slab, receiver, lanes, row, *, longest, counters):
-        super().__init__(slab, receiver, lanes, row, longest=longest, counters=counters)
-        if longest > slab.geometry.landing_slot_size or max(counters) >= ROW_COUNTER_CAPACITY:
+    def __init__(self, slab, receiver, lanes, row, *, max_size, counters):
+        super().__init__(slab, receiver, lanes, row, max_size=max_size, counters=counters)
+        if max_size > slab.geometry.landing_slot_size or max(counters) >= ROW_COUNTER_CAPACITY:
             raise ValueError("The slab has no such slots or counters.")
         self._timer_ms = 0
 
@@ -80,7 +80,7 @@ class DatagramIntake(PureDatagramIntake):
         left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
         attach(lanes._slab, &memory)
         try:
-            find_landing_zone(geometry, &memory, slots, self._longest, &landing)
+            find_landing_zone(geometry, &memory, slots, self._max_size, &landing)
             base = <uint8_t *>memory.buffer.buf
             row = base + row_at
             while landed < limit:

@@ -25,7 +25,7 @@ cdef class Lane:
     cdef Window limits       # of timestamps; set only with `has_window`
     cdef int64_t linger_ms   # linger of its runs; 0 = none, or not yet known
     cdef uint64_t start, run_at, end, limit, payload
-    cdef uint32_t generation, topic, flags, header_size, partition_count, largest
+    cdef uint32_t generation, topic, flags, header_size, partition_count, largest_payload
     cdef int partition_index
     cdef int64_t min_timestamp
 

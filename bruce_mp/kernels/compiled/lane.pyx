@@ -112,7 +112,7 @@ cdef class Lane:
             index = item.next
         store64(base + self.start + CHUNK_LAST_ARRIVAL, last_arrival)
         store32(base + self.run_at + RUN_PAYLOAD, <uint32_t>self.payload)
-        store32(base + self.run_at + RUN_LARGEST, self.largest)
+        store32(base + self.run_at + RUN_LARGEST, self.largest_payload)
         store64(base + self.run_at + RUN_MIN_TIMESTAMP, <uint64_t>self.min_timestamp)
         store64(base + self.run_at + RUN_COUNT, <uint64_t>self.records | (self.end - self.run_at) << 32)
         return index
@@ -137,7 +137,7 @@ cdef class Lane:
         memcpy(body + item.key_size + item.value_size, item.headers, item.headers_size)
         memset(body + size, 0, <uint64_t>-<int64_t>size & 7)
         self.payload += size
-        self.largest = <uint32_t>size if size > self.largest else self.largest
+        self.largest_payload = <uint32_t>size if size > self.largest_payload else self.largest_payload
         if item.timestamp < self.min_timestamp:
             self.min_timestamp = item.timestamp
 
@@ -161,7 +161,7 @@ cdef class Lane:
         memcpy(at + RUN_HEADER, PyBytes_AS_STRING(self.name), PyBytes_GET_SIZE(self.name))
         self.run_at = self.end
         self.end += self.header_size
-        self.payload = self.largest = 0
+        self.payload = self.largest_payload = 0
         self.min_timestamp = item.timestamp
         self.runs += 1
         store32(base + self.start + CHUNK_RUNS, <uint32_t>self.runs)

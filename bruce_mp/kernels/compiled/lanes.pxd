@@ -29,8 +29,8 @@ cdef struct Landing:     # the landing zone
     uint8_t *headers
     uint8_t *slots
     uint64_t slot_size
-    uint32_t longest     # largest size of a datagram
+    uint32_t max_size     # largest size of a datagram
 
-cdef int find_landing_zone(geometry, Memory *memory, int slots, uint32_t longest, Landing *found) except -1
+cdef int find_landing_zone(geometry, Memory *memory, int slots, uint32_t max_size, Landing *found) except -1
 cdef int read_landed(Landing *landing, IngestBatch batch, int count, skip) except -1
 cdef int append_groups(lanes, IngestBatch batch, uint8_t *base, int64_t now_ms) except -1

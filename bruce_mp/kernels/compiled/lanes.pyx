@@ -191,7 +191,7 @@ class Lanes(PureLanes):
             batch.keeps_timestamps = False
             PyBuffer_Release(&source)
 
-    def ingest_landed(self, int count, uint32_t longest, int64_t now_ms, skip=frozenset()):
+    def ingest_landed(self, int count, uint32_t max_size, int64_t now_ms, skip=frozenset()):
         cdef IngestBatch batch = self._batch
         cdef Memory memory
         cdef Landing landing
@@ -199,7 +199,7 @@ class Lanes(PureLanes):
         batch.are_times_stale = True
         attach(self._slab, &memory)
         try:
-            find_landing_zone(self._slab.geometry, &memory, count, longest, &landing)
+            find_landing_zone(self._slab.geometry, &memory, count, max_size, &landing)
             read_landed(&landing, batch, count, skip)
             append_groups(self, batch, <uint8_t *>memory.buffer.buf, now_ms)
             return batch.outcome()
@@ -207,15 +207,15 @@ class Lanes(PureLanes):
             release(&memory)
 
 
-cdef int find_landing_zone(geometry, Memory *memory, int slots, uint32_t longest, Landing *found) except -1:
+cdef int find_landing_zone(geometry, Memory *memory, int slots, uint32_t max_size, Landing *found) except -1:
     """Locate the slots for datagrams.  Raises ValueError for more or larger slots than the landing zone has."""
     cdef uint64_t at = geometry.landing_at, slots_at = geometry.landing_slots_at
-    if slots > geometry.landing_slots or longest > geometry.landing_slot_size:
+    if slots > geometry.landing_slots or max_size > geometry.landing_slot_size:
         raise ValueError("The landing zone has no such slots.")
     found.at = <uint8_t *>memory.buffer.buf + at
     found.headers = found.at + LANDING_HEADERS
     found.slots = <uint8_t *>memory.buffer.buf + slots_at
-    found.slot_size, found.longest = geometry.landing_slot_size, longest
+    found.slot_size, found.max_size = geometry.landing_slot_size, max_size
     return 0
 
 
@@ -230,7 +230,7 @@ cdef int read_landed(Landing *landing, IngestBatch batch, int count, skip) excep
     for slot in range(count):
         length = load32(headers + MMSGHDR_LENGTH)
         batch.wire_bytes += length
-        if length > landing.longest or (length == landing.longest and load32(headers + MMSGHDR_FLAGS) & TRUNCATED):
+        if length > landing.max_size or (length == landing.max_size and load32(headers + MMSGHDR_FLAGS) & TRUNCATED):
             length = 0
         if not skip or first_arrival + slot not in skip:
             batch.add(slot, data, length, first_arrival + slot)

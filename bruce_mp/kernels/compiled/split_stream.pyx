@@ -23,7 +23,7 @@ cdef enum:               # as `SplitStop`
     FENCE = 4
 
 
-cdef int next_stop(uint8_t *base, int64_t at, int64_t end, int64_t longest, int64_t *size) noexcept nogil:
+cdef int next_stop(uint8_t *base, int64_t at, int64_t end, int64_t max_size, int64_t *size) noexcept nogil:
     """Return the reason to stop at `at`, or WHOLE, and store the size of the message or frame there; 0 = unknown."""
     cdef int key
     size[0] = 0
@@ -32,7 +32,7 @@ cdef int next_stop(uint8_t *base, int64_t at, int64_t end, int64_t longest, int6
     size[0] = <int32_t>big32(base + at)
     if size[0] < SIZE_BYTES:
         return INVALID_SIZE
-    if size[0] > longest:
+    if size[0] > max_size:
         return TOO_LARGE
     if at + size[0] > end:
         return MORE
@@ -44,7 +44,7 @@ cdef int next_stop(uint8_t *base, int64_t at, int64_t end, int64_t longest, int6
     return WHOLE
 
 
-def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
+def split_stream(buffer, int64_t at, int64_t end, int64_t max_size):
     cdef Py_buffer source
     cdef int64_t size = 0
     cdef int stop
@@ -54,7 +54,7 @@ def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
         if at < 0 or end > source.len:
             raise ValueError("The bytes to split lie outside of the buffer.")
         while True:
-            stop = next_stop(<uint8_t *>source.buf, at, end, longest, &size)
+            stop = next_stop(<uint8_t *>source.buf, at, end, max_size, &size)
             if stop != WHOLE:
                 return StreamSplit(extents, at, SplitStop(stop), size)
             extents.append((at, size))

@@ -76,7 +76,7 @@ cdef class Round:
     cdef object lanes        # of all sources; None: the worker's
     cdef Extent *extents
     cdef int room, count
-    cdef int64_t largest, size
+    cdef int64_t largest_size, size
     cdef list others         # events for the caller
     cdef int unread          # events of the last poll whose sources the next rounds read, before they poll again
 
@@ -87,19 +87,19 @@ cdef class Round:
         self.sources = []
         self.lanes = None
         self.count = 0
-        self.largest = self.size = 0
+        self.largest_size = self.size = 0
         self.others = []
         return 0
 
-    cdef int split(self, uint8_t *base, Read *read, int64_t longest) except -1:
+    cdef int split(self, uint8_t *base, Read *read, int64_t max_size) except -1:
         """Add the messages of a read."""
         cdef int64_t size
         read.first, read.at = self.count, read.begin
-        while next_stop(base, read.at, read.end, longest, &size) == WHOLE:
+        while next_stop(base, read.at, read.end, max_size, &size) == WHOLE:
             if self.count == self.room:
                 self.grow()
             self.extents[self.count].at, self.extents[self.count].size = read.at, size
-            self.largest = max(self.largest, size)
+            self.largest_size = max(self.largest_size, size)
             self.count += 1
             read.at += size
         read.count = self.count - read.first
@@ -196,7 +196,7 @@ cdef int read_ready(intake, Round served, int ready, bint is_new, Memory *memory
     cdef uint8_t *base = <uint8_t *>buffer.buf
     cdef uint64_t at = intake._row._at
     cdef uint64_t *counters = <uint64_t *>(<uint8_t *>memory.buffer.buf + at + ROW_COUNTERS)
-    cdef int64_t begin = 0, longest = intake._longest
+    cdef int64_t begin = 0, max_size = intake._max_size
     cdef ssize_t got, kept
     cdef StreamSource source
     cdef int index, used = 0
@@ -227,7 +227,7 @@ cdef int read_ready(intake, Round served, int ready, bint is_new, Memory *memory
         read = &served.reads[used]
         read.begin, read.end = begin, begin + kept + got
         served.lanes = source.lanes
-        served.split(base, read, longest)
+        served.split(base, read, max_size)
         served.sources.append(source)
         begin = read.end
         used += 1
@@ -238,7 +238,7 @@ cdef bint have_room(intake, Round served) except -1:
     """See `_have_room` of the base class."""
     if not served.count or not intake._blocks:
         return True
-    return room_for(intake._pool, chunks_for(served.largest), served.count) == served.count
+    return room_for(intake._pool, chunks_for(served.largest_size), served.count) == served.count
 
 
 cdef list stop_serving(intake, Round served, Py_buffer *buffer, bint everything):

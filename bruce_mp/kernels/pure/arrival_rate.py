@@ -28,7 +28,7 @@ class Coalescing(NamedTuple):
     `max_messages` is below the capacity of the socket's queue, `max_bytes` below that of a sender's buffer.
     """
 
-    longest_us: int
+    max_nap_us: int
     max_messages: int
     max_bytes: int
 
@@ -79,7 +79,7 @@ class ArrivalRate:
         """Return the longest nap within the limits, at the larger rate of the last window and the last awake window."""
         messages_per_us = max(self._messages_per_us, self._awake_messages_per_us)
         bytes_per_us = max(self._bytes_per_us, self._awake_bytes_per_us)
-        nap_us = float(self._coalescing.longest_us)
+        nap_us = float(self._coalescing.max_nap_us)
         if nap_us * messages_per_us > self._coalescing.max_messages:
             nap_us = self._coalescing.max_messages / messages_per_us
         if nap_us * bytes_per_us > self._coalescing.max_bytes:

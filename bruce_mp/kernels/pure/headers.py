@@ -27,7 +27,7 @@ class RunHeader(NamedTuple):
     flags: int
     partition_index: int
     partition_count: int
-    largest: int
+    largest_payload: int
     arrived_ms: int
 
 
@@ -42,7 +42,9 @@ def _read_header(slab: Slab, segment: Segment) -> RunHeader | None:
         run = read_run(slab, segment.chunk, segment.run)
     except SlabError:
         return None
-    return RunHeader(run.topic, run.flags, run.partition_index, run.partition_count, run.largest, run.arrived_ms)
+    return RunHeader(
+        run.topic, run.flags, run.partition_index, run.partition_count, run.largest_payload, run.arrived_ms
+    )
 
 
 def group_by_partition(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:

@@ -31,25 +31,25 @@ def time_range(slab: Slab, segment: Segment) -> TimeRange:
     return TimeRange(min(stamps), max(stamps))
 
 
-def messages(slab: Slab, segment: Segment, topic: bytes, longest: int | None) -> list[Message]:
-    """Return a segment's messages; with `longest` only so many first bytes of key and of value, and no headers."""
+def messages(slab: Slab, segment: Segment, topic: bytes, max_bytes: int | None) -> list[Message]:
+    """Return a segment's messages; with `max_bytes` only so many first bytes of key and of value, and no headers."""
     chunk_at = slab.chunk_at(segment.chunk)
     return [
-        _message(slab, chunk_at + offset, record, topic, longest) for offset, record in segment_records(slab, segment)
+        _message(slab, chunk_at + offset, record, topic, max_bytes) for offset, record in segment_records(slab, segment)
     ]
 
 
-def _message(slab: Slab, at: int, record: Record, topic: bytes, longest: int | None) -> Message:
+def _message(slab: Slab, at: int, record: Record, topic: bytes, max_bytes: int | None) -> Message:
     key_at = at + lay.RECORD_HEADER
     value_at = key_at + record.key_length
-    key = bytes(slab.view[key_at : key_at + _at_most(record.key_length, longest)])
-    value = bytes(slab.view[value_at : value_at + _at_most(record.value_length, longest)])
+    key = bytes(slab.view[key_at : key_at + _at_most(record.key_length, max_bytes)])
+    value = bytes(slab.view[value_at : value_at + _at_most(record.value_length, max_bytes)])
     headers_at = value_at + record.value_length
-    headers = slab.view[headers_at : headers_at + (record.headers_length if longest is None else 0)]
+    headers = slab.view[headers_at : headers_at + (record.headers_length if max_bytes is None else 0)]
     partition_key = record.partition_key if record.is_partition_key else None
     empty = EmptyFields(record.options & lay.OPTIONS_OF_EMPTY)
     return Message(topic, value, key, record.timestamp, partition_key, decode_headers(headers) or (), empty)
 
 
-def _at_most(length: int, longest: int | None) -> int:
-    return length if longest is None else min(length, longest)
+def _at_most(length: int, max_bytes: int | None) -> int:
+    return length if max_bytes is None else min(length, max_bytes)

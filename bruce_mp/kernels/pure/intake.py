@@ -39,7 +39,7 @@ class IntakeResult(NamedTuple):
 
 
 class DatagramIntake:
-    """Receives the datagrams of one socket; a datagram of more than `longest` bytes is malformed."""
+    """Receives the datagrams of one socket; a datagram of more than `max_size` bytes is malformed."""
 
     rate_type: ClassVar = ArrivalRate
 
@@ -50,14 +50,14 @@ class DatagramIntake:
         lanes: Lanes,
         row: ProcessRow,
         *,
-        longest: int,
+        max_size: int,
         counters: PlainCounters,
     ) -> None:
         self._slab = slab
         self._receiver = receiver
         self._lanes = lanes
         self._row = row
-        self._longest = longest
+        self._max_size = max_size
         self._counters = counters
         self._rate = self.rate_type()
         self._is_drained = False
@@ -85,4 +85,4 @@ class DatagramIntake:
             return IntakeResult(0, 0, None)
         self._row.begin_batch()
         self._rate.add(count, sum(landed_lengths(self._slab)))
-        return IntakeResult(0, count, self._lanes.ingest_landed(count, self._longest, now_ms))
+        return IntakeResult(0, count, self._lanes.ingest_landed(count, self._max_size, now_ms))

@@ -63,7 +63,7 @@ class Lane:
     """
 
     __slots__ = (
-        "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_slab", "_start",
+        "_end", "_generation", "_largest_payload", "_limit", "_min_timestamp", "_payload", "_run_at", "_slab", "_start",
         "chunk", "due_ms", "header", "keeps_timestamps", "records", "runs", "span", "used_ms", "window",
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ class Lane:
         # File offsets: start of the chunk, start and end of its last run, end of the span.
         self._start = self._run_at = self._end = self._limit = 0
         self._generation = 0
-        self._payload = self._largest = self._min_timestamp = 0  # of the open run
+        self._payload = self._largest_payload = self._min_timestamp = 0  # of the open run
 
     def use_chunk(self, chunk: int, span: int) -> None:
         """Make a span of empty chunks that begins with `chunk` the lane's open chunk."""
@@ -142,25 +142,25 @@ class Lane:
 
     def _update_sums(self, payloads: list[int], timestamps: list[int]) -> None:
         self._payload += sum(payloads)
-        self._largest = max(self._largest, *payloads)
+        self._largest_payload = max(self._largest_payload, *payloads)
         self._min_timestamp = min(self._min_timestamp, *timestamps)
 
     def _open_run(self, first: Item, now_ms: int) -> None:
         """Write the header of an empty run, which the message `first` follows."""
         header, at = self.header, self._end
         arrival, timestamp, *_ = first
-        count = retries = payload = reason = reserved = largest = ticket = 0
+        count = retries = payload = reason = reserved = largest_payload = ticket = 0
         partition = sequence = epoch = -1
         fields = (
             RunState.OPEN, self._generation, count, header.size, header.topic, partition, sequence, epoch,
             header.flags, retries, now_ms, payload, header.partition_index, header.partition_count, len(header.name),
-            reason, reserved, largest, lay.RUN_MAGIC, arrival, timestamp, ticket,
+            reason, reserved, largest_payload, lay.RUN_MAGIC, arrival, timestamp, ticket,
         )  # fmt: skip
         lay.RUN.pack_into(self._slab.view, at, *fields)
         if header.name:
             self._slab.view[at + lay.RUN_HEADER : at + lay.RUN_HEADER + len(header.name)] = header.name
         self._run_at, self._end = at, at + header.size
-        self._payload = self._largest = 0
+        self._payload = self._largest_payload = 0
         self._min_timestamp = timestamp
         self.runs += 1
         self._slab.words[(self._start + lay.CHUNK_RUNS) >> 2] = self.runs
@@ -173,7 +173,7 @@ class Lane:
         self.records += records
         longs[(self._start + lay.CHUNK_LAST_ARRIVAL) >> 3] = last_arrival
         words[(run_at + lay.RUN_PAYLOAD) >> 2] = self._payload
-        words[(run_at + lay.RUN_LARGEST) >> 2] = self._largest
+        words[(run_at + lay.RUN_LARGEST) >> 2] = self._largest_payload
         self._slab.store_signed(run_at + lay.RUN_MIN_TIMESTAMP, self._min_timestamp)
         longs[(run_at + lay.RUN_COUNT) >> 3] = self.records | (self._end - run_at) << 32
 

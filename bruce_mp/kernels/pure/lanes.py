@@ -174,12 +174,12 @@ class Lanes:
         valid = sum(map(len, batch.groups.values()))
         return Ingested(valid - partition_key, partition_key, batch.rejections, no_room)
 
-    def ingest_landed(self, count: int, longest: int, now_ms: int, skip: frozenset[int] = frozenset()) -> Ingested:
+    def ingest_landed(self, count: int, max_size: int, now_ms: int, skip: frozenset[int] = frozenset()) -> Ingested:
         """Append the first `count` datagrams of the landing zone.
 
-        A datagram of more than `longest` bytes is malformed, even if its truncated bytes are a valid message.
+        A datagram of more than `max_size` bytes is malformed, even if its truncated bytes are a valid message.
         """
-        extents = landing_zone.landed_extents_within(self._slab, count, longest)
+        extents = landing_zone.landed_extents_within(self._slab, count, max_size)
         base = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
         return self.ingest(self._slab.view, extents, base, now_ms, skip)
 

@@ -46,38 +46,38 @@ class StreamSplit(NamedTuple):
     size: int
 
 
-def split_stream(buffer: memoryview, at: int, end: int, longest: int) -> StreamSplit:
-    """Split the bytes from `at` to `end`; a message may have at most `longest` bytes, its size field included."""
+def split_stream(buffer: memoryview, at: int, end: int, max_size: int) -> StreamSplit:
+    """Split the bytes from `at` to `end`; a message may have at most `max_size` bytes, its size field included."""
     extents: list[tuple[int, int]] = []
     while True:
-        at = _split_ordinary(buffer, at, end, longest, extents)
-        stop, size = _find_stop(buffer, at, end, longest)
+        at = _split_ordinary(buffer, at, end, max_size, extents)
+        stop, size = _find_stop(buffer, at, end, max_size)
         if stop is not None:
             return StreamSplit(extents, at, stop, size)
         extents.append((at, size))
         at += size
 
 
-def _split_ordinary(buffer: memoryview, at: int, end: int, longest: int, extents: list[tuple[int, int]]) -> int:
+def _split_ordinary(buffer: memoryview, at: int, end: int, max_size: int, extents: list[tuple[int, int]]) -> int:
     """Add the usual messages to `extents`, and return the offset of the first bytes that need `_find_stop`."""
     unpack, header_size = _HEADER.unpack_from, _HEADER.size
     while at + header_size <= end:
         size, api_key, _ = unpack(buffer, at)
-        if not header_size <= size <= longest or at + size > end or api_key == _BARRIER or api_key in _FENCES:
+        if not header_size <= size <= max_size or at + size > end or api_key == _BARRIER or api_key in _FENCES:
             break
         extents.append((at, size))
         at += size
     return at
 
 
-def _find_stop(buffer: memoryview, at: int, end: int, longest: int) -> tuple[SplitStop | None, int]:
+def _find_stop(buffer: memoryview, at: int, end: int, max_size: int) -> tuple[SplitStop | None, int]:
     """Return the reason to stop at `at`, and the size there; no reason for a message that is too short for a header."""
     if at + _SIZE.size > end:
         return SplitStop.MORE, 0
     (size,) = _SIZE.unpack_from(buffer, at)
     if size < _SIZE.size:
         return SplitStop.INVALID_SIZE, size
-    if size > longest:
+    if size > max_size:
         return SplitStop.TOO_LARGE, size
     if at + size > end:
         return SplitStop.MORE, size

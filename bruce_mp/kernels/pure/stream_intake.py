@@ -125,13 +125,13 @@ class StreamIntake:
         self._unread: list[tuple[int, int]] = []
         """Events of the last poll whose sources the next rounds read, before they poll again."""
 
-    def apply_config(self, coalescing: Coalescing, longest: int, *, blocks: bool) -> None:
+    def apply_config(self, coalescing: Coalescing, max_size: int, *, blocks: bool) -> None:
         """Apply limits of naps and of messages, and discard all sources.
 
-        A message has at most `longest` bytes.  With `blocks` clients wait for room, so no message may lack it.
+        A message has at most `max_size` bytes.  With `blocks` clients wait for room, so no message may lack it.
         """
         self._rate = self.rate_type(coalescing)
-        self._longest = longest
+        self._max_size = max_size
         self._blocks = blocks
         self._sources.clear()
 
@@ -186,7 +186,7 @@ class StreamIntake:
             end = self._receive(source, received_at)
             if end > received_at:
                 self._buffer[begin:received_at] = source.start
-                extents, stop, _, _ = split_stream(self._buffer, begin, end, self._longest)
+                extents, stop, _, _ = split_stream(self._buffer, begin, end, self._max_size)
                 reads.append(_Read(source, extents, begin, stop, end))
                 begin = end
             elif is_new_poll:
