@@ -1,8 +1,8 @@
 """Accumulation in the dispatcher: records wait for a batch limit before their partition's queue may send them.
 
-PartitionKey messages of per-topic batching have a batch for each topic, all combined topics share one batch, and other
-messages do not wait.  A full batch decides only *when* its records become ready.  A record batch then takes as many
-ready records as fit, so batches grow while responses are slow.
+PartitionKey messages of per-topic batching have a pending batch for each topic, all combined topics share one, and
+other messages do not wait.  A pending batch decides only *when* its records become ready.  A record batch then takes as
+many ready records as fit, so record batches grow while responses are slow.
 
 Inputs publish runs on common ticks, one frame each.  So the combined batch is also complete if no further frame can add
 to it before it is due.  Then one wake-up serves both the last frame and the request.
@@ -53,9 +53,10 @@ class _TopicState(NamedTuple):
 
 
 class _TickFrames:
-    """The frames that add to the combined batch between two ticks of the inputs, one of each input with messages.
+    """Counts the frames that add to the combined batch between two ticks, one from each input with messages.
 
-    As many frames are expected as in the previous tick.  One more makes a separate batch, and is expected from then on.
+    As many frames are expected as before the previous tick.  A frame beyond them makes a separate batch, and is
+    expected from then on.
     """
 
     def __init__(self, linger: int) -> None:
@@ -123,7 +124,7 @@ class Accumulator:
                 ready.append(segment)
             else:
                 ready += topic.batch.add_whole(segment, header.arrived_ms, now_ms)
-        if any(self._counts[BatchingKind.COMBINED]):
+        if any(self._counts[BatchingKind.COMBINED]):  # this frame has records of combined topics
             ready += self._flush_after_last_frame(now_ms)
         self._add_to_counters()
         self._is_due_known = False

@@ -1,8 +1,8 @@
 """Settlement of acknowledged record batches, several in one transaction.
 
-A transaction marks the records of whole batches as delivered, and raises the counters of messages and delays.  It does
-not include the sums by topic, of which a crash may lose the last ones.  Records that were damaged after sending are
-quarantined, and the others are settled without them.
+A transaction marks the records of whole batches as delivered, and raises the counters of messages and delays.  The sums
+by topic are not part of it, so a crash may lose the last additions to them.  Records that were damaged after sending
+are quarantined, and the others are settled without them.
 """
 
 from __future__ import annotations

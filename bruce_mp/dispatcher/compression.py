@@ -3,7 +3,8 @@
 A broker that is too old for a codec gets `api_versions.FALLBACK_CODEC`, which all brokers accept.  If compression
 fails, the dispatcher sends the batch uncompressed.
 
-The compression of a batch is also a *trial*, which fails if the batch does not shrink enough.  Compressed, encrypted or
+The compression of a batch is also a *trial*, which fails if the batch does not shrink to `WORTHWHILE_PERCENT`; another
+threshold, the setting `size_threshold_percent`, decides if the compressed batch is sent.  Compressed, encrypted or
 random data does not shrink, and each trial costs time.  So the dispatcher suspends the compression of a topic after
 failed trials: it skips several batches, which it sends uncompressed, then tries one.  Each further failed trial doubles
 the number of skipped batches.  A time limit ends the skipping for topics with few batches.
@@ -33,7 +34,7 @@ __all__ = ["CompressionTrials", "Compressor"]
 MAX_FAILED_TRIALS: Final = 5
 """The consecutive failed trials that suspend compression."""
 WORTHWHILE_PERCENT: Final = 90
-"""The percentage of its size above which a compressed batch counts as a failed trial."""
+"""A trial fails if the compressed batch has more than this percentage of the uncompressed size."""
 MIN_SKIPPED_BATCHES: Final = 16
 MAX_SKIPPED_BATCHES: Final = 1024
 """The number of batches sent uncompressed between two trials doubles from the minimum to the maximum."""

@@ -409,7 +409,7 @@ class Dispatcher:
         elif queue.pauses:
             queue.state = QueueState.PAUSED
             self._outbox.append(Parcel(ParcelKind.PAUSED, queue.topic, queue.partition))
-        elif queue.backs_off:
+        elif queue.waits_before_retry:
             queue.start_backoff(now)
 
     # --- pauses ------------------------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ class ResponseHandler:
             queue.pauses = True
         else:
             self._row.add(Counter.ConnectorGotResendAck)
-            queue.backs_off = True
+            queue.waits_before_retry = True
         is_numbered = batch.base_sequence >= 0
         bumps = rule.action is Action.BUMP_EPOCH and is_numbered
         queue.bumps_epoch = queue.bumps_epoch or bumps

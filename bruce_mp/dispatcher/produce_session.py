@@ -62,7 +62,7 @@ _FAILURE_COUNTERS: Final = {
 _MAX_THROTTLE_S: Final = 60.0
 """The longest throttle time that the dispatcher obeys; a broker's default quota windows are far shorter."""
 _ENOUGH_OLD_CONNECTIONS: Final = 3
-"""The number of connections in a row at which the broker must look old, if its cluster has producer ids."""
+"""A broker that looks old on so many connections in a row is taken for old, although its cluster has producer ids."""
 
 
 class ProduceSession:
@@ -129,7 +129,7 @@ class ProduceSession:
         """Send the connection's state and the partitions with errors to the status process."""
         errors, delivered = self._core.partition_errors, self._row.counters[Counter.MsgDelivered]
         self._status.publish(len(self._requests), errors.as_tuple(), delivered, self._core.waiting)
-        errors.drop_released()
+        errors.drop_released()  # of partitions that went back to the router
 
     def send_requests(self) -> None:
         """Send all batches that may be sent now; without a connection, connect if there are records to send."""
@@ -195,20 +195,20 @@ class ProduceSession:
         names = [self._core.topic_name(batch.topic) for batch in batches]
         data: Sequence[PartitionData] | EncodedTopics | None
         data = self._encoder.encode_plain(names, batches, capabilities)
-        if data is None:
+        if data is None:  # a batch is compressed or damaged
             batches, data = self._encode(names, batches, capabilities)
         if not batches:
             return
         self._copy_for_debugging(CopyTarget.MSG_SEND, batches)
         acks, timeout_ms = self._config.kafka.required_acks, self._config.kafka.replication_timeout_ms
-        sent = self._socket.connection.send_produce(data, time.monotonic(), acks=acks, timeout_ms=timeout_ms)
+        request = self._socket.connection.send_produce(data, time.monotonic(), acks=acks, timeout_ms=timeout_ms)
         self._row.add(Counter.SerializeProduceRequest)
         self._row.add(Counter.SendProduceRequestOk)
         if acks == 0:
             self._unwritten = batches
         else:
-            self._requests[sent.correlation_id] = batches
-        self._socket.send(sent.buffers)
+            self._requests[request.correlation_id] = batches
+        self._socket.send(request.buffers)
 
     def _encode(
         self, names: Sequence[bytes], batches: Sequence[SentBatch], capabilities: BrokerCapabilities
@@ -267,10 +267,10 @@ class ProduceSession:
             self._on_usable()
 
     def _is_probably_slow(self, capabilities: BrokerCapabilities) -> bool:
-        """Return True for a broker that looks older than Kafka 0.10, although its cluster has producer ids.
+        """Return True for a broker that looks older than Kafka 0.10, probably because it told its versions too late.
 
-        Old brokers get no sequence numbers and no record headers.  During an upgrade a cluster may really have an old
-        broker, so the dispatcher believes it after `_ENOUGH_OLD_CONNECTIONS`.
+        Such a broker would get no sequence numbers and no record headers.  During an upgrade a cluster may really have
+        an old broker, so the dispatcher believes it after `_ENOUGH_OLD_CONNECTIONS`.
         """
         looks_old = capabilities == BEFORE_API_VERSIONS and is_idempotent(self._slab)
         self._old_connections = self._old_connections + 1 if looks_old else 0

@@ -37,7 +37,7 @@ MIN_RETRY_DELAY_S: Final = 0.1
 MAX_RETRY_DELAY_S: Final = 10.0
 """The delays before a partition's batches are sent again; they double with each failure."""
 _MAX_DOUBLINGS: Final = 10
-"""More than from the shortest delay to the longest; bounds the power of 2."""
+"""More doublings than lead from the shortest delay to the longest; keeps the power of 2 small."""
 MAX_IN_FLIGHT: Final = 5
 """The most batches in flight for a partition; a broker remembers the last five batches of a producer."""
 
@@ -55,9 +55,9 @@ class PartitionQueue:
     """The batches and records of one partition.  Times are in seconds of a monotonic clock."""
 
     __slots__ = (
-        "backoffs", "backs_off", "bumps_epoch", "expected_sequence", "failed", "hands_back", "in_doubt", "in_flight",
-        "may_have_gap", "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "state",
-        "stops_numbering", "topic",
+        "backoffs", "bumps_epoch", "expected_sequence", "failed", "hands_back", "in_doubt", "in_flight", "may_have_gap",
+        "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "state", "stops_numbering", "topic",
+        "waits_before_retry",
     )  # fmt: skip
 
     def __init__(self, topic: int, partition: int) -> None:
@@ -75,17 +75,18 @@ class PartitionQueue:
         """True if the broker may still carry out a request that was abandoned without its response."""
         self.hands_back = False
         """Once drained, hand all records back to the router."""
-        self._reset_drain_actions()
+        self._reset_error_state()
 
-    def _reset_drain_actions(self) -> None:
+    def _reset_error_state(self) -> None:
         self.not_before = 0.0
         """The time before which nothing is sent; 0 without a back-off."""
         self.backoffs = 0
         """The number of back-offs since the last accepted batch."""
-        self.backs_off = False
+        self.waits_before_retry = False
         """Once drained, wait before sending again."""
         self.renumber_from: int | None = None
-        """Once drained, renumber from this number: its batch was discarded, and the broker never wrote it."""
+        """Once drained, number the batches from this number on: a discarded batch had it, which the broker never
+        wrote."""
         self.may_have_gap = False
         """True if a discarded batch may have left a gap in the sequence numbers; the next response shows it."""
         self.bumps_epoch = False
@@ -136,7 +137,7 @@ class PartitionQueue:
     def start_backoff(self, now: float) -> None:
         """Send nothing for a random time around the delay, which doubles with each back-off."""
         delay_s = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2.0 ** min(self.backoffs, _MAX_DOUBLINGS))
-        self.backs_off = False
+        self.waits_before_retry = False
         self.backoffs += 1
         self.not_before = now + delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
 
@@ -184,7 +185,7 @@ class PartitionQueue:
         self.state = QueueState.FLOWING
         self.expected_sequence = None
         self.in_doubt = self.hands_back = False
-        self._reset_drain_actions()
+        self._reset_error_state()
         return sent, unsent
 
 

@@ -58,6 +58,7 @@ class BatchBuilder:
         self._sequences = sequences
         queued, in_flight = state_word(RunState.QUEUED, slot), state_word(RunState.IN_FLIGHT, slot)
         returned, returned_sent = state_word(RunState.RETURNED, slot), state_word(RunState.RETURNED_SENT, slot)
+        # Each move has a counter of its own.
         self._build = Move(queued, in_flight, lay.FLOW_SENT)
         self._return = Move(queued, returned, lay.FLOW_RETURNED)
         self._return_sent = Move(in_flight, returned_sent, lay.FLOW_RETURNED_SENT)
@@ -89,14 +90,13 @@ class BatchBuilder:
         return (epoch, sequence) if self.idempotent and epoch < LAST_EPOCH else (NO_SEQUENCE, NO_SEQUENCE)
 
     def pop_content(self, ready: deque[Segment], room: int) -> tuple[tuple[Segment, ...], int]:
-        """Remove the content of one batch from the front of `ready`, and return it with its payload.
+        """Remove the content of one batch from the front of `ready`; return its segments and their payload.
 
-        `ready` must not be empty.  The content has at least one record, and beyond that at most `room` bytes of payload
-        and `max_bytes`.
+        `ready` must not be empty.  The limits are `room` for the payload and `max_bytes`; one record may exceed both.
         """
         segments: list[Segment] = []
         left, total = self.max_bytes, 0
-        while ready and room and len(segments) < MAX_SETTLED_SEGMENTS:
+        while ready and room and len(segments) < MAX_SETTLED_SEGMENTS:  # one transaction must settle the batch
             segment = ready[0]
             left -= segment.payload + SIZE_OVERHEAD * segment.records
             if left < 0 or total + segment.payload > room:
@@ -111,7 +111,7 @@ class BatchBuilder:
     def _split_first(self, ready: deque[Segment], room: int) -> Segment:
         """Remove the part of the first segment that fits, at least one record."""
         segment = ready.popleft()
-        # `split_at` bounds the payload only, so the overhead is computed for as many records of average size as fit.
+        # `split_at` limits the payload only: estimate the records that fit, and subtract their overhead from the limit.
         size = segment.payload + SIZE_OVERHEAD * segment.records
         records = max(1, segment.records * self.max_bytes // size) if room else 1
         max_payload = min(room, self.max_bytes - SIZE_OVERHEAD * records)
@@ -133,7 +133,7 @@ class BatchBuilder:
             following = next_sequence(batch.base_sequence, batch.records)
             self._sequences.store_next_sequence(batch.topic, batch.partition, following, batch.epoch)
 
-    # --- unwritten batches -------------------------------------------------------------------------------------------
+    # --- batches that the broker has not written ----------------------------------------------------------------------
 
     def halve(self, batch: SentBatch) -> tuple[SentBatch, SentBatch]:
         """Split a batch of at least two records in half; each record keeps its sequence number."""
@@ -186,6 +186,8 @@ class BatchBuilder:
             if tail is not None:
                 tails.append(tail)
         return heads, tails
+
+    # --- a partition's sequence numbers -------------------------------------------------------------------------------
 
     def set_next_sequence(self, topic: int, partition: int, sequence: int) -> None:
         """Set the partition's next sequence number; the producer epoch stays."""
@@ -247,10 +249,10 @@ class BatchBuilder:
 
         The fields are offsets in the header of a run and of a record.
         """
-        first = batch.segments[0]
-        at = self._slab.chunk_at(first.chunk)
-        is_split = self._slab.words[(at + first.run) >> 2] & 0xFF == RunState.SPLIT
-        return at + (first.first + record_field if is_split else first.run + run_field)
+        segment = batch.segments[0]
+        at = self._slab.chunk_at(segment.chunk)
+        is_split = self._slab.words[(at + segment.run) >> 2] & 0xFF == RunState.SPLIT
+        return at + (segment.first + record_field if is_split else segment.run + run_field)
 
 
 def _ranges(indices: Iterable[int], end: int) -> list[tuple[int, int]]:
