@@ -90,7 +90,7 @@ class BooksCheck:
         if unaccounted and not self._is_repeated:
             self._is_repeated, self._due_ms = True, steady_ms
             return
-        if unaccounted and not self.verdict.unaccounted:
+        if unaccounted and not self.verdict.unaccounted:  # once, until a pass finds no difference
             self._report(unaccounted)
         self.verdict = Verdict(now_ms, unaccounted)
         self._is_repeated, self._due_ms = unaccounted > 0, steady_ms + INTERVAL_MS

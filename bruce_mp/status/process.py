@@ -177,7 +177,7 @@ class _Status(ProcessShell):
         self._histories.brokers.sample(steady_ms())
         self._debug.check_deadline()
         self._books_check.step(steady_ms(), wall_ms())
-        # `call_about` may be late, and the histories take a sample each second.
+        # Not `call_about`, which may be late: the histories take a sample each second.
         self._loop.call_later(_TICK_S, self._tick)
 
     def _on_events(self, data: bytes) -> None:

@@ -40,6 +40,7 @@ def read_held_groups(slab: Slab) -> list[HeldGroup]:
         before, first_ms = groups.get((topic, word), (0, arrived_ms))
         groups[topic, word] = (before + messages, min(first_ms, arrived_ms))
     table = TopicTable(slab)
+    # The lowest byte of a state word is the state, the rest is the holder.
     return [
         HeldGroup(_topic_name(table, topic), RunState(word & 0xFF), word >> 8, messages, first_ms)
         for (topic, word), (messages, first_ms) in groups.items()

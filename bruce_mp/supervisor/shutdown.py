@@ -90,7 +90,7 @@ class Shutdown:
                 self._wait_for_exits()
 
     def _wait_for_inputs(self) -> None:
-        if not self._group.inputs_run:  # the time limit begins when all inputs can receive
+        if not self._group.inputs_have_started:  # the time limit begins when all inputs can receive
             self._input_deadline = self._input_deadline_from(time.monotonic())
         self.due = self._input_deadline
         if self._group.inputs_have_ended or self._input_timeout_is_over:
@@ -108,7 +108,7 @@ class Shutdown:
     @property
     def _inputs_may_add_messages(self) -> bool:
         """Return True if an input may still hand over messages. Hung inputs do not count after the time limit."""
-        is_hung = self._group.inputs_run and self._input_timeout_is_over
+        is_hung = self._group.inputs_have_started and self._input_timeout_is_over
         return not self._group.inputs_have_ended and not is_hung
 
     def _wait_for_deliveries(self) -> None:

@@ -115,8 +115,8 @@ class CopyQueue:
 
     def add(self, copy: Copy) -> None:
         """Queue a copy, or drop and count it if the queue is full."""
-        headers = sum(len(key) + len(value or b"") for key, value in copy.headers)
-        size = len(copy.topic) + len(copy.key) + len(copy.value) + headers + _COPY_OVERHEAD_BYTES
+        headers_size = sum(len(key) + len(value or b"") for key, value in copy.headers)
+        size = len(copy.topic) + len(copy.key) + len(copy.value) + headers_size + _COPY_OVERHEAD_BYTES
         if self._queued and self._queued_bytes + size > MAX_QUEUED_BYTES:
             count_lost(self._count, [copy])
             return

@@ -147,7 +147,7 @@ def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
 
 
 def flows(rows: Sequence[RowReading]) -> list[int]:
-    """Return the messages that came into each stage less the messages that went out, without the bases."""
+    """Return for each of STAGE_NAMES the messages that came in less those that went out, without the bases."""
     router, dispatchers = rows[lay.ROW_ROUTER], used_rows(rows[row] for row in lay.DISPATCHER_ROWS)
     # All rows but the router's and the dispatchers'; usually only inputs have messages.
     inputs = used_rows(rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *lay.INPUT_ROWS))

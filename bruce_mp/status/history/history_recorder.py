@@ -133,7 +133,7 @@ class HistoryRecorder:
 
     def _run(self) -> None:
         self.open()
-        while not self._stopped.wait(_MINUTE_S - time.time() % _MINUTE_S):
+        while not self._stopped.wait(_MINUTE_S - time.time() % _MINUTE_S):  # until the next full minute
             self.write(wall_ms() // 1000)
         self.write(wall_ms() // 1000)
         if self._file is not None:

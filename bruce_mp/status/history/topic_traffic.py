@@ -71,10 +71,10 @@ class _TopicWindow:
     def summarize(self, now_ms: int, since_ms: int) -> TopicTraffic:
         """Sum the steps. The rates count from `since_ms` or from the start of the last minute, whichever is later."""
         messages, size, errors, *buckets = map(sum, zip(_EMPTY_SUMS, *(sums for _, sums in self.steps), strict=True))
-        ms = now_ms - max(since_ms, minute_start_ms(now_ms))
+        interval_ms = now_ms - max(since_ms, minute_start_ms(now_ms))
         return TopicTraffic(
-            per_s(messages, ms),
-            per_s(size, ms),
+            per_s(messages, interval_ms),
+            per_s(size, interval_ms),
             latency_ms(buckets, 0.5),
             latency_ms(buckets, 0.99),
             errors,

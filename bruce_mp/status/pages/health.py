@@ -84,7 +84,7 @@ class Evidence(NamedTuple):
 
     `losses` counts the discards of the last minute, `hour_losses` those of the last hour, `copies_lost` the lost copies
     of the last hour, `accepts_failed` the failures to accept a connection in the last minute. `refusals` maps each
-    topic that brokers refuse to their error code.
+    topic that brokers refuse to the brokers' error code.
     """
 
     steady_now_ms: int

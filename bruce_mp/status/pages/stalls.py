@@ -50,14 +50,14 @@ class Stalls(NamedTuple):
 
 def find_stalls(cluster: ClusterReport, now_ms: int, after_ms: int) -> Stalls:
     """Find the stalls of at least `after_ms` at `now_ms` on the steady clock."""
-    due = [stall for stall in cluster.stalls if now_ms - stall.since_ms >= after_ms]
+    long_stalls = [stall for stall in cluster.stalls if now_ms - stall.since_ms >= after_ms]
     brokers = [
-        _broker_stall(status, [stall for stall in due if stall.node == status.node], cluster)
+        _broker_stall(status, [stall for stall in long_stalls if stall.node == status.node], cluster)
         for status in sorted(cluster.brokers.values(), key=lambda status: status.node)
     ]
     stalled = [stall for stall in brokers if stall.messages and now_ms - stall.since_ms >= after_ms]
     nodes = {stall.status.node for stall in stalled}
-    return Stalls(stalled, [stall for stall in due if stall.node not in nodes])
+    return Stalls(stalled, [stall for stall in long_stalls if stall.node not in nodes])
 
 
 def _broker_stall(status: BrokerStatus, stalls: Sequence[PartitionStall], cluster: ClusterReport) -> BrokerStall:

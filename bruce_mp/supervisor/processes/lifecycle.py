@@ -31,7 +31,7 @@ class ProcessEvent(Enum):
     SPAWNED = auto()
     READY = auto()
     FINISHED = auto()
-    """The process exited with code 0 after the control message `Drain`, in a process that ends when drained."""
+    """A process that ends when drained exited with code 0 after the control message `Drain`."""
     CRASHED = auto()
     """The process ended in any other way."""
     STOP = auto()

@@ -280,7 +280,7 @@ class ProcessGroup:
         if child is self._status and self._active_config is not None:
             child.send(self._active_config)
         log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)
-        if self.inputs_run:
+        if self.inputs_have_started:
             self._end_head_start()
 
     def _end_head_start(self) -> None:
@@ -377,7 +377,7 @@ class ProcessGroup:
         return all(child.state is ProcessState.ENDED for child in self.inputs)
 
     @property
-    def inputs_run(self) -> bool:
+    def inputs_have_started(self) -> bool:
         """Return True if every input is running or has ended, so that none has yet to start."""
         return all(child.state in {ProcessState.RUNNING, ProcessState.ENDED} for child in self.inputs)
 

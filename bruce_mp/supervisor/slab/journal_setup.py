@@ -74,8 +74,10 @@ class JournalSetup:
         if identity is not None and identity.is_restoring:
             return content is not None
         if content is None or content.is_clean or content.boot_id == boot_id():
-            return False
-        return not any(page) if identity is None else content.slab_id == identity.created_ms
+            return False  # the slab is complete
+        if identity is None:
+            return not any(page)
+        return content.slab_id == identity.created_ms
 
     @staticmethod
     def move_slab_aside(slab: Path) -> None:

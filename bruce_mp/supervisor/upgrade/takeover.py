@@ -65,9 +65,9 @@ class Takeover:
     def step(self, group: ProcessGroup) -> None:
         """Start the other processes when the inputs work, and report once that the takeover is complete."""
         self._replaced.reap_helpers()
-        if group.inputs_run or time.monotonic() >= self._others_due:
+        if group.inputs_have_started or time.monotonic() >= self._others_due:
             group.start_all()
-        if self._gap_s is None and group.inputs_run:
+        if self._gap_s is None and group.inputs_have_started:
             self._gap_s = time.monotonic() - self._no_input_since
         if self._gap_s is not None and group.is_complete and not self._is_reported:
             self._is_reported = True
