@@ -6,7 +6,7 @@
 
 const INTERVAL_MS = 2000;
 const TIMEOUT_MS = 15000;
-const MAX_BUSY_ANSWERS = 3; // status 503: the slab changed while it was read
+const MAX_BUSY_ANSWERS = 3; // failed answers before the page shows an outage; 503: the slab changed while it was read
 const FIRST_ROWS = 50, MORE_ROWS = 500;
 const SHOWN_COMPLAINTS = 5;
 
@@ -170,23 +170,26 @@ class Table {
   }
 }
 
+const TREND_WIDTH = 92, TREND_HEIGHT = 22, TREND_MINUTES = 60;
+
 function showTrend(cell, rates) {
   let line = cell.querySelector("svg");
   if (!line) {
-    line = createSvg("svg", { class: "spark", viewBox: "0 0 92 22", role: "img" }, createSvg("path", { class: "a-out" }), createSvg("path", { class: "s-out" }));
+    line = createSvg("svg", { class: "spark", viewBox: `0 0 ${TREND_WIDTH} ${TREND_HEIGHT}`, role: "img" }, createSvg("path", { class: "a-out" }), createSvg("path", { class: "s-out" }));
     cell.replaceChildren(line);
   }
-  const top = Math.max(...rates, 1e-9), step = 92 / 60, first = 92 - step * Math.max(0, rates.length - 1);
-  const points = rates.map((each, index) => `${(first + index * step).toFixed(1)},${(20.5 - 19 * each / top).toFixed(1)}`);
+  const highest = Math.max(...rates, 1e-9), step = TREND_WIDTH / TREND_MINUTES;
+  const first = TREND_WIDTH - step * Math.max(0, rates.length - 1);
+  const points = rates.map((each, index) => `${(first + index * step).toFixed(1)},${(20.5 - 19 * each / highest).toFixed(1)}`);
   const enough = points.length > 1;
-  line.firstChild.setAttribute("d", enough ? `M${first.toFixed(1)},22L${points.join("L")}L92,22Z` : "");
+  line.firstChild.setAttribute("d", enough ? `M${first.toFixed(1)},${TREND_HEIGHT}L${points.join("L")}L${TREND_WIDTH},${TREND_HEIGHT}Z` : "");
   line.lastChild.setAttribute("d", enough ? `M${points.join("L")}` : "");
-  line.setAttribute("aria-label", enough ? `messages per second by minute, at most ${rateText(top)}` : "no full minute yet");
+  line.setAttribute("aria-label", enough ? `messages per second by minute, at most ${rateText(highest)}` : "no full minute yet");
 }
 
 // --- charts ----------------------------------------------------------------------------------------------------------
 
-const LEFT = 46, RIGHT = 8;
+const LEFT = 46, RIGHT = 8; // margins in pixels
 const PANES = [
   { top: 14, height: 112, unit: rateText, title: "messages per second", least: 1,
     areas: [["delivered", "a-out"]], lines: [["delivered", "s-out"], ["received", "s-in"], ["discarded", "s-lost"]] },
@@ -205,7 +208,8 @@ function axisTop(value) {
   return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= value * 0.999);
 }
 
-const UNITS = { 60: [1, "s"], 3600: [60, "min"], 86400: [3600, "h"], 2592000: [86400, "d"] }; // by length in seconds: the unit of the ticks in seconds, and its name
+// The unit of the ticks, in seconds and by name, for each length of a chart in seconds.
+const UNITS = { 60: [1, "s"], 3600: [60, "min"], 86400: [3600, "h"], 2592000: [86400, "d"] };
 
 class Chart {
   constructor(place, summary) {
@@ -230,8 +234,8 @@ class Chart {
   nearestIndex(event) {
     if (!this.series || !this.series.age_s.length) return null;
     const x = event.clientX - this.place.getBoundingClientRect().left;
-    const far = this.series.age_s.map((age) => Math.abs(this.x(age) - x));
-    return far.indexOf(Math.min(...far));
+    const distances = this.series.age_s.map((age) => Math.abs(this.x(age) - x));
+    return distances.indexOf(Math.min(...distances));
   }
 
   onKey(event) {
@@ -299,8 +303,8 @@ class Chart {
     for (const [name, css] of pane.lines) {
       if (name === "discarded" && !this.series.discarded.some(Boolean)) continue;
       for (const points of this.pieces(name, y)) {
-        const [x, at] = points[0];
-        picture.append(createSvg("path", { class: css, d: points.length > 1 ? `M${points.join("L")}` : `M${x - 2},${at}h4` }));
+        const [firstX, firstY] = points[0];
+        picture.append(createSvg("path", { class: css, d: points.length > 1 ? `M${points.join("L")}` : `M${firstX - 2},${firstY}h4` }));
       }
     }
   }
