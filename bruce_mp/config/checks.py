@@ -66,12 +66,12 @@ def _batching_rules(config: Config) -> Iterator[Problem]:
     batching = config.batching
     if batching.combined.enable:
         yield from _missing_limits(batching, ("batching", "combined", "config"), batching.combined.config)
-    yield from _batching_rule(batching, ("batching", "default"), batching.default)
+    yield from _problems_of_rule(batching, ("batching", "default"), batching.default)
     for topic, rule in batching.topics.items():
-        yield from _batching_rule(batching, ("batching", "topics", topic), rule)
+        yield from _problems_of_rule(batching, ("batching", "topics", topic), rule)
 
 
-def _batching_rule(batching: Batching, path: Path, rule: DefaultBatching | TopicRule) -> Iterator[Problem]:
+def _problems_of_rule(batching: Batching, path: Path, rule: DefaultBatching | TopicRule) -> Iterator[Problem]:
     path = (*path, "config")
     if rule.action == "per_topic":
         yield from _missing_limits(batching, path, rule.config)
@@ -101,11 +101,12 @@ def _named_configs(config: Config) -> Iterator[Problem]:
     yield from _missing_configs("rate_limit", config.rate_limit)
 
 
-def _missing_configs(name: str, section: Compression | RateLimit) -> Iterator[Problem]:
+def _missing_configs(section_name: str, section: Compression | RateLimit) -> Iterator[Problem]:
+    defined, table = section.configs.keys(), f"{section_name}.configs"
     if section.default is not None:
-        yield from _missing_reference((name, "default"), section.default, section.configs.keys(), f"{name}.configs")
+        yield from _missing_reference((section_name, "default"), section.default, defined, table)
     for topic, config in section.topics.items():
-        yield from _missing_reference((name, "topics", topic), config, section.configs.keys(), f"{name}.configs")
+        yield from _missing_reference((section_name, "topics", topic), config, defined, table)
 
 
 def _compression_levels(config: Config) -> Iterator[Problem]:
