@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.spark.channel import Channel
-from bruce_mp.spark.encode import MessageEncoder, lengths
+from bruce_mp.spark.encode import MessageEncoder, byte_sizes
 from bruce_mp.spark.errors import TaskError
 from bruce_mp.spark.validation import RowLimits, RowValidator
 
@@ -111,7 +111,7 @@ def _count_batch(encoder: MessageEncoder, validator: RowValidator, batch: pa.Rec
         problems[bad.row] = bad.problem.summary
     default_topic = pa.scalar((encoder.topic or b"").decode())
     topics = pa.repeat(default_topic, rows.count) if rows.topic is None else rows.topic.cast(pa.string())
-    sizes = lengths(rows.value) + (0 if rows.key is None else lengths(rows.key))
+    sizes = byte_sizes(rows.value) + (0 if rows.key is None else byte_sizes(rows.key))
     table = pa.table({"topic": topics, "problem": pa.array(problems, pa.string()), "size": sizes})
     counts = table.group_by(["topic", "problem"]).aggregate([("size", "count"), ("size", "sum")])
     return [MessageCount(*row.values()) for row in counts.to_pylist()]

@@ -26,7 +26,7 @@ from bruce_mp.protocol.client.messages import HEADERS_VERSION, NULLS_VERSION, PL
 from bruce_mp.spark.derived_columns import hash_keys, to_utc
 from bruce_mp.spark.ledger import MINUTE_MS
 
-__all__ = ["MAX_HEADERS_BYTES", "STAMP_KEY", "MessageEncoder", "Rows", "lengths"]
+__all__ = ["MAX_HEADERS_BYTES", "STAMP_KEY", "MessageEncoder", "Rows", "byte_sizes"]
 
 STAMP_KEY: Final = b"bruce.stamp"
 MAX_HEADERS_BYTES: Final = 65_535
@@ -183,7 +183,7 @@ class MessageEncoder:
         sizes = np.full(batch.num_rows, self._size_without_columns(topic, version), np.int64)
         for column in (value, key, topic, headers):
             if column is not None:
-                sizes += lengths(column)
+                sizes += byte_sizes(column)
         if partition_key is not None:
             sizes += np.where(_validity(partition_key), _PARTITION_KEY_BYTES, 0)
         longest_header_keys = _measure_longest_header_keys(columns["headers"]) if "headers" in columns else None
@@ -227,12 +227,12 @@ class MessageEncoder:
             name = self.topic or b""
             pieces.add_fields((">i2", len(name)), _bytes_field(name))
         else:
-            pieces.add_fields((">i2", lengths(topic)))
+            pieces.add_fields((">i2", byte_sizes(topic)))
             pieces.add_column(topic)
 
     def header_sizes(self, rows: Rows) -> Ints | int:
         """Return the size of each row's record headers in bytes, or one size for all rows."""
-        return self._stamp_header_size + (0 if rows.headers is None else lengths(rows.headers))
+        return self._stamp_header_size + (0 if rows.headers is None else byte_sizes(rows.headers))
 
     def _append_headers(self, pieces: _MessagePieces, rows: Rows, sequence: int, now_ms: int) -> None:
         pieces.add_fields((">i4", self.header_sizes(rows)))
@@ -280,7 +280,7 @@ def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size:
     if column is None:
         pieces.add_fields((">i4", null_size))
     else:
-        pieces.add_fields((">i4", lengths(column, null=null_size)))
+        pieces.add_fields((">i4", byte_sizes(column, null=null_size)))
         pieces.add_column(column)
 
 
@@ -289,7 +289,7 @@ def _has_empty(column: pa.Array) -> bool:
     return bool(pc.min(pc.binary_length(column)).as_py() == 0)
 
 
-def lengths(column: pa.Array, *, null: int = 0) -> Ints:
+def byte_sizes(column: pa.Array, *, null: int = 0) -> Ints:
     """Return the size of each value in bytes; `null` for a null."""
     return _integers(pc.binary_length(column), null)
 
@@ -299,15 +299,15 @@ def _encoded_headers(column: pa.Array) -> pa.Array:
     flat = pc.list_flatten(column)
     key, value = _binary(pc.struct_field(flat, "key")), _binary(pc.struct_field(flat, "value"))
     pieces = _MessagePieces(len(flat))
-    pieces.add_fields((">i2", lengths(key)))
+    pieces.add_fields((">i2", byte_sizes(key)))
     pieces.add_column(key)
-    pieces.add_fields((">i4", np.where(_validity(value), lengths(value), -1)))
+    pieces.add_fields((">i4", np.where(_validity(value), byte_sizes(value), -1)))
     pieces.add_column(value)
     if not len(flat):
         return pa.array([b""] * len(column), pa.binary())
     joined = pa.py_buffer(pieces.join())
     first_headers = _bounds(_integers(pc.list_value_length(column), 0))
-    header_starts = _bounds(_HEADER_SIZES_BYTES + lengths(key) + lengths(value)).astype(np.int32)
+    header_starts = _bounds(_HEADER_SIZES_BYTES + byte_sizes(key) + byte_sizes(value)).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(header_starts[first_headers]), joined])
 
 
@@ -318,7 +318,7 @@ def _bounds(sizes: Ints) -> Ints:
 
 def _measure_longest_header_keys(column: pa.Array) -> Ints | None:
     """Return `Rows.longest_header_keys`; most batches have short keys, which the first comparison shows."""
-    sizes = lengths(_binary(pc.struct_field(pc.list_flatten(column), "key")))
+    sizes = byte_sizes(_binary(pc.struct_field(pc.list_flatten(column), "key")))
     if not len(sizes) or sizes.max() <= _SHORT_HEADER_KEY:
         return None
     longest = np.zeros(len(column), np.int64)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileType
 
-from bruce_mp.spark.encode import lengths
+from bruce_mp.spark.encode import byte_sizes
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_atomically
 from bruce_mp.spark.storage import open_directory
 
@@ -112,7 +112,7 @@ class RowsDigest:
         columns = [column for column in (rows.value, rows.key, rows.topic) if column is not None]
         hashes = _checksums(columns)
         for column in columns:  # the sizes tell how the joined bytes divide into columns
-            hashes = (hashes + lengths(column, null=-1).astype(np.uint64)) * _FACTOR
+            hashes = (hashes + byte_sizes(column, null=-1).astype(np.uint64)) * _FACTOR
             hashes ^= hashes >> _SHIFT
         self._rows += rows.count
         self._sum = (self._sum + int(hashes.sum(dtype=np.uint64))) % 2**64

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bruce_mp.spark.encode import MAX_HEADERS_BYTES, lengths
+from bruce_mp.spark.encode import MAX_HEADERS_BYTES, byte_sizes
 from bruce_mp.spark.options import is_topic_name
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class RowValidator:
 
     def _measure(self, rows: Rows) -> _MeasuredRows:
         header_sizes = np.broadcast_to(self._encoder.header_sizes(rows), rows.count)
-        payload_sizes = header_sizes + lengths(rows.value) + (0 if rows.key is None else lengths(rows.key))
+        payload_sizes = header_sizes + byte_sizes(rows.value) + (0 if rows.key is None else byte_sizes(rows.key))
         return _MeasuredRows(rows, header_sizes, payload_sizes, self._limits)
 
 

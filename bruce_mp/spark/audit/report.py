@@ -41,12 +41,12 @@ _BARS: Final = {
         window everything as (partition by true)
     """,
     "sized": "select *, ((last - first) div 60000 + 120) div 120 * 60000 as length_ms from {ends}",
-    "placed": "select *, (minute - first) div length_ms as at from {sized}",
+    "placed": "select *, (minute - first) div length_ms as bar_number from {sized}",
     "sums": """
-        select topic, at, first + at * length_ms as start_ms, length_ms,
+        select topic, bar_number, first + bar_number * length_ms as start_ms, length_ms,
           sum(sent) as sent, sum(delivered) as delivered, sum(discarded) as discarded, sum(missing) as missing,
           sum(doubled) as doubled, sum(out_of_order) as out_of_order, sum(unknown) as unknown
-        from {placed} group by topic, at, first, length_ms
+        from {placed} group by topic, bar_number, first, length_ms
     """,
     "with_latencies": "select * from {sums} left join {latencies} using (topic)",
 }
@@ -129,9 +129,10 @@ def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:
         rows = [row.asDict() for row in tables.query(_BARS).collect()]
     bars: dict[str, list[Bar]] = {}
     topics: dict[str, dict[str, Any]] = {}
-    for row in sorted(rows, key=itemgetter("at")):
-        bar = Bar(row["at"], row["start_ms"], row["length_ms"], {name: row[name] for name in _SERIES})
+    for row in sorted(rows, key=itemgetter("bar_number")):
+        bar = Bar(row["bar_number"], row["start_ms"], row["length_ms"], {name: row[name] for name in _SERIES})
         bars.setdefault(row["topic"], []).append(bar)
+        # each bar has the latencies of its whole topic
         sums = topics.setdefault(row["topic"], {**row, **dict.fromkeys(COUNTS, 0)})
         sums.update({name: sums[name] + row[name] for name in COUNTS})
     return Summary(sorted(topics.values(), key=_severity), bars)

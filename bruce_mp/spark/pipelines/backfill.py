@@ -98,7 +98,7 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
     stages = RunningStages(spark, shuffled=plan.tasks_per_chunk is not None)
     stream = read_messages(spark, plan)
     topic = "" if "topic" in stream.columns else options.topic or ""
-    done = _CommittedChunks(files, RetentionCheck(spark, plan.kafka), topic)
+    committed = _CommittedChunks(files, RetentionCheck(spark, plan.kafka), topic)
     query = (
         stream.writeStream.format("bruce")
         .options(**{"fence": "true", **plan.sink})
@@ -108,7 +108,7 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
     )
     try:
         unit = "messages delivered" if options.dead_letter_path is None else "rows delivered or written as dead letters"
-        return _show_progress(query, done, stages, display, unit)
+        return _show_progress(query, committed, stages, display, unit)
     finally:
         query.stop()
 
@@ -128,22 +128,27 @@ def read_messages(spark: SparkSession, plan: Backfill) -> DataFrame:
 
 
 def _show_progress(
-    query: StreamingQuery, done: _CommittedChunks, stages: RunningStages, progress: Progress, unit: str
+    query: StreamingQuery, committed: _CommittedChunks, stages: RunningStages, progress: Progress, unit: str
 ) -> int:
     """Show the progress until the query ends; return the number of rows."""
-    meter = ProgressMeter(unit, done.files.share())
+    meter = ProgressMeter(unit, committed.files.share())
     while not query.awaitTermination(_POLL_INTERVAL_S):
-        done.count(query, progress)
+        committed.count(query, progress)
         running = stages.counts()
-        progress.show(meter.describe(done.rows + running.rows, done.files.share(running.ended_tasks)))
-    done.count(query, progress)
-    progress.finish(f"{meter.summarize(done.rows)}, {done.chunks} chunk{'' if done.chunks == 1 else 's'}")
-    return done.rows
+        progress.show(meter.describe(committed.rows + running.rows, committed.files.share(running.ended_tasks)))
+    committed.count(query, progress)
+    progress.finish(
+        f"{meter.summarize(committed.rows)}, {committed.chunks} chunk{'' if committed.chunks == 1 else 's'}"
+    )
+    return committed.rows
 
 
 @dataclass
 class FileProgress:
-    """The files of a backfill by chunk. `planned` has the number of files of the chunks that Spark has begun."""
+    """The files of a backfill by chunk, `total` in all.
+
+    `planned` has the number of files of the chunks that Spark has begun.
+    """
 
     total: int
     files_per_chunk: int

@@ -207,8 +207,8 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
     counters = samples.where("kind = 'counter' and startswith(name, 'discarded ')").selectExpr(
         "daemon",
         "at_ms",
-        "substring(name, 11) as reason",
-        "value",  # behind the 10 characters of 'discarded '
+        "substring(name, 11) as reason",  # behind the 10 characters of 'discarded '
+        "value",
     )
     # A reason appears with its first discard, so its first value is an increase, except in the daemon's first sample.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
@@ -243,7 +243,7 @@ def _by_topic(samples: DataFrame, lost: DataFrame) -> DataFrame:
         *expressions("max(value) - coalesce(max(value) filter (where at_ms = first_ms), 0) as increase")
     )
     named = periods.groupBy("topic").agg(*expressions("sum(increase) as discarded"))
-    rest = (
+    rest = (  # the counters have all discards, the reports by topic only a part
         lost.selectExpr("increase")
         .unionByName(named.selectExpr("-discarded as increase"))
         .agg(*expressions(f"'{_NO_TOPIC}' as topic", "sum(increase) as discarded"))

@@ -72,11 +72,13 @@ def replay(
     _resolve_doubtful(system, root, doubtful)
     replays = _ReplayState(spark, system, root, state)
     meter = ProgressMeter(f"messages {'to send' if dry_run else 'sent'}")
-    done = _ReplayProgress(display, meter, list(map(file_size, files)), RetentionCheck(spark, kafka))
+    replay_progress = _ReplayProgress(display, meter, list(map(file_size, files)), RetentionCheck(spark, kafka))
     for file in files:
-        done.count_file(_replay_file(replays, file, None if dry_run else sink, selection or LineSelection(), done))
-    display.finish(f"{done.meter.summarize(done.total.sent)}, {len(files)} files")
-    return done.total
+        replay_progress.count_file(
+            _replay_file(replays, file, None if dry_run else sink, selection or LineSelection(), replay_progress)
+        )
+    display.finish(f"{replay_progress.meter.summarize(replay_progress.total.sent)}, {len(files)} files")
+    return replay_progress.total
 
 
 @dataclass
@@ -136,7 +138,11 @@ class _ReplayState:
 
 
 def _replay_file(
-    state: _ReplayState, file: str, sink: Mapping[str, str] | None, selection: LineSelection, done: _ReplayProgress
+    state: _ReplayState,
+    file: str,
+    sink: Mapping[str, str] | None,
+    selection: LineSelection,
+    replay_progress: _ReplayProgress,
 ) -> Replayed:
     """Send the selected messages of a file, unless `sink` is None; return the number of its lines by fate."""
     lines = _add_fate(_add_hash(read_discard_lines(state.spark, [file])), state.replayed(), selection)
@@ -144,7 +150,7 @@ def _replay_file(
     counts = Counter[str]()
     for group in groups:
         counts[group["fate"]] += group["rows"]
-    done.warn({group["topic"]: group["oldest_ms"] for group in groups if group["fate"] == "send"})
+    replay_progress.warn({group["topic"]: group["oldest_ms"] for group in groups if group["fate"] == "send"})
     outcome = Replayed(*(counts[fate] for fate in _FATES))
     if outcome.sent and sink is not None:
         chunk = uuid4().hex
@@ -152,7 +158,7 @@ def _replay_file(
         messages.write.parquet(f"{state.uri}/{chunk}{_UNWRITTEN}")
         state.rename(chunk, _UNWRITTEN, _UNCONFIRMED)
         stages = RunningStages(state.spark, shuffled=True)
-        with done.display.repeat(lambda: done.describe(stages.counts().rows, outcome.sent)):
+        with replay_progress.display.repeat(lambda: replay_progress.describe(stages.counts().rows, outcome.sent)):
             _send(state.spark, f"{state.uri}/{chunk}{_UNCONFIRMED}", sink)
         state.rename(chunk, _UNCONFIRMED, _DONE)
     return outcome
