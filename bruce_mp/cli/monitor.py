@@ -1,7 +1,7 @@
 """`bruce monitor`: a check for Nagios and compatible monitors.
 
 The first line is the summary, followed by `|` and the values with their limits. Checks of counters compare with the
-state file of the last run; without one, their values are unknown and the summary ends with "first check".
+state file of the last `bruce monitor`; without one, their values are unknown and the summary ends with "first check".
 
 Exit status: 0 OK, 1 warning, 2 critical (also for a daemon that does not answer), 3 unknown (also for invalid options).
 """
@@ -70,15 +70,15 @@ def _create_parser() -> ArgumentParser:
 
 def _check(args: Namespace) -> int:
     readings = read_daemon(status_client(args))
-    last_run = load_state(args.state)
-    results = [check.evaluate(readings, last_run, *_limits(args, check.option)) for check in CHECKS]
+    previous_state = load_state(args.state)
+    results = [check.evaluate(readings, previous_state, *_limits(args, check.option)) for check in CHECKS]
     faults = [(result.severity, result.text) for result in results if result.severity is not Severity.OK]
     try:
         save_state(args.state, readings)
     except StateError as error:
         faults.append((Severity.UNKNOWN, str(error)))
     if not faults:
-        return _report(Severity.OK, readings.summary + ("" if last_run else "; first check"), results=results)
+        return _report(Severity.OK, readings.summary + ("" if previous_state else "; first check"), results=results)
     (severity, summary), *others = sorted(faults, key=lambda fault: _WORST_FIRST.index(fault[0]))
     return _report(severity, summary, [text for _, text in others], results)
 

@@ -27,14 +27,14 @@ CONFIG_PATH: Final = "config_path"
 STATUS_PORT: Final = "status_port"
 LOOPBACK_ONLY: Final = "status_loopback_only"
 
-_BY_OPTION: Final = {setting.option: setting for setting in SETTINGS if setting.option}
-_WITH_VALUE: Final = (
-    {option for option, setting in _BY_OPTION.items() if setting.parse_option}
+_SETTING_BY_OPTION: Final = {setting.option: setting for setting in SETTINGS if setting.option}
+_OPTIONS_WITH_VALUE: Final = (
+    {option for option, setting in _SETTING_BY_OPTION.items() if setting.parse_option}
     | {option for option, gone in WITHOUT_COUNTERPART.items() if gone.has_value}
     | {CONFIG_PATH, STATUS_PORT}
 )
-_SWITCHES: Final = (_BY_OPTION.keys() | WITHOUT_COUNTERPART.keys() | {LOOPBACK_ONLY}) - _WITH_VALUE
-_SHORT: Final = {"h": "help"}
+_SWITCHES: Final = (_SETTING_BY_OPTION.keys() | WITHOUT_COUNTERPART.keys() | {LOOPBACK_ONLY}) - _OPTIONS_WITH_VALUE
+_SHORT_OPTIONS: Final = {"h": "help"}
 _ENABLED_BY: Final = {
     "receive_socket_name": "input.unix_datagram.enable",
     "receive_stream_socket_name": "input.unix_stream.enable",
@@ -63,9 +63,9 @@ def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
         if word in {"--", "--ignore_rest"}:
             return
         written, equals, value = word.lstrip("-").partition("=")
-        name = _SHORT.get(written, written).replace("-", "_")
-        if not word.startswith("-") or name not in _WITH_VALUE | _SWITCHES:
-            nearest = get_close_matches(name, _WITH_VALUE | _SWITCHES, n=1)
+        name = _SHORT_OPTIONS.get(written, written).replace("-", "_")
+        if not word.startswith("-") or name not in _OPTIONS_WITH_VALUE | _SWITCHES:
+            nearest = get_close_matches(name, _OPTIONS_WITH_VALUE | _SWITCHES, n=1)
             hint = f"Did you mean --{nearest[0]}?" if nearest else "Remove it."
             raise ConfigError(f"{ORIGIN}: {word} is not an option of Bruce or Dory. {hint}")
         if name in _SWITCHES:
@@ -85,7 +85,7 @@ def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
 def apply_options(options: Options, draft: Draft) -> None:
     """Add the options to the draft, except `config_path`, which `import_config` reads."""
     for name, value in options.items():
-        if name in _BY_OPTION:
+        if name in _SETTING_BY_OPTION:
             _apply_option(name, value, draft)
         elif name in WITHOUT_COUNTERPART:
             draft.add_note(f"--{name}: {WITHOUT_COUNTERPART[name].note}")
@@ -96,7 +96,7 @@ def apply_options(options: Options, draft: Draft) -> None:
 
 def _apply_option(name: str, raw: str | None, draft: Draft) -> None:
     """Add an option of the table of settings to the draft."""
-    setting = _BY_OPTION[name]
+    setting = _SETTING_BY_OPTION[name]
     key = tuple(setting.key.split("."))
     value = setting.switch_value
     if raw is not None and setting.parse_option is not None:

@@ -44,7 +44,8 @@ class Check(NamedTuple):
 
     `meaning` is a noun phrase for the help. `text` has `{}` in place of the number, and names the remedy; the daemon's
     `sentences` follow it. `value` computes the number from the readings; without it, the number is the increase of
-    `counters` since the last run. `warning` and `critical` are the default limits; one of None is never exceeded.
+    `counters` since the last `bruce monitor`. `warning` and `critical` are the default limits; one of None is never
+    exceeded.
     """
 
     option: str
@@ -58,10 +59,10 @@ class Check(NamedTuple):
     sentences: Callable[[Readings], Sequence[str]] = lambda _: ()
 
     def evaluate(
-        self, readings: Readings, last_run: MonitorState | None, warning: float | None, critical: float | None
+        self, readings: Readings, previous_state: MonitorState | None, warning: float | None, critical: float | None
     ) -> Result:
         """Compare the number with these limits."""
-        value = self._number(readings, last_run)
+        value = self._number(readings, previous_state)
         severity = _severity_of(value, warning, critical)
         limits = ";".join("" if limit is None else f"{limit:g}" for limit in (warning, critical))
         # Nagios reads U as unknown, and no exponents, which 12 digits avoid.
@@ -69,17 +70,17 @@ class Check(NamedTuple):
         text = self.text.format(shown) + " ".join(self.sentences(readings))
         return Result(severity, text, f"{self.option.replace('-', '_')}={shown};{limits}")
 
-    def _number(self, readings: Readings, last_run: MonitorState | None) -> float | None:
+    def _number(self, readings: Readings, previous_state: MonitorState | None) -> float | None:
         """Return the number, or None if it is unknown."""
         if self.value is not None:
             return self.value(readings)
-        if last_run is None:
+        if previous_state is None:
             return None
-        return sum(last_run.increase_of(readings.counters, name) for name in self.counters)
+        return sum(previous_state.increase_of(readings.counters, name) for name in self.counters)
 
 
 def _severity_of(value: float | None, warning: float | None, critical: float | None) -> Severity:
-    if value is None:  # the first run, or books that change during the reading
+    if value is None:  # the first `bruce monitor`, or books that change during the reading
         return Severity.OK
     if critical is not None and value > critical:
         return Severity.CRITICAL

@@ -1,6 +1,6 @@
-"""State file of `bruce monitor`: the counters that the last run read.
+"""State file of `bruce monitor`: the counters that it read last.
 
-A run replaces the file atomically, so a killed run leaves the previous one.
+The command replaces the file atomically, so a kill leaves the previous one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class MonitorState(msgspec.Struct, frozen=True):
 
     def increase_of(self, counters: dict[str, int], name: str) -> int:
         """Return the increase of a counter from this state to `counters`."""
-        now, before = counters.get(name, 0), self.counters.get(name, 0)
-        return now if now < before else now - before  # with a new slab, a counter begins at 0 again
+        count, before = counters.get(name, 0), self.counters.get(name, 0)
+        return count if count < before else count - before  # with a new slab, a counter begins at 0 again
 
 
 def load_state(path: Path) -> MonitorState | None:

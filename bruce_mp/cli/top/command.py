@@ -84,26 +84,26 @@ class TopState:
         """The filter that the user is typing; None otherwise."""
         self._is_paused = False
         self._height = 0
-        self._due = 0.0
-        """Time of the next reading on the monotonic clock."""
+        self._next_reading_s = 0.0
+        """The time of the next reading on the monotonic clock; 0 for at once."""
 
     def refresh(self, height: int) -> None:
         """Read the page if it is due, or if the window now has more than its previous `height` lines."""
         if height > self._height:
-            self._due = 0.0
+            self._next_reading_s = 0.0
         self._height = height
-        if time.monotonic() < self._due:
+        if time.monotonic() < self._next_reading_s:
             return
         try:
             self._page = self._client.get("overview", TopPage, self._selection.query(height))
             self._failure = ""
         except UnreadableError as error:
             self._failure = str(error)
-        self._due = math.inf if self._is_paused else time.monotonic() + self._interval_s
+        self._next_reading_s = math.inf if self._is_paused else time.monotonic() + self._interval_s
 
     def due_s(self) -> float:
         """Return the seconds to the next reading, at most a day."""
-        return min(self._due - time.monotonic(), _MAX_WAIT_S)
+        return min(self._next_reading_s - time.monotonic(), _MAX_WAIT_S)
 
     def screen(self, width: int, height: int) -> TopScreen:
         """Return the screen for a window of this size."""
@@ -120,7 +120,7 @@ class TopState:
             self._typed = self._selection.text
         elif key == " ":
             self._is_paused = not self._is_paused
-            self._due = 0.0  # a pause begins with a last reading
+            self._next_reading_s = 0.0  # a pause begins with a last reading
         else:
             self._select(self._selected_by(key))
         return True
@@ -158,4 +158,4 @@ class TopState:
     def _select(self, selection: TopSelection) -> None:
         """Read the page at once if the selection changes."""
         if selection != self._selection:
-            self._selection, self._due = selection, 0.0
+            self._selection, self._next_reading_s = selection, 0.0

@@ -211,7 +211,7 @@ class _Column(NamedTuple):
     needs_width: bool = False
 
 
-def _count(field: str, style: str = "") -> tuple[Callable[..., str], Callable[..., str]]:
+def _count_cells(field: str, style: str = "") -> tuple[Callable[..., str], Callable[..., str]]:
     """Return text and style of a column for a `field` with a count: `style` for a count above 0."""
     return (lambda row: _count_text(getattr(row, field))), (lambda row: style if getattr(row, field) else _QUIET)
 
@@ -230,22 +230,22 @@ _BROKER_COLUMNS: Final = (
     _Column("CONNECTION", lambda row: str(row.connection), lambda row: _CONNECTION_STYLES.get(row.connection, "")),
     _Column("DELIVERED/S", lambda row: rate_text(row.delivered)),
     _Column("50 / 99 % WITHIN", _latency),
-    _Column("IN FLIGHT", *_count("in_flight"), needs_width=True),
-    _Column("WAITING", *_count("queued")),
+    _Column("IN FLIGHT", *_count_cells("in_flight"), needs_width=True),
+    _Column("WAITING", *_count_cells("queued")),
     _Column("OLDEST", lambda row: duration_text(row.oldest_ms)),
-    _Column("ERRORS/MIN", *_count("errors_minute", _BAD), needs_width=True),
+    _Column("ERRORS/MIN", *_count_cells("errors_minute", _BAD), needs_width=True),
 )
 _TOPIC_COLUMNS: Final = (
     _Column("TOPIC", lambda row: row.topic or "(all others)", sort_key="topic"),
     _Column("DELIVERED/S", lambda row: rate_text(row.delivered), sort_key="delivered"),
     _Column("BYTES/S", lambda row: size_text(row.size), sort_key="size", needs_width=True),
     _Column("50 / 99 % WITHIN", _latency, sort_key="p99_ms"),
-    _Column("IN FLIGHT", *_count("in_flight"), sort_key="in_flight", needs_width=True),
-    _Column("WAITING", *_count("waiting"), sort_key="waiting"),
+    _Column("IN FLIGHT", *_count_cells("in_flight"), sort_key="in_flight", needs_width=True),
+    _Column("WAITING", *_count_cells("waiting"), sort_key="waiting"),
     _Column("OLDEST", lambda row: duration_text(row.oldest_ms), sort_key="oldest_ms"),
-    _Column("PAUSED", *_count("paused", _WARN), sort_key="paused", needs_width=True),
-    _Column("ERRORS/MIN", *_count("errors", _BAD), sort_key="errors", needs_width=True),
-    _Column("DISCARDED", *_count("discarded", _BAD), sort_key="discarded"),
+    _Column("PAUSED", *_count_cells("paused", _WARN), sort_key="paused", needs_width=True),
+    _Column("ERRORS/MIN", *_count_cells("errors", _BAD), sort_key="errors", needs_width=True),
+    _Column("DISCARDED", *_count_cells("discarded", _BAD), sort_key="discarded"),
 )
 assert tuple(column.sort_key for column in _TOPIC_COLUMNS) == SORT_KEYS
 
