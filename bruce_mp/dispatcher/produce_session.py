@@ -13,7 +13,7 @@ from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import connection_settings, create_security
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
-from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, FIRST_WITH_CLUSTER_ID
+from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, FIRST_METADATA_WITH_CLUSTER_ID
 from bruce_mp.protocol.kafka.connection_events import (
     Closed,
     ConnectionReady,
@@ -260,8 +260,8 @@ class ProduceSession:
             )
             self._on_failed(Failed(error, FailureCause.NO_API_VERSIONS, ()))
             return
-        self._core.on_connected(broker_deduplicates=capabilities.idempotence)
-        if capabilities.metadata_version >= FIRST_WITH_CLUSTER_ID and cluster_of(self._slab):
+        self._core.on_connected(broker_deduplicates=capabilities.has_producer_ids)
+        if capabilities.metadata_version >= FIRST_METADATA_WITH_CLUSTER_ID and cluster_of(self._slab):
             self._socket.send(self._socket.connection.request_metadata([], time.monotonic()).buffers)
         else:
             self._on_usable()

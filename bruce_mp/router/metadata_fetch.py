@@ -209,7 +209,7 @@ class MetadataFetcher:
 
     def _request_producer_id(self, metadata: ClusterMetadata) -> None:
         """Request a producer id if needed, else end the fetch."""
-        if self._needs_producer_id and self._capabilities.idempotence:
+        if self._needs_producer_id and self._capabilities.has_producer_ids:
             connection = self._brokers.socket.connection
             self._brokers.socket.send(connection.init_producer_id(time.monotonic()).buffers)
         elif self._needs_producer_id and self._capabilities == BEFORE_API_VERSIONS:

@@ -110,7 +110,7 @@ def some_records(first: int, count: int) -> list[KafkaRecord]:
 def test_metadata_describes_the_cluster(kafka_versions: KafkaCluster) -> None:
     kafka_versions.create_topic("protocol-metadata", partitions=3)
     with connected(kafka_versions) as client:
-        assert client.connection.capabilities.idempotence
+        assert client.connection.capabilities.has_producer_ids
         assert client.connection.capabilities.accepts(Codec.ZSTD)
         client.send(client.connection.request_metadata([b"protocol-metadata", b"protocol-none"], time.monotonic()))
         metadata = client.wait(MetadataReceived).metadata

@@ -59,8 +59,7 @@ FIRST_PRODUCE: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
 FIRST_PRODUCE_WITH_CLIENT_THROTTLING: Final = 6
 
 FIRST_METADATA_WITHOUT_CREATION: Final = 4
-FIRST_WITH_CLUSTER_ID: Final = 2
-"""The first version of Metadata with the cluster's id."""
+FIRST_METADATA_WITH_CLUSTER_ID: Final = 2
 
 FALLBACK_CODEC: Final = Codec.SNAPPY
 """Every broker accepts Snappy, and it costs the least CPU."""
@@ -85,8 +84,8 @@ class BrokerCapabilities(Struct, frozen=True):
     sasl_authenticate_version: int | None = None
 
     @property
-    def idempotence(self) -> bool:
-        """True if the broker has producer ids and so recognises repeated batches."""
+    def has_producer_ids(self) -> bool:
+        """True if the broker assigns producer ids, by which it recognises repeated batches."""
         return self.init_producer_id_version is not None
 
     @property
@@ -122,6 +121,7 @@ BEFORE_API_VERSIONS: Final = BrokerCapabilities(produce_version=0, metadata_vers
 
 def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerCapabilities:
     """Choose the highest common version of each API; raise NoCommonVersionError if a required one has none."""
+    # in the order of the fields of BrokerCapabilities
     optional = (INIT_PRODUCER_ID, CREATE_TOPICS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
     return BrokerCapabilities(
         _required(PRODUCE, apis),

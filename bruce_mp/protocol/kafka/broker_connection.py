@@ -117,6 +117,7 @@ class BrokerConnection:
         self._outstanding: deque[_Outstanding] = deque()
         self._last_id = 0
         self._progress_at = 0.0
+        """The time of the last response, or of the connect before the first one."""
         self._capabilities: BrokerCapabilities | None = None
         self._mechanism: Mechanism | None = None
         self._login: Login | None = None
@@ -259,7 +260,7 @@ class BrokerConnection:
         self._step(ConnectionStep.SEND)
         version, correlation_id = self.capabilities.init_producer_id_version, self._next_id()
         if version is None:
-            raise LocalProtocolError(f"Broker {self._broker} has no producer ids; see `capabilities.idempotence`.")
+            raise LocalProtocolError(f"Broker {self._broker} has no producer ids; see `capabilities.has_producer_ids`.")
         data = kafka_api.encode_init_producer_id(version, correlation_id, self._client_id)
         self._expect(correlation_id, now, partial(self._on_producer_id, correlation_id, version))
         return SentRequest(correlation_id, [data])
@@ -308,15 +309,14 @@ class BrokerConnection:
 
     def _on_frame(self, frame: bytes, now: float) -> list[Event]:
         is_bare = self._awaits_bare_token()
-        oldest = self._outstanding[0] if is_bare else self._oldest(kafka_api.read_correlation_id(frame))
+        oldest = self._outstanding[0] if is_bare else self._checked_oldest(kafka_api.read_correlation_id(frame))
         self._progress_at = now
         events = oldest.on_response(frame)
-        # After decoding, because a request with an invalid response counts as outstanding.
-        self._outstanding.popleft()
+        self._outstanding.popleft()  # after decoding: a request with an invalid response counts as outstanding
         self._has_served = self._has_served or not oldest.is_internal
         return events
 
-    def _oldest(self, correlation_id: int) -> _Outstanding:
+    def _checked_oldest(self, correlation_id: int) -> _Outstanding:
         """Return the oldest outstanding request; raise RemoteProtocolError unless it has this correlation id."""
         if not self._outstanding:
             raise RemoteProtocolError(f"It sent response {correlation_id} without an outstanding request.")

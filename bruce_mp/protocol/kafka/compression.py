@@ -2,6 +2,7 @@
 
 Package `codecs` has a module for each, loaded by `load_codecs` or at the first use.  All of them would take 3 MB of
 each dispatcher, and a daemon uses one or none.
+
 The daemon only compresses.  `BrokerCapabilities.accepts` has the codecs that older brokers lack.
 """
 
@@ -70,10 +71,10 @@ def compress(codec: Codec, level: int | None, data: bytes) -> bytes:
 
     Raises LocalProtocolError for a level out of range.
     """
-    return data if codec is Codec.NONE else _load(codec).compress(data, _level(codec, level))
+    return data if codec is Codec.NONE else _load(codec).compress(data, _checked_level(codec, level))
 
 
-def _level(codec: Codec, level: int | None) -> int:
+def _checked_level(codec: Codec, level: int | None) -> int:
     levels = LEVELS.get(codec)
     if levels is None:
         return 0

@@ -11,7 +11,7 @@ Promises behind the table:
 Columns:
 
 * `may_duplicate`: the broker may have kept the batch that it answered with an error, so a retry may double it.  With
-  idempotence the broker recognises the repetition, except after BUMP_EPOCH, which resets its record of batches.
+  idempotence the broker recognises the repetition, except after BUMP_EPOCH, which starts new sequence numbers.
 * `counts_as_retry`: the answer raises the messages' count of retries by one.
 * `retry_limit`: the allowed number of retries, regardless of the config; None stands for the config's.
 

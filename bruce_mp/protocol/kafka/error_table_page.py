@@ -28,7 +28,7 @@ The daemon's action for each code. `bruce_kafka_answers_total` counts answers by
 duplicate*: the broker may have kept the batch. An idempotent broker recognises the repetition, except after BUMP_EPOCH.
 """
 
-OTHERS: Final = """\
+OTHER_CODES: Final = """\
 These codes belong to other requests. In an answer to a produce request they lead to DISCARD, without a possible
 duplicate or a retry.
 """
@@ -60,11 +60,11 @@ def _actions() -> Iterator[str]:
         retry = " Counts as a retry." if any(row.counts_as_retry for row in rows) else ""
         yield from wrap(f"{action.value[0].upper()}{action.value[1:]}.{retry}", WIDTH)
         yield ""
-        yield from (_line(row) for row in rows if not _is_of_another_api(row))
+        yield from (_entry(row) for row in rows if not _is_of_another_api(row))
         yield ""
 
 
-def _code(row: ErrorRow) -> str:
+def _code_text(row: ErrorRow) -> str:
     return {UNDOCUMENTED.name: "any other", CONNECTION_LOST.name: "none"}.get(row.name, str(row.code))
 
 
@@ -73,16 +73,16 @@ def _is_of_another_api(row: ErrorRow) -> bool:
 
 
 def _errors_of_other_apis() -> Iterator[str]:
-    yield f"## Codes of other requests\n\n{OTHERS}"
+    yield f"## Codes of other requests\n\n{OTHER_CODES}"
     for reason in OTHER_APIS:
         codes = [f"{row.code} {row.name}" for row in ERROR_TABLE.values() if row.reason == reason]
         yield from wrap(f"* {reason}: {', '.join(codes)}.", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _line(row: ErrorRow) -> str:
+def _entry(row: ErrorRow) -> str:
     limit = [f"{row.retry_limit} retries"] if row.retry_limit is not None else []
     notes = ", ".join(limit + ["may duplicate"] * row.may_duplicate)
-    return f"* {_code(row)} {row.name}{f' ({notes})' if notes else ''}: {row.reason}"
+    return f"* {_code_text(row)} {row.name}{f' ({notes})' if notes else ''}: {row.reason}"
 
 
 if __name__ == "__main__":

@@ -286,7 +286,7 @@ class _ClusterReader:
             )
         # Only a topic requested by id has no name, and requests here use names.
         named = (topic for topic in response.topics if topic.name is not None)
-        topics = self._drop_duplicates((topic.name.encode(), self._topic(topic)) for topic in named)
+        topics = self._drop_duplicates((topic.name.encode(), self._read_topic(topic)) for topic in named)
         return ClusterMetadata(
             self._brokers,
             topics,
@@ -298,19 +298,20 @@ class _ClusterReader:
         )
 
     def _drop_duplicates(self, pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
+        """Keep the first value of each key, and count the others."""
         found: dict[K, V] = {}
         for key, value in pairs:
             self._duplicates += key in found
             found.setdefault(key, value)
         return found
 
-    def _topic(self, topic: Any) -> TopicMetadata:
-        partitions = ((each.partition_index, self._partition(each)) for each in topic.partitions)
-        operations = _operations(topic.authorized_operations)
+    def _read_topic(self, topic: Any) -> TopicMetadata:
+        partitions = ((each.partition_index, self._read_partition(each)) for each in topic.partitions)
+        operations = _read_operations(topic.authorized_operations)
         topic_id = b"" if topic.topic_id is None else topic.topic_id.bytes
         return TopicMetadata(topic.error_code, self._drop_duplicates(partitions), topic_id, operations)
 
-    def _partition(self, partition: Any) -> PartitionMetadata:
+    def _read_partition(self, partition: Any) -> PartitionMetadata:
         if partition.partition_index < 0 or partition.leader_id < NO_BROKER:
             raise RemoteProtocolError(
                 f"The broker's metadata names partition {partition.partition_index} with leader {partition.leader_id}."
@@ -322,6 +323,6 @@ class _ClusterReader:
         return PartitionMetadata(partition.error_code, leader, partition.leader_epoch)
 
 
-def _operations(codes: set[int] | None) -> frozenset[int] | None:
+def _read_operations(codes: set[int] | None) -> frozenset[int] | None:
     """Return the codes of the allowed operations; None if the response omits them, as before version 8."""
     return None if codes is None or _NOT_REQUESTED in codes else frozenset(codes)

@@ -37,9 +37,9 @@ class Login:
             raise LoginRefusedError("It is older than Kafka 0.10 and has no logins. Remove kafka.sasl.mechanism.")
         self._mechanism = mechanism
         self._client_id = client_id
-        self._token_version = capabilities.sasl_authenticate_version or 0
+        self._authenticate_version = capabilities.sasl_authenticate_version or 0
         has_authenticate = capabilities.sasl_authenticate_version is not None
-        self._version = capabilities.sasl_handshake_version if has_authenticate else _VERSION_WITHOUT_HEADERS
+        self._handshake_version = capabilities.sasl_handshake_version if has_authenticate else _VERSION_WITHOUT_HEADERS
         self._token: bytes | None = mechanism.start()
         self.lifetime_s = 0.0
         """The lifetime of the login; 0 stands for the whole connection."""
@@ -47,15 +47,17 @@ class Login:
     @property
     def has_headers(self) -> bool:
         """True if each token is a request with a header."""
-        return self._version != _VERSION_WITHOUT_HEADERS
+        return self._handshake_version != _VERSION_WITHOUT_HEADERS
 
     def encode_handshake(self, correlation_id: int) -> bytes:
         """Return the first request, SaslHandshake."""
-        return kafka_api.encode_sasl_handshake(self._version, correlation_id, self._client_id, self._mechanism.name)
+        return kafka_api.encode_sasl_handshake(
+            self._handshake_version, correlation_id, self._client_id, self._mechanism.name
+        )
 
     def on_handshake(self, frame: bytes) -> None:
         """Check the SaslHandshake response; raise LoginRefusedError if it is an error."""
-        response = kafka_api.decode_sasl_handshake(frame, self._version)
+        response = kafka_api.decode_sasl_handshake(frame, self._handshake_version)
         if response.error == _NO_SUCH_MECHANISM:
             known = ", ".join(response.mechanisms) or "none"
             raise LoginRefusedError(
@@ -73,7 +75,9 @@ class Login:
         """Return the next token as a frame."""
         assert self._token is not None
         if self.has_headers:
-            return kafka_api.encode_sasl_authenticate(self._token_version, correlation_id, self._client_id, self._token)
+            return kafka_api.encode_sasl_authenticate(
+                self._authenticate_version, correlation_id, self._client_id, self._token
+            )
         return len(self._token).to_bytes(4, "big") + self._token
 
     def on_token(self, frame: bytes) -> bool:
@@ -82,14 +86,14 @@ class Login:
         Raises LoginRefusedError and RemoteProtocolError.
         """
         if not self.has_headers:
-            return self._answer(frame)
-        response = kafka_api.decode_sasl_authenticate(frame, self._token_version)
+            return self._answer_challenge(frame)
+        response = kafka_api.decode_sasl_authenticate(frame, self._authenticate_version)
         if response.error:
             raise self._refusal(response.error, response.message)
         self.lifetime_s = max(0, response.lifetime_ms) / 1000
-        return self._answer(response.token)
+        return self._answer_challenge(response.token)
 
-    def _answer(self, challenge: bytes) -> bool:
+    def _answer_challenge(self, challenge: bytes) -> bool:
         """Compute the next token; return True if the mechanism needs none."""
         try:
             self._token = self._mechanism.answer(challenge)

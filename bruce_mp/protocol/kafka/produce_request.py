@@ -17,8 +17,9 @@ used.  Source: ProduceRequest.json and RequestHeader.json of Apache Kafka.
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
-from struct import Struct, error
+from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import LocalProtocolError
@@ -76,13 +77,14 @@ class _Layout(NamedTuple):
     tags: bytes
 
 
-def _compact(length: int) -> bytes:
+def _compact_length(length: int) -> bytes:
+    """Encode a length for a flexible version, where 0 stands for null."""
     return _uvarint(length + 1)
 
 
 OLDEST: Final = _Layout(b"", I16.pack, I32.pack, I32.pack, b"")
 CLASSIC: Final = OLDEST._replace(null_transactional_id=I16.pack(-1))
-FLEXIBLE: Final = _Layout(b"\0", _compact, _compact, _compact, NO_TAGS)
+FLEXIBLE: Final = _Layout(b"\0", _compact_length, _compact_length, _compact_length, NO_TAGS)
 
 
 def _layout_of(version: int) -> _Layout:
@@ -106,12 +108,12 @@ def encode_produce(
     caller splits it at the system's limit (IOV_MAX, 1024 on Linux).
     Raises LocalProtocolError for a version, acks or a number out of range, and for a partition that occurs twice.
     """
-    _check(version, acks)
+    _check_version_and_acks(version, acks)
     topics = data.buffers if isinstance(data, EncodedTopics) else encode_topics(version, data)
     try:
-        head = _head(version, correlation_id, client_id, acks, timeout_ms)
+        head = _encode_head(version, correlation_id, client_id, acks, timeout_ms)
         size = I32.pack(len(head) + sum(map(len, topics)))
-    except error as failure:
+    except struct.error as failure:
         raise LocalProtocolError(f"A number in a produce request does not fit its field: {failure}.") from failure
     return [b"".join((size, head, topics[0])), *topics[1:]]
 
@@ -126,22 +128,22 @@ def encode_topics(version: int, data: Sequence[PartitionData]) -> list[bytes]:
     out = _RequestBuffers()
     try:
         _write_topics(out, _layout_of(version), data)
-    except error as failure:
+    except struct.error as failure:
         raise LocalProtocolError(f"A number in a produce request does not fit its field: {failure}.") from failure
     return out.joined()
 
 
-def _check(version: int, acks: int) -> None:
+def _check_version_and_acks(version: int, acks: int) -> None:
     if not FIRST_VERSION <= version <= LAST_VERSION:
         raise LocalProtocolError(f"Produce v{version} is not v{FIRST_VERSION} to v{LAST_VERSION}.")
     if acks not in VALID_ACKS:
         raise LocalProtocolError(f"A produce request cannot have acks {acks}, only -1 (all), 0 or 1.")
 
 
-def _head(version: int, correlation_id: int, client_id: str, acks: int, timeout_ms: int) -> bytes:
+def _encode_head(version: int, correlation_id: int, client_id: str, acks: int, timeout_ms: int) -> bytes:
     """Return the fields before the topics, without the size."""
     layout, name = _layout_of(version), client_id.encode()
-    header = HEADER.pack(API_KEY, version, correlation_id, len(name) or -1)
+    header = HEADER.pack(API_KEY, version, correlation_id, len(name) or -1)  # -1: null
     return b"".join((header, name, layout.tags, layout.null_transactional_id, ACKS_TIMEOUT.pack(acks, timeout_ms)))
 
 

@@ -56,9 +56,9 @@ class _PartitionLayout(NamedTuple):
 
 OLDEST: Final = _PartitionLayout(Struct(">ihq"), b"")
 WITH_TIME: Final = _PartitionLayout(Struct(">ihqq"), b"")
-WITH_START: Final = _PartitionLayout(Struct(">ihqq8x"), b"")
-WITH_ERRORS: Final = _PartitionLayout(Struct(">ihqq8x"), b"\0\0\0\0\xff\xff")
-FLEXIBLE: Final = _PartitionLayout(Struct(">ihqq8x"), b"\1\0\0")
+WITH_START: Final = _PartitionLayout(Struct(">ihqq8x"), b"")  # 8x: the log start offset
+WITH_ERRORS: Final = _PartitionLayout(Struct(">ihqq8x"), b"\0\0\0\0\xff\xff")  # no record errors, null message
+FLEXIBLE: Final = _PartitionLayout(Struct(">ihqq8x"), b"\1\0\0")  # no record errors, null message, no tags
 PARTITION_LAYOUTS: Final = (*[OLDEST] * 2, *[WITH_TIME] * 3, *[WITH_START] * 3, WITH_ERRORS, *[FLEXIBLE] * 4)
 """By version."""
 
@@ -70,7 +70,7 @@ def decode_produce(frame: bytes, version: int) -> ProduceResponse:
     """
     reader = _FlexibleReader(frame) if version >= FIRST_FLEXIBLE_VERSION else _ResponseReader(frame)
     try:
-        return _response(reader, version)
+        return _read_response(reader, version)
     except (struct.error, LookupError, UnicodeDecodeError) as failure:
         raise RemoteProtocolError(
             f"The broker's Produce response does not follow the protocol: {failure} (read up to byte "
@@ -143,7 +143,7 @@ class _FlexibleReader(_ResponseReader):
         return {self.read_uvarint(): self.read_bytes(self.read_uvarint()) for _ in range(count)} if count else {}
 
 
-def _response(reader: _ResponseReader, version: int) -> ProduceResponse:
+def _read_response(reader: _ResponseReader, version: int) -> ProduceResponse:
     reader.at += CORRELATION_ID_BYTES
     reader.read_tags()
     acks: list[PartitionAck] = []
@@ -151,7 +151,7 @@ def _response(reader: _ResponseReader, version: int) -> ProduceResponse:
         _read_topic(reader, PARTITION_LAYOUTS[version], acks)
     throttle_ms = reader.read_number(I32) if version >= FIRST_VERSION_WITH_THROTTLING else 0
     endpoints = reader.read_tags().get(ENDPOINTS_TAG)
-    return ProduceResponse(tuple(acks), throttle_ms, {} if endpoints is None else _endpoints(endpoints))
+    return ProduceResponse(tuple(acks), throttle_ms, {} if endpoints is None else _decode_endpoints(endpoints))
 
 
 def _read_topic(reader: _ResponseReader, layout: _PartitionLayout, acks: list[PartitionAck]) -> None:
@@ -171,25 +171,25 @@ def _read_topic(reader: _ResponseReader, layout: _PartitionLayout, acks: list[Pa
 
 def _read_errors(ack: PartitionAck, reader: _ResponseReader) -> PartitionAck:
     """Return the ack with its record errors and the hinted leader."""
-    errors = tuple([_record_error(reader) for _ in range(reader.read_count())])
+    errors = tuple([_read_record_error(reader) for _ in range(reader.read_count())])
     message = reader.read_text()
     leader = reader.read_tags().get(LEADER_TAG)
     node, epoch = (NO_BROKER, -1) if leader is None else LEADER.unpack_from(leader)
     return replace(ack, record_errors=errors, error_message=message, leader=node, leader_epoch=epoch)
 
 
-def _record_error(reader: _ResponseReader) -> tuple[int, str | None]:
+def _read_record_error(reader: _ResponseReader) -> tuple[int, str | None]:
     index, message = reader.read_number(I32), reader.read_text()
     reader.read_tags()
     return index, message
 
 
-def _endpoints(data: bytes) -> dict[int, BrokerAddress]:
+def _decode_endpoints(data: bytes) -> dict[int, BrokerAddress]:
     reader = _FlexibleReader(data)
-    return dict([_endpoint(reader) for _ in range(reader.read_count())])
+    return dict([_read_endpoint(reader) for _ in range(reader.read_count())])
 
 
-def _endpoint(reader: _ResponseReader) -> tuple[int, BrokerAddress]:
+def _read_endpoint(reader: _ResponseReader) -> tuple[int, BrokerAddress]:
     node, host, port, rack = reader.read_number(I32), reader.read_text(), reader.read_number(I32), reader.read_text()
     reader.read_tags()
     return node, broker_address(node, host, port, rack)

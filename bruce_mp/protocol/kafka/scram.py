@@ -37,18 +37,18 @@ class Scram:
 
     def __init__(self, name: str, user: str, password: str, nonce: str) -> None:
         self.name = name
-        self._hash = SCRAM_HASHES[name]
+        self._hash_name = SCRAM_HASHES[name]
         self._password = password.encode()
         self._nonce = nonce.encode()
         escaped = user.replace("=", "=3D").replace(",", "=2C")
-        self._first = b"n=%s,r=%s" % (escaped.encode(), self._nonce)
+        self._client_first = b"n=%s,r=%s" % (escaped.encode(), self._nonce)
         self._server_signature: bytes | None = None
         """The broker's proof; None before the first challenge."""
         self.identity = f'user "{user}" by {name}'
 
     def start(self) -> bytes:
         """Return the first message, with user name and nonce."""
-        return NO_CHANNEL_BINDING + self._first
+        return NO_CHANNEL_BINDING + self._client_first
 
     def answer(self, challenge: bytes) -> bytes | None:
         """Return the proof of the password; at the second call, check the broker's proof."""
@@ -59,11 +59,11 @@ class Scram:
 
     def _prove(self, challenge: bytes) -> bytes:
         nonce, salt, iterations = self._read_first(challenge)
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
+        salted = hashlib.pbkdf2_hmac(self._hash_name, self._password, salt, iterations)
         final = b"c=%s,r=%s" % (b64encode(NO_CHANNEL_BINDING), nonce)
-        auth_message = b",".join((self._first, challenge, final))
+        auth_message = b",".join((self._client_first, challenge, final))
         client_key = self._hmac(salted, b"Client Key")
-        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), auth_message)
+        signature = self._hmac(hashlib.new(self._hash_name, client_key).digest(), auth_message)
         proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
         self._server_signature = self._hmac(self._hmac(salted, b"Server Key"), auth_message)
         return b"%s,p=%s" % (final, b64encode(proof))
@@ -93,7 +93,7 @@ class Scram:
             raise LoginRefusedError("It did not prove that it knows the password itself; it may be an impostor.")
 
     def _hmac(self, key: bytes, data: bytes) -> bytes:
-        return hmac.digest(key, data, self._hash)
+        return hmac.digest(key, data, self._hash_name)
 
 
 def _unbase64(text: bytes) -> bytes:

@@ -51,9 +51,9 @@ def test_choose_versions_takes_the_highest_common_version(
 
 
 def test_idempotence_requires_init_producer_id() -> None:
-    assert BrokerCapabilities(7, 9, 0).idempotence
-    assert not BrokerCapabilities(7, 9, None).idempotence
-    assert not BEFORE_API_VERSIONS.idempotence
+    assert BrokerCapabilities(7, 9, 0).has_producer_ids
+    assert not BrokerCapabilities(7, 9, None).has_producer_ids
+    assert not BEFORE_API_VERSIONS.has_producer_ids
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_an_api_without_a_common_version_is_named(apis: dict[int, ApiRange], com
 
 
 def test_a_missing_common_producer_id_version_disables_idempotence() -> None:
-    assert not choose_versions(advertised((0, 9), (0, 9), (8, 9))).idempotence
+    assert not choose_versions(advertised((0, 9), (0, 9), (8, 9))).has_producer_ids

@@ -1,6 +1,6 @@
 """Raw Snappy blocks, one for each record batch.
 
-Java's clients write xerial's framing, but their reader accepts a block without its magic as raw
+Java's clients write xerial's framing, but their reader accepts data without the framing's magic as a raw block
 (SnappyInputStream.readFully).  librdkafka writes and reads raw blocks.  Framing would cost 3 to 4 % in size.
 """
 
