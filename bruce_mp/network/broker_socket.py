@@ -256,7 +256,7 @@ class BrokerSocket:
 
     def _start_tls(self, contexts: TlsContexts) -> None:
         try:
-            self._tls = contexts.session(self._host, f"Broker {self._name}")
+            self._tls = contexts.create_session(self._host, f"Broker {self._name}")
             self._tls.start()
         except ConfigError as error:
             self._fail(f"TLS with broker {self._name} is not possible. {error}", FailureCause.NO_CREDENTIALS)
@@ -320,9 +320,9 @@ class BrokerSocket:
         if self._tls is None:
             self._feed_protocol(data, is_end=not data)
         else:
-            self._decrypt(self._tls, data)
+            self._on_tls_data(self._tls, data)
 
-    def _decrypt(self, tls: TlsSession, data: bytes) -> None:
+    def _on_tls_data(self, tls: TlsSession, data: bytes) -> None:
         try:
             plain = tls.receive(data)
         except TlsError as error:
@@ -361,7 +361,7 @@ class BrokerSocket:
                 continue
             if isinstance(event, ConnectionReady):
                 self._probes.on_ready((self._host, self._port), self._negotiation, time.monotonic())
-            elif isinstance(event, Failed) and self._falls_back(event):
+            elif isinstance(event, Failed) and self._try_fallback(event):
                 return
             elif isinstance(event, Failed | Closed):
                 self._on_end(event)
@@ -373,8 +373,8 @@ class BrokerSocket:
             self._security.logins.on_refused()
         self.close()
 
-    def _falls_back(self, event: Failed) -> bool:
-        """Reconnect with the fallback negotiation if the broker reported no versions; return True if it did so."""
+    def _try_fallback(self, event: Failed) -> bool:
+        """Reconnect with the fallback negotiation if the broker reported no versions; return True if so."""
         self._probes.on_failed((self._host, self._port))
         fallback = self._negotiation.fallback
         if event.cause is not FailureCause.NO_API_VERSIONS or fallback is None:

@@ -1,6 +1,6 @@
 """Create the TLS contexts and SASL logins of a process's broker connections.
 
-Their modules are imported only where configured: OpenSSL and its wrappers would add 3 MB to each dispatcher.
+The modules of both are imported only where configured: OpenSSL and its wrappers would add 3 MB to each dispatcher.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def connection_settings(config: Config) -> tuple[object, ...]:
 def create_security(kafka: Kafka, loop: Loop) -> Security:
     """Create TLS contexts and logins as configured."""
     return Security(
-        _contexts(kafka.tls) if kafka.tls.enable else None,
-        _logins(kafka.sasl, loop) if kafka.sasl.mechanism is not None else None,
+        _create_contexts(kafka.tls) if kafka.tls.enable else None,
+        _create_logins(kafka.sasl, loop) if kafka.sasl.mechanism is not None else None,
     )
 
 
-def _contexts(tls: Tls) -> TlsContexts:
+def _create_contexts(tls: Tls) -> TlsContexts:
     from bruce_mp.network.tls_context import TlsContexts  # noqa: PLC0415 - saves memory, see the module
 
     return TlsContexts(tls)
 
 
-def _logins(sasl: Sasl, loop: Loop) -> SaslSessions:
+def _create_logins(sasl: Sasl, loop: Loop) -> SaslSessions:
     from bruce_mp.network.sasl_sessions import SaslSessions  # noqa: PLC0415 - saves memory, see the module
 
     return SaslSessions(sasl, loop)

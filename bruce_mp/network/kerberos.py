@@ -38,17 +38,18 @@ _OUTDATED_KEY: Final = "The keytab has an old key of the principal: export it ag
 _NO_KDC: Final = "Check the KDC, and the firewalls between this host and it"
 _NO_REALM: Final = "Correct the realm of kafka.sasl.kerberos_principal, or add its KDC to /etc/krb5.conf"
 _REMEDIES: Final[Mapping[int, str]] = {
+    # KDC_ERR_C_PRINCIPAL_UNKNOWN, KDC_ERR_S_PRINCIPAL_UNKNOWN
     _KRB5 + 6: "Create the principal at the KDC, or correct kafka.sasl.kerberos_principal",
     _KRB5 + 7: (
         "Create the broker's principal at the KDC, name the broker in advertised.listeners as its principal does, or "
         "correct kafka.sasl.kerberos_service_name"
     ),
-    _KRB5 + 24: _OUTDATED_KEY,  # preauthentication failed
-    _KRB5 + 31: _OUTDATED_KEY,  # the answer of a KDC without preauthentication cannot be decrypted
-    _KRB5 + 37: "Set the clocks of this host, the KDC and the brokers",
-    _KRB5 + 154: _NO_REALM,
-    _KRB5 + 156: _NO_KDC,
-    _KRB5 + 220: _NO_REALM,
+    _KRB5 + 24: _OUTDATED_KEY,  # KDC_ERR_PREAUTH_FAILED
+    _KRB5 + 31: _OUTDATED_KEY,  # KRB_AP_ERR_BAD_INTEGRITY: the answer of a KDC without preauthentication
+    _KRB5 + 37: "Set the clocks of this host, the KDC and the brokers",  # KRB_AP_ERR_SKEW
+    _KRB5 + 154: _NO_REALM,  # KRB5_REALM_UNKNOWN
+    _KRB5 + 156: _NO_KDC,  # KRB5_KDC_UNREACH
+    _KRB5 + 220: _NO_REALM,  # KRB5_REALM_CANT_RESOLVE
 }
 _NO_KEY: Final = _KRB5 + 195
 """There is no cache of tickets: libkrb5 found no key of the principal to create one."""
@@ -136,7 +137,7 @@ class Kerberos:
             if not self._locks[host].acquire(timeout=_LOCK_S):
                 return None, f"The KDC has not answered an earlier request for {_LOCK_S:g} s. {_NO_KDC}."
             try:
-                return self._start(gssapi, host), ""
+                return self._start_exchange(gssapi, host), ""
             finally:
                 self._locks[host].release()
         except gssapi.exceptions.GSSError as error:
@@ -145,7 +146,7 @@ class Kerberos:
             service = f"{self._sasl.kerberos_service_name}/{host}"
             return None, f"There is no ticket of principal {self._principal} for {service}. {_explain(error)}"
 
-    def _start(self, gssapi: Any, host: str) -> GssapiExchange:
+    def _start_exchange(self, gssapi: Any, host: str) -> GssapiExchange:
         credentials = gssapi.Credentials(
             name=gssapi.Name(self._principal, gssapi.NameType.kerberos_principal),
             usage="initiate",

@@ -81,7 +81,7 @@ class SaslSessions:
         sasl = self._sasl
         if sasl.mechanism == "OAUTHBEARER":
             token = self._token.text or read_secret(sasl.token_file, None, "The token") or ""
-            return self._bearer(token.strip())
+            return self._create_bearer(token.strip())
         password = read_secret(sasl.password_file, sasl.password_env, "The password") or ""
         assert sasl.mechanism is not None
         assert sasl.username is not None
@@ -92,7 +92,7 @@ class SaslSessions:
         except ValueError as error:
             raise ConfigError(f"The password cannot be used: {error}.") from None
 
-    def _bearer(self, token: str) -> OAuthBearer:
+    def _create_bearer(self, token: str) -> OAuthBearer:
         try:
             return OAuthBearer(token, self._sasl.extensions)
         except ValueError as error:

@@ -38,11 +38,11 @@ class TlsContexts:
         self._loaded: _FileVersions | None = None
         self._context: ssl.SSLContext | None = None
 
-    def session(self, host: str, name: str) -> TlsSession:
-        """Create a session with `host`. Raises ConfigError as `current` does, and TlsError as TlsSession does."""
-        return TlsSession(self.current(), host, name)
+    def create_session(self, host: str, name: str) -> TlsSession:
+        """Create a session with `host`. Raises the errors of `current_context` and of TlsSession."""
+        return TlsSession(self.current_context(), host, name)
 
-    def current(self) -> ssl.SSLContext:
+    def current_context(self) -> ssl.SSLContext:
         """Return the context for a new connection.
 
         Raises ConfigError, which names the file, until the first load succeeds.

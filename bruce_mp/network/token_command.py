@@ -1,7 +1,7 @@
 """Run the program of `kafka.sasl.token_command` under the event loop without blocking.
 
-The program gets no input. Its standard error is dropped, because it may contain a secret. It can state the reason of a
-failure in its output, see `token_response`.
+The program gets no input. Its standard error is dropped, because that may contain a secret. The program can state the
+reason of a failure in its output, see `token_response`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_BYTES: Final = 64 * 1024
 
 
 class TokenCommand:
-    """One run of the program.
+    """One execution of the program.
 
     `on_done` gets the output and an error text, which follows the program's name in a sentence and is empty if the
     program succeeded. A failed program may have written output too.
@@ -76,14 +76,14 @@ class TokenCommand:
         elif not data:
             self._loop.unwatch(self._process.stdout)
             self._process.stdout.close()
-            self._wait()
+            self._await_exit()
 
-    def _wait(self) -> None:
+    def _await_exit(self) -> None:
         """Poll until the program has exited; even a killed program may hang in a system call."""
         assert self._process is not None
         code = self._process.poll()
         if code is None:
-            self._loop.call_later(_POLL_S, self._wait)
+            self._loop.call_later(_POLL_S, self._await_exit)
         elif not self._is_done:
             self._finish(f"ended with code {code}. Run it as the daemon's user to see why." if code else "")
 
@@ -98,7 +98,7 @@ class TokenCommand:
         if not self._process.stdout.closed:
             self._loop.unwatch(self._process.stdout)
             self._process.stdout.close()
-            self._loop.call_later(_POLL_S, self._wait)
+            self._loop.call_later(_POLL_S, self._await_exit)
         self._output = b""
         self._finish(error)
 

@@ -44,7 +44,7 @@ def decode_token(output: str, exit_error: str, now_s: float) -> BearerToken:
 
     Raise ConfigError if there is no token. Its text follows the command's name, and contains no part of a token.
     """
-    response = _decode_response(output) if output.startswith("{") else TokenResponse(output)
+    response = _decode_response(output) if output.startswith("{") else TokenResponse(access_token=output)
     if response.error:
         description = printable_text(response.error_description) or "the issuer gives no reason"
         raise ConfigError(f"reports {printable_text(response.error)}: {description.rstrip('.')}.")

@@ -47,23 +47,23 @@ def read_validities(pem: bytes) -> Iterator[tuple[float, float]]:
 
 def certificate_validity(der: bytes) -> tuple[float, float]:
     """Return a certificate's notBefore and notAfter in seconds since the epoch; raise RemoteProtocolError."""
-    (certificate,) = _elements(der, 1)
-    (signed,) = _elements(certificate.content, 1)
+    (certificate,) = _read_elements(der, 1)
+    (signed,) = _read_elements(certificate.content, 1)
     # Certificates of version 1 omit the version, an element before the serial number.
     skipped = _BEFORE_VALIDITY + (signed.content[:1] == bytes([_VERSION]))
-    validity = _elements(signed.content, skipped + 1)[-1]
+    validity = _read_elements(signed.content, skipped + 1)[-1]
     if not certificate.tag == signed.tag == validity.tag == _SEQUENCE:
         raise RemoteProtocolError("A certificate of the file does not follow X.509.")
-    first, last = _elements(validity.content, 2)
-    return _date(first), _date(last)
+    first, last = _read_elements(validity.content, 2)
+    return _parse_date(first), _parse_date(last)
 
 
-def _elements(data: bytes, count: int) -> list[_Element]:
+def _read_elements(data: bytes, count: int) -> list[_Element]:
     """Return the first `count` elements of a sequence's content."""
     elements = []
     at = 0
     for _ in range(count):
-        size, start = _length(data, at + 1)
+        size, start = _read_length(data, at + 1)
         end = start + size
         if end > len(data):
             raise RemoteProtocolError("A certificate of the file is truncated.")
@@ -72,7 +72,7 @@ def _elements(data: bytes, count: int) -> list[_Element]:
     return elements
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
+def _read_length(data: bytes, at: int) -> tuple[int, int]:
     """Decode the length field at byte `at`; return the length, and the index of the byte behind the field."""
     if at >= len(data):
         raise RemoteProtocolError("A certificate of the file is truncated.")
@@ -83,7 +83,7 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
     return int.from_bytes(data[at + 1 : end], "big"), end
 
 
-def _date(element: _Element) -> float:
+def _parse_date(element: _Element) -> float:
     text = element.content
     if element.tag == _UTC_TIME:
         text = (b"20" if text[:2] < b"50" else b"19") + text  # RFC 5280, section 4.1.2.5.1

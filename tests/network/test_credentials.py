@@ -286,11 +286,11 @@ def test_a_replaced_authority_is_used(tmp_path: Path) -> None:
     file.write_bytes(old.certificate.read_bytes())
     contexts = TlsContexts(Tls(enable=True, ca_file=str(file)))
     server = server_of(new.issue("broker").both)
-    assert contexts.current() is contexts.current()
+    assert contexts.current_context() is contexts.current_context()
     with pytest.raises(TlsError, match="an authority that the daemon does not trust"):
-        shake_hands(contexts.current(), server)
+        shake_hands(contexts.current_context(), server)
     new.certificate.replace(file)
-    assert shake_hands(contexts.current(), server).is_open
+    assert shake_hands(contexts.current_context(), server).is_open
 
 
 @pytest.mark.process
@@ -306,13 +306,13 @@ def test_mismatched_certificate_files_keep_the_previous_context(
         key_file=str(first.key),
     )
     contexts = TlsContexts(tls)
-    before = contexts.current()
+    before = contexts.current_context()
     second.certificate.replace(first.certificate)
     with caplog.at_level(logging.ERROR):
-        assert contexts.current() is before
+        assert contexts.current_context() is before
     assert "does not belong to the certificate" in caplog.text
     second.key.replace(first.key)
-    assert contexts.current() is not before
+    assert contexts.current_context() is not before
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_mismatched_certificate_files_keep_the_previous_context(
 )
 def test_an_unusable_file_is_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        TlsContexts(Tls(enable=True, **settings)).current()
+        TlsContexts(Tls(enable=True, **settings)).current_context()
     assert words in str(caught.value)
 
 
@@ -348,7 +348,7 @@ def test_a_wrong_key_password_fails_without_a_prompt(tmp_path: Path) -> None:
             key_password_file=password,
         )
         with pytest.raises(ConfigError, match=r"does it need kafka\.tls\.key_password_file"):
-            TlsContexts(tls).current()
+            TlsContexts(tls).current_context()
 
 
 @pytest.mark.parametrize("host", ["", ".x", "a" * 300])

@@ -108,7 +108,7 @@ def test_a_request_does_not_wait_for_a_silent_kdc_of_an_earlier_one(
         asked.set()
         answers.wait(20)
 
-    monkeypatch.setattr(logins, "_start", start)
+    monkeypatch.setattr(logins, "_start_exchange", start)
     earlier = Thread(target=logins.try_start, args=("broker",), daemon=True)
     earlier.start()
     assert asked.wait(20)
