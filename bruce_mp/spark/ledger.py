@@ -26,7 +26,7 @@ MINUTE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
-    """The identity of a task attempt.
+    """The identity of Spark's attempt of a task, whose messages are one fenced attempt unless `fence` is false.
 
     `query` is the id of the streaming query or batch job; `batch` is -1 for batch jobs.
     """

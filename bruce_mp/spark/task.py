@@ -50,7 +50,7 @@ def run_task(
     Raise `RowError` for a row that cannot be a message if there is no dead-letter path. Raise `TaskError` when the
     daemon is absent, closes the connection, discards messages, or does not deliver in time.
     """
-    task = _TaskRun(options, attempt, time_zone)
+    task = _TaskSteps(options, attempt, time_zone)
     delivered_before = task.find_delivered()
     if delivered_before is not None:
         return task.adopt_result(delivered_before, batches)
@@ -67,7 +67,7 @@ def run_task(
     return task.conclude(answer, dead_letters.count)
 
 
-class _TaskRun:
+class _TaskSteps:
     """The steps of one attempt of a task, with its encoder, rate limit and counts of sent rows."""
 
     def __init__(self, options: SinkOptions, attempt: TaskAttempt, time_zone: str | None) -> None:
@@ -84,7 +84,7 @@ class _TaskRun:
         self._digest = RowsDigest()
         self._address = os.path.expandvars(options.socket)
         self._has_begun = False
-        self._sent = 0
+        self._sent_count = 0
         self._row_counts: Counter[tuple[str, int]] = Counter()
 
     def apply_limits(self, limits: RowLimits) -> None:
@@ -125,21 +125,21 @@ class _TaskRun:
         if keeps_timestamps and not self._options.fence:
             channel.send(encode_end())  # without fences the begin frame only announces that timestamps are kept
 
-    def end(self, channel: Channel, dead_letters: int) -> None:
+    def end(self, channel: Channel, dead_letter_count: int) -> None:
         """Store the intent to end the attempt, then send the frame that completes it.
 
         After a crash, the next attempt finds the intent and asks the daemon about this attempt.
         """
         self.begin(channel, keeps_timestamps=False)  # unless a row came before
         if self._ledger is not None:
-            self._store_intent(self._ledger, dead_letters)
+            self._store_intent(self._ledger, dead_letter_count)
         if self._options.fence:
             channel.send(encode_end())
 
-    def _store_intent(self, ledger: TaskLedger, dead_letters: int) -> None:
+    def _store_intent(self, ledger: TaskLedger, dead_letter_count: int) -> None:
         if ledger.find(self._attempt) != self._earlier_entry:
             raise TaskError(f"Another attempt of task {self._attempt.task} is ending. This one does not complete.")
-        self._store(ledger, self._unanswered_result(dead_letters), is_done=False)
+        self._store(ledger, self._unanswered_result(dead_letter_count), is_done=False)
 
     def _store(self, ledger: TaskLedger, result: TaskResult, *, is_done: bool) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -151,36 +151,36 @@ class _TaskRun:
         rows = self._valid_rows(batch, dead_letters)
         for part in _split(rows, self._rate.burst):
             self._rate.wait(part.count)
-            channel.send(self._encoder.encode(part, self._sent, now_ms))
-            self._sent += part.count
+            channel.send(self._encoder.encode(part, self._sent_count, now_ms))
+            self._sent_count += part.count
             self._row_counts.update(count_rows(part, self._options, now_ms))
 
-    def conclude(self, answer: BarrierAnswer | None, dead_letters: int) -> TaskResult:
+    def conclude(self, answer: BarrierAnswer | None, dead_letter_count: int) -> TaskResult:
         """Store the result in the ledger and return it. Raise `TaskError` if the answer does not meet the options."""
         if answer is None:
-            return self._unanswered_result(dead_letters)
+            return self._unanswered_result(dead_letter_count)
         # A reason of a newer daemon has no name here.
         reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
         self._check_answer(answer, reasons)
         delivered = answer.delivered if self._options.acks is Acks.DELIVERED else None
-        result = replace(self._unanswered_result(dead_letters), delivered=delivered, discarded=reasons)
+        result = replace(self._unanswered_result(dead_letter_count), delivered=delivered, discarded=reasons)
         if self._ledger is not None:
             self._store(self._ledger, result, is_done=True)
         self._check_discards(answer.received, answer.delivered, reasons)
         return result
 
-    def _unanswered_result(self, dead_letters: int) -> TaskResult:
+    def _unanswered_result(self, dead_letter_count: int) -> TaskResult:
         return TaskResult(
             self._attempt, socket.gethostname(), dict(self._row_counts), self._options.acks.value, self._options.stamp,
-            dead_letters=dead_letters,
+            dead_letters=dead_letter_count,
         )  # fmt: skip
 
     def _check_answer(self, answer: BarrierAnswer, reasons: dict[str, int]) -> None:
         """Raise `TaskError` if the answer is not the final one for all messages of the task."""
-        outcome = _format_outcome(self._sent, answer.received, answer.delivered, reasons)
+        outcome = _format_outcome(self._sent_count, answer.received, answer.delivered, reasons)
         if answer.status is not BarrierStatus.DONE:
             raise TaskError(f"{self._address}: {_STATUS_TEXTS[answer.status]}: {outcome}.")
-        if answer.received != self._sent:
+        if answer.received != self._sent_count:
             raise TaskError(f"{self._address}: the counts of daemon and task differ: {outcome}. Report this as a bug.")
 
     def _check_discards(self, received: int, delivered: int | None, reasons: dict[str, int]) -> None:

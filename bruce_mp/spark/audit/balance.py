@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "CELL",
+    "TOPIC_AND_MINUTE",
     "AuditBooks",
     "discard_lines",
     "disordered_attempts",
@@ -45,16 +45,16 @@ _LEDGER: Final = (
     "attempt_rows long, topic string, minute long, rows long, delivered long, discarded map<string, long>, "
     "dead_letters long"
 )
-CELL: Final = ["topic", "minute"]
+TOPIC_AND_MINUTE: Final = ["topic", "minute"]
 _FEW_LISTING_TASKS: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
 """Spark tasks that list a ledger's files; the default is one for each file."""
 _WRITERS: Final = "select writer from {ledger} where stamped group by writer"
 _ARRIVED: Final = {
     "writers": _WRITERS,
     "known": "select * from {facts} left semi join {writers} using (writer)",
-    "passed": """
-        select *, coalesce(max(last) over by_writer, -1L) as top, coalesce(max(last) over by_cell, -1L) as top_of_cell,
-          max(sent) over by_writer as sent_before
+    "with_highest": """
+        select *, coalesce(max(last) over by_writer, -1L) as highest_before,
+          coalesce(max(last) over by_cell, -1L) as highest_of_cell, max(sent) over by_writer as sent_before
         from {known}
         window by_writer as (partition by writer order by first, sent rows between unbounded preceding and 1 preceding),
           by_cell as (
@@ -62,17 +62,17 @@ _ARRIVED: Final = {
             rows between unbounded preceding and 1 preceding)
     """,
     "arrived": """
-        select *, greatest(last - greatest(top, first - 1), 0L) as fresh,
-          greatest(last - greatest(top_of_cell, first - 1), 0L) as fresh_in_cell
-        from {passed}
+        select *, greatest(last - greatest(highest_before, first - 1), 0L) as fresh,
+          greatest(last - greatest(highest_of_cell, first - 1), 0L) as fresh_in_cell
+        from {with_highest}
     """,
 }
-"""Facts of writers in the ledgers, with three more columns about the writer's facts before them.
+"""Facts of writers in the ledgers, with more columns about the writer's facts before them.
 
-`top` is the highest number of the facts before, -1 for none, `sent_before` their latest time, and `fresh` the count of
-this fact's numbers above `top`. `top_of_cell` and `fresh_in_cell` refer to the facts of the same cell. Facts are
-ordered by their first number, so a fact's numbers up to `top` arrived before; of equal facts the one sent first comes
-first.
+`highest_before` is the highest number of the facts before, -1 for none, `sent_before` their latest time, and `fresh`
+the count of this fact's numbers above `highest_before`. `highest_of_cell` and `fresh_in_cell` refer to the facts of the
+same cell. Facts are ordered by their first number, so a fact's numbers up to `highest_before` arrived before; of equal
+facts the one sent first comes first.
 """
 _CELLS: Final = {
     "sent": """
@@ -107,7 +107,7 @@ _PLAIN: Final = {
 _EXPLANATIONS: Final = {
     "pools": "select distinct pool, writer from {ledger} where stamped",
     "found": """
-        select pool, sum(fresh) as arrived from {arrived} join {pools} using (writer) group by pool
+        select pool, sum(fresh) as messages from {arrived} join {pools} using (writer) group by pool
         union all select concat('plain ', topic), sum(found) from {plain} group by topic
     """,
     "present_sums": "select pool, sum(present) as present from {cells} group by pool",
@@ -129,7 +129,7 @@ _EXPLANATIONS: Final = {
     """,
     "explanations": """
         select * from (
-          select pool, 0 as rank, '(stray)' as reason, arrived - present as count
+          select pool, 0 as rank, '(stray)' as reason, messages - present as count
           from {found} join {present_sums} using (pool)
           union all select pool, if(reason = 'POSSIBLY_DELIVERED', 3, 1), reason, count from {reported}
           union all select pool, if(reason = 'POSSIBLY_DELIVERED', 3, 2), reason, count from {in_files})
@@ -164,7 +164,7 @@ _EXPLAINED: Final = {
 """topic, minute, reason, count: the absent messages of a pool's cells, assigned to the pool's explanations in order.
 
 The query lays the counts of the cells end to end, and those of the explanations; where two overlap, one explains the
-other.
+other. `absent_to` and `explained_to` are the ends.
 """
 _EXPLAINED_COLUMNS: Final = "topic string, minute long, reason string, count long"
 _UNKNOWN: Final = {
@@ -183,11 +183,16 @@ _UNKNOWN: Final = {
 """
 _DOUBLED: Final = {
     "doubled": """
-        select topic, partition, minute, writer, first, least(last, top) as last, sent, from_offset,
-          if(to_offset - from_offset = last - first, from_offset + least(last, top) - first, to_offset) as to_offset
-        from {arrived} where first <= top
+        select topic, partition, minute, writer, first, least(last, highest_before) as last, sent, from_offset,
+          if(to_offset - from_offset = last - first, from_offset + least(last, highest_before) - first, to_offset)
+            as to_offset
+        from {arrived} where first <= highest_before
     """
 }
+"""The ranges of numbers that had arrived before.
+
+Their offsets are exact if no messages of other writers are between them, else those of the whole fact.
+"""
 _UNKNOWN_RANGES: Final = {
     "writers": _WRITERS,
     "plain_topics": "select topic from {ledger} where not stamped group by topic",

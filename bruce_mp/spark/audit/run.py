@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.audit.balance import CELL, discard_lines, fill_books, read_ledger
+from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, discard_lines, fill_books, read_ledger
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.kafka_source import read_topics
 from bruce_mp.spark.audit.ranges import expressions, merge_ranges
@@ -121,8 +121,8 @@ def compare(
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
     if is_small:
         with temporary_settings(spark, _SMALL_SETTINGS):
-            one_facts, one_ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
-            return _compare(plan, one_facts, one_ledger, minute_condition)
+            facts, ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
+            return _compare(plan, facts, ledger, minute_condition)
     with temporary_settings(spark, _ADAPTIVE_SETTINGS):
         return _compare(plan, facts, ledger, minute_condition)
 
@@ -131,8 +131,9 @@ def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minute_condition:
     spark, facts_of_minutes = facts.sparkSession, facts.where(minute_condition)
     lines = read_discard_lines(spark, plan.discards) if plan.discards else empty(spark, _DISCARD_COLUMNS)
     with fill_books(facts, ledger, discard_lines(lines, plan.topics), minute_condition) as books:
-        cells = books.balance.where(minute_condition).join(percentiles(facts_of_minutes, CELL), CELL, "left")
-        balance = _write_table(cells, plan, "balance")
+        latencies = percentiles(facts_of_minutes, TOPIC_AND_MINUTE)
+        with_latencies = books.balance.where(minute_condition).join(latencies, TOPIC_AND_MINUTE, "left")
+        balance = _write_table(with_latencies, plan, "balance")
         summary = summarize(balance, percentiles(facts_of_minutes, ["topic"]))
         verdict = AuditVerdict(**{name: summary.total(name) for name in COUNTS}, unknown_is_bad=plan.unknown_is_bad)
         found_problems = (
@@ -242,9 +243,8 @@ def _missing_ranges(arrived: DataFrame, ledger: DataFrame) -> DataFrame:
             "min(minute) as begin_ms", f"max(minute) + {MINUTE_MS - 1} as end_ms",
         )
     )  # fmt: skip
-    # `top`: highest number of the writer before the fact
     gaps = arrived.join(by_writer, "writer").selectExpr(
-        "only_topic", "writer", "top + 1 as first", "least(first, numbers_used) - 1 as last",
+        "only_topic", "writer", "highest_before + 1 as first", "least(first, numbers_used) - 1 as last",
         "coalesce(sent_before, begin_ms) as from_ms", "sent as to_ms",
     )  # fmt: skip
     highest = arrived.groupBy("writer").agg(*expressions("max(last) as highest", "max(sent) as latest"))
