@@ -87,7 +87,7 @@ class HistoryRecorder:
     """Recorder of the counters of `rates` and of the topics' `totals`.
 
     `open_file` returns the file, or None without one; then `hour` has the running minute only. `count_held` counts the
-    held messages by topic, and updates `totals`. `now_ms` is a monotonic clock; times in `_s` are since the epoch.
+    held messages by topic, and updates `totals`. `now_ms` is a monotonic clock; `now_s` is in seconds since the epoch.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class HistoryRecorder:
         self._count_held, self._now_ms = count_held, now_ms
         self._held: Mapping[bytes, int] = {}
         self._next_count_s = 0.0
+        """Time of `time.monotonic()` before which no count starts."""
         self._lock = Lock()
         self._last_sample = rates.read(now_ms())
         self._last_totals: dict[bytes, TopicTotal] = {}

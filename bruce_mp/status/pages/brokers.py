@@ -239,8 +239,8 @@ def _arrived_ms(slab: Slab, stall: PartitionStall) -> int:
 
 
 def _count_retries(slab: Slab, slot: int) -> int:
-    start = (slab.row_at(lay.ROW_FIRST_DISPATCHER + slot) + lay.ROW_COUNTERS) >> 3
-    return sum(slab.longs[start + counter] for counter in _RETRY_COUNTERS)
+    counter_0 = (slab.row_at(lay.ROW_FIRST_DISPATCHER + slot) + lay.ROW_COUNTERS) >> 3
+    return sum(slab.longs[counter_0 + counter] for counter in _RETRY_COUNTERS)
 
 
 def _with_status(broker: BrokerLine, status: BrokerStatus, to_epoch_s: _EpochConverter) -> BrokerLine:

@@ -150,8 +150,8 @@ def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> Count
 
 
 def _row_counters(slab: Slab, row: int) -> list[int]:
-    start = (slab.row_at(row) + lay.ROW_COUNTERS) >> 3
-    return slab.longs[start : start + lay.ROW_COUNTER_CAPACITY].tolist()
+    counter_0 = (slab.row_at(row) + lay.ROW_COUNTERS) >> 3
+    return slab.longs[counter_0 : counter_0 + lay.ROW_COUNTER_CAPACITY].tolist()
 
 
 def _location(number: int) -> str:

@@ -104,7 +104,7 @@ class Evidence(NamedTuple):
     certificates: Sequence[CertificateLine]
     active_config: ActiveConfig
     over_share: Mapping[bytes, float]
-    """The topics that hold most of the slab, with their ratios of it; empty if no messages exceed a topic's share."""
+    """The topics that hold most of the slab, with their ratios of it; empty if `losses` has no TOPIC_OVER_SHARE."""
 
     stalls: Stalls
     journal_age_ms: int | None

@@ -229,7 +229,7 @@ def _count_lost_copies(slab: Slab) -> None:
     lost = counter_total(slab, Counter.DiscardCopyQueued) - counter_total(slab, Counter.DiscardCopySettled)
     if not lost:
         return
-    ProcessRow(slab, lay.ROW_SUPERVISOR).settle(
+    ProcessRow(slab, lay.ROW_SUPERVISOR).settle(  # without segments: both counters or none
         (), RunState.DISCARDED, 0, {Counter.MsgCopyLost: lost, Counter.DiscardCopySettled: lost}
     )
     if lost < 0:
@@ -266,8 +266,8 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
     """Assign the chunks of inputs that no longer exist to the first of these rows.
 
-    Routers ignore runs with later tickets than the row's, and inputs count arrival numbers from the row's on. The first
-    row's ticket and count therefore advance to the maximum.
+    Routers ignore runs with later tickets than the row's, and an input numbers arrivals from its row's count on. The
+    first row's ticket and count therefore advance to the maximum.
     """
     successor, tickets = rows[0], last_tickets(slab)
     for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
@@ -283,10 +283,10 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
 def _validate_and_count(slab: Slab) -> int:
     """Return the number of held messages. Raise SlabError or ValueError for a damaged run or record."""
     chunks = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
-    states = kernels.count_states(slab, chunks)
-    if states[RunState.SPLIT]:  # the kernel counts damaged runs and records as SPLIT
+    records_by_state = kernels.count_states(slab, chunks)
+    if records_by_state[RunState.SPLIT]:  # the kernel counts damaged runs and records as SPLIT
         _raise_damage(slab, chunks)
-    return sum(count_by_stage(states).values()) + len(landed_lengths(slab)) + spilled_total(slab)
+    return sum(count_by_stage(records_by_state).values()) + len(landed_lengths(slab)) + spilled_total(slab)
 
 
 def _raise_damage(slab: Slab, chunks: Iterable[tuple[int, int]]) -> NoReturn:
@@ -295,7 +295,7 @@ def _raise_damage(slab: Slab, chunks: Iterable[tuple[int, int]]) -> NoReturn:
         for offset, run in runs_of(slab, chunk):
             if run.state in {RunState.SPLIT, RunState.OPEN}:
                 for _, record in records_of(slab, chunk, offset, run):
-                    RunState(record.word & 0xFF)
+                    RunState(record.word & 0xFF)  # raises ValueError for an unknown state
     raise SlabError(f"The slab {slab.path} is damaged.")
 
 
