@@ -200,23 +200,23 @@ class ReplayRun:
         self.cut_lines = 0
         self.copies = 0
         self.uncounted = 0
-        self._files: set[tuple[int, int]] = set()
+        self._read_files: set[tuple[int, int]] = set()
         """Device and inode of each file that this run has read."""
-        self._lines_of_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
+        self._equal_lines_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
         """The number of equal lines that this run has read in each log, by the hash of the line."""
-        self._most_lines: Counter[bytes] = Counter()
+        self._most_equal_lines: Counter[bytes] = Counter()
         """The largest of these numbers among all logs. A line whose number is not larger is a copy."""
         self._incomplete: dict[LineKey, IncompleteGroup] = {}
         """The groups of killed runs that are to be sent again, by each of their unread lines."""
-        self._max_message = sys.maxsize
+        self._max_message_bytes = sys.maxsize
         """The largest message that the daemon accepts, in bytes; a dry run does not know it."""
 
     def resolve(self) -> None:
         """Decide about the unconfirmed groups of killed runs. Raise ReplayError if the user has to decide."""
         for group in self._state.unconfirmed():
-            if self._resolve(group) is GroupFate.INCOMPLETE:
+            if self._resolve_group(group) is GroupFate.INCOMPLETE:
                 keys = self._state.lines_of(group.name)
-                self._incomplete |= dict.fromkeys(keys, IncompleteGroup(group, unread=len(keys)))  # one for all keys
+                self._incomplete |= dict.fromkeys(keys, IncompleteGroup(group, unread=len(keys)))  # shared by its keys
 
     def finish(self) -> None:
         """Decide about the groups of killed runs with lines that this run has not read. Raise as `resolve`."""
@@ -233,11 +233,11 @@ class ReplayRun:
         """
         try:
             status = path.stat()
-            if (status.st_dev, status.st_ino) in self._files:
+            if (status.st_dev, status.st_ino) in self._read_files:
                 return
-            self._files.add((status.st_dev, status.st_ino))
+            self._read_files.add((status.st_dev, status.st_ino))
             if not dry_run:
-                self._max_message = self._daemon.inquire().largest_message
+                self._max_message_bytes = self._daemon.inquire().largest_message
             for keys, messages in _groups(self._new_lines(path)):
                 if dry_run:
                     self.counts += Replayed(sent=len(messages))
@@ -252,7 +252,7 @@ class ReplayRun:
         Count the lines that are not sent, and add lines of killed runs' groups to these groups.
         """
         resolved = path.resolve()
-        lines_of_log = self._lines_of_log[resolved.with_name(ROTATED.sub("", resolved.name))]
+        equal_lines = self._equal_lines_by_log[resolved.with_name(ROTATED.sub("", resolved.name))]
         with path.open("rb") as file:
             for data in file:
                 if not data.endswith(b"\n"):
@@ -261,27 +261,27 @@ class ReplayRun:
                 content = data.rstrip(b"\r\n")
                 line = line_of(content)
                 fate = self._selection.fate_of(line)
-                key, is_copy = self._identify(content, lines_of_log)
+                key, is_copy = self._identify(content, equal_lines)
                 if line is None or fate in COUNTS_OF_UNSENT:
                     self.counts += COUNTS_OF_UNSENT[fate]
                 elif is_copy:
                     self.copies += 1
                 elif key not in self._incomplete and self._state.contains(key):
                     self.counts += Replayed(already=1)
-                elif (message := _encoded(line)) is None or len(message) > self._max_message:
+                elif (message := _encoded(line)) is None or len(message) > self._max_message_bytes:
                     self.too_large += 1
                 elif key in self._incomplete:
                     self._add_to_incomplete(key, message)
                 else:
                     yield key, message
 
-    def _identify(self, content: bytes, lines_of_log: Counter[bytes]) -> tuple[LineKey, bool]:
-        """Count a line of a log. Return its identity, and True if it is a copy of a line of another log."""
+    def _identify(self, content: bytes, equal_lines: Counter[bytes]) -> tuple[LineKey, bool]:
+        """Count a line of a log. Return the line's identity, and True if another log has the line, too."""
         digest = sha256(content).digest()
-        lines_of_log[digest] += 1
-        key = LineKey(digest, lines_of_log[digest])
-        is_copy = key.number <= self._most_lines[digest]
-        self._most_lines[digest] = max(self._most_lines[digest], key.number)
+        equal_lines[digest] += 1
+        key = LineKey(digest, equal_lines[digest])
+        is_copy = key.number <= self._most_equal_lines[digest]
+        self._most_equal_lines[digest] = max(self._most_equal_lines[digest], key.number)
         return key, is_copy
 
     def _add_to_incomplete(self, key: LineKey, message: bytes) -> None:
@@ -303,10 +303,10 @@ class ReplayRun:
         """Send a group, again under its name if the daemon discards it unfinished. Raise ReplayError."""
         for _ in range(MAX_ATTEMPTS):
             try:
-                discarded = self._daemon.send(group.name, messages, self._max_message)
+                discarded = self._daemon.send(group.name, messages, self._max_message_bytes)
             except SendError as error:
                 failure = error
-                fate = self._resolve(group)
+                fate = self._resolve_group(group)
             else:
                 self.discarded += discarded
                 self._state.confirm(group.name)
@@ -319,7 +319,7 @@ class ReplayRun:
                 raise ReplayError(f"{self._daemon.address}: {text}") from failure
         raise ReplayError(f"{self._daemon.address}: {MAX_ATTEMPTS} attempts failed: {failure}")
 
-    def _resolve(self, group: UnconfirmedGroup) -> GroupFate:
+    def _resolve_group(self, group: UnconfirmedGroup) -> GroupFate:
         """Return the fate of an unconfirmed group by the daemon's answer, or by the user's choice without one.
 
         Raise ReplayError without both.
