@@ -83,7 +83,7 @@ class Rows:
         return times - times % MINUTE_MS
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Return the valid rows from `start` up to `stop` without a copy, and without the columns for validation."""
+        """Return the rows from `start` up to `stop`, all valid: a view, without the columns for validation."""
 
         def part(column: pa.Array | None) -> pa.Array | None:
             return None if column is None else column.slice(start, stop - start)

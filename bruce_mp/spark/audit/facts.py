@@ -39,8 +39,8 @@ _LOG_APPEND_TIME: Final = 1  # `timestampType` of Spark's Kafka source
 _LAST_HEADER: Final = "try_element_at(headers, -1)"
 """The header that may be a stamp. Its value is 16 digits, a space, and the *tail*: 13 digits, a space, the *author*."""
 _PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
-_BLOCK: Final = 64
-"""Neighbouring sequence numbers that are counted together, as bits of an integer."""
+_NUMBERS_PER_BLOCK: Final = 64
+"""A power of 2: neighbouring sequence numbers that are counted together, as bits of an integer."""
 _NUMBER_COLUMNS: Final = {"shift": "place - first", "first": "first", "last": "last"}
 """Columns of `SCHEMA` that are null without a stamp."""
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
@@ -62,12 +62,12 @@ def _read_stamps(messages: DataFrame) -> DataFrame:
         f"timestampType = {_LOG_APPEND_TIME} as appended",
         f"if({_LAST_HEADER}.key = 'bruce.stamp', {_LAST_HEADER}.value, null) as stamp",
     )  # fmt: skip
-    fields = stamps.selectExpr("*", "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as parsed")
-    parsed = fields.selectExpr("*", "if(parsed >= 0, parsed, null) as number")
+    fields = stamps.selectExpr("*", "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as any_number")
+    parsed = fields.selectExpr("*", "if(any_number >= 0, any_number, null) as number")
     return parsed.selectExpr(
         "topic", "partition", "if(appended, ms, ms - ms % 60000) as kafka_ms", "appended", "number",
         "if(number is null, null, substring(stamp, 18)) as tail",
-        f"shiftright(number, {_BLOCK.bit_length() - 1}) as block", "offset - number as shift",
+        f"shiftright(number, {_NUMBERS_PER_BLOCK.bit_length() - 1}) as block", "offset - number as offset_shift",
         "coalesce(number, offset) as number_or_offset",
     )  # fmt: skip
 
@@ -80,9 +80,9 @@ def _count_blocks(stamped: DataFrame) -> DataFrame:
     This step touches every message, so it is one hash aggregate without a sort. The tail is binary, because for strings
     Spark adds a small hash table in front of the large one, which hashes strings byte by byte.
     """
-    return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "appended", "shift", "block").agg(
+    return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "appended", "offset_shift", "block").agg(
         *expressions(
-            "count(*) as copies", f"bit_or(shiftleft(1L, cast(number & {_BLOCK - 1} as int))) as bits",
+            "count(*) as copies", f"bit_or(shiftleft(1L, cast(number & {_NUMBERS_PER_BLOCK - 1} as int))) as bits",
             "min(number_or_offset) as first", "max(number_or_offset) as last",
         )
     )  # fmt: skip
@@ -93,15 +93,16 @@ def _split_at_gaps(blocks: DataFrame) -> DataFrame:
 
     So pieces do not overlap in a partition; `start_offset` is the offset of a piece's first message.
     """
-    number = f"struct(block * {_BLOCK} + bit as first, block * {_BLOCK} + bit as last)"
-    single = f"transform(filter(sequence(0, {_BLOCK - 1}), bit -> getbit(bits, bit) = 1), bit -> {number})"
+    number = f"struct(block * {_NUMBERS_PER_BLOCK} + bit as first, block * {_NUMBERS_PER_BLOCK} + bit as last)"
+    single = f"transform(filter(sequence(0, {_NUMBERS_PER_BLOCK - 1}), bit -> getbit(bits, bit) = 1), bit -> {number})"
     whole = "block is null or copies = last - first + 1"
     return blocks.selectExpr(
-        *_PIECE_KEY, "shift", f"inline(if({whole}, array(struct(first, last)), {single})) as (first, last)",
+        *_PIECE_KEY, "offset_shift", f"inline(if({whole}, array(struct(first, last)), {single})) as (first, last)",
         "copies as block_copies",
     ).selectExpr(
         *_PIECE_KEY, "substring(tail, 15) as author", "first", "last",
-        "if(tail is null, block_copies, last - first + 1) as copies", "first + coalesce(shift, 0) as start_offset",
+        "if(tail is null, block_copies, last - first + 1) as copies",
+        "first + coalesce(offset_shift, 0) as start_offset",
     )  # fmt: skip
 
 
