@@ -171,7 +171,7 @@ class HttpServer:
             response = channel.requests[0] if channel.requests else channel.outbufs[0]
             return _Transfer(response, now, self._limits.response_s)
         if channel.requests:
-            return None
+            return None  # the application runs
         return None if channel.request is None else _Transfer(channel.request, now, self._limits.request_s)
 
 

@@ -86,10 +86,11 @@ class LossHistory:
     def _increases(self, ring: _Ring) -> list[int]:
         """Return the increase of each count since the oldest sample of the window; all 0 without a sample."""
         now, now_ms, longs = self._read_counts(), self._now_ms(), self._slab.longs
-        times = ((longs[at], at) for at in self._sample_offsets(ring))
-        _, oldest = min(((ms, at) for ms, at in times if ms and 0 <= now_ms - ms <= ring.span_ms), default=(0, None))
-        if oldest is None:
+        samples = ((longs[at], at) for at in self._sample_offsets(ring))
+        in_window = [(ms, at) for ms, at in samples if ms and 0 <= now_ms - ms <= ring.span_ms]
+        if not in_window:
             return [0] * len(now)
+        _, oldest = min(in_window)
         before = longs[oldest + 1 : oldest + 1 + len(now)].tolist()
         return [count - earlier for count, earlier in zip(now, before, strict=True)]
 

@@ -106,7 +106,7 @@ def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int
 def limit_series(values: Iterable[tuple[str, float]], limit: int, *, combine: Literal["sum", "max"]) -> list[Sample]:
     """Return a series for each of the first `limit` topics, and always one for the sum or maximum of all others."""
     named: dict[str, float] = {}
-    others: list[float] = [0]
+    others: list[float] = [0]  # the sum and the maximum of no topics
     for topic, value in values:
         if len(named) < limit and topic != OTHER:
             named[topic] = value

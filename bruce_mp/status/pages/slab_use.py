@@ -72,28 +72,28 @@ class _SizeSums:
 
 def read_slab_use(slab: Slab) -> SlabUse:
     sums: dict[int, _SizeSums] = {}
-    for chunk, _, span, _ in used_chunk_headers(slab):
-        class_bytes = lay.CHUNK_BYTES << (span - 1).bit_length()  # rounded up to a power of two chunks
-        sums.setdefault(class_bytes, _SizeSums()).add(span * lay.CHUNK_BYTES, is_settled=is_settled(slab, chunk))
+    for chunk, _, span_chunks, _ in used_chunk_headers(slab):
+        class_bytes = lay.CHUNK_BYTES << (span_chunks - 1).bit_length()  # rounded up to a power of two chunks
+        sums.setdefault(class_bytes, _SizeSums()).add(span_chunks * lay.CHUNK_BYTES, is_settled=is_settled(slab, chunk))
     return SlabUse(
         size=slab.geometry.chunks * lay.CHUNK_BYTES,
         chunk=lay.CHUNK_BYTES,
         in_use=sum(each.in_use for each in sums.values()),
         settled=sum(each.settled for each in sums.values()),
-        classes=[SizeClass(size, each.places, each.in_use, each.settled) for size, each in sorted(sums.items())],
+        classes=[SizeClass(limit, each.places, each.in_use, each.settled) for limit, each in sorted(sums.items())],
     )
 
 
 def largest_topics(slab: Slab) -> dict[bytes, float]:
-    """Return the topics that hold most of the slab, each with its ratio of the slab, the largest first."""
+    """Return the topics that hold most of the slab, each with its ratio of it: at most 3, the largest first."""
     held_chunks = Tally[TopicKey]()
-    for chunk, _, span, _ in used_chunk_headers(slab):
+    for chunk, _, span_chunks, _ in used_chunk_headers(slab):
         topic = topic_of_chunk(slab, chunk)
         if topic is not None and not is_settled(slab, chunk):
-            held_chunks[topic] += span
+            held_chunks[topic] += span_chunks
     table, chunks = TopicTable(slab), slab.geometry.chunks
     return {
-        topic if isinstance(topic, bytes) else table.name_of(topic): count / chunks
-        for topic, count in held_chunks.most_common(MAX_LARGEST)
-        if count >= MIN_RATIO * chunks and (isinstance(topic, bytes) or table.has(topic))
+        topic if isinstance(topic, bytes) else table.name_of(topic): held / chunks
+        for topic, held in held_chunks.most_common(MAX_LARGEST)
+        if held >= MIN_RATIO * chunks and (isinstance(topic, bytes) or table.has(topic))
     }

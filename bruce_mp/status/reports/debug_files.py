@@ -66,7 +66,7 @@ class MessageDebug:
         self._now = now
         self._lock = Lock()
         self._selection = DebugTopics()
-        self._files: dict[CopyTarget, int] = {}
+        self._descriptors: dict[CopyTarget, int] = {}
         self._written_bytes = 0
         self._until_s = 0.0
 
@@ -123,9 +123,9 @@ class MessageDebug:
     def truncate(self) -> None:
         """Empty the files and reset the byte count. Debugging continues."""
         with self._lock:
-            for descriptor in self._files.values():
+            for descriptor in self._descriptors.values():
                 os.ftruncate(descriptor, 0)
-            if not self._files:
+            if not self._descriptors:
                 self._remove_old_files()
             self._written_bytes = 0
 
@@ -151,9 +151,9 @@ class MessageDebug:
                 raise FileWriteError(f"{path} cannot be removed: {error.strerror}. Set another path.") from error
 
     def _close(self) -> None:
-        for descriptor in self._files.values():
+        for descriptor in self._descriptors.values():
             os.close(descriptor)
-        self._files.clear()
+        self._descriptors.clear()
 
     # --- the other threads -------------------------------------------------------------------------------------------
 
@@ -194,10 +194,10 @@ class MessageDebug:
 
     def _append(self, target: CopyTarget, line: bytes) -> None:
         path = Path(self._config.path, FILE_NAMES[target])
-        if target not in self._files:
-            self._files[target] = open_private(path)
+        if target not in self._descriptors:
+            self._descriptors[target] = open_private(path)
         try:
-            written = os.write(self._files[target], line)
+            written = os.write(self._descriptors[target], line)
         except OSError as error:
             raise FileWriteError(f"{path} cannot be written: {error.strerror}. Message debugging has ended.") from error
         if written < len(line):
