@@ -95,14 +95,15 @@ class _SocketKeeper:
         self._source = source
         self._run_dir = run_dir
         self._kept: dict[str, BoundSocket] = {}
+        """The sockets by setting."""
         self._selector = DefaultSelector()
         self._selector.register(listener, EVENT_READ, lambda: self._accept(listener))
 
     def open_at_start(self, config: Config) -> None:
         """Bind the sockets, unless a daemon runs, which sends copies. Raise StartError if an address is unusable."""
-        daemon = running_daemon(self._run_dir)
-        if daemon is not None:
-            log.log(NOTICE, "A daemon runs (pid %d): bruce hold gets the sockets from it.", daemon)
+        daemon_pid = running_daemon(self._run_dir)
+        if daemon_pid is not None:
+            log.log(NOTICE, "A daemon runs (pid %d): bruce hold gets the sockets from it.", daemon_pid)
             return
         for setting in _socket_settings(config):
             self._kept[setting.name] = setting.bind()
@@ -113,7 +114,7 @@ class _SocketKeeper:
         self._selector.register(signals, EVENT_READ, lambda: None)
         while _END_SIGNALS.isdisjoint(signals.read()):
             for key, _ in self._selector.select():
-                key.data()
+                key.data()  # the handler that `register` got
         self._close_all()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -126,21 +127,21 @@ class _SocketKeeper:
         try:
             sockets = receive_message(connection)
             if sockets is None:
-                self._update()
+                self._apply_config()
                 send_sockets(connection, self._kept.items())
             else:
-                self._replace(sockets)
+                self._replace_sockets(sockets)
         except (EOFError, OSError, ValueError):
             self._selector.unregister(connection)
             connection.close()
 
-    def _replace(self, sockets: list[InheritedSocket]) -> None:
+    def _replace_sockets(self, sockets: list[InheritedSocket]) -> None:
         for bound in self._kept.values():
             bound.socket.close()
         self._kept = {each.name: with_file(each.bound) for each in sockets}
         log.log(NOTICE, "bruce hold keeps the daemon's sockets open: %s.", ", ".join(self._kept))
 
-    def _update(self) -> None:
+    def _apply_config(self) -> None:
         """Open and close sockets as the configuration now requires, before a daemon starts."""
         try:
             configured = {setting.name: setting for setting in _socket_settings(self._source.read())}

@@ -77,10 +77,10 @@ class DeadLetterTopic:
         self._stream.close()
 
     def send(self, copies: Sequence[Copy]) -> None:
-        """Send the copies that are dead letters, and count them."""
+        """Send the copies that become dead letters, and count them."""
         self._give_up_at = time.monotonic() + PATIENCE_S
         for copy in copies:
-            if self._is_dead_letter(copy):
+            if self._becomes_dead_letter(copy):
                 self._count(Counter.DeadLetterSent if self._send(copy) else Counter.DeadLetterLost, 1)
 
     def stop(self) -> None:
@@ -89,14 +89,15 @@ class DeadLetterTopic:
 
     def count_lost(self, copies: Iterable[Copy]) -> None:
         """Count copies that do not reach `send`. Another thread may be in `send`."""
-        self._count(Counter.DeadLetterLost, sum(map(self._is_dead_letter, copies)))
+        self._count(Counter.DeadLetterLost, sum(map(self._becomes_dead_letter, copies)))
 
-    def _is_dead_letter(self, copy: Copy) -> bool:
+    def _becomes_dead_letter(self, copy: Copy) -> bool:
         """Return False for possible duplicates, refused senders, and our own dead letters."""
         if not copy.info or copy.info in REFUSED_SENDERS:
             return False
         if copy.topic:
             return copy.topic != self._topic
+        # The value is the unparsed message, with its topic near the start.
         return self._topic not in copy.value[: _MAX_BYTES_BEFORE_TOPIC + len(self._topic)]
 
     def _send(self, copy: Copy) -> bool:
@@ -127,26 +128,25 @@ class DeadLetterTopic:
     def _encode(self, copy: Copy) -> bytes:
         """Encode the dead letter; cut the value if the daemon would refuse the whole.
 
-        Raises:
-            LocalProtocolError: key and headers are too large.
+        Raise LocalProtocolError if key and headers are too large.
         """
-        headers = tuple(self._headers(copy))
-        data = self._message(copy, copy.value, headers)
+        headers = tuple(self._headers_for(copy))
+        data = self._encode_message(copy, copy.value, headers)
         excess_bytes = len(data) - self._max_bytes
         if excess_bytes <= 0:
             return data
         kept_bytes = len(copy.value) - excess_bytes - _SIZE_HEADER_BYTES
         if kept_bytes < 0:
             raise LocalProtocolError(f"Its key and its headers have more than {self._max_bytes} bytes.")
-        size = (b"bruce.value_size", b"%d" % len(copy.value))
-        return self._message(copy, copy.value[:kept_bytes], (*headers, size))
+        size_header = (b"bruce.value_size", b"%d" % len(copy.value))
+        return self._encode_message(copy, copy.value[:kept_bytes], (*headers, size_header))
 
-    def _message(self, copy: Copy, value: bytes, headers: tuple[Header, ...]) -> bytes:
+    def _encode_message(self, copy: Copy, value: bytes, headers: tuple[Header, ...]) -> bytes:
         partition_key = None  # the daemon chooses the partition
         fields = (self._topic, value, copy.key, copy.now_ms, partition_key, headers)
         return encode_message(Message(*fields, EmptyFields(copy.empty)))
 
-    def _headers(self, copy: Copy) -> Iterator[Header]:
+    def _headers_for(self, copy: Copy) -> Iterator[Header]:
         yield from copy.headers
         yield b"bruce.reason", copy.info.encode()
         if copy.topic:
@@ -174,7 +174,7 @@ class _InputSocket:
         except OSError as error:
             if is_new or error.errno not in _CLOSED_ERRNOS:
                 raise
-            self._send(data, give_up_at)
+            self._send(data, give_up_at)  # to the successor of the input that closed the connection
 
     def _send(self, data: bytes, give_up_at: float) -> None:
         try:
