@@ -142,10 +142,10 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
         Path(config.slab_path), config.slab.size, config.input.max_datagram_size, journal, Path(config.spill_path)
     )
     journal.apply(slab, is_empty=not held_messages(slab), partitioners=partitioners_of(config))
-    inputs = input_rows(config.input, slab)
+    rows = input_rows(config.input, slab)
     spills = SpillDirectory.for_slab(slab, config.spill_path)
     _remove_foreign_spills(spills)
-    recover_inputs(slab, inputs, spills)
+    recover_inputs(slab, rows, spills)
     try:
         http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
         input_sockets = open_input_sockets(config.input, inherited)
@@ -162,7 +162,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
         # The files become ours only now: after a failed start, `bruce hold` still needs those of its sockets.
         InputSockets(*(bound and with_file(bound) for bound in input_sockets)),
         with_file(http),
-        inputs,
+        rows,
     )
 
 
@@ -185,10 +185,8 @@ def _take_over_resources(config: Config, handover: Handover) -> Resources:
     input_sockets = open_input_sockets(config.input, inherited)
     _write_http_address(run_dir, http, config.http.address)
     _write_tcp_address(run_dir, input_sockets.tcp)
-    inputs = input_rows(config.input, slab, had_datagrams=handover.had_datagrams)
-    return Resources(
-        config, run_dir, slab, tuple(map(InheritedDescriptor, handover.locks)), input_sockets, http, inputs
-    )
+    rows = input_rows(config.input, slab, had_datagrams=handover.had_datagrams)
+    return Resources(config, run_dir, slab, tuple(map(InheritedDescriptor, handover.locks)), input_sockets, http, rows)
 
 
 def _write_http_address(run_dir: Path, http: BoundSocket, address: HostPort | UnixPath) -> None:

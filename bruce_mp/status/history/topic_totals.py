@@ -63,7 +63,7 @@ class TopicTotals:
     """Totals of at most `limit` topics, and one sum of all others. Times are in ms on a monotonic clock."""
 
     def __init__(self, slab: Slab, limit: int) -> None:
-        self._known = TopicTable(slab)
+        self._topic_table = TopicTable(slab)
         self._limit = limit
         self._lock = Lock()
         self._topics: dict[bytes, TopicTotal] = {}
@@ -97,7 +97,7 @@ class TopicTotals:
                     total.size += event.size
 
     def _total_of(self, name: bytes, now_ms: int) -> TopicTotal:
-        """Return the topic's totals as active. A new topic of Kafka gets a series if one is free."""
+        """Return the topic's totals, and mark them as active. A new topic of Kafka gets a series if one is free."""
         total = self._topics.get(name)
         if total is None:
             if not self._is_known(name) or not self._has_room(now_ms):
@@ -107,9 +107,9 @@ class TopicTotals:
         return total
 
     def _is_known(self, name: bytes) -> bool:
-        if name != _OTHER and not self._known.number_of(name):
-            self._known.refresh()
-        return self._known.number_of(name) != 0
+        if name != _OTHER and not self._topic_table.number_of(name):
+            self._topic_table.refresh()
+        return self._topic_table.number_of(name) != 0
 
     def _has_room(self, now_ms: int) -> bool:
         if len(self._topics) >= self._limit and now_ms >= self._next_idle_ms:
