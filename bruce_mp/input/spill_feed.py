@@ -120,14 +120,14 @@ class SpillFeed:
 
     def feed(self, now_ms: int) -> bool:
         """Feed a slice of the next file.  Return False if there is no room, or no file that can resume."""
-        if not self._spills.completed or not self._has_room:
+        if not self._spills.completed or not self._ensure_room():
             return False
         for completed in [each for each in self._spills.completed if self._may_resume(each.file, now_ms)]:
             if completed.file.is_exhausted or self._feed_slice(completed, now_ms):
                 self._requeue(completed)
                 return True
             if completed.file not in self._stuck:
-                return False
+                return False  # the slab has no room for the file, nor for the next ones
         return False
 
     def _may_resume(self, file: SpillFile, now_ms: int) -> bool:
@@ -144,8 +144,8 @@ class SpillFeed:
         else:
             self._spills.completed.append(completed)
 
-    @property
-    def _has_room(self) -> bool:
+    def _ensure_room(self) -> bool:
+        """Reclaim chunks if needed; return False if only those are free that stay free for clients."""
         pool = self._pool
         kept = pool.usable // _FREE_DIVISOR
         if pool.free_count <= kept:
@@ -153,6 +153,7 @@ class SpillFeed:
         return pool.free_count > kept
 
     def _feed_slice(self, completed: CompletedSpill, now_ms: int) -> bool:
+        """Feed the next messages of a file; return False if none of them is accepted."""
         view, extents = self._read(completed.file)
         if not extents:
             self._discard_damaged(completed)
@@ -185,7 +186,7 @@ class SpillFeed:
         """Return the number of messages that certainly find room; 1 if the first exceeds the pool, to discard it."""
         capacity, largest = self._pool.capacity, max(lengths)
         if chunks_for(largest) > capacity:
-            lengths = lengths[: next(at for at, size in enumerate(lengths) if chunks_for(size) > capacity)]
+            lengths = lengths[: next(index for index, size in enumerate(lengths) if chunks_for(size) > capacity)]
             if not lengths:
                 return 1
             largest = max(lengths)
@@ -200,7 +201,7 @@ class SpillFeed:
         # The lanes return these messages to their caller (`caller_retries`), so they are not discarded.
         waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, extents, first)
-        has_landed_behind = max(file.landed, default=-1) >= len(extents)  # the count left out the end of the slice
+        has_landed_behind = max(file.landed, default=-1) >= len(extents)  # behind the messages that find room
         if waiting or has_landed_behind:
             return self._advance_partly(file, view, extents, ingested)
         # The messages were counted as received when they were spilled.

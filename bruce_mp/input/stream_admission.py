@@ -65,8 +65,7 @@ class StreamAdmission:
     """Admits the data of stream clients to the lanes.
 
     `max_size` is the largest size of a message.  The admission calls `on_barrier(client, data)` for each barrier after
-    it has appended all earlier messages, and `on_completed(runs)` with the runs of a complete attempt.  Without
-    `quotas` there are no quotas.
+    it has appended all earlier messages, and `on_completed(runs)` with the runs of a complete attempt.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class StreamAdmission:
         """Put postponed messages before `unprocessed`, and pause the client until their topic may hold more."""
         client.unprocessed[:0] = client.postponed
         client.postponed = bytearray()
-        client.is_blocked, client.wanted, client.paused_until_ms = True, 0, 0
+        client.block()
         self._row.add(Counter.StreamInputTopicOverShare)
 
     def is_plain(self, client: StreamClientState) -> bool:
@@ -147,7 +146,8 @@ class StreamAdmission:
                 break
             batch, added = self._add_allowed(buffer, batch, client, split.extents, now_ms)
             if added < len(split.extents):
-                at, client.wanted, client.is_blocked = split.extents[added][0], 0, True
+                at, _ = split.extents[added]
+                client.block(client.paused_until_ms)  # quota or spill files may have set a time
                 break
             at, client.wanted = split.at, split.size  # of the frame or incomplete message behind the whole ones
             if split.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
@@ -196,7 +196,7 @@ class StreamAdmission:
         has_what_must_wait = split.extents or split.stop is SplitStop.FENCE
         if client.completed_spill is None or not has_what_must_wait:
             return False
-        client.is_blocked, client.wanted, client.paused_until_ms = True, 0, now_ms + _SPILL_RETRY_MS
+        client.block(now_ms + _SPILL_RETRY_MS)
         return True
 
     def _handle_frame(self, client: StreamClientState, stop: SplitStop, frame: bytes, now_ms: int) -> bool:

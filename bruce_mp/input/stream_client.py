@@ -97,6 +97,10 @@ class StreamClientState:
     finished_totals: FlushGroup = field(default_factory=lambda: FlushGroup(0))
     """Sums over all flush groups before `unfinished_groups`."""
 
+    def block(self, until_ms: int = 0) -> None:
+        """Let the messages in `unprocessed` wait for the retry at `until_ms`; 0 = for room."""
+        self.is_blocked, self.wanted, self.paused_until_ms = True, 0, until_ms
+
 
 class Connection:
     """A client and its socket.
