@@ -62,7 +62,7 @@ class Backpressure:
         self._free_before = 0
         """Free chunks at the beginning of the last turn."""
 
-    def allowance(self, next_size: int) -> Allowance:
+    def next_allowance(self, next_size: int) -> Allowance:
         """Reclaim chunks and return the next allowance; `next_size` is the size of the first waiting datagram."""
         watermark = int(self._pool.usable * (1 - PAUSE_SHARE))  # in free chunks
         is_short = self._pool.free_count <= watermark

@@ -125,7 +125,7 @@ class DatagramAdmission:
         self._commit(count, self._lanes.ingest_landed(count, self._max_size, now_ms, omitted), skip, decision)
         if self._quotas is not None:
             decision.record(self._quotas, now_ms)
-        self._clocks.record_replaced(lambda arrival: decision.peer(arrival - base), now_ms)
+        self._clocks.record_replaced(lambda arrival: decision.peer_of(arrival - base), now_ms)
 
     @property
     def _first_arrival(self) -> int:
@@ -145,11 +145,11 @@ class DatagramAdmission:
         needs_extents = unappended_count(ingested) or skip or decision.refused
         landed = landing_zone.landed_extents(self._slab) if needs_extents else []
         for rejection in ingested.rejections:
-            report_rejected(self._reporter, rejection, view, landed[rejection.slot], decision.peer(rejection.slot))
+            report_rejected(self._reporter, rejection, view, landed[rejection.slot], decision.peer_of(rejection.slot))
         for dropped in ingested.no_room:
             report_no_room(self._reporter, dropped, view, landed[dropped.arrival - base], dropped.reason)
         for slot, reason in decision.refused.items():
-            report_refused(self._reporter, reason, decision.peer(slot), view, landed[slot])
+            report_refused(self._reporter, reason, decision.peer_of(slot), view, landed[slot])
         recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
         increments = increments_of_datagrams(count, ingested, recovered, decision.refused.values())
         self._row.commit_landed(count, increments | self._reporter.copy_increments())

@@ -147,10 +147,10 @@ class _DatagramInput(InputShell):
         `size` is the length of the first waiting datagram; 0 = unknown.
         """
         if not self._blocks:
-            return self._backpressure.allowance(size)
+            return self._backpressure.next_allowance(size)
         if self._thresholds.must_pause(steady_ms()):
             return Allowance(0, MAX_PAUSE_S)
-        allowance = self._backpressure.allowance(size)
+        allowance = self._backpressure.next_allowance(size)
         if not self._thresholds.is_on_trial:  # trials: see `TopicThresholds.must_pause`
             return allowance
         return Allowance(min(allowance.messages, TRIAL_MESSAGES), MAX_PAUSE_S)

@@ -31,29 +31,30 @@ class Outcomes:
     def __init__(self, slab: Slab, flush_groups: FlushGroups) -> None:
         self._slab = slab
         self._flush_groups = flush_groups
-        self._counted: dict[int, CountedPosition] = {}
+        self._positions: dict[int, CountedPosition] = {}
+        """The first uncounted run of each chunk."""
 
     def on_opened(self, chunk: int) -> None:
         """Begin to count the outcomes of an opened chunk."""
-        self._counted[chunk] = CountedPosition()
+        self._positions[chunk] = CountedPosition()
 
     def on_released(self, chunk: int) -> None:
         """Count the remaining outcomes of a settled chunk before its release."""
-        if chunk in self._counted:
+        if chunk in self._positions:
             self._count(chunk)
-            del self._counted[chunk]
+            del self._positions[chunk]
 
     def count_outcomes(self) -> None:
         """Count new outcomes in a bounded number of chunks, in rotation."""
-        needs_rotation = len(self._counted) > CHUNKS_PER_POLL
-        for chunk in list(islice(self._counted, CHUNKS_PER_POLL)):
+        needs_rotation = len(self._positions) > CHUNKS_PER_POLL
+        for chunk in list(islice(self._positions, CHUNKS_PER_POLL)):
             self._count(chunk)
             if needs_rotation:
-                self._counted[chunk] = self._counted.pop(chunk)
+                self._positions[chunk] = self._positions.pop(chunk)
 
     def _count(self, chunk: int) -> None:
-        position, counts = count_outcomes(self._slab, chunk, self._counted[chunk])
-        self._counted[chunk] = position
+        position, counts = count_outcomes(self._slab, chunk, self._positions[chunk])
+        self._positions[chunk] = position
         for (number, state, reason), count in counts.items():
             flush_group = self._flush_groups.find(number)
             if flush_group is None:  # the number is 0, for messages without a flush group, or damaged
@@ -68,7 +69,7 @@ class Outcomes:
         """Return the topic number of the first uncounted run in each of a bounded number of chunks."""
         found: set[int] = set()
         words = self._slab.words
-        for chunk, position in islice(self._counted.items(), CHUNKS_PER_POLL):
+        for chunk, position in islice(self._positions.items(), CHUNKS_PER_POLL):
             start = self._slab.chunk_at(chunk)
             if position.run < words[(start + lay.CHUNK_RUNS) >> 2]:
                 found.add(words[(start + position.at + lay.RUN_TOPIC) >> 2])

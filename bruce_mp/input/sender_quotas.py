@@ -128,7 +128,7 @@ class AdmissionDecision:
     admitted: Tally[int] = field(default_factory=Tally)
     """Numbers of admitted datagrams by user."""
 
-    def peer(self, slot: int) -> PeerCredentials | None:
+    def peer_of(self, slot: int) -> PeerCredentials | None:
         """Return the sender of a datagram."""
         return None if self.senders is None else PeerCredentials(self.senders.pids[slot], self.senders.uids[slot])
 

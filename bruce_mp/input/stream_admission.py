@@ -29,7 +29,7 @@ from bruce_mp.input.ingest_counters import (
     unappended_count,
 )
 from bruce_mp.input.spills import SpillRoom
-from bruce_mp.input.stream_batch import StreamBatch, contiguous, index_in_batch, length_of, remove_over_share
+from bruce_mp.input.stream_batch import StreamBatch, index_in_batch, join_extents, length_of, remove_over_share
 from bruce_mp.input.stream_client import TCP
 from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.input.unfinished_limits import MIN_READ
@@ -357,7 +357,7 @@ class StreamAdmission:
         if replaced := lanes.drain_replaced():
             self._record_replaced(replaced, batch, first)
         if ending is not None:
-            client, _ = batch.sender(0)  # an attempt's batch has one client
+            client, _ = batch.sender_of(0)  # an attempt's batch has one client
             self._end_attempt(client, ending)
 
     def _count_partly_appended(
@@ -412,7 +412,7 @@ class StreamAdmission:
         indexes = sorted(index_in_batch(dropped.arrival, first) for dropped in ingested.no_room)
         extents = [batch.extents[index] for index in indexes]
         arrived_ms = now_ms + self._lanes.wall_offset_ms
-        ending = self._attempts.spill(batch.attempt, contiguous(buffer, extents), len(extents), arrived_ms)
+        ending = self._attempts.spill(batch.attempt, join_extents(buffer, extents), len(extents), arrived_ms)
         if ending is not None:
             return ingested, [], ending
         return ingested._replace(no_room=[]), extents, None
@@ -420,9 +420,9 @@ class StreamAdmission:
     def _spill(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Write a batch of an attempt to its spill file, and count it."""
         assert batch.attempt is not None  # only attempts spill
-        (client, flush_group), count = batch.sender(0), len(batch.extents)
+        (client, flush_group), count = batch.sender_of(0), len(batch.extents)
         arrived_ms = now_ms + self._lanes.wall_offset_ms
-        ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.extents), count, arrived_ms)
+        ending = self._attempts.spill(batch.attempt, join_extents(buffer, batch.extents), count, arrived_ms)
         flush_group.received += count
         increments: dict[int, int] = {Counter.MsgReceived: count}
         if ending is None:
@@ -438,7 +438,7 @@ class StreamAdmission:
         """Count replaced timestamps, and log their senders."""
         for found in replaced:
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
-            client, _ = batch.sender(index_in_batch(found.arrival, first))
+            client, _ = batch.sender_of(index_in_batch(found.arrival, first))
             warn_about_clock(found, client.peer, unknown_sender="a TCP connection")
 
     def _return_postponed(
@@ -447,7 +447,7 @@ class StreamAdmission:
         """Return messages to their clients, and subtract them from the counters, as if they had not been received."""
         for dropped in sorted(postponed, key=lambda each: each.arrival):
             index = index_in_batch(dropped.arrival, first)
-            client, flush_group = batch.sender(index)
+            client, flush_group = batch.sender_of(index)
             at, length = batch.extents[index]
             client.stuck_topic = client.stuck_topic or dropped.topic
             client.postponed += buffer[at : at + length]
@@ -461,13 +461,13 @@ class StreamAdmission:
     ) -> None:
         """Report a batch's discarded messages, count them in their flush groups, and correct the forwarded counters."""
         for rejection in ingested.rejections:
-            client, flush_group = batch.sender(rejection.slot)
+            client, flush_group = batch.sender_of(rejection.slot)
             report_rejected(self._reporter, rejection, buffer, batch.extents[rejection.slot], client.peer)
             flush_group.discard(DiscardReason(rejection.failure))
             increments[client.kind.forwarded] -= 1
         for dropped in ingested.no_room:
             index = index_in_batch(dropped.arrival, first)
-            client, flush_group = batch.sender(index)
+            client, flush_group = batch.sender_of(index)
             reason = batch.discard_reason(dropped)
             report_no_room(self._reporter, dropped, buffer, batch.extents[index], reason)
             flush_group.discard(reason)

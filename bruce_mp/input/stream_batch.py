@@ -24,8 +24,8 @@ __all__ = [
     "Extents",
     "Portion",
     "StreamBatch",
-    "contiguous",
     "index_in_batch",
+    "join_extents",
     "length_of",
     "remove_over_share",
 ]
@@ -90,7 +90,7 @@ class StreamBatch:
         before = more[:oversized]
         return self.room_for(pool, before, max(map(length_of, before))) if before else 1
 
-    def sender(self, index: int) -> tuple[StreamClientState, FlushGroup]:
+    def sender_of(self, index: int) -> tuple[StreamClientState, FlushGroup]:
         """Return the client and the flush group of a message."""
         return self._senders[bisect_right(self._starts, index) - 1]
 
@@ -120,7 +120,7 @@ def index_in_batch(arrival: int, first: int) -> int:
     return lay.stream_number(arrival) - first
 
 
-def contiguous(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memoryview | bytes:
+def join_extents(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memoryview | bytes:
     """Return the bytes of messages at `extents`, in order; without a copy if the messages are adjacent."""
     start, (last, length) = extents[0][0], extents[-1]
     if last + length - start == sum(map(length_of, extents)):

@@ -462,7 +462,7 @@ class StreamConnections:
 
     def _close_idle(self) -> None:
         """Close the connections that stopped inside a message, and have no bytes in the kernel either."""
-        for client in self._unfinished.idle(steady_ms()):
+        for client in self._unfinished.find_idle(steady_ms()):
             descriptor = self._descriptors[client]
             if not has_input(self._connections[descriptor].socket):
                 self._close_unfinished(descriptor, "no byte of it came within input.streams.unfinished_timeout_s")

@@ -123,7 +123,7 @@ class UnfinishedMessages:
                 found.append(client)
         return found
 
-    def idle(self, now_ms: int) -> list[StreamClientState]:
+    def find_idle(self, now_ms: int) -> list[StreamClientState]:
         """Return the clients whose message has not grown within the time limit; waiting ones are not read."""
         since_ms = now_ms - self._limits.timeout_ms
         return [

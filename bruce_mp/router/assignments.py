@@ -201,7 +201,7 @@ class Assignments:
 
     def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> int | None:
         """Let the leader's dispatcher hold a partition and return its slot; None if the messages must wait."""
-        route = self._route(topic, partition)
+        route = self._ensure_route(topic, partition)
         slot = self._leader_slot(topic, partition)
         if slot is None:
             self.request_leader(now_ms)
@@ -255,7 +255,7 @@ class Assignments:
             dispatcher = self._dispatcher_scopes[slot] = DispatcherScope(self._new_backoff())
         return dispatcher
 
-    def _route(self, topic: int, partition: int) -> Route:
+    def _ensure_route(self, topic: int, partition: int) -> Route:
         """Return the route of a partition; create it, and the partition's entry in the slab's table, if needed."""
         route = self._routes.get((topic, partition))
         if route is None:
@@ -393,7 +393,7 @@ class Assignments:
 
     def _on_paused_or_handed_back(self, slot: int, dispatcher: DispatcherScope, parcel: Parcel, now_ms: int) -> None:
         kind, topic, partition, _ = parcel
-        scope = dispatcher if partition == EVERYTHING else self._route(topic, partition)
+        scope = dispatcher if partition == EVERYTHING else self._ensure_route(topic, partition)
         if kind is ParcelKind.PAUSED and scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
             if scope is dispatcher or dispatcher.is_flowing:  # else HAND_BACK for everything includes this partition
@@ -406,7 +406,7 @@ class Assignments:
         returned_word = state_word(RunState.RETURNED_SENT if is_built else RunState.RETURNED, slot)
         routed_word = state_word(RunState.ROUTED_SENT if is_built else RunState.ROUTED, self._incarnation)
         claimed = kernels.claim(self._slab, parcel.segments, returned_word, routed_word)
-        self._route(parcel.topic, parcel.partition).add_returned(claimed, is_built=is_built)
+        self._ensure_route(parcel.topic, parcel.partition).add_returned(claimed, is_built=is_built)
 
     def _on_handed_back(self, slot: int, topic: int, partition: int, scope: Scope, now_ms: int) -> None:
         scope.step(ScopeEvent.HANDED_BACK)
@@ -431,7 +431,7 @@ class Assignments:
 
     def adopt(self, topic: int, partition: int, segments: Iterable[Segment], *, is_built: bool) -> None:
         """Add a previous router's segments to a partition's route; `is_built`: they are of built batches."""
-        route = self._route(topic, partition)
+        route = self._ensure_route(topic, partition)
         route.add_returned(segments, is_built=is_built)
         route.needs_sorting = True
 
@@ -439,7 +439,7 @@ class Assignments:
         """Find the slots that hold partitions, and send RESYNC to every dispatcher; call `adopt` first."""
         held = sweep(self._slab, _HELD_BY_DISPATCHERS)
         for found in held:
-            self._set_holder(self._route(found.topic, found.partition), found.holder)
+            self._set_holder(self._ensure_route(found.topic, found.partition), found.holder)
         for _, slot in self._slots.broker_slots():
             self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED])
 
@@ -459,7 +459,7 @@ class Assignments:
         parcels = [Parcel(ParcelKind.RESYNC, dispatcher.resync_number)]
         for (topic, partition), segments in built.items():
             # A dead router may have assigned only a part of a batch; add the rest, so that the batch stays whole.
-            route = self._route(topic, partition)
+            route = self._ensure_route(topic, partition)
             rest, route.returned_built = route.returned_built, []
             self._outbox.assign(slot, rest, is_built=True)
             parcels.append(Parcel(ParcelKind.SENT, topic, partition, segments + rest))

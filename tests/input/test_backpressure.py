@@ -33,7 +33,7 @@ def pressure(slab: Slab, pool: ChunkPool, *, blocks: bool) -> Backpressure:
 @pytest.mark.parametrize("blocks", [False, True])
 def test_an_empty_slab_admits_whole_batches_without_a_pause(blocks: bool) -> None:
     with new_slab(Geometry(chunks=1024, landing_slots=BATCH, landing_slot_size=LARGEST)) as slab:
-        assert pressure(slab, ChunkPool(slab, INPUT_ROW), blocks=blocks).allowance(100) == (
+        assert pressure(slab, ChunkPool(slab, INPUT_ROW), blocks=blocks).next_allowance(100) == (
             BATCH if blocks else MAX_MESSAGES,
             0.0,
         )
@@ -45,9 +45,9 @@ def test_pauses_grow_with_the_fill_level_from_three_quarters() -> None:
         watch = pressure(slab, pool, blocks=False)
         rests = []
         for _ in range(CHUNKS):
-            rests.append(watch.allowance(100).pause_s)
+            rests.append(watch.next_allowance(100).pause_s)
             assert pool.allocate(1, 0) is not None
-        rests.append(watch.allowance(100).pause_s)
+        rests.append(watch.next_allowance(100).pause_s)
         assert rests[: CHUNKS * 3 // 4] == [0.0] * (CHUNKS * 3 // 4)
         under_pressure = rests[CHUNKS * 3 // 4 :]
         assert under_pressure == sorted(set(under_pressure))
@@ -59,7 +59,7 @@ def test_a_full_slab_admits_batches_when_messages_are_discarded() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         while pool.allocate(1, 0) is not None:
             pass
-        assert pressure(slab, pool, blocks=False).allowance(100) == pytest.approx((MAX_MESSAGES, MAX_PAUSE_S))
+        assert pressure(slab, pool, blocks=False).next_allowance(100) == pytest.approx((MAX_MESSAGES, MAX_PAUSE_S))
 
 
 @pytest.mark.parametrize(("chunks_a_message", "long"), [(1, False), (0.001, True)])
@@ -69,12 +69,12 @@ def test_a_round_takes_only_a_part_of_the_free_chunks(chunks_a_message: float, l
         watch = pressure(slab, pool, blocks=False)
         taken = free = 4096
         while pool.free_count > 512:
-            free, (messages, _) = pool.free_count, watch.allowance(100)
+            free, (messages, _) = pool.free_count, watch.next_allowance(100)
             for _ in range(max(1, round(messages * chunks_a_message))):
                 pool.allocate(1, 0)
             taken = free - pool.free_count
         assert taken <= free // PART_DIVISOR * 2
-        assert (watch.allowance(100).messages == MAX_MESSAGES) == long
+        assert (watch.next_allowance(100).messages == MAX_MESSAGES) == long
 
 
 def test_a_full_slab_admits_nothing_when_senders_are_blocked() -> None:
@@ -82,7 +82,7 @@ def test_a_full_slab_admits_nothing_when_senders_are_blocked() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         while pool.allocate(1, 0) is not None:
             pass
-        assert pressure(slab, pool, blocks=True).allowance(0) == (0, MAX_PAUSE_S)
+        assert pressure(slab, pool, blocks=True).next_allowance(0) == (0, MAX_PAUSE_S)
 
 
 def test_one_small_message_is_admitted_without_room_for_a_large_one() -> None:
@@ -91,9 +91,9 @@ def test_one_small_message_is_admitted_without_room_for_a_large_one() -> None:
         watch = pressure(slab, pool, blocks=True)
         for _ in range(CHUNKS - 2):
             pool.allocate(1, 0)
-        assert watch.allowance(100).messages == 1
-        assert watch.allowance(10_000).messages == 1
-        assert watch.allowance(20_000).messages == 0
+        assert watch.next_allowance(100).messages == 1
+        assert watch.next_allowance(10_000).messages == 1
+        assert watch.next_allowance(20_000).messages == 0
 
 
 def test_delivered_messages_make_room() -> None:
@@ -101,12 +101,12 @@ def test_delivered_messages_make_room() -> None:
         daemon = Input(slab, topics=[(b"t", 4)])
         watch = pressure(slab, daemon.pool, blocks=True)
         segments = []
-        while watch.allowance(LARGEST).messages:
+        while watch.next_allowance(LARGEST).messages:
             daemon.receive([datagram(b"t", bytes(30_000))])
             segments += daemon.close_all()
-        assert watch.allowance(LARGEST) == (0, MAX_PAUSE_S)
+        assert watch.next_allowance(LARGEST) == (0, MAX_PAUSE_S)
         set_state(slab, segments, RunState.DELIVERED)
-        assert watch.allowance(LARGEST).messages > 0
+        assert watch.next_allowance(LARGEST).messages > 0
 
 
 sizes = st.integers(0, 200) | st.integers(0, LARGEST - 100) | st.sampled_from([8000, 8192, LARGEST - 100])
@@ -129,7 +129,7 @@ def test_block_mode_admits_only_messages_that_find_room(seed: int, arriving: lis
             for size in batch
         ]
         for _ in range(len(arriving)):
-            messages = watch.allowance(len(waiting[0])).messages if waiting else 0
+            messages = watch.next_allowance(len(waiting[0])).messages if waiting else 0
             if messages:
                 assert not daemon.receive(waiting[:messages]).no_room
                 del waiting[:messages]
@@ -154,7 +154,7 @@ def test_block_mode_delivers_everything_without_overfilling() -> None:
             rounds += 1
             assert rounds < 10_000
             daemon.now_ms += 10
-            if messages := watch.allowance(len(waiting[0])).messages:
+            if messages := watch.next_allowance(len(waiting[0])).messages:
                 assert not daemon.receive(waiting[:messages]).no_room
                 del waiting[:messages]
             elif rng.random() < 0.5:
@@ -170,11 +170,11 @@ def test_stuck_chunks_count_neither_as_used_nor_as_free() -> None:
         while pool.free_count > 64:
             sender.receive([datagram(b"t", bytes(7000))] * 4)
         sender.close_all()
-        assert watch.allowance(100).pause_s > MIN_PAUSE_S
+        assert watch.next_allowance(100).pause_s > MIN_PAUSE_S
         assert pool.allocate(1, sender.now_ms + STUCK_AFTER_MS + 1) is not None
         for _ in range(9):
             pool.reclaim_idle()
-        assert watch.allowance(100).pause_s == 0.0
+        assert watch.next_allowance(100).pause_s == 0.0
         while pool.free_count > 16:
             assert pool.allocate(1, sender.now_ms + STUCK_AFTER_MS + 1) is not None
-        assert watch.allowance(100).pause_s >= MIN_PAUSE_S
+        assert watch.next_allowance(100).pause_s >= MIN_PAUSE_S

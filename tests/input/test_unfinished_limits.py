@@ -71,8 +71,8 @@ def test_a_message_is_idle_when_it_does_not_grow_unless_it_waits_for_a_grant() -
     growing, idle, small, also, waiting = client(), client(), client(user=2, wanted=0), client(user=2), client()
     assert [messages.update(each, 0) for each in (growing, idle, small, also, waiting)] == [READ] * 4 + [WAIT]
     assert messages.update(growing, 900) is READ
-    assert messages.idle(1000) == []
-    assert messages.idle(1001) == [idle, small, also]
+    assert messages.find_idle(1000) == []
+    assert messages.find_idle(1001) == [idle, small, also]
 
 
 def test_a_paused_client_has_no_unfinished_message() -> None:
@@ -80,7 +80,7 @@ def test_a_paused_client_has_no_unfinished_message() -> None:
     paused = client(received=9 * LARGE, wanted=0)
     paused.is_blocked = True
     assert messages.update(paused, 0) is READ
-    assert messages.idle(9999) == []
+    assert messages.find_idle(9999) == []
 
 
 def test_limits_are_divided_among_workers_and_admit_the_largest_message() -> None:
