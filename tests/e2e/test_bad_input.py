@@ -77,7 +77,7 @@ def changed(vector: str, at: int, field: str) -> str:
 
 
 MALFORMED: Final = {
-    # invalid messages of docs/protocol.md, "Test vectors"
+    # invalid messages of tests/protocol/client/test_messages.py
     "M1 size one too small": ("00000022" + A1[8:], NOT_RECOGNISED),
     "M2 size one too large": ("00000024" + A1[8:], NOT_RECOGNISED),
     "M3 flags 1": ("00000023010000000001000274310000018bcfe56800000000000000000568656c6c6f", ANY),

