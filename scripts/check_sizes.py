@@ -29,9 +29,11 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Measured:
+    """A function or module. `is_annotated`: all arguments and the result of the function have types."""
+
     location: str
     lines: int
-    annotated: bool = True
+    is_annotated: bool = True
 
 
 def measure_module(path: Path) -> Measured:
@@ -41,14 +43,14 @@ def measure_module(path: Path) -> Measured:
 def measure_functions(path: Path) -> Iterator[Measured]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, Function):
-            yield Measured(f"{path}:{node.lineno} {node.name}", _length(node), _is_annotated(node))
+            yield Measured(f"{path}:{node.lineno} {node.name}", _line_count(node), _is_annotated(node))
 
 
-def _length(function: Function) -> int:
-    return (function.end_lineno or 0) - function.lineno + 1 - _docstring_length(function)
+def _line_count(function: Function) -> int:
+    return (function.end_lineno or 0) - function.lineno + 1 - _docstring_lines(function)
 
 
-def _docstring_length(function: Function) -> int:
+def _docstring_lines(function: Function) -> int:
     first = function.body[0]
     if ast.get_docstring(function, clean=False) is None:
         return 0
@@ -56,10 +58,10 @@ def _docstring_length(function: Function) -> int:
 
 
 def _is_annotated(function: Function) -> bool:
-    a = function.args
-    named = [*a.posonlyargs, *a.args, *a.kwonlyargs]
-    others = [argument for argument in (a.vararg, a.kwarg) if argument is not None]
-    missing = [x.arg for x in (*named, *others) if x.annotation is None and x.arg not in {"self", "cls"}]
+    signature = function.args
+    named = [*signature.posonlyargs, *signature.args, *signature.kwonlyargs]
+    others = [argument for argument in (signature.vararg, signature.kwarg) if argument is not None]
+    missing = [each.arg for each in (*named, *others) if each.annotation is None and each.arg not in {"self", "cls"}]
     return function.returns is not None and not missing
 
 
@@ -68,7 +70,7 @@ def percentile(ordered: Sequence[int], percent: int) -> int:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0
 
 
-def complaints(functions: Sequence[Measured], modules: Sequence[Measured]) -> Iterator[str]:
+def find_excesses(functions: Sequence[Measured], modules: Sequence[Measured]) -> Iterator[str]:
     lengths = sorted(function.lines for function in functions)
     for percent, limit in PERCENTILE_LIMITS:
         if (found := percentile(lengths, percent)) > limit:
@@ -77,7 +79,7 @@ def complaints(functions: Sequence[Measured], modules: Sequence[Measured]) -> It
         if module.lines > MODULE_LIMIT:
             yield f"{module.location} has {module.lines} lines; split it (at most {MODULE_LIMIT})."
     for function in functions:
-        if not function.annotated:
+        if not function.is_annotated:
             yield f"{function.location} has an argument or a result without annotation."
 
 
@@ -86,13 +88,13 @@ def _longest(functions: Sequence[Measured]) -> str:
     return "The longest: " + ", ".join(f"{function.location} ({function.lines})" for function in longest)
 
 
-def table(functions: Sequence[Measured], modules: Sequence[Measured]) -> Iterator[str]:
+def format_table(functions: Sequence[Measured], modules: Sequence[Measured]) -> Iterator[str]:
     lengths = sorted(function.lines for function in functions)
     yield f"{'':24} {'measured':>8} {'limit':>6}"
     for percent, limit in PERCENTILE_LIMITS:
         yield f"{f'function lines, p{percent}':24} {percentile(lengths, percent):8} {limit:6}"
     yield f"{'longest module':24} {max((module.lines for module in modules), default=0):8} {MODULE_LIMIT:6}"
-    yield f"{'not annotated':24} {sum(not function.annotated for function in functions):8} {0:6}"
+    yield f"{'not annotated':24} {sum(not function.is_annotated for function in functions):8} {0:6}"
     yield f"{len(functions)} functions in {len(modules)} modules"
 
 
@@ -101,11 +103,11 @@ def main(arguments: Sequence[str]) -> int:
     paths = sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES)
     modules = [measure_module(path) for path in paths]
     functions = [function for path in paths if path.suffix == ".py" for function in measure_functions(path)]
-    print("\n".join(table(functions, modules)))
-    found = list(complaints(functions, modules))
-    for complaint in found:
-        print(complaint, file=sys.stderr)
-    return 1 if found else 0
+    print("\n".join(format_table(functions, modules)))
+    excesses = list(find_excesses(functions, modules))
+    for excess in excesses:
+        print(excess, file=sys.stderr)
+    return 1 if excesses else 0
 
 
 if __name__ == "__main__":

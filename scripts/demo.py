@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING
 from kafka import KafkaConsumer, TopicPartition
 
 from scripts.demo_input import DemoError, collect
-from scripts.demo_services import BRUCE, PARTITIONS, Daemon, Interrupts, Service, bootstrap_of, broker, bruce
+from scripts.demo_services import (
+    BRUCE,
+    PARTITIONS,
+    Daemon,
+    Interrupts,
+    Service,
+    bootstrap_of,
+    broker_service,
+    run_bruce,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -119,7 +128,7 @@ class Demo:
     def _start_broker(self) -> None:
         kind = "a real Kafka broker" if self._options.kafka else "an embedded Kafka broker, `bruce dev-broker`"
         with step(2, f"Start {kind}"):
-            service = broker(self._directory, self._topics, real=self._options.kafka)
+            service = broker_service(self._directory, self._topics, real=self._options.kafka)
             self._start(service)
             self._bootstrap = bootstrap_of(service)
         report(f"it listens at {self._bootstrap}")
@@ -150,7 +159,7 @@ class Demo:
         """Send a copy of the lines, because log files grow during the demo."""
         copy = self._directory / f"{feed.topic}.txt"
         copy.write_bytes(b"".join(line + b"\n" for line in feed.lines))
-        bruce("send", "--socket-path", self._daemon.socket, "--topic", feed.topic, "--lines", copy)
+        run_bruce("send", "--socket-path", self._daemon.socket, "--topic", feed.topic, "--lines", copy)
 
     def _read_back(self) -> None:
         with step(5, "Read the topics back with kafka-python's KafkaConsumer, and compare"):
@@ -206,24 +215,24 @@ def printable(value: bytes, width: int) -> str:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/demo", add_help=False)
     parser.add_argument("--stay", action="store_true")
     parser.add_argument("--kafka", action="store_true")
     parser.add_argument("--logs", type=Path, default=Path("/var/log"), metavar="DIR")
-    parser.add_argument("--lines", type=positive, default=50_000, metavar="N")
+    parser.add_argument("--lines", type=parse_positive, default=50_000, metavar="N")
     parser.add_argument("--began-us", type=int, default=time.time_ns() // 1000)
     return parser.parse_args(arguments)
 
 
-def positive(text: str) -> int:
+def parse_positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
     return int(text)
 
 
 def main(arguments: Sequence[str]) -> int:
-    options, interrupts = parse(arguments), Interrupts()
+    options, interrupts = parse_options(arguments), Interrupts()
     try:
         with ExitStack() as stack:
             balance = Demo(options, stack, interrupts).run()

@@ -21,9 +21,11 @@ __all__ = ["DemoError", "Feed", "collect"]
 ROOT: Final = Path(__file__).resolve().parents[1]
 LOG_NAMES: Final = ("*.log", "*.log.1", "syslog", "messages")
 TAIL_BYTES: Final = 16 << 20
+"""Bytes at the end of a log file that are read."""
 LONGEST_LINE: Final = 16 << 10
 """Longer lines are skipped, because they might not fit into a datagram."""
 ENOUGH_LINES: Final = 500
+"""With fewer lines of logs, the git history completes the input."""
 OWN_TOPICS: Final = 2
 """Number of log files, the longest ones, with a separate topic; the others share one."""
 HISTORY: Final = {
@@ -103,19 +105,19 @@ def _split(data: bytes) -> list[bytes]:
 
 def _from_history(limit: int) -> list[Feed]:
     feeds = []
-    for topic, words in HISTORY.items():
-        lines = _split(_git(words))[:limit]
+    for topic, arguments in HISTORY.items():
+        lines = _split(_git(arguments))[:limit]
         limit -= len(lines)
         if lines:
-            feeds.append(Feed(topic, [f"git {' '.join(words)}"], lines))
+            feeds.append(Feed(topic, [f"git {' '.join(arguments)}"], lines))
     return feeds
 
 
-def _git(words: Sequence[str]) -> bytes:
+def _git(arguments: Sequence[str]) -> bytes:
     # Ignore a repository in a parent directory.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
     try:
-        done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, check=True, env=environment)
+        done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, check=True, env=environment)
     except (OSError, subprocess.CalledProcessError):
         return b""  # a source tree without history, or a machine without git
     return done.stdout

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Self
 
-__all__ = ["BRUCE", "PARTITIONS", "Daemon", "Interrupts", "Service", "bootstrap_of", "broker", "bruce"]
+__all__ = ["BRUCE", "PARTITIONS", "Daemon", "Interrupts", "Service", "bootstrap_of", "broker_service", "run_bruce"]
 
 BRUCE: Final = Path(sys.executable).with_name("bruce")
 PARTITIONS: Final = 3
@@ -144,7 +144,7 @@ class Service:
             time.sleep(0.02)
 
 
-def bruce(*words: str | Path) -> str:
+def run_bruce(*words: str | Path) -> str:
     """Run a subcommand to its end and return its output. Raises DemoError with its error text if it fails."""
     done = subprocess.run([BRUCE, *words], capture_output=True, text=True, check=False, start_new_session=True)
     if done.returncode:
@@ -199,11 +199,11 @@ class Daemon(Service):
 
     def balance(self) -> str:
         """Return the output of `bruce check`. Raises DemoError if the books do not balance."""
-        return bruce("check", "--config", self.config).strip()
+        return run_bruce("check", "--config", self.config).strip()
 
 
-def broker(directory: Path, topics: Iterable[str], *, real: bool) -> Service:
-    """Start a Kafka broker with these topics."""
+def broker_service(directory: Path, topics: Iterable[str], *, real: bool) -> Service:
+    """Return the service of a Kafka broker with these topics; its `with` block starts the broker."""
     names = [f"{topic}:{PARTITIONS}" for topic in topics]
     command: list[str | Path]
     if real:

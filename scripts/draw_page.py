@@ -42,7 +42,7 @@ def send_load(socket_path: Path, stopped: Event) -> None:
                 client.send("oders", b"a misspelt topic")
 
 
-def take(browser: Browser, daemon: Daemon, name: str) -> None:
+def take_picture(browser: Browser, daemon: Daemon, name: str) -> None:
     browser.open(daemon.url("/"), width=1280)
     browser.wait(lambda: browser.run("return document.querySelectorAll('#chart-past svg').length"), "the charts")
     Event().wait(4.5)  # the CPU of processes follows from two answers
@@ -61,11 +61,11 @@ def main() -> None:
         load.start()
         with suppress(KeyboardInterrupt):
             stopped.wait(LOAD_S)
-            take(browser, daemon, "page.png")
+            take_picture(browser, daemon, "page.png")
             for node in BROKERS:
                 broker.broker_down(node)
             stopped.wait(OUTAGE_S)
-            take(browser, daemon, "page-brokers-down.png")
+            take_picture(browser, daemon, "page-brokers-down.png")
         stopped.set()
         load.join()
         for node in BROKERS:

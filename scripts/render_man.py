@@ -97,7 +97,7 @@ def escape(text: str) -> str:
     return re.sub(r"`([^`]*)`", r"\\fB\1\\fP", text.translate(ESCAPES))
 
 
-def filled(text: str) -> list[str]:
+def fill_lines(text: str) -> list[str]:
     """Return the escaped text in lines of at most 80 characters, as far as its words allow."""
     lines = wrap(escape(text), 80, break_long_words=False, break_on_hyphens=False)
     return [f"\\&{line}" if line.startswith(".") else line for line in lines]
@@ -119,7 +119,7 @@ class RoffFormatter(HelpFormatter):
         synopsis = self._format_usage(usage, actions, groups, "").strip().removeprefix(self._prog)
         options = synopsis.replace(" [-h]", "", 1).strip()
         unbroken = re.sub(r"\[[^][|]*\]", lambda found: found[0].replace(" ", UNBROKEN), options)
-        self._lines += [".SH SYNOPSIS", f".B {escape(self._prog)}", *filled(unbroken)]
+        self._lines += [".SH SYNOPSIS", f".B {escape(self._prog)}", *fill_lines(unbroken)]
 
     def start_section(self, heading: str | None) -> None:
         self._heading = f".SH {SECTIONS.get(heading or '', (heading or '').upper())}"
@@ -129,7 +129,7 @@ class RoffFormatter(HelpFormatter):
 
     def add_text(self, text: str | None) -> None:
         if text is not None and not text.startswith("Exit status: "):  # the docstring says more about it
-            self._lines += [self._heading or ".PP", *filled(text)]
+            self._lines += [self._heading or ".PP", *fill_lines(text)]
             self._heading = ""
 
     def add_arguments(self, actions: Iterable[Action]) -> None:
@@ -137,7 +137,7 @@ class RoffFormatter(HelpFormatter):
             if isinstance(action.choices, dict):  # the parsers of subcommands
                 self._lines += [line for parser in action.choices.values() for line in lines_of_subcommand(parser)]
             elif action.help is not SUPPRESS and action.dest != "help":
-                self._lines += [self._heading, ".TP", self._invocation(action), *filled(self._expand_help(action))]
+                self._lines += [self._heading, ".TP", self._invocation(action), *fill_lines(self._expand_help(action))]
                 self._heading = ""
 
     def _invocation(self, action: Action) -> str:
@@ -177,7 +177,7 @@ def render(command: CommandHelp, references: Sequence[CommandHelp]) -> str:
         *lines_of(command.parser),
     ]
     if found := re.search(r"(?:^|\s)Exit status: (.*?)(?:\n\n|\Z)", command.documentation, re.DOTALL):
-        lines += [".SH EXIT STATUS", *filled(found[1])]
+        lines += [".SH EXIT STATUS", *fill_lines(found[1])]
     if command.page == "bruce":
         lines.append(".SH COMMANDS")
         for each in references:

@@ -50,26 +50,26 @@ def slug(text: str) -> str:
 
 def render(source: str) -> str:
     markdown = MarkdownIt("commonmark").enable("table")
-    tokens = list(mark(markdown.parse(source)))
+    tokens = list(add_ids_and_names(markdown.parse(source)))
     return PAGE.format(body=markdown.renderer.render(tokens, markdown.options, {}))
 
 
-def mark(tokens: Sequence[Token]) -> Iterator[Token]:
+def add_ids_and_names(tokens: Sequence[Token]) -> Iterator[Token]:
     """Give ids to headings and to the rows of the table, and the other pages' names to links."""
     heading = ""
     for index, token in enumerate(tokens):
         if token.type == "heading_open":
             heading = tokens[index + 1].content
             token.attrSet("id", slug(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")))
-        elif token.type == "tr_open" and heading == TABLE and (said := tokens[index + 2].content).startswith("`"):
-            token.attrSet("id", slug(said))
-            token.attrSet("data-phrase", said.strip("`"))
+        elif token.type == "tr_open" and heading == TABLE and (phrase := tokens[index + 2].content).startswith("`"):
+            token.attrSet("id", slug(phrase))
+            token.attrSet("data-phrase", phrase.strip("`"))
         elif token.type == "inline":
-            token.children = list(name_pages(token.children or []))
+            token.children = list(append_page_names(token.children or []))
         yield token
 
 
-def name_pages(tokens: Sequence[Token]) -> Iterator[Token]:
+def append_page_names(tokens: Sequence[Token]) -> Iterator[Token]:
     page = ""
     for token in tokens:
         target = str(token.attrGet("href") or "")
