@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from chaos.outage import Outage, run_outage
-from support.chaos import QUEUE
+from support.chaos import MAX_QUEUED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def test_a_trickle_loses_nothing_when_the_daemon_is_killed(tmp_path: Path) -> No
 def test_a_killed_daemon_with_a_full_slab_resumes_its_delivery(tmp_path: Path) -> None:
     report = run_outage(Outage(seconds=4, rate=0, kills=1, slab="8m"), tmp_path)
     assert report.discarded > 100
-    assert report.lost_with_socket <= QUEUE
+    assert report.lost_with_socket <= MAX_QUEUED
 
 
 def test_full_load_blocks_senders_when_configured(tmp_path: Path) -> None:

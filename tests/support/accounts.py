@@ -3,10 +3,10 @@
 Unlike `traffic.assert_all_there`, this comparison allows missing and repeated messages and names them. It asserts that
 no message is changed, invented or out of order.
 
-Order holds per sender and partition, separately for AnyPartition and PartitionKey messages. A partition may have
-replaced another without a leader; messages of the two may then pass each other. In that case the order holds for
-messages with keys of the same partition, by each partition count that the topic has had. Only each message's first
-record counts, because at-least-once delivery may repeat a batch later.
+Order holds per sender and partition, separately for AnyPartition and PartitionKey messages. While a partition has no
+leader, another may replace it, and messages of the two may pass each other. In a topic where this may have happened,
+order holds only among messages whose keys map to the same partition for each partition count that the topic has had.
+Only each message's first record counts, because at-least-once delivery may repeat a batch later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`python activated.py NAMES FIRST,SECOND,... COMMAND...` becomes COMMAND with sockets passed as by systemd.
 
-The numbers are descriptors that this process inherited. They become 3, 4, ..., and the variables of sd_listen_fds(3)
-describe them. NAMES are the names of the sockets, separated by colons. `activated` builds such a command.
+FIRST, SECOND, ... are descriptors that this process inherited. They become 3, 4, ..., and the variables of
+sd_listen_fds(3) describe them. NAMES are the names of the sockets, separated by colons. `activated` builds such a
+command.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FIRST = 3
-ABOVE_ALL = 500
+ABOVE_ALL = 500  # more than any descriptor in use, so that no copy replaces another
 
 
 def activated(command: list[str], sockets: Mapping[str, socket.socket]) -> list[str]:
@@ -29,11 +30,11 @@ def activated(command: list[str], sockets: Mapping[str, socket.socket]) -> list[
 
 def main() -> None:
     names, numbers, *command = sys.argv[1:]
-    given = [fcntl.fcntl(int(number), fcntl.F_DUPFD, ABOVE_ALL) for number in numbers.split(",")]
-    for place, descriptor in enumerate(given, FIRST):
+    copies = [fcntl.fcntl(int(number), fcntl.F_DUPFD, ABOVE_ALL) for number in numbers.split(",")]
+    for place, descriptor in enumerate(copies, FIRST):
         os.dup2(descriptor, place)
         os.close(descriptor)
-    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(given)), LISTEN_FDNAMES=names)
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(copies)), LISTEN_FDNAMES=names)
     os.execv(command[0], command)
 
 

@@ -32,6 +32,7 @@ SLOW_CLIENTS: Final = 40
 SLOW_ROUNDS: Final = 20
 UNFINISHED: Final = 20
 UNFINISHED_BYTES: Final = 200_000
+"""Size field of an unfinished message, of which the client sends only `SENT_BYTES`."""
 SENT_BYTES: Final = 50_000
 ROUND_S: Final = 0.5
 PAUSE_S: Final = 0.05

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "NO_GUARANTEES", "Chaos", "Guarantees", "Outcome", "check", "settings_for"]
 
-QUEUE: Final = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
+MAX_QUEUED: Final = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
 """Most datagrams in the kernel's queue."""
 SETTLE_S: Final = 120.0
 STUCK_RATE: Final = 400.0
@@ -164,9 +164,9 @@ class Chaos:
         self._power = PowerCuts(daemon, self._rng, self._progress)
         self._fault_kinds = fault_kinds
         self._outcome = Outcome()
-        of_daemon = DaemonFaults(daemon, self._rng, self._record, self._outcome)
+        daemon_faults = DaemonFaults(daemon, self._rng, self._record, self._outcome)
         power = WeightedFault(FaultKind.POWER, 5, self._cut_power)
-        faults = [*of_daemon.faults(), power, *site.faults(self._rng, self._record)]
+        faults = [*daemon_faults.faults(), power, *site.faults(self._rng, self._record)]
         self._faults = [fault for fault in faults if fault.kind in fault_kinds]
 
     def run(self, seconds: float) -> Outcome:
@@ -251,15 +251,15 @@ def check(guarantees: Guarantees, outcome: Outcome, account: Account) -> None:
     """Check the received messages against the sent ones and the books."""
     missing = sorted(name for name in account.missing if not outcome.may_be_missing(name))
     discarded, in_doubt = outcome.discarded.total(), outcome.discarded[IN_DOUBT]
-    most = outcome.received - discarded + in_doubt
+    most_read = outcome.received - discarded + in_doubt
     if not guarantees.may_lose:
-        allowed = outcome.sockets_lost * QUEUE + discarded - outcome.discarded[UNFINISHED]
+        allowed = outcome.sockets_lost * MAX_QUEUED + discarded - outcome.discarded[UNFINISHED]
         assert len(missing) <= allowed, f"{len(missing)} are missing: {missing[:20]}"
-        least = outcome.received - discarded - (len(account.missing) - len(missing))
-        assert account.read >= least, f"{outcome.received} received, {account.read} read; {missing[:20]}"
+        least_read = outcome.received - discarded - (len(account.missing) - len(missing))
+        assert account.read >= least_read, f"{outcome.received} received, {account.read} read; {missing[:20]}"
     in_kafka = outcome.discarded_names - account.missing.keys() - outcome.restored.keys()
     assert not in_kafka, f"discarded, but in Kafka: {sorted(in_kafka)[:20]}"
-    assert account.read <= most, f"{account.read} read of {outcome.received} received"
+    assert account.read <= most_read, f"{account.read} read of {outcome.received} received"
     allowed = outcome.possible_duplicates if guarantees.may_repeat else 0
     repeated = account.repeated_names - outcome.restored
     assert repeated.total() <= allowed, f"{repeated} were repeated; counted as possible: {allowed}"

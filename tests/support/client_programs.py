@@ -31,7 +31,7 @@ CLIENTS: Final = Path(__file__).parents[2] / "clients"
 BUILD_S: Final = 600
 ANSWER_S: Final = 60
 SHORT: Final = ("c", "go", "java")
-"""The languages of each run; the others have the mark `clients`."""
+"""The languages of each test run; the others have the mark `clients`."""
 
 
 @dataclass(frozen=True)
@@ -179,30 +179,31 @@ class ConformanceProgram:
         assert answer.endswith("\n"), f"{self.name}: no answer to {command[:200]!r}\n{self.errors()}"
         return answer.split()
 
-    def _numbers(self, command: str) -> list[str]:
+    def _ask_ok(self, command: str) -> list[str]:
+        """Send a command, and return the words behind the `ok` of the answer."""
         words = self.ask(command)
         assert words[0] == "ok", f"{self.name}: {command}: {words}\n{self.errors()}"
         return words[1:]
 
     def open_datagrams(self, path: Path) -> None:
-        self._numbers(f"datagram {path}")
+        self._ask_ok(f"datagram {path}")
 
     def send_datagrams(self, topic: str, numbers: range, size: int, pause_us: int = 0) -> int:
         """Return the number of messages that the kernel accepted."""
-        return int(self._numbers(f"datagram-send {topic} {numbers.start} {len(numbers)} {size} {pause_us}")[0])
+        return int(self._ask_ok(f"datagram-send {topic} {numbers.start} {len(numbers)} {size} {pause_us}")[0])
 
     def datagram_stats(self) -> tuple[int, int, dict[int, int]]:
         """Return the sent and the refused messages, and the latter by errno."""
-        sent, _, refused, errors = self._numbers("datagram-stats")
+        sent, _, refused, errors = self._ask_ok("datagram-stats")
         pairs = (pair.split("=") for pair in errors.split(",") if pair != "-")
         return int(sent), int(refused), {int(number): int(count) for number, count in pairs}
 
     def open_stream(self, address: Path | int, buffer: int = 1 << 20) -> None:
-        self._numbers(f"stream {address} {buffer}")
+        self._ask_ok(f"stream {address} {buffer}")
 
     def send_stream(self, topic: str, numbers: range, size: int) -> int:
         """Return the number of messages that the client accepted."""
-        return int(self._numbers(f"stream-send {topic} {numbers.start} {len(numbers)} {size}")[0])
+        return int(self._ask_ok(f"stream-send {topic} {numbers.start} {len(numbers)} {size}")[0])
 
     def flush(self, timeout_ms: int, level: str = "delivered") -> Flushed:
         words = self.ask(f"stream-flush {level} {timeout_ms}")
@@ -212,7 +213,7 @@ class ConformanceProgram:
         return Flushed(None, 0, int(received), int(delivered), int(discarded), reasons)
 
     def stream_stats(self) -> dict[str, int]:
-        words = self._numbers("stream-stats")
+        words = self._ask_ok("stream-stats")
         names = ("sent", "bytes", "waiting", "buffer_full", "too_large", "refused", "closed", "connections")
         return dict(zip(names, map(int, words), strict=True))
 

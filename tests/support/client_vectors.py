@@ -149,8 +149,8 @@ def _messages() -> list[dict[str, Any]]:
 
 
 def _hashes() -> list[dict[str, Any]]:
-    chance = random.Random(0)
-    keys = [*_KEYS, *(chance.randbytes(length) for length in range(1, 33))]
+    rng = random.Random(0)
+    keys = [*_KEYS, *(rng.randbytes(length) for length in range(1, 33))]
     names = [rule.name.lower() for rule in KEY_HASHES]
     return [
         {"partitioner": name, "key": key.hex(), "partition_key": partition_key_of(key, name)}

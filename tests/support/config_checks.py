@@ -27,7 +27,7 @@ class Outcome:
         assert not LIBRARY_TEXT.search(output), output
 
     def line(self, subject: str) -> str:
-        """Return the only line with a subject."""
+        """Return the only line with a subject, which begins behind the status word and its padding."""
         found = [line for line in self.lines if line[9:].startswith(subject)]
         assert len(found) == 1, self.lines
         return found[0]

@@ -38,19 +38,19 @@ Store = list[tuple[int, int]]
 class CrashImages:
     """The images of one action; `restore(n)` puts the slab into the n-th."""
 
-    def __init__(self, slab: Slab, before: dict[range, bytes], images: list[Store]) -> None:
+    def __init__(self, slab: Slab, before: dict[range, bytes], stores: list[Store]) -> None:
         self._slab = slab
         self._before = before
-        self._images = images
+        self._stores = stores
 
     def __len__(self) -> int:
-        return len(self._images) + 1
+        return len(self._stores) + 1
 
     def restore(self, count: int) -> None:
         """Apply the first `count` stores to the slab, and no others."""
         for region, data in self._before.items():
             self._slab.view[region.start : region.stop] = data
-        for store in self._images[:count]:
+        for store in self._stores[:count]:
             for at, value in store:
                 self._slab.longs[at >> 3] = value
 
@@ -74,7 +74,7 @@ def crash_images(slab: Slab, regions: Sequence[range], action: Callable[[], obje
     finally:
         sys.settrace(previous)
     recorder.record_stores()
-    return CrashImages(slab, before, recorder.images)
+    return CrashImages(slab, before, recorder.stores)
 
 
 def machine_images(slab: Slab, regions: Sequence[range], action: Callable[[], object]) -> CrashImages:
@@ -82,7 +82,7 @@ def machine_images(slab: Slab, regions: Sequence[range], action: Callable[[], ob
     recorder = Recorder(slab, regions)
     before = dict(recorder.seen)
     run_in_steps(action, recorder.record_stores)
-    return CrashImages(slab, before, recorder.images)
+    return CrashImages(slab, before, recorder.stores)
 
 
 class Recorder:
@@ -91,7 +91,7 @@ class Recorder:
     def __init__(self, slab: Slab, regions: Sequence[range]) -> None:
         self._slab = slab
         self.seen = {region: self._read(region) for region in regions}
-        self.images: list[Store] = []
+        self.stores: list[Store] = []
         self._may_have_stored = True
 
     def _read(self, region: range) -> bytes:
@@ -118,4 +118,4 @@ class Recorder:
         store = [(region.start + 8 * index, new) for index, (old, new) in pairs if old != new]
         cuts = sorted({len(store) * tear // _TEARS for tear in range(1, _TEARS)} - {0, len(store)})
         edges = [0, *cuts, len(store)]
-        self.images += [store[start:stop] for start, stop in pairwise(edges)]
+        self.stores += [store[start:stop] for start, stop in pairwise(edges)]

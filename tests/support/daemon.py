@@ -66,7 +66,7 @@ class Daemon:
         self.config_path = directory / "bruce.toml"
         self.log_path = directory / "log"
         self._settings = dict(settings or {})
-        self._file: dict[str, object] = {
+        self._fixed_settings: dict[str, object] = {
             "kafka.bootstrap_servers": bootstrap.split(","),
             "daemon.run_dir": str(self.run_dir),
             "slab.path": str(self.slab_path),
@@ -78,7 +78,7 @@ class Daemon:
             **QUICK_PAUSES,
         }
         if self.slab_path.is_relative_to("/dev/shm"):
-            self._file["http.history_dir"] = str(self.slab_path.parent)  # else it would stay in /var/tmp
+            self._fixed_settings["http.history_dir"] = str(self.slab_path.parent)  # else it would stay in /var/tmp
         self.configure({})
         self._process: subprocess.Popen[bytes] | None = None
         self.prefix: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Daemon:
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Write the configuration file with the fixed part and these settings."""
-        lines = [f"{key} = {json.dumps(value)}\n" for key, value in {**self._file, **settings}.items()]
+        lines = [f"{key} = {json.dumps(value)}\n" for key, value in {**self._fixed_settings, **settings}.items()]
         self.config_path.write_text("".join(lines))
         tomllib.loads(self.config_path.read_text())
 
@@ -146,9 +146,9 @@ class Daemon:
         self._process.wait()
         self.wait_for(lambda: not processes.still_alive(killed), "the killed processes to end", 10)
 
-    def kill_all_still(self) -> Books:
+    def kill_all_when_consistent(self) -> Books:
         """Send SIGKILL to all processes at a moment at which the books are consistent, and return these."""
-        books = self._consistent(self._stop_and_read_books)
+        books = self._read_until_consistent(self._stop_and_read_books)
         self.kill_all()
         return books
 
@@ -234,7 +234,7 @@ class Daemon:
         """Fetch a status page as text."""
         address = (self.run_dir / HTTP_ADDRESS).read_text().strip()
         if address.startswith("unix:"):
-            return _read_over(address.removeprefix("unix:"), path)
+            return _get_over_unix_socket(address.removeprefix("unix:"), path)
         with urllib.request.urlopen(self.url(path), timeout=10) as answer:
             return str(answer.read().decode())
 
@@ -281,11 +281,11 @@ class Daemon:
 
     def wait_consistent(self) -> Books:
         """Wait for a consistent reading of the books."""
-        return self._consistent(self.books)
+        return self._read_until_consistent(self.books)
 
     def books_while_stopped(self) -> Books:
         """Read the books under any load, by stopping the processes for a moment."""
-        return self._consistent(self._read_while_stopped)
+        return self._read_until_consistent(self._read_while_stopped)
 
     def _read_while_stopped(self) -> Books:
         pids = self.pids().values()
@@ -304,7 +304,7 @@ class Daemon:
             _signal(pids, signal.SIGCONT)
         return books
 
-    def _consistent(self, read: Callable[[], Books]) -> Books:
+    def _read_until_consistent(self, read: Callable[[], Books]) -> Books:
         began = time.monotonic()
         while not (books := read()).consistent:
             if processes.is_over(began, CONSISTENT_S):
@@ -320,11 +320,11 @@ class Daemon:
     def wait_settled(self, received: int, timeout: float = 60.0) -> Books:
         """Wait until the daemon has received this number of messages and holds none."""
 
-        def settled() -> bool:
+        def is_settled() -> bool:
             books = self.books()
             return books.received >= received and books.consistent and not sum(books.held.values())
 
-        self.wait_for(settled, f"{received} messages to be settled", timeout)
+        self.wait_for(is_settled, f"{received} messages to be settled", timeout)
         books = self.books()
         assert books.balanced, books
         return books
@@ -347,7 +347,7 @@ class Daemon:
             time.sleep(0.02)
 
 
-def _read_over(socket_path: str, page: str) -> str:
+def _get_over_unix_socket(socket_path: str, page: str) -> str:
     """Fetch a page from a UNIX socket."""
     connection = HTTPConnection("localhost", timeout=10)
     with closing(connection), socket.socket(socket.AF_UNIX) as connection.sock:

@@ -19,7 +19,7 @@ _FENCED: Final = re.compile(r"^( *)```([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block.  `page` is the path below the root; `text` is without the indentation of the fence."""
+    """A fenced block.  `page` is the path below the root; `text` lacks the fence's indentation; `line` is from 0."""
 
     page: str
     language: str

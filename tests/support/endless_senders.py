@@ -96,9 +96,9 @@ class EndlessSenders:
         return self._daemon.directory / f"sent-{number}"
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
-        part = _Part(self._daemon.socket_path, self._load, number, self._rate, self._report(number), self._flusher)
+        task = _Task(self._daemon.socket_path, self._load, number, self._rate, self._report(number), self._flusher)
         self._report(number).unlink(missing_ok=True)
-        words = [sys.executable, __file__, msgspec.json.encode(part, enc_hook=str).decode()]
+        words = [sys.executable, __file__, msgspec.json.encode(task, enc_hook=str).decode()]
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         return processes.spawn(words, output=sys.stderr.fileno(), env=env)
 
@@ -126,7 +126,7 @@ class EndlessSenders:
 _Intervals = list[Interval]
 
 
-class _Part(msgspec.Struct, frozen=True):
+class _Task(msgspec.Struct, frozen=True):
     """The task of one sender; `report` is the file for the number of its messages."""
 
     socket: Path
@@ -149,10 +149,10 @@ def _doubts(report: Path) -> Path:
 class _Pace:
     """Counts messages, writes each count to the report, and pauses to keep the rate."""
 
-    def __init__(self, part: _Part) -> None:
-        self._rate = part.rate
-        part.report.with_suffix(".new").write_bytes(_encode(0))
-        self._file = os.open(part.report.with_suffix(".new").rename(part.report), os.O_WRONLY)
+    def __init__(self, task: _Task) -> None:
+        self._rate = task.rate
+        task.report.with_suffix(".new").write_bytes(_encode(0))
+        self._file = os.open(task.report.with_suffix(".new").rename(task.report), os.O_WRONLY)
         self._began = time.monotonic()
         self.sent = 0
 
@@ -166,11 +166,11 @@ class _Pace:
             time.sleep(max(0.0, min(1 / self._rate, due - time.monotonic())))
 
 
-def _send_datagrams(part: _Part, is_stopped: Callable[[], bool]) -> None:
+def _send_datagrams(task: _Task, is_stopped: Callable[[], bool]) -> None:
     """Send until stopped."""
-    pace = _Pace(part)
-    with DatagramClient(part.socket, timeout=TIMEOUT_S) as client:
-        for message in messages_of(part.load, part.number):
+    pace = _Pace(task)
+    with DatagramClient(task.socket, timeout=TIMEOUT_S) as client:
+        for message in messages_of(task.load, task.number):
             while not (accepted := _is_accepted(client, message)) and not is_stopped():
                 time.sleep(RETRY_S)
             pace.count(accepted)
@@ -180,10 +180,10 @@ def _send_datagrams(part: _Part, is_stopped: Callable[[], bool]) -> None:
     raise AssertionError("A load without end has ended.")
 
 
-def _send_and_flush(part: _Part, flusher: Flusher, is_stopped: Callable[[], bool]) -> None:
+def _send_and_flush(task: _Task, flusher: Flusher, is_stopped: Callable[[], bool]) -> None:
     """Send and flush until stopped, and write the messages in doubt."""
-    pace = _Pace(part)
-    messages = messages_of(part.load, part.number)
+    pace = _Pace(task)
+    messages = messages_of(task.load, task.number)
     in_doubt: list[Interval] = []
     with StreamClient(flusher.stream, timeout=TIMEOUT_S) as client:
         while not is_stopped():
@@ -197,7 +197,7 @@ def _send_and_flush(part: _Part, flusher: Flusher, is_stopped: Callable[[], bool
             except SendError:
                 in_doubt.append((known, pace.sent))
                 time.sleep(RETRY_S)
-    _doubts(part.report).write_bytes(msgspec.json.encode(in_doubt))
+    _doubts(task.report).write_bytes(msgspec.json.encode(in_doubt))
 
 
 def _is_accepted(client: DatagramClient, message: Message) -> bool:
@@ -208,14 +208,14 @@ def _is_accepted(client: DatagramClient, message: Message) -> bool:
     return True
 
 
-def _main(task: str) -> None:
-    part = msgspec.json.decode(task, type=_Part, dec_hook=lambda kind, text: kind(text))
+def _main(encoded: str) -> None:
+    task = msgspec.json.decode(encoded, type=_Task, dec_hook=lambda kind, text: kind(text))
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, _: stopped.append(signum))
-    if part.flusher is None:
-        _send_datagrams(part, lambda: bool(stopped))
+    if task.flusher is None:
+        _send_datagrams(task, lambda: bool(stopped))
     else:
-        _send_and_flush(part, part.flusher, lambda: bool(stopped))
+        _send_and_flush(task, task.flusher, lambda: bool(stopped))
 
 
 if __name__ == "__main__":

@@ -110,16 +110,16 @@ class World(Machine):
 
     def deliver_to_router(self, *, kill_at: int | None = None) -> None:
         """Deliver one frame of a dispatcher to the router."""
-        lines = [line for line in self.to_router if line]
-        if lines:
-            parcels = unpack_parcels(self.rng.choice(lines).popleft())
+        queues = [queue for queue in self.to_router if queue]
+        if queues:
+            parcels = unpack_parcels(self.rng.choice(queues).popleft())
             self._as_router(lambda: self.router.on_parcels(parcels, self.now_ms), kill_at=kill_at)
 
     def deliver_to_dispatcher(self, slot: int, *, kill_at: int | None = None) -> None:
         """Deliver one frame of a router, alive or dead, to a dispatcher."""
-        lines = [line for line in self.to_peer[slot] if line]
-        if lines and slot in self.peers:
-            parcels: list[Parcel] = unpack_parcels(self.rng.choice(lines).popleft())
+        queues = [queue for queue in self.to_peer[slot] if queue]
+        if queues and slot in self.peers:
+            parcels: list[Parcel] = unpack_parcels(self.rng.choice(queues).popleft())
             core = self.peers[slot].core
             self._as_peer(slot, lambda: core.on_parcels(parcels, self.now_ms), kill_at=kill_at)
 

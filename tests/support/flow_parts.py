@@ -78,6 +78,7 @@ class CrashingWords:
     def __init__(self, words: Any) -> None:
         self._words = words
         self.left: int | None = None
+        """Stores before the one that kills the process; None for no kill."""
         self.stores = 0
 
     def __getitem__(self, at: Any) -> Any:

@@ -31,9 +31,9 @@ __all__ = ["MESSAGES", "in_namespace", "may_have_namespaces"]
 
 MESSAGES: Final = 5000
 TRIES: Final = 3
-APART_S: Final = 0.00005
-QUEUE: Final = 512
-QUEUE_LENGTH: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
+SEND_INTERVAL_S: Final = 0.00005
+QUEUE_LIMIT: Final = 512
+QUEUE_LIMIT_FILE: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
 SET_FLAGS: Final = 0x8914
 """SIOCSIFFLAGS, see netdevice(7)."""
 UP: Final = 1
@@ -56,11 +56,12 @@ def may_have_namespaces() -> bool:
     """Return True if this user may create a network namespace here and set its queue's length."""
     if shutil.which(NAMESPACE[0]) is None:
         return False
-    return subprocess.run([*NAMESPACE, "test", "-w", QUEUE_LENGTH], capture_output=True, check=False).returncode == 0
+    command = [*NAMESPACE, "test", "-w", QUEUE_LIMIT_FILE]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def main(directory: Path) -> None:
-    QUEUE_LENGTH.write_text(f"{QUEUE}\n")
+    QUEUE_LIMIT_FILE.write_text(f"{QUEUE_LIMIT}\n")
     _raise_loopback()
     with DevBroker(topics={"red": 4}) as broker, Daemon(directory, broker.bootstrap) as daemon:
         counts = [_least_batches(daemon)]
@@ -98,7 +99,7 @@ def _send(path: Path) -> None:
             while time.monotonic() < due:
                 pass
             sender.send(message)
-            due += APART_S
+            due += SEND_INTERVAL_S
 
 
 if __name__ == "__main__":

@@ -96,15 +96,17 @@ class Machine:
         self.stray: list[tuple[int, deque[Request]]] = []
         """Requests of abandoned connections with their brokers, which may still execute them."""
         self.to_router: list[deque[bytes]] = []
-        """Frames in transit from each dispatcher, alive or dead: the first one of a line arrives next."""
+        """Frames in transit from each dispatcher, alive or dead: the first one of a queue arrives next."""
         self.from_peer: dict[int, deque[bytes]] = {}
-        """The line of each running dispatcher."""
+        """The queue of each running dispatcher."""
         self.to_peer: dict[int, list[deque[bytes]]] = defaultdict(list)
-        """Frames in transit to each slot, a line for each router, alive or dead."""
+        """Frames in transit to each slot, a queue for each router, alive or dead."""
         self.peers: dict[int, Peer] = {}
         self.fetch_started: int | None = None
+        """The start of the metadata fetch that has no answer yet, in ms."""
         self.fetches = 0
         self.received: dict[int, tuple[bytes, int | None]] = {}
+        """Topic and partition key of each received message, by arrival number."""
         self._checked: tuple[int, list[int]] | None = None
         """The stores and the rows' versions of the last `check_counts`."""
         self._start_router()
@@ -123,10 +125,10 @@ class Machine:
 
     def kill_router(self) -> None:
         """Kill the router; unprocessed frames and a part of those in transit are lost."""
-        for line in [*self.to_router]:
-            self._drop_head(line)
-        for line in self.from_router.values():
-            self._drop_tail(line)
+        for queue in [*self.to_router]:
+            self._drop_head(queue)
+        for queue in self.from_router.values():
+            self._drop_tail(queue)
         self._start_router()
 
     def kill_peer(self, slot: int) -> None:
@@ -135,8 +137,8 @@ class Machine:
         if peer is None:
             return
         self._give_up_connection(slot, peer)
-        for line in self.to_peer[slot]:
-            self._drop_head(line)
+        for queue in self.to_peer[slot]:
+            self._drop_head(queue)
         self._drop_tail(self.from_peer.pop(slot))
         self._start_peer(slot)
 
@@ -153,19 +155,19 @@ class Machine:
             self._start_peer(slot)
 
     def _start_peer(self, slot: int) -> None:
-        line: deque[bytes] = deque()
-        self.to_router.append(line)
-        self.from_peer[slot] = line
+        queue: deque[bytes] = deque()
+        self.to_router.append(queue)
+        self.from_peer[slot] = queue
         self.peers[slot] = Peer(self, slot)
         self._after_peer(slot)
 
-    def _drop_head(self, line: deque[bytes]) -> None:
-        for _ in range(self.rng.randint(0, len(line))):
-            line.popleft()
+    def _drop_head(self, queue: deque[bytes]) -> None:
+        for _ in range(self.rng.randint(0, len(queue))):
+            queue.popleft()
 
-    def _drop_tail(self, line: deque[bytes]) -> None:
-        for _ in range(self.rng.randint(0, len(line))):
-            line.pop()
+    def _drop_tail(self, queue: deque[bytes]) -> None:
+        for _ in range(self.rng.randint(0, len(queue))):
+            queue.pop()
 
     def _as_router(self, action: Callable[[], object], *, kill_at: int | None = None) -> None:
         if not self._is_completed(ROUTER, [action, self._after_router], kill_at):
@@ -239,7 +241,7 @@ class Machine:
 
     def node_of(self, slot: int) -> int:
         """Return the broker of a slot."""
-        return next((node for node, its in self.router._assignments._slots.broker_slots() if its == slot), -1)
+        return next((node for node, of_node in self.router._assignments._slots.broker_slots() if of_node == slot), -1)
 
     def _give_up_connection(self, slot: int, peer: Peer) -> None:
         if peer.connection is not None and peer.connection.requests:

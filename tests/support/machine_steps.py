@@ -30,7 +30,7 @@ def run_in_steps(action: Callable[[], object], on_step: Callable[[], None]) -> i
     """
     pid = os.fork()
     if not pid:
-        _act(action)
+        _run_between_stops(action)
     try:
         steps, status = _step_through(pid, on_step)
     except BaseException:
@@ -42,8 +42,8 @@ def run_in_steps(action: Callable[[], object], on_step: Callable[[], None]) -> i
     return steps
 
 
-def _act(action: Callable[[], object]) -> NoReturn:
-    """Run in the fork and stop before and after the action."""
+def _run_between_stops(action: Callable[[], object]) -> NoReturn:
+    """Run the action in the fork, which stops before and after it."""
     with suppress(BaseException):
         gc.disable()
         _ptrace(TRACEME, 0)

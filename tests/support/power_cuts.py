@@ -30,7 +30,7 @@ __all__ = ["PowerCut", "PowerCuts"]
 RECEIVE_S: Final = 2.0
 """Time for a sent message to become part of a run that its input has handed over."""
 RECORDINGS: Final = 2
-"""The first may have begun before the sent messages were recorded."""
+"""Number of awaited writes of the journal: the first may have begun before the messages came."""
 RECORD_S: Final = 30.0
 
 
@@ -59,7 +59,7 @@ class PowerCuts:
         settled = journaled_runs(slab).keys() - held_runs(slab)
         for _ in range(RECORDINGS):
             self._await_recording()
-        books = daemon.kill_all_still()
+        books = daemon.kill_all_when_consistent()
         recent = {sender: (before[sender], sent + 1) for sender, sent in self._progress().items()}
         runs = journaled_runs(slab)
         assert not settled & runs.keys(), f"the journal still has the settled runs {settled & runs.keys()}"

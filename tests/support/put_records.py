@@ -32,9 +32,11 @@ def put_records(slab: Slab, runs: list[list[KafkaRecord]], topic: int = 1) -> li
             value_at = at + len(key or b"")
             headers_at = value_at + len(value or b"")
             end = headers_at + len(encode_headers(headers))
+            # partition key and options are 0
             items.append((arrival, timestamp, 0, 0, at, value_at, value_at, headers_at, headers_at, end))
             at = end
-        span = 1 + (len(buffer) + len(records) * 56 + 144) // lay.CHUNK_BYTES
+        overhead = lay.CHUNK_HEADER + lay.RUN_HEADER + len(records) * (lay.RECORD_HEADER + 8)  # 8: alignment
+        span = 1 + (len(buffer) + overhead) // lay.CHUNK_BYTES
         chunk = pool.allocate(span, 0)
         assert chunk is not None
         lane = Lane(slab, LaneHeader(topic, b"", 0, -1, 0))

@@ -86,7 +86,7 @@ def put_senders(slab: Slab, uids: Sequence[int]) -> None:
     landing_zone.request_credentials(slab, len(uids))
     for slot, uid in enumerate(uids):
         at = landing_zone.control_at(slab, slot) >> 2
-        header = [28, 0, socket.SOL_SOCKET, landing_zone.SCM_CREDENTIALS]
+        header = [28, 0, socket.SOL_SOCKET, landing_zone.SCM_CREDENTIALS]  # struct cmsghdr; 28 bytes with the ids
         slab.words[at : at + 7] = memoryview(array("I", [*header, 1000 + uid, uid, 2000 + uid]))
 
 

@@ -1,6 +1,6 @@
 """The state of a slab and its spill files after a process is killed at any step.
 
-As `crash_images`, with the files: a step is a store to the slab or an act on a file.
+As `crash_images`, with the files: a step is a store to the slab or an operation on a file.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def spill_images(
     recorder = Recorder(slab, regions)
     before, states = dict(recorder.seen), [(0, _read(directory))]
 
-    def recording(act: Callable[..., Any]) -> Callable[..., Any]:
+    def recording(operation: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(*arguments: Any, **named: Any) -> Any:
             recorder.record_stores()
-            found = act(*arguments, **named)
-            states.append((len(recorder.images), _read(directory)))
+            found = operation(*arguments, **named)
+            states.append((len(recorder.stores), _read(directory)))
             return found
 
         return recorded
@@ -59,19 +59,19 @@ def spill_images(
         finally:
             sys.settrace(previous)
         recorder.record_stores()
-    yield from _each(CrashImages(slab, before, recorder.images), directory, states)
+    yield from _each(CrashImages(slab, before, recorder.stores), directory, states)
 
 
 def _each(images: CrashImages, directory: Path, states: list[tuple[int, Files]]) -> Iterator[tuple[int, int]]:
-    act = 0
+    operations = 0
     for count in range(len(images)):
         while True:
             images.restore(count)
-            _write(directory, states[act][1])
-            yield count, act
-            if act + 1 == len(states) or states[act + 1][0] > count:
+            _write(directory, states[operations][1])
+            yield count, operations
+            if operations + 1 == len(states) or states[operations + 1][0] > count:
                 break
-            act += 1
+            operations += 1
 
 
 def _read(directory: Path) -> Files:

@@ -9,11 +9,11 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bruce_mp.protocol.client.barrier import (
     BARRIER_KEY,
+    FRAME_START,
     Barrier,
     BarrierAnswer,
     BarrierStatus,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-HEADER: Final = Struct(">ihh")
 Answer = Callable[[Barrier, int], BarrierAnswer]
 Inquired = Callable[[Inquiry], InquiryAnswer]
 
@@ -110,7 +109,7 @@ class StreamSink:
                 del rest[:at]
 
     def _handle_frame(self, client: socket.socket, connection: Connection, frame: bytes) -> None:
-        _, key, _ = HEADER.unpack_from(frame)
+        _, key, _ = FRAME_START.unpack_from(frame)
         if is_inquiry(frame):
             inquiry = decode_inquiry(frame)
             assert inquiry is not None

@@ -10,7 +10,7 @@ import pytest
 
 from bruce_mp.telemetry.books import Books
 from support.accounts import Name, compare
-from support.chaos import AT_LEAST_ONCE, EXACTLY_ONCE, NO_GUARANTEES, QUEUE, Outcome, check
+from support.chaos import AT_LEAST_ONCE, EXACTLY_ONCE, MAX_QUEUED, NO_GUARANTEES, Outcome, check
 from support.power_cuts import PowerCut
 from support.traffic import Load, Seen, messages_of
 
@@ -198,6 +198,6 @@ def test_check_accepts_outcomes_within_the_guarantees(
 def test_check_rejects_outcomes_beyond_the_guarantees(
     guarantees: Guarantees, outcome: Outcome, account: Account, words: str
 ) -> None:
-    assert len(account.missing) < QUEUE
+    assert len(account.missing) < MAX_QUEUED
     with pytest.raises(AssertionError, match=words):
         check(guarantees, outcome, account)
