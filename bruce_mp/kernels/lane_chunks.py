@@ -125,13 +125,14 @@ class LaneChunks:
 
     def make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
         """Give a lane a chunk or span with room for a record of `size` bytes; return False if there is none."""
-        needed = -(-(lay.CHUNK_HEADER + lane.header.size + size) // lay.CHUNK_BYTES)
+        needed = -(-(lay.CHUNK_HEADER + lane.header.size + size) // lay.CHUNK_BYTES)  # rounded up
         wanted = self._next_span(lane)
         self.seal_lane(lane)
         if needed == 1 and self._is_over_threshold(lane.header, now_ms) and self._adopt_donor_chunk(lane, size):
             return True
         may_be_longer = wanted > needed and self._pool.can_spare(wanted)
-        for span in (wanted, needed) if may_be_longer else (needed,):
+        spans = (wanted, needed) if may_be_longer else (needed,)
+        for span in spans:
             chunk = self._allocate(lane.header, span, now_ms)
             if chunk is not None:
                 lane.use_chunk(chunk, span)

@@ -65,13 +65,13 @@ class ChunkPool(PureChunkPool):
             return 0
         attach(self._slab, &memory)
         try:
-            is_young = queue is self._sealed
+            is_sealed_queue = queue is self._sealed
             for _ in range(inspections):
                 chunk, _none = queue.popitem(last=False)
                 at = memory.chunks + <uint64_t>chunk * CHUNK_BYTES
                 if is_settled(&memory, chunk):
                     freed += release_chunk(self, &memory, chunk)
-                elif is_young and <int64_t>load64(at + CHUNK_OPENED_MS) < stuck_before_ms:
+                elif is_sealed_queue and <int64_t>load64(at + CHUNK_OPENED_MS) < stuck_before_ms:
                     self._requeue(queue, chunk)
                 else:
                     queue[chunk] = None
@@ -95,7 +95,7 @@ class ChunkPool(PureChunkPool):
         store64(at + CHUNK_RUNS, 0)
         store64(at + CHUNK_OPENED_MS, now_ms)
         store64(at + CHUNK_LAST_ARRIVAL, 0)
-        store8(at + CHUNK_STATE, CHUNK_OPEN)
+        store8(at + CHUNK_STATE, CHUNK_OPEN)  # last, because a crash may leave a part of the header
         release(&memory)
 
 

@@ -96,7 +96,7 @@ cdef inline uint64_t body_size(Output *out, uint8_t *record, RecordFields *field
     elif stamp > out.max_timestamp:
         out.max_timestamp = stamp
     delta[0] = <int64_t>(<uint64_t>stamp - <uint64_t>out.first_timestamp)
-    cdef uint64_t numbers = 1 + varint_size(delta[0]) + varint_size(<int64_t>out.records)
+    cdef uint64_t numbers = 1 + varint_size(delta[0]) + varint_size(<int64_t>out.records)  # 1: the attributes
     return (numbers + bytes_size(fields.key_length) + bytes_size(fields.value_length) + headers) if headers else 0
 
 
@@ -112,13 +112,13 @@ cdef inline int put_record(Output *out, uint8_t *record, RecordFields *fields) n
         if size > <uint64_t>(out.end - at):
             return -1  # the record changed between the passes
         at = put_varint(at, <int64_t>body)
-        at[0] = 0
+        at[0] = 0  # attributes
         at = put_varint(at + 1, delta)
         at = put_varint(at, <int64_t>out.records)
         at = put_bytes(at, fields.key, fields.key_length, empty_key(record))
         at = put_bytes(at, fields.value, fields.value_length, empty_value(out, record))
         if fields.headers_length == 0:
-            at[0] = 0
+            at[0] = 0  # number of headers
         elif put_headers(at, out.at + size, fields) != out.at + size:
             return -1
     out.at += size
@@ -144,21 +144,21 @@ cdef enum:
     MAGIC_AT = 16
     CRC_AT = 17
     COVERED_AT = 21   # the CRC covers the bytes from the attributes on
-    DELTA_AT = 23
+    LAST_OFFSET_DELTA_AT = 23
     HEADER_BYTES = 61
 
 
 cdef void put_header(uint8_t *at, uint64_t size, Output *out, int64_t producer, int epoch, int sequence) noexcept nogil:
     """Write the header of a batch with `size` bytes of records, except for its CRC."""
     memset(at, 0, HEADER_BYTES)
-    put32(at + LENGTH_AT, <uint32_t>(HEADER_BYTES - LEADER_EPOCH_AT + size))
-    put32(at + LEADER_EPOCH_AT, 0xFFFFFFFFU)
+    put_big32(at + LENGTH_AT, <uint32_t>(HEADER_BYTES - LEADER_EPOCH_AT + size))
+    put_big32(at + LEADER_EPOCH_AT, 0xFFFFFFFFU)
     at[MAGIC_AT] = 2
-    put32(at + DELTA_AT, <uint32_t>(out.records - 1))
-    at = put64(at + DELTA_AT + 4, <uint64_t>out.first_timestamp)
-    at = put64(put64(at, <uint64_t>out.max_timestamp), <uint64_t>producer)
+    put_big32(at + LAST_OFFSET_DELTA_AT, <uint32_t>(out.records - 1))
+    at = put_big64(at + LAST_OFFSET_DELTA_AT + 4, <uint64_t>out.first_timestamp)
+    at = put_big64(put_big64(at, <uint64_t>out.max_timestamp), <uint64_t>producer)
     at[0], at[1] = (epoch >> 8) & 0xFF, epoch & 0xFF
-    put32(put32(at + 2, <uint32_t>sequence), <uint32_t>out.records)
+    put_big32(put_big32(at + 2, <uint32_t>sequence), <uint32_t>out.records)
 
 
 def record_batch(slab, segments, producer, *, keeps_empty_values=False):
@@ -178,5 +178,5 @@ def record_batch(slab, segments, producer, *, keeps_empty_values=False):
     at = <uint8_t *>PyBytes_AS_STRING(header)
     put_header(at, PyBytes_GET_SIZE(data), &out, producer_id, epoch, sequence)
     covered = PyBytes_FromStringAndSize(<char *>at + COVERED_AT, HEADER_BYTES - COVERED_AT)
-    put32(at + CRC_AT, extend(value(covered), data))
+    put_big32(at + CRC_AT, extend(value(covered), data))
     return header, data

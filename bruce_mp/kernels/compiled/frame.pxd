@@ -8,7 +8,7 @@ from bruce_mp.kernels.compiled.memory cimport *
 
 
 cdef struct Output:
-    uint8_t *at              # in the first pass a count of bytes
+    uint8_t *at              # in the first pass no address but the number of bytes so far
     uint8_t *end             # NULL in the first pass
     uint64_t records
     int64_t first_timestamp, max_timestamp
@@ -29,20 +29,22 @@ cdef inline int64_t empty_value(Output *out, uint8_t *record) noexcept nogil:
     return 0 if options & OPTION_EMPTY_VALUE else out.empty_value
 
 
-cdef inline uint8_t *put32(uint8_t *at, uint32_t value) noexcept nogil:
+cdef inline uint8_t *put_big32(uint8_t *at, uint32_t value) noexcept nogil:
     at[0], at[1], at[2], at[3] = value >> 24, (value >> 16) & 0xFF, (value >> 8) & 0xFF, value & 0xFF
     return at + 4
 
 
-cdef inline uint8_t *put64(uint8_t *at, uint64_t value) noexcept nogil:
-    return put32(put32(at, <uint32_t>(value >> 32)), <uint32_t>value)
+cdef inline uint8_t *put_big64(uint8_t *at, uint64_t value) noexcept nogil:
+    return put_big32(put_big32(at, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
 ctypedef int (*PutRecord)(Output *out, uint8_t *record, RecordFields *fields) noexcept nogil
 # Appends a record, or counts its size if `out.end` is NULL; returns -1 for a damaged record.
 
 
-cdef inline int put_segments(Memory *memory, SegmentRef *refs, uint64_t count, Output *out, PutRecord put) noexcept nogil:
+cdef inline int put_segments(
+    Memory *memory, SegmentRef *refs, uint64_t count, Output *out, PutRecord put
+) noexcept nogil:
     """Append segments, or count their size; -1 for a segment that disagrees with its headers."""
     cdef Bounds bounds
     cdef RecordFields fields
@@ -60,9 +62,12 @@ cdef inline int put_segments(Memory *memory, SegmentRef *refs, uint64_t count, O
 
 
 cdef inline object in_two_passes(object slab, list segments, Output *out, PutRecord put):
-    """Return the bytes of the segments' records; None if one disagrees with its headers.  `out` has the settings."""
+    """Return the bytes of the segments' records; None if one disagrees with its headers.
+
+    The caller sets `magic` and `empty_value` of `out`, and gets the number and the timestamps of the records.
+    """
     cdef Memory memory
-    cdef Output size = out[0]
+    cdef Output measured = out[0]
     cdef uint64_t count = 0
     cdef int failed
     cdef SegmentRef *refs = <SegmentRef *>malloc((len(segments) or 1) * sizeof(SegmentRef))
@@ -74,12 +79,12 @@ cdef inline object in_two_passes(object slab, list segments, Output *out, PutRec
             read_segment(segment, &refs[count])
             count += 1
         with nogil:
-            failed = put_segments(&memory, refs, count, &size, put)
+            failed = put_segments(&memory, refs, count, &measured, put)
         if failed:
             return None
-        data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size.at)
+        data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>measured.at)
         out.at = <uint8_t *>PyBytes_AS_STRING(data)
-        out.end = out.at + <uint64_t>size.at
+        out.end = out.at + <uint64_t>measured.at
         with nogil:
             failed = put_segments(&memory, refs, count, out, put)
         return None if failed or out.at != out.end else data

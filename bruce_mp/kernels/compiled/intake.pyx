@@ -3,7 +3,9 @@
 from libc.errno cimport errno
 
 from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
-from bruce_mp.kernels.compiled.lanes cimport Landing, Times, IngestBatch, find_landing_zone, append_groups, read_landed
+from bruce_mp.kernels.compiled.lanes cimport (
+    IngestBatch, Landing, Times, append_groups, begin_batch, find_landing_zone, read_landed, wait_until,
+)
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT, MSG_WAITFORONE, mmsghdr, receive_into
 from bruce_mp.kernels.compiled.rows cimport commit_landed_plain
@@ -46,7 +48,7 @@ cdef extern from *:
 
 
 cdef enum:
-    COARSE_MS = 8        # largest lateness of a socket's timeout
+    MAX_TIMER_DELAY_MS = 8   # the time by which a socket's timeout may be late
 
 
 class DatagramIntake(PureDatagramIntake):
@@ -70,41 +72,37 @@ class DatagramIntake(PureDatagramIntake):
         cdef uint64_t amounts[4]
         cdef uint8_t *base
         cdef uint8_t *row
-        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_us() // 1000, now_us, nap_us
+        cdef int64_t committed = 0, offset_ms = now_ms - monotonic_us() // 1000, now_us, nap_us
         cdef int64_t publish_ms = lanes.publish_ms
         cdef ArrivalRate rate = self._rate
-        cdef int count, most, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
+        cdef int count, max_count, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
         cdef Times *times = &batch.times
         counters[0], counters[1], counters[2], counters[3] = self._counters
         read_times(lanes, batch)
-        left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+        left_ms = wait_until(times, until_ms, now_ms)
         attach(lanes._slab, &memory)
         try:
             find_landing_zone(geometry, &memory, slots, self._max_size, &landing)
             base = <uint8_t *>memory.buffer.buf
             row = base + row_at
-            while landed < limit:
-                most = <int>min(limit - landed, slots)
+            while committed < limit:
+                max_count = <int>min(limit - committed, slots)
                 count = receive_within(
-                    descriptor, landing.headers, most, left_ms, times.leeway_ms, now_ms - offset_ms, &timer_ms
+                    descriptor, landing.headers, max_count, left_ms, times.leeway_ms, now_ms - offset_ms, &timer_ms
                 )
                 if count == 0:
                     break
                 now_us = monotonic_us()
                 now_ms = now_us // 1000 + offset_ms
-                store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
-                if load32(base + SUPER_TOPICS_VERSION) != batch.topics_version:
-                    lanes._refresh_topics()
-                    batch.topics_version = lanes._topics_version
-                    batch.are_times_stale = True
+                begin_batch(lanes, batch, base, row)
                 read_landed(&landing, batch, count, None)
                 append_groups(lanes, batch, base, now_ms)
                 if batch.rejections or batch.no_room:
-                    return IntakeResult(landed, count, batch.outcome())
+                    return IntakeResult(committed, count, batch.outcome())
                 amounts[0] = amounts[1] = count
                 amounts[2], amounts[3] = batch.any_partition, batch.partition_key
                 commit_landed_plain(&memory, row, landing.at, counters, amounts, count)
-                landed += count
+                committed += count
                 rate.add(count, batch.wire_bytes)
                 if batch.are_times_stale:
                     read_times(lanes, batch)
@@ -112,16 +110,16 @@ class DatagramIntake(PureDatagramIntake):
                 if now_ms >= publish_ms:
                     break
                 left_ms = 0
-                if count < most:  # a short batch: the queue is empty
-                    left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+                if count < max_count:  # the queue is empty
+                    left_ms = wait_until(times, until_ms, now_ms)
                     if not left_ms:
                         break
                     nap_us = rate.nap_us(now_us)
                     if nap_us and nap_us < left_ms * 1000:
                         sleep_us(nap_us)
                         now_ms = monotonic_us() // 1000 + offset_ms
-                        left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
-            return IntakeResult(landed, 0, None)
+                        left_ms = wait_until(times, until_ms, now_ms)
+            return IntakeResult(committed, 0, None)
         finally:
             self._timer_ms = timer_ms
             release(&memory)
@@ -153,16 +151,16 @@ cdef int receive_within(
 ) except -1:
     """Receive datagrams into the landing zone, waiting `left_ms` from `since_ms` for the first; return their number.
 
-    The wait may end late by `leeway_ms`.  It begins with a blocking receive and the socket's timeout (SO_RCVTIMEO), so a
-    message costs one call and no precise timer.  The timeout is late by up to `COARSE_MS`, and each change costs a
-    call.  So it is shorter than the wait, `timer_ms`, and changes only if it is too long or far too short.  poll()
-    waits for the remaining time.
+    The wait may end late by `leeway_ms`.  It begins with a blocking receive that the socket's timeout (SO_RCVTIMEO)
+    ends, so a message costs one call and no precise timer.  The timeout is late by up to MAX_TIMER_DELAY_MS, and each
+    change costs a call.  So the present timeout, `timer_ms`, is shorter than the wait, and changes only if it is too
+    long or far too short.  poll() waits for the remaining time.
     """
-    cdef int most = left_ms + leeway_ms - COARSE_MS, new_ms, count
+    cdef int max_timer_ms = left_ms + leeway_ms - MAX_TIMER_DELAY_MS, new_ms, count
     cdef pollfd waiting
-    if most > 0:
-        if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 4:  # 0: never set
-            new_ms = max(1, most // 2)  # 0 would mean no limit
+    if max_timer_ms > 0:
+        if timer_ms[0] == 0 or timer_ms[0] > max_timer_ms or timer_ms[0] < max_timer_ms // 4:  # 0: never set
+            new_ms = max(1, max_timer_ms // 2)  # 0 would mean no limit
             set_timer(descriptor, new_ms)
             timer_ms[0] = new_ms  # stored only after success
         count = receive_into(headers, descriptor, limit, MSG_WAITFORONE)

@@ -24,7 +24,8 @@ cdef class Lane:
     cdef bint has_window
     cdef Window limits       # of timestamps; set only with `has_window`
     cdef int64_t linger_ms   # linger of its runs; 0 = none, or not yet known
-    cdef uint64_t start, run_at, end, limit, payload
+    cdef uint64_t start, run_at, end, limit   # file offsets: chunk, its last run and the end of that, end of the span
+    cdef uint64_t payload    # of the open run
     cdef uint32_t generation, topic, flags, header_size, partition_count, largest_payload
     cdef int partition_index
     cdef int64_t min_timestamp

@@ -122,20 +122,20 @@ cdef class Lane:
         cdef uint64_t size = payload_of(item)
         cdef uint8_t *body = at + RECORD_HEADER
         cdef uint32_t options = item.options | (OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0)
-        store32(at, 0)
+        store32(at, 0)  # the state word
         store32(at + RECORD_FLAGS, self.flags | options << 8 * (RECORD_OPTIONS - RECORD_FLAGS))
         store32(at + RECORD_KEY_LENGTH, item.key_size)
         store32(at + RECORD_VALUE_LENGTH, item.value_size)
         store32(at + RECORD_PARTITION_KEY, item.partition_key)
         store32(at + RECORD_PARTITION, <uint32_t>-1)
         store32(at + RECORD_SEQUENCE, <uint32_t>-1)
-        store32(at + RECORD_EPOCH, 0xFFFF | item.headers_size << 16)
+        store32(at + RECORD_EPOCH, 0xFFFF | item.headers_size << 16)  # epoch -1, then RECORD_HEADERS_LENGTH
         store64(at + RECORD_TIMESTAMP, <uint64_t>item.timestamp)
         store64(at + RECORD_ARRIVAL, item.arrival)
         memcpy(body, item.key, item.key_size)
         memcpy(body + item.key_size, item.value, item.value_size)
         memcpy(body + item.key_size + item.value_size, item.headers, item.headers_size)
-        memset(body + size, 0, <uint64_t>-<int64_t>size & 7)
+        memset(body + size, 0, <uint64_t>-<int64_t>size & 7)  # padding to 8 bytes
         self.payload += size
         self.largest_payload = <uint32_t>size if size > self.largest_payload else self.largest_payload
         if item.timestamp < self.min_timestamp:

@@ -6,7 +6,12 @@ from bruce_mp.kernels.compiled.parse cimport ParsedBatch
 
 cdef struct Times:           # limits of a wait, copied from the pure lanes
     int64_t due_ms           # due time of the first open run; 0 = none
-    int leeway_ms              # leeway: the possible delay of a wake-up
+    int leeway_ms            # the time by which a wake-up may be late
+
+
+cdef inline int wait_until(Times *times, int64_t until_ms, int64_t now_ms) noexcept nogil:
+    """Return the ms until the first open run is due, but at most until `until_ms`; 0 without an open run."""
+    return <int>max(0, min(until_ms, times.due_ms) - now_ms)
 
 
 cdef class IngestBatch(ParsedBatch):
@@ -17,7 +22,7 @@ cdef class IngestBatch(ParsedBatch):
     cdef list no_room
     cdef bint keeps_timestamps    # clamping must not replace the timestamps of the batch
     cdef int64_t wall_offset_ms   # lead of the wall clock
-    cdef bint are_times_stale        # true after a call of the pure lanes, which may have changed the times
+    cdef bint are_times_stale     # true after a call of the pure lanes, which may have changed the times
     cdef Times times
     cdef uint32_t topics_version
 
@@ -29,8 +34,9 @@ cdef struct Landing:     # the landing zone
     uint8_t *headers
     uint8_t *slots
     uint64_t slot_size
-    uint32_t max_size     # largest size of a datagram
+    uint32_t max_size    # of a datagram
 
 cdef int find_landing_zone(geometry, Memory *memory, int slots, uint32_t max_size, Landing *found) except -1
 cdef int read_landed(Landing *landing, IngestBatch batch, int count, skip) except -1
+cdef int begin_batch(lanes, IngestBatch batch, uint8_t *base, uint8_t *row) except -1
 cdef int append_groups(lanes, IngestBatch batch, uint8_t *base, int64_t now_ms) except -1

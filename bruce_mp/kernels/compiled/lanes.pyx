@@ -12,6 +12,7 @@ from libc.stdlib cimport calloc, free, malloc
 from bruce_mp.kernels.compiled.lane cimport Lane, record_size
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.parse cimport NONE, Group, Item, KnownTopic, ParsedBatch
+from bruce_mp.kernels.compiled.redo cimport make_version_odd
 from bruce_mp.kernels.compiled.timestamps cimport Replaced, count_replaced, replace_timestamps
 
 from bruce_mp.kernels.closed_runs import tick_after
@@ -22,7 +23,7 @@ from bruce_mp.slab.handover_tickets import HandoverTickets
 
 
 cdef enum:
-    MMSGHDR_FLAGS = 48   # where the kernel stores msg_flags
+    MMSGHDR_FLAGS = 48   # where Linux stores msg_flags
     TRUNCATED = 0x20     # MSG_TRUNC
 
 
@@ -30,7 +31,7 @@ cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
 cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 
 
-cdef struct Chain:           # messages of a group for one partition
+cdef struct Chain:           # messages of a group for one partition, linked by `Item.next`
     uint64_t batch_number    # the batch in which first, last and is_shared were set
     int first, last
     bint is_shared           # true if its lane is shared
@@ -67,19 +68,19 @@ cdef class IngestBatch(ParsedBatch):
     def __dealloc__(self):
         free(self.order)
 
-    cdef int begin(self, int most) except -1:
-        """Prepare for a batch of up to `most` messages."""
-        ParsedBatch.begin(self, most)
+    cdef int begin(self, int max_messages) except -1:
+        """Prepare for a batch of up to `max_messages` messages."""
+        ParsedBatch.begin(self, max_messages)
         if self.no_room:
             self.no_room = []
-        if most <= self.order_capacity:
+        if max_messages <= self.order_capacity:
             return 0
         free(self.order)
         self.order_capacity = 0
-        self.order = <uint64_t *>malloc(most * sizeof(uint64_t))
+        self.order = <uint64_t *>malloc(max_messages * sizeof(uint64_t))
         if self.order == NULL:
             raise MemoryError
-        self.order_capacity = most
+        self.order_capacity = max_messages
         return 0
 
     cdef object outcome(self):
@@ -239,6 +240,16 @@ cdef int read_landed(Landing *landing, IngestBatch batch, int count, skip) excep
     return 0
 
 
+cdef int begin_batch(lanes, IngestBatch batch, uint8_t *base, uint8_t *row) except -1:
+    """Begin a batch as `ProcessRow.begin_batch` does, and apply changes of the topic table; `base` is the slab."""
+    make_version_odd(row)
+    if load32(base + SUPER_TOPICS_VERSION) != batch.topics_version:
+        lanes._refresh_topics()
+        batch.topics_version = lanes._topics_version
+        batch.are_times_stale = True
+    return 0
+
+
 cdef int append_all(lanes, IngestBatch batch, int64_t now_ms) except -1:
     """Append the groups of a batch to their lanes."""
     cdef Memory memory
@@ -296,28 +307,28 @@ cdef int append_by_partition(
     lanes, IngestBatch batch, TopicLanes topic_lanes, Group *group, uint8_t *base, int64_t now_ms
 ) except -1:
     """Split a PartitionKey group by the partitions of its keys and append the parts."""
-    cdef int used = split_group(batch, topic_lanes, group), position
-    cdef list kept = topic_lanes.keyed_lanes
+    cdef int part_count = split_group(batch, topic_lanes, group), position
+    cdef list lane_by_index = topic_lanes.keyed_lanes
     cdef uint64_t index
     cdef Lane lane
-    for position in range(used):
+    for position in range(part_count):
         index = batch.order[position]
-        if kept[index] is None:
+        if lane_by_index[index] is None:
             batch.are_times_stale = True
-            kept[index] = lanes._lane_for(topic_lanes.name, topic_lanes.number, index, topic_lanes.partitions)
-            topic_lanes.chains[index].is_shared = lanes._is_shared(kept[index])
-    for position in range(used):
+            lane_by_index[index] = lanes._lane_for(topic_lanes.name, topic_lanes.number, index, topic_lanes.partitions)
+            topic_lanes.chains[index].is_shared = lanes._is_shared(lane_by_index[index])
+    for position in range(part_count):
         index = batch.order[position]
-        lane = kept[index]
+        lane = lane_by_index[index]
         if topic_lanes.chains[index].is_shared:
-            kept[index] = None  # another topic may use it in the next batch
+            lane_by_index[index] = None  # another topic may use it in the next batch
         append_chain(lanes, batch, lane, topic_lanes.name, topic_lanes.chains[index].first, base, now_ms)
     return 0
 
 
 cdef int split_group(IngestBatch batch, TopicLanes topic_lanes, Group *group) noexcept:
     """Chain messages by partition; return the number of partitions, in `batch.order` by first appearance."""
-    cdef int index = group.first, following, used = 0
+    cdef int index = group.first, following, part_count = 0
     cdef uint64_t partition
     cdef Chain *chain
     while index != NONE:
@@ -329,11 +340,11 @@ cdef int split_group(IngestBatch batch, TopicLanes topic_lanes, Group *group) no
             batch.items[chain.last].next = index
         else:
             chain.batch_number, chain.first = batch.batch_number, index
-            batch.order[used] = partition
-            used += 1
+            batch.order[part_count] = partition
+            part_count += 1
         chain.last = index
         index = following
-    return used
+    return part_count
 
 
 cdef int append_chain(
@@ -357,7 +368,7 @@ cdef int append_chain(
                 replaced = count_replaced(batch.items, first, end)
                 if replaced.count:
                     item = &batch.items[replaced.first]
-                    lanes._replaced.add(topic, item.given, item.arrival, replaced.count)
+                    lanes._replaced.add(topic, item.client_timestamp, item.arrival, replaced.count)
             first = end
         else:
             first = record_no_room(lanes, batch, topic, first)

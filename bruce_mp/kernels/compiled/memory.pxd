@@ -103,11 +103,6 @@ cdef inline int read_segment(object segment, SegmentRef *ref) except -1:
     return 0
 
 
-cdef inline uint8_t *aligned(uint8_t *at, uint64_t size) noexcept nogil:
-    """Return the address behind `size` bytes and their padding; `at` is a multiple of 8 from the start of a page."""
-    return at + ((size + 7) & <uint64_t>~7)
-
-
 cdef inline uint64_t body_offset(uint8_t *run) noexcept nogil:
     """Return the bytes from the start of a run to its first record."""
     return RUN_HEADER + ((<uint64_t>load16(run + RUN_NAME_LENGTH) + 7) & <uint64_t>~7)
@@ -156,7 +151,7 @@ cdef inline int read_record(uint8_t *record, uint8_t *end, RecordFields *found) 
     cdef uint64_t headers = load16(record + RECORD_HEADERS_LENGTH)
     cdef uint64_t payload = key + value + headers
     cdef uint64_t size = (RECORD_HEADER + payload + 7) & <uint64_t>~7
-    if size > <uint64_t>(end - record) or load8(record + RECORD_WORD) >= SPLIT:
+    if size > <uint64_t>(end - record) or load8(record + RECORD_WORD) >= SPLIT:  # only a run can be SPLIT
         return -1
     found.key = record + RECORD_HEADER
     found.value = found.key + key

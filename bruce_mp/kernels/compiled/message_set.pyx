@@ -10,37 +10,38 @@ from bruce_mp.slab import runs
 
 
 cdef enum:
-    PREFIX = 12       # offset, size
+    PREFIX_BYTES = 12 # offset, size
     CRC_AT = 12
     COVERED_AT = 16   # the CRC covers: magic, attributes, the timestamp in format 1, key, value
 
 
 cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, uint32_t empty) noexcept nogil:
     """Write a length and the bytes; `empty` is the length field for no bytes."""
-    at = put32(at, <uint32_t>length if length else empty)
+    at = put_big32(at, <uint32_t>length if length else empty)
     memcpy(at, data, length)
     return at + length
 
 
 cdef inline uint64_t message_size(RecordFields *fields, int magic) noexcept nogil:
+    # 2: magic and attributes; 8: the timestamp; 8: the lengths of key and value
     return COVERED_AT + 2 + (8 if magic else 0) + 8 + fields.key_length + fields.value_length
 
 
 cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, RecordFields *fields, Output *out) noexcept nogil:
     """Write a message, except for its CRC."""
-    put64(at, out.records if out.magic else 0)
-    put32(at + 8, <uint32_t>(message_size(fields, out.magic) - PREFIX))
+    put_big64(at, out.records if out.magic else 0)
+    put_big32(at + 8, <uint32_t>(message_size(fields, out.magic) - PREFIX_BYTES))
     at += COVERED_AT
     at[0], at[1] = out.magic, 0
     at += 2
     if out.magic:
-        at = put64(at, load64(record + RECORD_TIMESTAMP))
+        at = put_big64(at, load64(record + RECORD_TIMESTAMP))
     at = put_bytes(at, fields.key, fields.key_length, <uint32_t>empty_key(record))
     return put_bytes(at, fields.value, fields.value_length, <uint32_t>empty_value(out, record))
 
 
 # --- CRC-32, eight bytes at a time -----------------------------------------------------------------------------------
-cdef uint32_t TABLES[8][256]
+cdef uint32_t TABLES[8][256]   # TABLES[n][byte]: the CRC of a byte with n zero bytes behind it
 
 
 cdef void fill_tables() noexcept:
@@ -91,7 +92,7 @@ cdef inline int put_record(Output *out, uint8_t *record, RecordFields *fields) n
         if size > <uint64_t>(out.end - out.at):
             return -1  # the record changed between the passes
         end = put_message(out.at, record, fields, out)
-        put32(out.at + CRC_AT, crc_of(out.at + COVERED_AT, end))
+        put_big32(out.at + CRC_AT, crc_of(out.at + COVERED_AT, end))
     out.at += size
     out.records += 1
     return 0

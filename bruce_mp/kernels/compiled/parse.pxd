@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef enum:
-    NONE = -1
+    NONE = -1            # no item, no group
 
 
 cdef struct Item:        # a valid message
@@ -19,12 +19,12 @@ cdef struct Item:        # a valid message
     uint32_t options     # OPTION_... of its record
     int next             # next item of the same group
     bint is_replaced     # true if `timestamp` replaced the client's; set only by `replace_timestamps`
-    int64_t given        # the client's timestamp, if `is_replaced`
+    int64_t client_timestamp   # set only with `is_replaced`
 
 
 cdef struct Group:       # messages of one topic and type, in order
-    int first, last
-    bint keyed
+    int first, last      # items
+    bint keyed           # messages with a partition key, from the client or a partitioner
     int partitioner      # of the topic, if it is unknown
 
 
@@ -32,8 +32,8 @@ cdef class KnownTopic:
     """A numbered topic, and its groups in the present batch."""
 
     cdef bytes name
-    cdef uint64_t hashed
-    cdef int group_any, group_keyed
+    cdef uint64_t name_hash
+    cdef int group_any, group_keyed   # NONE without messages
     cdef uint64_t batch_number   # the batch in which the groups were set
     cdef int partitioner
 
@@ -43,16 +43,16 @@ cdef class ParsedBatch:
 
     cdef Item *items
     cdef Group *groups
-    cdef int room, count, group_count, any_partition, partition_key
+    cdef int capacity, count, group_count, any_partition, partition_key
     cdef list rejections
     cdef object partitioners # from a topic to its partitioner; None = all topics have none
     cdef int64_t wire_bytes  # size of the messages on the wire
     cdef uint64_t batch_number
     cdef PyObject **table    # known topics by hash, open addressing
-    cdef uint64_t mask
+    cdef uint64_t mask       # size of the table - 1
     cdef list topics
 
-    cdef int begin(self, int most) except -1
+    cdef int begin(self, int max_messages) except -1
     cdef int add(self, int slot, uint8_t *at, int64_t length, uint64_t arrival) except -1
     cdef int add_topic(self, KnownTopic topic, bytes name) except -1
     cdef PyObject *find(self, uint8_t *name, uint64_t size)

@@ -14,6 +14,13 @@ from bruce_mp.kernels.compiled.wire cimport *
 from bruce_mp.kernels.pure.parse import Failure, RejectedMessage
 
 
+cdef extern from *:
+    """
+    #define HASH_FACTOR 0x9E3779B97F4A7C15ULL /* 2^64 divided by the golden ratio */
+    """
+    uint64_t HASH_FACTOR
+
+
 cdef enum:
     ANY_PARTITION = 256
     PARTITION_KEY = 257
@@ -41,25 +48,25 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     version = big32(at + 6)
     if version != 0 and version != WITH_HEADERS and version != WITH_NULLS:
         return 0
-    at += 10
+    at += 10  # the topic size, or a partition key before it
     item.partition_key = item.options = 0
     if api_key == PARTITION_KEY:
-        if end - at < 6:
+        if end - at < 4 + 2:  # partition key, topic size
             return 0
         item.partition_key = big32(at)
         at += 4
     topic_size = big16(at)
     at += 2
-    if topic_size <= 0 or end - at < topic_size + 16:
+    if topic_size <= 0 or end - at < topic_size + 8 + 4 + 4:  # timestamp, key size, value size
         return 0
     item.topic, item.topic_size = at, topic_size
     at += topic_size
     item.timestamp = big64(at)
     key_size = <int32_t>big32(at + 8)
     at += 12
-    if version == WITH_NULLS and key_size <= 0:
-        item.options = OPTION_EMPTY_KEY if key_size == 0 else 0
-        key_size += key_size == -1
+    if version == WITH_NULLS and (key_size == 0 or key_size == -1):  # -1: null
+        item.options = 0 if key_size else OPTION_EMPTY_KEY
+        key_size = 0
     if key_size < 0 or end - at < key_size + 4:
         return 0
     item.key, item.key_size = at, key_size
@@ -110,18 +117,18 @@ cdef inline bint apply_partitioner(Item *item, int partitioner) noexcept nogil:
     return True
 
 
-cdef inline uint64_t hash_of(uint8_t *name, uint64_t size) noexcept nogil:
-    cdef uint64_t hashed = size * <uint64_t>0x9E3779B97F4A7C15U
+cdef inline uint64_t hash_name(uint8_t *name, uint64_t size) noexcept nogil:
+    cdef uint64_t hashed = size * HASH_FACTOR
     cdef uint64_t word
     while size >= 8:
         memcpy(&word, name, 8)
-        hashed = (hashed ^ word) * <uint64_t>0x9E3779B97F4A7C15U
+        hashed = (hashed ^ word) * HASH_FACTOR
         hashed ^= hashed >> 29
         name += 8
         size -= 8
     word = 0
     memcpy(&word, name, size)
-    hashed = (hashed ^ word) * <uint64_t>0x9E3779B97F4A7C15U
+    hashed = (hashed ^ word) * HASH_FACTOR
     return hashed ^ (hashed >> 32)
 
 
@@ -153,7 +160,7 @@ cdef class ParsedBatch:
     cdef int add_topic(self, KnownTopic topic, bytes name) except -1:
         """Add a numbered topic."""
         topic.name, topic.partitioner = name, self.partitioner_of(name)
-        topic.hashed = hash_of(<uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+        topic.name_hash = hash_name(<uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
         self.topics.append(topic)
         if <uint64_t>len(self.topics) * 2 > self.mask:
             self.grow()
@@ -162,7 +169,7 @@ cdef class ParsedBatch:
         return 0
 
     cdef void insert(self, KnownTopic topic):
-        cdef uint64_t slot = topic.hashed & self.mask
+        cdef uint64_t slot = topic.name_hash & self.mask
         while self.table[slot] != NULL:
             slot = (slot + 1) & self.mask
         self.table[slot] = <PyObject *>topic
@@ -180,33 +187,33 @@ cdef class ParsedBatch:
 
     cdef PyObject *find(self, uint8_t *name, uint64_t size):
         """Return the `KnownTopic` of a name; NULL for an unknown topic."""
-        cdef uint64_t hashed = hash_of(name, size)
+        cdef uint64_t hashed = hash_name(name, size)
         cdef uint64_t slot = hashed & self.mask
         while self.table[slot] != NULL:
             topic = <KnownTopic>self.table[slot]
-            if topic.hashed == hashed and <uint64_t>PyBytes_GET_SIZE(topic.name) == size:
+            if topic.name_hash == hashed and <uint64_t>PyBytes_GET_SIZE(topic.name) == size:
                 if memcmp(PyBytes_AS_STRING(topic.name), name, size) == 0:
                     return self.table[slot]
             slot = (slot + 1) & self.mask
         return NULL
 
-    cdef int begin(self, int most) except -1:
-        """Prepare for a batch of up to `most` messages."""
+    cdef int begin(self, int max_messages) except -1:
+        """Prepare for a batch of up to `max_messages` messages."""
         self.batch_number += 1
         self.count = self.group_count = self.any_partition = self.partition_key = 0
         self.wire_bytes = 0
         if self.rejections:
             self.rejections = []
-        if most <= self.room:
+        if max_messages <= self.capacity:
             return 0
         free(self.items)
         free(self.groups)
-        self.room = 0
-        self.items = <Item *>malloc(most * sizeof(Item))
-        self.groups = <Group *>malloc(most * sizeof(Group))
+        self.capacity = 0
+        self.items = <Item *>malloc(max_messages * sizeof(Item))
+        self.groups = <Group *>malloc(max_messages * sizeof(Group))
         if self.items == NULL or self.groups == NULL:
             raise MemoryError
-        self.room = most
+        self.capacity = max_messages
         return 0
 
     cdef int add(self, int slot, uint8_t *at, int64_t length, uint64_t arrival) except -1:

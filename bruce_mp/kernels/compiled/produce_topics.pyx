@@ -3,23 +3,20 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from bruce_mp.kernels.compiled.frame cimport put_big32
+
 from bruce_mp.kernels.compiled.encode import record_batch
 from bruce_mp.protocol.kafka.produce_request import COPIED_BYTES, FIRST_FLEXIBLE_VERSION
 from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER
 
 
 cdef enum:
-    MOST_UVARINT = 5     # bytes of a length
-
-
-cdef inline uint8_t *put_big32(uint8_t *at, uint32_t value) noexcept nogil:
-    at[0], at[1], at[2], at[3] = value >> 24, (value >> 16) & 0xFF, (value >> 8) & 0xFF, value & 0xFF
-    return at + 4
+    MAX_UVARINT = 5      # bytes of a 32-bit number, 7 bits in each
 
 
 cdef inline uint8_t *put_length(uint8_t *at, uint64_t length, bint is_flexible) noexcept nogil:
     """Write the length of an array or of records."""
-    cdef uint64_t rest = length + 1
+    cdef uint64_t rest = length + 1  # in Kafka's compact notation 0 is null
     if not is_flexible:
         return put_big32(at, <uint32_t>length)
     while rest > 0x7F:
@@ -31,7 +28,7 @@ cdef inline uint8_t *put_length(uint8_t *at, uint64_t length, bint is_flexible) 
 
 
 cdef bytes array_length(uint64_t length, bint is_flexible):
-    cdef uint8_t field[MOST_UVARINT]
+    cdef uint8_t field[MAX_UVARINT]
     cdef uint8_t *end = put_length(field, length, is_flexible)
     return PyBytes_FromStringAndSize(<char *>field, end - field)
 
@@ -50,35 +47,35 @@ cdef bytes topic_head(bytes name, uint64_t partitions, bint is_flexible):
 
 cdef bytes partition_head(int32_t partition, uint64_t size, bint is_flexible):
     """Return the index of a partition and the size of its record batch."""
-    cdef uint8_t field[4 + MOST_UVARINT]
+    cdef uint8_t field[4 + MAX_UVARINT]
     cdef uint8_t *end = put_length(put_big32(field, <uint32_t>partition), size, is_flexible)
     return PyBytes_FromStringAndSize(<char *>field, end - field)
 
 
 def produce_topics(slab, int version, names, batches, producer_id, *, bint keeps_empty_values):
     cdef bint is_flexible = version >= FIRST_FLEXIBLE_VERSION
-    cdef uint64_t copied = COPIED_BYTES
+    cdef uint64_t max_copied_bytes = COPIED_BYTES
     cdef dict topics = {}
-    cdef list buffers = [], parts, group
-    cdef bytes tags = b"\0" if is_flexible else b"", header, data
+    cdef list buffers = [], parts, batches_of_topic
+    cdef bytes no_tags = b"\0" if is_flexible else b"", header, data  # the number of tagged fields
     for name, batch in zip(names, batches, strict=True):
         topics.setdefault(name, []).append(batch)
     parts = [array_length(len(topics), is_flexible)]
-    for name, group in topics.items():
-        parts.append(topic_head(name, len(group), is_flexible))
-        for _, partition, epoch, sequence, segments in group:
+    for name, batches_of_topic in topics.items():
+        parts.append(topic_head(name, len(batches_of_topic), is_flexible))
+        for _topic, partition, epoch, sequence, segments in batches_of_topic:  # the fields of a `SentBatch`
             producer = (producer_id, epoch, sequence) if sequence >= 0 else NO_PRODUCER
             header, data = record_batch(slab, segments, producer, keeps_empty_values=keeps_empty_values)
             parts.append(partition_head(partition, len(header) + len(data), is_flexible))
             parts.append(header)
-            if <uint64_t>len(data) > copied:
+            if <uint64_t>len(data) > max_copied_bytes:
                 buffers.append(b"".join(parts))
                 buffers.append(data)
                 parts = []
             else:
                 parts.append(data)
-            parts.append(tags)
-        parts.append(tags)
-    parts.append(tags)
+            parts.append(no_tags)
+        parts.append(no_tags)
+    parts.append(no_tags)
     buffers.append(b"".join(parts))
     return buffers

@@ -36,9 +36,9 @@ class DatagramReceiver(PureDatagramReceiver):
     def receive(self, int descriptor, limit):
         cdef Memory memory
         cdef uint64_t at = self._headers_at
-        cdef unsigned int most = min(limit, self._slots)
+        cdef unsigned int max_count = min(limit, self._slots)
         attach(self._slab, &memory)
         try:
-            return receive_into(<uint8_t *>memory.buffer.buf + at, descriptor, most, MSG_DONTWAIT)
+            return receive_into(<uint8_t *>memory.buffer.buf + at, descriptor, max_count, MSG_DONTWAIT)
         finally:
             release(&memory)

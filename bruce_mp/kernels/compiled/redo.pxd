@@ -3,18 +3,18 @@
 from bruce_mp.kernels.compiled.memory cimport *
 
 
-cdef enum:
-    REDO_OUTCOME = 4
-    REDO_REASON = 8
+cdef enum:               # offsets in the redo record, which begins with 1 if it is valid
+    REDO_OUTCOME = 4     # of a move the state word after it
+    REDO_REASON = 8      # of a move the state word before it
     REDO_COUNTERS = 12
     REDO_SEGMENTS = 16
     REDO_LANDED = 20
     REDO_BASE = 24
     REDO_PAIRS = 32
-    PAIR = 16
+    PAIR = 16            # bytes: number of a counter, its new value
     MAX_COUNTERS = 32
     SEGMENTS_AT = 544
-    SEGMENT = 24
+    SEGMENT = 24         # bytes
 
 
 cdef struct MoveRef:         # the fields of a `Move`
@@ -29,6 +29,40 @@ cdef inline int read_move(object move, MoveRef *found) except -1:
     return 0
 
 
+cdef inline uint8_t *counter_at(uint8_t *row, uint64_t counter) noexcept nogil:
+    return row + ROW_COUNTERS + 8 * counter
+
+
+cdef inline void make_version_odd(uint8_t *row) noexcept nogil:
+    store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
+
+
+cdef inline void make_version_even(uint8_t *row) noexcept nogil:
+    store64(row + ROW_VERSION, load64(row + ROW_VERSION) + 1)
+
+
+cdef inline void write_redo(
+    uint8_t *row, uint32_t outcome, uint32_t reason, uint64_t counters, uint64_t segments, uint64_t landed,
+    uint64_t base,
+) noexcept nogil:
+    """Write the redo record's fixed fields, and mark it void; `counters` and `segments` are numbers of entries."""
+    cdef uint8_t *redo = row + ROW_REDO
+    store32(redo, 0)
+    store32(redo + REDO_OUTCOME, outcome)
+    store32(redo + REDO_REASON, reason)
+    store32(redo + REDO_COUNTERS, <uint32_t>counters)
+    store32(redo + REDO_SEGMENTS, <uint32_t>segments)
+    store32(redo + REDO_LANDED, <uint32_t>landed)
+    store64(redo + REDO_BASE, base)
+
+
+cdef inline void write_pair(uint8_t *row, uint64_t index, uint64_t counter, uint64_t amount) noexcept nogil:
+    """Write the redo record's entry `index` of a counter: its number, and its value after the addition of `amount`."""
+    cdef uint8_t *pair = row + ROW_REDO + REDO_PAIRS + index * PAIR
+    store64(pair, counter)
+    store64(pair + 8, load64(counter_at(row, counter)) + amount)
+
+
 cdef inline void write_segment(uint8_t *row, uint64_t index, SegmentRef *ref) noexcept nogil:
     cdef uint8_t *at = row + ROW_REDO + SEGMENTS_AT + index * SEGMENT
     store32(at, <uint32_t>ref.chunk)
@@ -41,26 +75,18 @@ cdef inline void write_segment(uint8_t *row, uint64_t index, SegmentRef *ref) no
 
 cdef inline void write_move(uint8_t *row, MoveRef *move, uint64_t segments, uint64_t records) noexcept nogil:
     """Write the redo record of a move, before its segments."""
-    cdef uint8_t *redo = row + ROW_REDO
-    store32(redo, 0)
-    store32(redo + REDO_OUTCOME, move.after)
-    store32(redo + REDO_REASON, move.before)
-    store32(redo + REDO_COUNTERS, 1)
-    store32(redo + REDO_SEGMENTS, <uint32_t>segments)
-    store32(redo + REDO_LANDED, 0)
-    store64(redo + REDO_BASE, 0)
-    store64(redo + REDO_PAIRS, move.counter)
-    store64(redo + REDO_PAIRS + 8, load64(row + ROW_COUNTERS + 8 * move.counter) + records)
+    write_redo(row, move.after, move.before, 1, segments, 0, 0)
+    write_pair(row, 0, move.counter, records)
 
 
 cdef inline void begin_move(uint8_t *row) noexcept nogil:
     """Mark the redo record valid, before the stores to the state words."""
     store32(row + ROW_REDO, 1)
-    store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
+    make_version_odd(row)
 
 
 cdef inline void finish_move(uint8_t *row, MoveRef *move) noexcept nogil:
     """Raise the counter and mark the redo record void."""
-    store64(row + ROW_COUNTERS + 8 * move.counter, load64(row + ROW_REDO + REDO_PAIRS + 8))
-    store64(row + ROW_VERSION, load64(row + ROW_VERSION) + 1)
+    store64(counter_at(row, move.counter), load64(row + ROW_REDO + REDO_PAIRS + 8))
+    make_version_even(row)
     store32(row + ROW_REDO, 0)

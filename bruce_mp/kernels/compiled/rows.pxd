@@ -5,5 +5,5 @@ cdef void commit_landed_plain(
 ) noexcept nogil
 
 cdef void commit_counted_plain(
-    Memory *memory, uint8_t *row, uint64_t *counters, uint64_t *amounts, int used, uint64_t arrivals
+    Memory *memory, uint8_t *row, uint64_t *counters, uint64_t *amounts, int counter_count, uint64_t counted
 ) noexcept nogil

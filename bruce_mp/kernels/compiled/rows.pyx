@@ -49,16 +49,13 @@ cdef int read_segments(slab, segments, Memory *memory, SegmentRef *refs) except 
 
 cdef uint64_t write_pairs(uint8_t *row, dict increments) except? 0:
     """Write the counters with their new values; return their number."""
-    cdef uint8_t *at = row + ROW_REDO + REDO_PAIRS
-    cdef uint64_t counter
-    for key, amount in increments.items():
-        counter = key
+    cdef uint64_t index = 0, counter
+    for counter, amount in increments.items():
         if counter >= ROW_COUNTER_CAPACITY:
             raise IndexError(f"There is no counter {counter}.")
-        store64(at, counter)
-        store64(at + 8, load64(row + ROW_COUNTERS + 8 * counter) + <uint64_t>amount)
-        at += PAIR
-    return len(increments)
+        write_pair(row, index, counter, <uint64_t>amount)
+        index += 1
+    return index
 
 
 cdef void commit_redo(
@@ -70,10 +67,10 @@ cdef void commit_redo(
     cdef uint8_t *pair = redo + REDO_PAIRS
     cdef uint64_t index
     store32(redo, 1)
-    store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
+    make_version_odd(row)
     settle_all(memory, refs, segments, outcome, reason)
     for index in range(pairs):
-        store64(row + ROW_COUNTERS + 8 * load64(pair), load64(pair + 8))
+        store64(counter_at(row, load64(pair)), load64(pair + 8))
         pair += PAIR
     for index in range(landed):
         store32(landing + LANDING_HEADERS + index * MMSGHDR_BYTES + MMSGHDR_LENGTH, <uint32_t>LANDING_EMPTY)
@@ -81,7 +78,7 @@ cdef void commit_redo(
         store64(landing + LANDING_BASE_ARRIVAL, load64(redo + REDO_BASE))
     elif load64(redo + REDO_BASE):
         store64(row + ROW_COUNTED, load64(redo + REDO_BASE))
-    store64(row + ROW_VERSION, load64(row + ROW_VERSION) + 1)
+    make_version_even(row)
     store32(redo, 0)
 
 
@@ -95,29 +92,21 @@ cdef void commit_landed_plain(
 
 
 cdef void commit_counted_plain(
-    Memory *memory, uint8_t *row, uint64_t *counters, uint64_t *amounts, int used, uint64_t arrivals
+    Memory *memory, uint8_t *row, uint64_t *counters, uint64_t *amounts, int counter_count, uint64_t counted
 ) noexcept nogil:
-    """Count a stream input's arrivals below number `arrivals`, all valid, and raise `used` counters."""
-    write_plain_redo(row, counters, amounts, used, 0, arrivals)
-    commit_redo(memory, row, NULL, NULL, 0, used, DELIVERED, 0, 0)
+    """Raise a stream input's number of counted messages to `counted`, and `counter_count` counters."""
+    write_plain_redo(row, counters, amounts, counter_count, 0, counted)
+    commit_redo(memory, row, NULL, NULL, 0, counter_count, DELIVERED, 0, 0)
 
 
 cdef void write_plain_redo(
-    uint8_t *row, uint64_t *counters, uint64_t *amounts, int used, uint64_t landed, uint64_t base
+    uint8_t *row, uint64_t *counters, uint64_t *amounts, int counter_count, uint64_t landed, uint64_t base
 ) noexcept nogil:
     """Write the redo record of a transaction without segments."""
-    cdef uint8_t *redo = row + ROW_REDO
     cdef int index
-    store32(redo, 0)
-    store32(redo + REDO_OUTCOME, DELIVERED)
-    store32(redo + REDO_REASON, 0)
-    store32(redo + REDO_COUNTERS, used)
-    store32(redo + REDO_SEGMENTS, 0)
-    store32(redo + REDO_LANDED, <uint32_t>landed)
-    store64(redo + REDO_BASE, base)
-    for index in range(used):
-        store64(redo + REDO_PAIRS + index * PAIR, counters[index])
-        store64(redo + REDO_PAIRS + index * PAIR + 8, load64(row + ROW_COUNTERS + 8 * counters[index]) + amounts[index])
+    write_redo(row, DELIVERED, 0, counter_count, 0, landed, base)
+    for index in range(counter_count):
+        write_pair(row, index, counters[index], amounts[index])
 
 
 class ProcessRow(PureRow):
@@ -125,43 +114,43 @@ class ProcessRow(PureRow):
 
     def move(self, segments, move):
         cdef Memory memory
-        cdef MoveRef wanted
-        cdef uint64_t count = 0, most = rows.MAX_SETTLED_SEGMENTS, row_at = self._at
-        cdef list claimed = [], offered = list(segments)
-        cdef LocatedSegment *moved = <LocatedSegment *>malloc(min(most, <uint64_t>len(offered) or 1) * sizeof(LocatedSegment))
+        cdef MoveRef move_ref
+        cdef uint64_t count = 0, max_count = rows.MAX_SETTLED_SEGMENTS, row_at = self._at
+        cdef list moved = [], offered = list(segments)
+        cdef uint64_t capacity = min(max_count, <uint64_t>len(offered) or 1)
+        cdef LocatedSegment *located = <LocatedSegment *>malloc(capacity * sizeof(LocatedSegment))
         cdef uint8_t *row
-        if moved == NULL:
+        if located == NULL:
             raise MemoryError
         try:
-            read_move(move, &wanted)
+            read_move(move, &move_ref)
             attach(self._slab, &memory)
             try:
                 row = <uint8_t *>memory.buffer.buf + row_at
                 for segment in offered:
-                    if count == most:
-                        move_located(row, &wanted, moved, count)
+                    if count == max_count:
+                        move_located(row, &move_ref, located, count)
                         count = 0
-                    if not locate_held(&memory, segment, wanted.before, &moved[count]):
-                        claimed.append(segment)
+                    if not locate_held(&memory, segment, move_ref.before, &located[count]):
+                        moved.append(segment)
                         count += 1
                 if count:
-                    move_located(row, &wanted, moved, count)
+                    move_located(row, &move_ref, located, count)
             finally:
                 release(&memory)
         finally:
-            free(moved)
-        return claimed
+            free(located)
+        return moved
 
     def _transact(self, increments, *, outcome=DELIVERED, reason=0, segments=(), landed=0, base=0):
         cdef Memory memory
-        cdef uint64_t count = len(segments), pairs, index, slots = landed
+        cdef uint64_t count = len(segments), pairs, index, slots = landed, new_base = base
         cdef uint64_t row_at = self._at, landing_at = self._slab.geometry.landing_at
         cdef SegmentRef *refs = NULL
         cdef uint8_t *row
-        cdef uint8_t *redo
         cdef uint8_t *landing
-        cdef uint32_t state = outcome
-        cdef uint8_t why = reason
+        cdef uint32_t settled_state = outcome
+        cdef uint8_t discard_reason = reason
         if len(increments) > MAX_COUNTERS:
             raise SlabError(f"One transaction raises at most {MAX_COUNTERS} counters, not {len(increments)}.")
         if slots > self._slab.geometry.landing_slots or count > rows.MAX_SETTLED_SEGMENTS:
@@ -174,20 +163,13 @@ class ProcessRow(PureRow):
                     raise MemoryError
                 read_segments(self._slab, segments, &memory, refs)
             row = <uint8_t *>memory.buffer.buf + row_at
-            redo = row + ROW_REDO
-            store32(redo, 0)
-            store32(redo + REDO_OUTCOME, outcome)
-            store32(redo + REDO_REASON, reason)
-            store32(redo + REDO_COUNTERS, len(increments))
-            store32(redo + REDO_SEGMENTS, <uint32_t>count)
-            store32(redo + REDO_LANDED, landed)
-            store64(redo + REDO_BASE, base)
+            write_redo(row, settled_state, discard_reason, len(increments), count, slots, new_base)
             pairs = write_pairs(row, dict(increments))
             for index in range(count):
                 write_segment(row, index, &refs[index])
             landing = <uint8_t *>memory.buffer.buf + landing_at
             with nogil:
-                commit_redo(&memory, row, landing, refs, count, pairs, state, why, slots)
+                commit_redo(&memory, row, landing, refs, count, pairs, settled_state, discard_reason, slots)
         finally:
             release(&memory)
             free(refs)

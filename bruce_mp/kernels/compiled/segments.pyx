@@ -11,7 +11,7 @@ from bruce_mp.slab.runs import Segment
 
 
 cdef enum:
-    UNKNOWN_STATE = SPLIT + 1
+    FIRST_UNKNOWN_STATE = SPLIT + 1
 
 
 cdef object raise_damaged(object slab, object segment):
@@ -107,6 +107,7 @@ cdef inline int64_t next_sequence(int64_t sequence, uint64_t count) noexcept nog
 
 
 cdef inline void store_placement(uint8_t *at, int partition, int64_t sequence, int epoch) noexcept nogil:
+    """Store at `at` and behind it: the fields are neighbours in the header of a run and of a record."""
     store32(at, <uint32_t>partition)
     store32(at + 4, <uint32_t><int>sequence)
     store16(at + 8, <uint16_t>epoch)
@@ -185,13 +186,13 @@ cdef int64_t store_batch(
 
 
 cdef object assign_one(
-    Memory *memory, uint64_t at, int partition, list segments, uint64_t row_at, MoveRef *move, bint is_numbered
+    Memory *memory, uint64_t entry_at, int partition, list segments, uint64_t row_at, MoveRef *move, bint is_numbered
 ):
     cdef uint64_t count = len(segments)
     cdef uint8_t *row = <uint8_t *>memory.buffer.buf + row_at
-    cdef uint8_t *entry = <uint8_t *>memory.buffer.buf + at + PARTITION_NEXT_SEQUENCE
-    cdef int64_t sequence = <int32_t>load32(entry), end
-    cdef int epoch = <int32_t>load32(entry + 4)
+    cdef uint8_t *next_sequence_at = <uint8_t *>memory.buffer.buf + entry_at + PARTITION_NEXT_SEQUENCE
+    cdef int64_t sequence = <int32_t>load32(next_sequence_at), following
+    cdef int epoch = <int32_t>load32(next_sequence_at + 4)
     cdef LocatedSegment *located = <LocatedSegment *>malloc((count or 1) * sizeof(LocatedSegment))
     if located == NULL:
         raise MemoryError
@@ -202,9 +203,9 @@ cdef object assign_one(
             raise SlabError("A batch has more segments than a transaction.")
         if locate_all_held(memory, segments, move.before, located):
             return None
-        end = store_batch(located, count, partition, sequence, epoch, row, move)
+        following = store_batch(located, count, partition, sequence, epoch, row, move)
         if sequence >= 0:
-            store64(entry, <uint64_t>end | <uint64_t>epoch << 32)
+            store64(next_sequence_at, <uint64_t>following | <uint64_t>epoch << 32)
         return epoch, sequence
     finally:
         free(located)
@@ -212,16 +213,16 @@ cdef object assign_one(
 
 def assign_sequences(slab, process_row, batches, move, *, bint is_numbered):
     cdef Memory memory
-    cdef MoveRef wanted
-    cdef uint64_t at, row_at = process_row._at
+    cdef MoveRef move_ref
+    cdef uint64_t entry_at, row_at = process_row._at
     cdef list numbers = []
-    read_move(move, &wanted)
+    read_move(move, &move_ref)
     attach(slab, &memory)
     try:
-        for at, partition, segments in batches:
-            if at & 7 or at + PARTITION_ENTRY > <uint64_t>memory.buffer.len:
+        for entry_at, partition, segments in batches:
+            if entry_at & 7 or entry_at + PARTITION_ENTRY > <uint64_t>memory.buffer.len:
                 raise ValueError("The slab has no such entry.")
-            numbers.append(assign_one(&memory, at, partition, list(segments), row_at, &wanted, is_numbered))
+            numbers.append(assign_one(&memory, entry_at, partition, list(segments), row_at, &move_ref, is_numbered))
         return numbers
     finally:
         release(&memory)
@@ -276,7 +277,7 @@ cdef bint is_valid_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept
     cdef uint8_t *limit = span_end(memory, ref.chunk)
     cdef uint64_t size = load32(bounds.run + RUN_SIZE)
     cdef uint64_t body = body_offset(bounds.run)
-    if limit == NULL or load8(bounds.run) >= UNKNOWN_STATE or size & 7 or size > <uint64_t>(limit - bounds.run):
+    if limit == NULL or load8(bounds.run) >= FIRST_UNKNOWN_STATE or size & 7 or size > <uint64_t>(limit - bounds.run):
         return False
     return size >= body and <uint64_t>load32(bounds.run + RUN_COUNT) * RECORD_HEADER <= size - body
 
@@ -321,13 +322,12 @@ cdef inline object part_of(SegmentRef *whole, uint64_t first, uint64_t records, 
     return tuple.__new__(Segment, (whole.chunk, whole.generation, whole.run, first, records, payload))
 
 
-def split_at(slab, segment, records, size):
+def split_at(slab, segment, uint64_t max_records, int64_t max_payload):
     cdef Memory memory
     cdef SegmentRef ref
     cdef Bounds bounds
     cdef RecordFields fields
-    cdef uint64_t most = records
-    cdef int64_t left = size
+    cdef int64_t left = max_payload
     cdef uint64_t head_records = 0, head_payload = 0, payload = 0, index
     cdef uint8_t *at
     cdef uint8_t *rest_at
@@ -342,7 +342,7 @@ def split_at(slab, segment, records, size):
             left -= <int64_t>fields.payload
             payload += fields.payload
             at = fields.next
-            if head_records == index and head_records < most and left >= 0:
+            if head_records == index and head_records < max_records and left >= 0:
                 head_records, head_payload, rest_at = index + 1, payload, at
         if head_records == 0:
             return None, segment
@@ -362,7 +362,7 @@ def split_by_partition(slab, segment, partitions):
     cdef Bounds bounds, whole
     cdef RecordFields fields
     cdef uint64_t count = len(partitions), index, records = 0, payload = 0
-    cdef uint32_t key_index, last = 0
+    cdef uint32_t partition_index, last = 0
     cdef uint8_t *at
     cdef uint8_t *start
     cdef list parts = []
@@ -379,11 +379,11 @@ def split_by_partition(slab, segment, partitions):
         at = start = bounds.first
         for index in range(ref.records):
             read_record(at, bounds.end, &fields)
-            key_index = load32(at + RECORD_PARTITION_KEY) % count
-            if records and partitions[key_index] != partitions[last]:
+            partition_index = load32(at + RECORD_PARTITION_KEY) % count
+            if records and partitions[partition_index] != partitions[last]:
                 parts.append((partitions[last], part_of(&ref, start - bounds.base, records, payload)))
                 start, records, payload = at, 0, 0
-            last = key_index
+            last = partition_index
             records += 1
             payload += fields.payload
             at = fields.next

@@ -9,10 +9,10 @@ from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
 
 cdef enum:
     SIZE_BYTES = 4
-    HEADER = 8           # size, API key, version
+    HEADER_BYTES = 8     # size, API key, version
     BARRIER_KEY = 258
-    BEGIN_KEY = 260
-    END_KEY = 261
+    BEGIN_ATTEMPT_KEY = 260
+    END_ATTEMPT_KEY = 261
 
 
 cdef enum:               # as `SplitStop`
@@ -23,7 +23,7 @@ cdef enum:               # as `SplitStop`
     FENCE = 4
 
 
-cdef int next_stop(uint8_t *base, int64_t at, int64_t end, int64_t max_size, int64_t *size) noexcept nogil:
+cdef int find_stop(uint8_t *base, int64_t at, int64_t end, int64_t max_size, int64_t *size) noexcept nogil:
     """Return the reason to stop at `at`, or WHOLE, and store the size of the message or frame there; 0 = unknown."""
     cdef int key
     size[0] = 0
@@ -36,10 +36,10 @@ cdef int next_stop(uint8_t *base, int64_t at, int64_t end, int64_t max_size, int
         return TOO_LARGE
     if at + size[0] > end:
         return MORE
-    key = big16(base + at + 4) if size[0] >= HEADER else 0
+    key = big16(base + at + 4) if size[0] >= HEADER_BYTES else 0
     if key == BARRIER_KEY:
         return BARRIER
-    if key == BEGIN_KEY or key == END_KEY:
+    if key == BEGIN_ATTEMPT_KEY or key == END_ATTEMPT_KEY:
         return FENCE
     return WHOLE
 
@@ -54,7 +54,7 @@ def split_stream(buffer, int64_t at, int64_t end, int64_t max_size):
         if at < 0 or end > source.len:
             raise ValueError("The bytes to split lie outside of the buffer.")
         while True:
-            stop = next_stop(<uint8_t *>source.buf, at, end, max_size, &size)
+            stop = find_stop(<uint8_t *>source.buf, at, end, max_size, &size)
             if stop != WHOLE:
                 return StreamSplit(extents, at, SplitStop(stop), size)
             extents.append((at, size))

@@ -16,7 +16,7 @@ assert READ_TRIES == chunk_readers.READ_TRIES
 
 
 cdef void add_run(uint8_t *run, uint64_t *counts) noexcept nogil:
-    """Count the records of a valid run, up to a damaged record."""
+    """Count the records of a valid run, up to a damaged record, which counts as SPLIT."""
     cdef RecordFields fields
     cdef uint8_t state = load8(run)
     cdef uint8_t *at = run + body_offset(run)
@@ -66,7 +66,7 @@ cdef void add_chunk(Memory *memory, uint64_t chunk, uint32_t generation, uint64_
         memset(counts, 0, sizeof(counts))
         if add_runs(memory, chunk, counts):
             counts[<int>SPLIT] += 1
-        has_runs = load32(base + CHUNK_RUNS)
+        has_runs = load32(base + CHUNK_RUNS)  # a release stores 0 before any record is overwritten
         before, generation = generation, load32(base + CHUNK_GENERATION)
         if generation == before:
             for state in range(STATES if has_runs else 0):

@@ -6,11 +6,11 @@ from libc.string cimport memcpy
 
 from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
 from bruce_mp.kernels.compiled.intake cimport monotonic_us, read_times, sleep_us
-from bruce_mp.kernels.compiled.lanes cimport IngestBatch, Times, append_groups
+from bruce_mp.kernels.compiled.lanes cimport IngestBatch, Times, append_groups, begin_batch, wait_until
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT
 from bruce_mp.kernels.compiled.rows cimport commit_counted_plain
-from bruce_mp.kernels.compiled.split_stream cimport WHOLE, next_stop
+from bruce_mp.kernels.compiled.split_stream cimport WHOLE, find_stop
 
 from bruce_mp.kernels.pure import stream_intake as pure
 from bruce_mp.slab import layout
@@ -33,10 +33,9 @@ cdef extern from "<sys/socket.h>":
 
 cdef enum:
     EVENTS = 512
-    UNIX = 0
-    COUNTERS = 5
+    COUNTERS = 5         # `StreamCounters` without reads and got_data
 
-assert (EVENTS, UNIX) == (pure.MAX_EVENTS, 0)
+assert EVENTS == pure.MAX_EVENTS
 
 cdef int64_t MIN_READ = pure.MIN_READ, MAX_READ = pure.MAX_READ
 cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
@@ -64,7 +63,7 @@ cdef struct Extent:           # a message in the buffer
 
 cdef struct Read:            # the data of a source in the buffer, with its messages
     int first, count
-    int64_t begin, at, end
+    int64_t begin, stop, end   # stop: the end of its last whole message
 
 
 cdef class Round:
@@ -75,7 +74,7 @@ cdef class Round:
     cdef list sources        # of the reads
     cdef object lanes        # of all sources; None: the worker's
     cdef Extent *extents
-    cdef int room, count
+    cdef int capacity, count   # of `extents`
     cdef int64_t largest_size, size
     cdef list others         # events for the caller
     cdef int unread          # events of the last poll whose sources the next rounds read, before they poll again
@@ -94,24 +93,24 @@ cdef class Round:
     cdef int split(self, uint8_t *base, Read *read, int64_t max_size) except -1:
         """Add the messages of a read."""
         cdef int64_t size
-        read.first, read.at = self.count, read.begin
-        while next_stop(base, read.at, read.end, max_size, &size) == WHOLE:
-            if self.count == self.room:
+        read.first, read.stop = self.count, read.begin
+        while find_stop(base, read.stop, read.end, max_size, &size) == WHOLE:
+            if self.count == self.capacity:
                 self.grow()
-            self.extents[self.count].at, self.extents[self.count].size = read.at, size
+            self.extents[self.count].at, self.extents[self.count].size = read.stop, size
             self.largest_size = max(self.largest_size, size)
             self.count += 1
-            read.at += size
+            read.stop += size
         read.count = self.count - read.first
         self.size += read.end - read.begin
         return 0
 
     cdef int grow(self) except -1:
-        cdef int room = max(1024, 2 * self.room)
-        cdef Extent *extents = <Extent *>realloc(self.extents, room * sizeof(Extent))
+        cdef int capacity = max(1024, 2 * self.capacity)
+        cdef Extent *extents = <Extent *>realloc(self.extents, capacity * sizeof(Extent))
         if extents == NULL:
             raise MemoryError
-        self.extents, self.room = extents, room
+        self.extents, self.capacity = extents, capacity
         return 0
 
 
@@ -139,7 +138,7 @@ class StreamIntake(pure.StreamIntake):
         cdef bint is_new
         cdef list touched = [], leftovers
         read_times(lanes, batch)
-        left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+        left_ms = wait_until(times, until_ms, now_ms)
         attach(lanes._slab, &memory)
         try:
             PyObject_GetBuffer(self._buffer, &buffer, PyBUF_WRITABLE)
@@ -160,28 +159,29 @@ class StreamIntake(pure.StreamIntake):
                 if not served.sources:
                     return pure.StreamIntakeResult([], None, served.others)
                 if not have_room(self, served):
-                    return pure.StreamIntakeResult(stop_serving(self, served, &buffer, True), None, served.others)
-                leftovers = stop_serving(self, served, &buffer, False)
+                    rewind_reads(served)
+                    return pure.StreamIntakeResult(stop_serving(self, served, &buffer), None, served.others)
+                leftovers = stop_serving(self, served, &buffer)
                 rate.add(served.count, served.size)
                 if served.count:
                     target = lanes if served.lanes is None else served.lanes
                     filled = target._batch
                     filled.wall_offset_ms = batch.wall_offset_ms  # nothing else updates an attempt's lanes
-                    append(target, filled, served, &memory, &buffer, self._row._at, now_ms)
+                    append_round(target, filled, served, &memory, &buffer, self._row._at, now_ms)
                     if filled.rejections or filled.no_room or target.has_replaced:
-                        return pure.StreamIntakeResult(leftovers, uncounted(served, filled), served.others)
-                    count(self, filled, served, &memory, touched)
+                        return pure.StreamIntakeResult(leftovers, uncounted_batch(served, filled), served.others)
+                    count_round(self, filled, served, &memory, touched)
                 if batch.are_times_stale:
                     read_times(lanes, batch)
                     publish_ms = lanes.publish_ms
-                left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+                left_ms = wait_until(times, until_ms, now_ms)
                 if leftovers or served.others or now_ms >= publish_ms or not left_ms:
                     return pure.StreamIntakeResult(leftovers, None, served.others)
                 nap_us = 0 if served.unread else rate.nap_us(now_us)
                 if 0 < nap_us < left_ms * 1000:
                     sleep_us(nap_us)
                     now_ms = monotonic_us() // 1000 + offset_ms
-                    left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+                    left_ms = wait_until(times, until_ms, now_ms)
         finally:
             for source in touched:
                 source.flush_group.received += (<StreamSource>source).received
@@ -197,9 +197,9 @@ cdef int read_ready(intake, Round served, int ready, bint is_new, Memory *memory
     cdef uint64_t at = intake._row._at
     cdef uint64_t *counters = <uint64_t *>(<uint8_t *>memory.buffer.buf + at + ROW_COUNTERS)
     cdef int64_t begin = 0, max_size = intake._max_size
-    cdef ssize_t got, kept
+    cdef ssize_t received, start_size
     cdef StreamSource source
-    cdef int index, used = 0
+    cdef int index, read_count = 0
     cdef Read *read
     served.clear()
     served.unread = 0
@@ -209,28 +209,31 @@ cdef int read_ready(intake, Round served, int ready, bint is_new, Memory *memory
             if is_new:  # an older event may be outdated, and the next poll reports it again if not
                 served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
-        kept = len(source.start)
-        if begin + kept + MIN_READ > buffer.len or (used and source.lanes is not served.lanes):
+        start_size = len(source.start)
+        if begin + start_size + MIN_READ > buffer.len or (read_count and source.lanes is not served.lanes):
             served.events[served.unread] = served.events[index]
             served.unread += 1
             continue
         counters[<int>intake._counters.reads[source.kind]] += 1
-        got = recv(
-            served.events[index].data.fd, base + begin + kept, min(MAX_READ, buffer.len - begin - kept), MSG_DONTWAIT
+        received = recv(
+            served.events[index].data.fd,
+            base + begin + start_size,
+            min(MAX_READ, buffer.len - begin - start_size),
+            MSG_DONTWAIT,
         )
-        if got <= 0:
+        if received <= 0:
             if is_new:
                 served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
         counters[<int>intake._counters.got_data[source.kind]] += 1
-        memcpy(base + begin, <char *>source.start, kept)
-        read = &served.reads[used]
-        read.begin, read.end = begin, begin + kept + got
+        memcpy(base + begin, <char *>source.start, start_size)
+        read = &served.reads[read_count]
+        read.begin, read.end = begin, begin + start_size + received
         served.lanes = source.lanes
         served.split(base, read, max_size)
         served.sources.append(source)
         begin = read.end
-        used += 1
+        read_count += 1
     return 0
 
 
@@ -241,38 +244,39 @@ cdef bint have_room(intake, Round served) except -1:
     return room_for(intake._pool, chunks_for(served.largest_size), served.count) == served.count
 
 
-cdef list stop_serving(intake, Round served, Py_buffer *buffer, bint everything):
-    """Stop serving sources with bytes left over or with a `start`, or with `everything` all; return their bytes."""
+cdef void rewind_reads(Round served):
+    """Leave all bytes of the round over."""
+    cdef int index
+    for index in range(len(served.sources)):
+        served.reads[index].stop = served.reads[index].begin
+
+
+cdef list stop_serving(intake, Round served, Py_buffer *buffer):
+    """Stop serving the sources with bytes behind `stop` or with a `start`; return these bytes of each."""
     cdef list found = []
     cdef uint8_t *base = <uint8_t *>buffer.buf
     cdef Read *read
     cdef StreamSource source
     cdef int index
-    cdef int64_t at
     for index in range(len(served.sources)):
         read = &served.reads[index]
-        at = read.begin if everything else read.at
         source = served.sources[index]
-        if at < read.end or source.start:
+        if read.stop < read.end or source.start:
             intake.discard(source.socket.fileno())
-            found.append((source, (<char *>base)[at : read.end]))
+            found.append((source, (<char *>base)[read.stop : read.end]))
     return found
 
 
-cdef int append(
+cdef int append_round(
     lanes, IngestBatch batch, Round served, Memory *memory, Py_buffer *buffer, uint64_t row_at, int64_t now_ms
 ) except -1:
-    """Append all messages of a round; `count` ends the batch, see `ProcessRow.begin_batch`."""
+    """Append all messages of a round; `count_round` or the caller commits the batch."""
     cdef uint8_t *base = <uint8_t *>memory.buffer.buf
     cdef uint8_t *row = base + row_at
     cdef uint64_t arrival = load64(row + ROW_COUNTED)
     cdef uint64_t number
     cdef int index, slot
-    store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
-    if load32(base + SUPER_TOPICS_VERSION) != batch.topics_version:
-        lanes._refresh_topics()
-        batch.topics_version = lanes._topics_version
-        batch.are_times_stale = True
+    begin_batch(lanes, batch, base, row)
     batch.begin(served.count)
     for index in range(len(served.sources)):
         number = (<StreamSource>served.sources[index]).number
@@ -287,7 +291,7 @@ cdef int append(
     return 0
 
 
-cdef object uncounted(Round served, IngestBatch batch):
+cdef object uncounted_batch(Round served, IngestBatch batch):
     cdef list parts = []
     cdef int index, slot
     for index in range(len(served.sources)):
@@ -297,7 +301,7 @@ cdef object uncounted(Round served, IngestBatch batch):
     return pure.UncountedBatch(parts, batch.outcome())
 
 
-cdef int count(intake, IngestBatch batch, Round served, Memory *memory, list touched) except -1:
+cdef int count_round(intake, IngestBatch batch, Round served, Memory *memory, list touched) except -1:
     """Count a round whose messages are all appended."""
     cdef uint64_t counters[COUNTERS]
     cdef uint64_t amounts[COUNTERS]
@@ -305,7 +309,7 @@ cdef int count(intake, IngestBatch batch, Round served, Memory *memory, list tou
     cdef uint8_t *row = <uint8_t *>memory.buffer.buf + row_at
     cdef StreamSource source
     cdef int index
-    counters[0], counters[1], counters[2], (counters[3], counters[4]) = intake._counters[:4]
+    counters[0], counters[1], counters[2], (counters[3], counters[4]) = intake._counters[:4]  # `forwarded` has two
     amounts[0], amounts[1], amounts[2] = served.count, batch.any_partition, batch.partition_key
     amounts[3] = amounts[4] = 0
     for index in range(len(served.sources)):

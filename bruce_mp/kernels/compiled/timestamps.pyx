@@ -13,7 +13,7 @@ cdef bint replace_timestamps(Item *items, int first, Window *window, int64_t arr
         item = &items[index]
         item.is_replaced = <uint64_t>item.timestamp - earliest > window.width_ms
         if item.is_replaced:
-            item.given, item.timestamp, is_any = item.timestamp, arrived_ms, True
+            item.client_timestamp, item.timestamp, is_any = item.timestamp, arrived_ms, True
         index = item.next
     return is_any
 

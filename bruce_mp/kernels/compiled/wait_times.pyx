@@ -14,34 +14,34 @@ cdef enum:
 
 cdef struct Sums:        # of one topic, or of all
     uint64_t messages, size, waited_ms
-    uint64_t delays[MAX_BUCKETS]
+    uint64_t delays[MAX_BUCKETS]   # messages in each bucket
 
 
-cdef struct BucketBounds:    # the longest delay of each bucket except the last
+cdef struct BucketBounds:    # of all buckets except the last
     uint64_t count
-    int64_t longest[MAX_BUCKETS]
+    int64_t max_ms[MAX_BUCKETS]
 
 
 cdef int read_bounds(bounds_ms, BucketBounds *buckets) except -1:
     buckets.count = len(bounds_ms)
     if buckets.count >= MAX_BUCKETS:
         raise ValueError(f"There are at most {MAX_BUCKETS} buckets, not {buckets.count + 1}.")
-    for index, longest in enumerate(bounds_ms):
-        buckets.longest[index] = longest
+    for index, max_ms in enumerate(bounds_ms):
+        buckets.max_ms[index] = max_ms
     return 0
 
 
-cdef inline uint64_t bucket_of(BucketBounds *buckets, uint64_t delay_ms) noexcept nogil:
+cdef inline uint64_t bucket_of(BucketBounds *buckets, uint64_t wait_ms) noexcept nogil:
     cdef uint64_t index = 0
-    while index < buckets.count and delay_ms > <uint64_t>buckets.longest[index]:
+    while index < buckets.count and wait_ms > <uint64_t>buckets.max_ms[index]:
         index += 1
     return index
 
 
-cdef inline void add(Sums *sums, SegmentRef *ref, uint64_t delay_ms, uint64_t bucket) noexcept nogil:
+cdef inline void add(Sums *sums, SegmentRef *ref, uint64_t wait_ms, uint64_t bucket) noexcept nogil:
     sums.messages += ref.records
     sums.size += ref.payload
-    sums.waited_ms += delay_ms * ref.records
+    sums.waited_ms += wait_ms * ref.records
     sums.delays[bucket] += ref.records
 
 
@@ -50,22 +50,22 @@ cdef int add_batch(
 ) except -1:
     cdef SegmentRef ref
     cdef Bounds bounds
-    cdef uint64_t arrived_ms, delay_ms, bucket
+    cdef uint64_t arrived_ms, wait_ms, bucket
     for segment in batch.segments:
         read_segment(segment, &ref)
         if find_bounds(memory, &ref, &bounds):
             raise_damaged(slab, segment)
         arrived_ms = load64(bounds.run + RUN_ARRIVED_MS)
-        delay_ms = now_ms - arrived_ms if now_ms > arrived_ms else 0
-        bucket = bucket_of(buckets, delay_ms)
-        add(total, &ref, delay_ms, bucket)
-        add(topic, &ref, delay_ms, bucket)
+        wait_ms = now_ms - arrived_ms if now_ms > arrived_ms else 0
+        bucket = bucket_of(buckets, wait_ms)
+        add(total, &ref, wait_ms, bucket)
+        add(topic, &ref, wait_ms, bucket)
     return 0
 
 
-cdef object to_wait_times(Sums *sums, uint64_t buckets):
+cdef object to_wait_times(Sums *sums, uint64_t bucket_count):
     cdef uint64_t index
-    delays = {index: sums.delays[index] for index in range(buckets) if sums.delays[index]}
+    delays = {index: sums.delays[index] for index in range(bucket_count) if sums.delays[index]}
     return tuple.__new__(WaitTimes, (sums.messages, sums.size, sums.waited_ms, delays))
 
 

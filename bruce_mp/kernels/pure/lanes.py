@@ -53,7 +53,7 @@ WAKE_SLACK_MS: Final = 12
 _LEEWAY_DIVISOR: Final = 6
 """The leeway is 0 if twice the usual one exceeds the shortest linger divided by this number."""
 _MAX_LINGER_MS: Final = 250
-"""The shortest linger before any is known."""
+"""Taken as the shortest linger before any is known."""
 
 
 _UNUSED_HEADER: Final = LaneHeader(0, b"", 0, -1, 0)
@@ -205,10 +205,10 @@ class Lanes:
         count = self._partitions_of(number)
         if not count:
             return [(self._shared_lane(number, topic, keyed=True), items)]
-        members: dict[int, list[Item]] = {}
+        by_index: dict[int, list[Item]] = {}
         for item in items:
-            members.setdefault(item[_PARTITION_KEY] % count, []).append(item)
-        return [(self._lane_for(topic, number, index, count), some) for index, some in members.items()]
+            by_index.setdefault(item[_PARTITION_KEY] % count, []).append(item)
+        return [(self._lane_for(topic, number, index, count), members) for index, members in by_index.items()]
 
     def _partitions_of(self, topic: int) -> int:
         """Return a topic's partition count, cached until `_refresh_topics` has closed all runs.
@@ -274,21 +274,21 @@ class Lanes:
         self._lingers.clear()
         self._set_leeway(_MAX_LINGER_MS)
 
-    def _set_leeway(self, shortest_ms: int) -> None:
+    def _set_leeway(self, shortest_linger_ms: int) -> None:
         """Set `leeway_ms` by the shortest linger.
 
         `next_due_ms` is early by the leeway, so that a caller may wake late by as much.  So a wake-up may be off by
         twice the leeway, which must be little compared with the lingers.
         """
-        self._shortest_ms = shortest_ms
-        self.leeway_ms = LEEWAY_MS if shortest_ms // _LEEWAY_DIVISOR >= 2 * LEEWAY_MS else 0
+        self._shortest_linger_ms = shortest_linger_ms
+        self.leeway_ms = LEEWAY_MS if shortest_linger_ms // _LEEWAY_DIVISOR >= 2 * LEEWAY_MS else 0
 
     def _linger_of(self, number: int, topic: bytes) -> int:
         """Return the linger, cached by topic number and not by name, because clients can invent any number of names."""
         linger = self._lingers.get(number)
         if linger is None:
             linger = self._lingers[number] = self._linger_ms(topic)
-            if 0 < linger < self._shortest_ms:
+            if 0 < linger < self._shortest_linger_ms:
                 self._set_leeway(linger)
         return linger
 

@@ -83,17 +83,17 @@ _Batch = tuple[int, int, "Sequence[Segment]"]
 
 
 def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_numbered: bool) -> tuple[int, int] | None:
-    entry, partition, segments = batch
+    entry_at, partition, segments = batch
     if not all(held_words(slab, segment, move.before) for segment in segments):
         return None
-    _, _, sequence, epoch = lay.PARTITION.unpack_from(slab.view, entry)
+    _, _, sequence, epoch = lay.PARTITION.unpack_from(slab.view, entry_at)
     if not is_numbered or epoch >= lay.LAST_EPOCH:
         epoch = sequence = NO_SEQUENCE
     write_sequence(slab, segments, partition, sequence, epoch, opens_batch=True)
     row.move(segments, move)
     if sequence >= 0:
         following = next_sequence(sequence, sum(segment.records for segment in segments))
-        store_next_sequence(slab, entry, following, epoch)
+        store_next_sequence(slab, entry_at, following, epoch)
     return epoch, sequence
 
 
@@ -131,17 +131,17 @@ def _part(segment: Segment, members: list[tuple[int, int]]) -> Segment:
     return segment._replace(first=members[0][0], records=len(members), payload=payload)
 
 
-def split_at(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Segment | None, Segment | None]:
-    """Split a segment into a head of at most `records` records and `size` bytes of payload, and the rest.
+def split_at(slab: Slab, segment: Segment, max_records: int, max_payload: int) -> tuple[Segment | None, Segment | None]:
+    """Split a segment into a head of at most `max_records` records and `max_payload` bytes of payload, and the rest.
 
     Either may be None.  If neither is, the run becomes SPLIT.
     """
     head: list[tuple[int, int]] = []
     rest: list[tuple[int, int]] = []
-    left = size
+    left = max_payload
     for offset, record in segment_records(slab, segment):
         left -= record.payload
-        is_in_head = left >= 0 and len(head) < records and not rest
+        is_in_head = left >= 0 and len(head) < max_records and not rest
         (head if is_in_head else rest).append((offset, record.payload))
     if not rest or not head:
         return (segment, None) if head else (None, segment)

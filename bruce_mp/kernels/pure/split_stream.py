@@ -15,7 +15,7 @@ __all__ = ["SplitStop", "StreamSplit", "split_stream"]
 _SIZE: Final = Struct(">i")
 _HEADER: Final = Struct(">ihh")  # size, API key, version
 _BARRIER: Final = 258  # API keys
-_FENCES: Final = frozenset({260, 261})
+_FENCES: Final = frozenset({260, 261})  # begin and end of a fenced attempt
 
 
 @unique

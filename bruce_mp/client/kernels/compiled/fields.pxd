@@ -45,7 +45,7 @@ cdef struct Fields:           # valid while the caller holds the objects
 
 
 cdef inline bint read_bytes(object held, Bytes *found) except -1:
-    """Read bytes or None; return False for another type, which the reference encodes or refuses."""
+    """Read bytes or None; return False for another type, which the pure kernel encodes or refuses."""
     if held is None:
         found.at, found.size = NULL, -1
     elif type(held) is bytes:
@@ -80,42 +80,42 @@ cdef inline int64_t now_ms() noexcept nogil:
 
 
 cdef inline bint read_fields(
-    Fields *it, object topic, object value, object key, object partition_key, object timestamp_ms, object headers,
-    bint keep_empty,          # converted by the caller: a `__bool__` may change what `it` points to
+    Fields *fields, object topic, object value, object key, object partition_key, object timestamp_ms, object headers,
+    bint keep_empty,          # converted by the caller: a `__bool__` may change what `fields` points to
 ) except -1:
-    """Read a message's fields; return False for headers, and for what the reference may refuse."""
+    """Read a message's fields; return False for headers, and for what the pure kernel may refuse."""
     cdef int64_t number = 0
     if (type(headers) is not tuple and type(headers) is not list) or headers:
         return False
-    if not read_topic(topic, &it.topic):
+    if not read_topic(topic, &fields.topic):
         return False
-    if not read_bytes(key, &it.key) or not read_bytes(value, &it.value):
+    if not read_bytes(key, &fields.key) or not read_bytes(value, &fields.value):
         return False
-    it.has_partition_key = partition_key is not None
-    if it.has_partition_key:
+    fields.has_partition_key = partition_key is not None
+    if fields.has_partition_key:
         if not read_integer(partition_key, &number) or not -0x80000000LL <= number <= 0xFFFFFFFFLL:
             return False
-        it.partition_key = <uint32_t>number
+        fields.partition_key = <uint32_t>number
     if timestamp_ms is None:
-        it.timestamp_ms = now_ms()
-    elif not read_integer(timestamp_ms, &it.timestamp_ms):
+        fields.timestamp_ms = now_ms()
+    elif not read_integer(timestamp_ms, &fields.timestamp_ms):
         return False
-    choose_version(it, keep_empty)
+    choose_version(fields, keep_empty)
     return True
 
 
-cdef inline void choose_version(Fields *it, bint keep_empty) noexcept nogil:
+cdef inline void choose_version(Fields *fields, bint keep_empty) noexcept nogil:
     """Choose the lowest version that can express key and value, and compute the size."""
-    it.has_nulls = it.value.size < 0 or keep_empty and (it.value.size == 0 or it.key.size == 0)
-    if it.key.size <= 0 and not (it.has_nulls and keep_empty):
-        it.key.size = -1 if it.has_nulls else 0
-    it.size = (
+    fields.has_nulls = fields.value.size < 0 or keep_empty and (fields.value.size == 0 or fields.key.size == 0)
+    if fields.key.size <= 0 and not (fields.has_nulls and keep_empty):
+        fields.key.size = -1 if fields.has_nulls else 0
+    fields.size = (
         FIXED_BYTES
-        + (PARTITION_KEY_BYTES if it.has_partition_key else 0)
-        + (HEADERS_BYTES if it.has_nulls else 0)
-        + it.topic.size
-        + max(it.key.size, 0)
-        + max(it.value.size, 0)
+        + (PARTITION_KEY_BYTES if fields.has_partition_key else 0)
+        + (HEADERS_BYTES if fields.has_nulls else 0)
+        + fields.topic.size
+        + max(fields.key.size, 0)
+        + max(fields.value.size, 0)
     )
 
 
@@ -127,21 +127,21 @@ cdef inline uint8_t *write_sized(uint8_t *at, const Bytes *field) noexcept nogil
     return at + 4
 
 
-cdef inline void write_fields(const Fields *it, uint8_t *at) noexcept nogil:
-    """Write the `it.size` bytes of the message."""
-    store_big32(at, <uint32_t>it.size)
-    store_big16(at + 4, PARTITION_KEY if it.has_partition_key else ANY_PARTITION)
-    store_big16(at + 6, NULLS_VERSION if it.has_nulls else PLAIN_VERSION)
+cdef inline void write_fields(const Fields *fields, uint8_t *at) noexcept nogil:
+    """Write the `fields.size` bytes of the message."""
+    store_big32(at, <uint32_t>fields.size)
+    store_big16(at + 4, PARTITION_KEY if fields.has_partition_key else ANY_PARTITION)
+    store_big16(at + 6, NULLS_VERSION if fields.has_nulls else PLAIN_VERSION)
     store_big16(at + 8, 0)
     at += 10
-    if it.has_partition_key:
-        store_big32(at, it.partition_key)
+    if fields.has_partition_key:
+        store_big32(at, fields.partition_key)
         at += PARTITION_KEY_BYTES
-    store_big16(at, <uint16_t>it.topic.size)
-    memcpy(at + 2, it.topic.at, it.topic.size)
-    at += 2 + it.topic.size
-    store_big64(at, <uint64_t>it.timestamp_ms)
-    at = write_sized(at + 8, &it.key)
-    at = write_sized(at, &it.value)
-    if it.has_nulls:
+    store_big16(at, <uint16_t>fields.topic.size)
+    memcpy(at + 2, fields.topic.at, fields.topic.size)
+    at += 2 + fields.topic.size
+    store_big64(at, <uint64_t>fields.timestamp_ms)
+    at = write_sized(at + 8, &fields.key)
+    at = write_sized(at, &fields.value)
+    if fields.has_nulls:
         store_big32(at, 0)

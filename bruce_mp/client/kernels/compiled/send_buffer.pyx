@@ -14,7 +14,7 @@ from bruce_mp.client.kernels.pure.send_buffer import WrittenMessages
 cdef enum:
     FIRST_CAPACITY = 128 * 1024
     FIRST_MESSAGES = 1024
-    MOST_BYTES = 0x7FFFFFFF
+    MAX_MESSAGE_BYTES = 0x7FFFFFFF   # `sizes` has it doubled, in 32 bits
 
 
 cdef class SendBuffer:
@@ -25,13 +25,13 @@ cdef class SendBuffer:
 
     cdef readonly Py_ssize_t messages
     cdef public Py_ssize_t room
-    cdef Py_ssize_t max_message, start, end, capacity, first, last, most, written
+    cdef Py_ssize_t max_message, start, end, capacity, first, last, sizes_capacity, written
     cdef uint32_t *sizes
     cdef uint8_t *at
     cdef bytearray data
 
     def __init__(self, lock, Py_ssize_t max_message):
-        self.max_message = min(max_message, MOST_BYTES)
+        self.max_message = min(max_message, MAX_MESSAGE_BYTES)
         self.clear()
 
     def __dealloc__(self):
@@ -55,7 +55,7 @@ cdef class SendBuffer:
         cdef Py_buffer held
         PyObject_GetBuffer(message, &held, PyBUF_SIMPLE)
         try:
-            if held.len > MOST_BYTES:
+            if held.len > MAX_MESSAGE_BYTES:
                 raise OverflowError("The message has more than 2^31 - 1 bytes.")
             self.reserve(held.len)
             memcpy(self.at + self.end, held.buf, held.len)
@@ -65,24 +65,24 @@ cdef class SendBuffer:
 
     cdef int reserve(self, Py_ssize_t size) except -1:
         """Make room for a message of `size` bytes behind the others."""
-        if self.last == self.most:
+        if self.last == self.sizes_capacity:
             self.reserve_size()
         if self.end + size > self.capacity:
             self.replace_data(size)
         return 0
 
     cdef int reserve_size(self) except -1:
-        cdef Py_ssize_t count = self.last - self.first, most
+        cdef Py_ssize_t count = self.last - self.first, capacity
         cdef void *larger
         if self.first > count:
             memcpy(self.sizes, self.sizes + self.first, count * sizeof(uint32_t))
             self.first, self.last = 0, count
             return 0
-        most = max(2 * self.most, <Py_ssize_t>FIRST_MESSAGES)
-        larger = PyMem_Realloc(self.sizes, most * sizeof(uint32_t))
+        capacity = max(2 * self.sizes_capacity, <Py_ssize_t>FIRST_MESSAGES)
+        larger = PyMem_Realloc(self.sizes, capacity * sizeof(uint32_t))
         if larger == NULL:
             raise MemoryError
-        self.sizes, self.most = <uint32_t *>larger, most
+        self.sizes, self.sizes_capacity = <uint32_t *>larger, capacity
         return 0
 
     cdef int replace_data(self, Py_ssize_t size) except -1:
