@@ -174,14 +174,14 @@ class AttemptRegistry:
         with self._locked():
             self._append(state.value, *attempt, delivered, {int(key): count for key, count in (discards or {}).items()})
 
-    def resolve(self, row: int, completed: int) -> None:
-        """Store the new states of a dead worker's attempts; `completed` is the number of the last that it completed."""
+    def resolve(self, row: int, last_completed: int) -> None:
+        """Store the new states of a dead worker's attempts; the worker completed number `last_completed` last."""
         with self._locked():
             for attempt in list(self._attempts.values()):
                 slab, owner, number = attempt.id
                 if (slab, owner) != (self._slab_id, row):
                     continue
-                state = _RESOLUTIONS.get((attempt.state, number == completed))
+                state = _RESOLUTIONS.get((attempt.state, number == last_completed))
                 if state is not None:
                     self._append(state.value, *attempt.id, 0, {})
 

@@ -124,15 +124,15 @@ class ChunkPool:
         """Restore the state of a predecessor from the headers of its chunks."""
         for share in self._shares.own_shares:
             self._add_share(share)
-        last = self._slab.words[self._generation_at >> 2]
-        largest = 0  # used for a slab of release 0.1, which has no last generation in the row
+        last_generation = self._slab.words[self._generation_at >> 2]
+        largest_generation = 0  # for a slab of release 0.1, which has no last generation in the row
         for chunk, _, span, generation in used_chunk_headers(self._slab):
-            largest = max(largest, generation)
+            largest_generation = max(largest_generation, generation)
             self._set_used(chunk, span, used=1)
             if self._slab.owner_of(chunk) == self.owner:
                 self.seal(chunk)
                 self.holdings.adopt(self._slab, chunk, span)
-        self._next_generation = self._generation_after(last or largest)
+        self._next_generation = self._generation_after(last_generation or largest_generation)
         self._queue_adopted()
         self._refill()
 
@@ -278,7 +278,7 @@ class ChunkPool:
             inspections -= INSPECTIONS_PER_STEP
 
     def reclaim_settled(self, chunks: Iterable[int]) -> None:
-        """Free those of these sealed chunks that are settled."""
+        """Free the settled ones of these sealed chunks."""
         for queue in (self._sealed, self._stuck):
             inspected: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
             for chunk in inspected:
@@ -343,9 +343,9 @@ class ChunkPool:
 
     def _reclaim(self, inspections: int) -> None:
         """Inspect the oldest sealed and stuck chunks, and free the settled ones."""
-        not_stuck = min(len(self._sealed), inspections - inspections // STUCK_DIVISOR)
-        self._inspect_queue(self._sealed, not_stuck)
-        self._inspect_stuck(inspections - not_stuck)
+        sealed_inspections = min(len(self._sealed), inspections - inspections // STUCK_DIVISOR)
+        self._inspect_queue(self._sealed, sealed_inspections)
+        self._inspect_stuck(inspections - sealed_inspections)
 
     def _inspect_stuck(self, inspections: int) -> None:
         """Inspect the first stuck chunks, and free the settled ones.
@@ -391,8 +391,9 @@ class ChunkPool:
         at = self._slab.chunk_at(chunk)
         span = self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
         self._slab.words[(at + lay.CHUNK_RUNS) >> 2] = 0
-        for body in range(at + lay.CHUNK_BYTES, at + span * lay.CHUNK_BYTES, lay.CHUNK_BYTES):
-            self._slab.view[body : body + lay.CHUNK_HEADER] = bytes(lay.CHUNK_HEADER)
+        for body_at in range(at + lay.CHUNK_BYTES, at + span * lay.CHUNK_BYTES, lay.CHUNK_BYTES):
+            # The later chunks of the span had record bytes where each will have a header of its own.
+            self._slab.view[body_at : body_at + lay.CHUNK_HEADER] = bytes(lay.CHUNK_HEADER)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.FREE
         self._add_free(chunk, span)
         return span
@@ -410,9 +411,9 @@ class ChunkPool:
 
     def _generation_after(self, generation: int) -> int:
         """Return the next generation of this input; never 0, which means none in the row."""
-        step = generation // _GENERATION_STEP + 1
-        following = step * _GENERATION_STEP + self.owner % _GENERATION_STEP
-        return following & 0xFFFFFFFF or _GENERATION_STEP
+        steps = generation // _GENERATION_STEP + 1
+        following = steps * _GENERATION_STEP + self.owner % _GENERATION_STEP
+        return following & 0xFFFFFFFF or _GENERATION_STEP  # a u32 wraps around
 
 
 def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:

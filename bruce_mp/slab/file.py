@@ -132,8 +132,8 @@ class Slab:
             if geometry is not None and os.fstat(descriptor).st_size < geometry.file_size:
                 raise SlabError(f"{path} is too small for the {geometry.chunks} chunks that it should have.")
             self.geometry = geometry or _read_geometry(path, descriptor)
-            sharing = mmap.MAP_PRIVATE | _MAP_NORESERVE if private else mmap.MAP_SHARED
-            self._map = mmap.mmap(descriptor, self.geometry.file_size, flags=sharing)
+            flags = mmap.MAP_PRIVATE | _MAP_NORESERVE if private else mmap.MAP_SHARED
+            self._map = mmap.mmap(descriptor, self.geometry.file_size, flags=flags)
         finally:
             os.close(descriptor)
         self.view = memoryview(self._map)

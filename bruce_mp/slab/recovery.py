@@ -124,11 +124,11 @@ def sweep_filled(slab: Slab) -> list[FoundSegment]:
     The result is a snapshot: if it includes a run, it includes all older runs of the same lane.
     """
     tickets = last_tickets(slab)
-    return [found for found in sweep(slab, {RunState.FILLED}) if _is_within(slab, found.segment, tickets)]
+    return [found for found in sweep(slab, {RunState.FILLED}) if _is_in_snapshot(slab, found.segment, tickets)]
 
 
-def _is_within(slab: Slab, segment: Segment, tickets: dict[int, int]) -> bool:
-    """Return True if the input handed over the segment's run not later than the run with its ticket in `tickets`."""
+def _is_in_snapshot(slab: Slab, segment: Segment, tickets: dict[int, int]) -> bool:
+    """Return True if the ticket of the segment's run is at most its input's in `tickets`."""
     at = slab.chunk_at(segment.chunk)
     ticket = slab.longs[(at + segment.run + lay.RUN_TICKET) >> 3]
     return ticket <= tickets.get(slab.owner_of(segment.chunk), 0)
@@ -273,7 +273,7 @@ def _partition_counts_in(slab: Slab, chunk: int, base: int) -> Iterator[tuple[in
 def uncounted_records(slab: Slab, owner: int, counted: int) -> list[Record]:
     """Return the records that the dead stream input of row `owner` appended but did not count, settled ones included.
 
-    `counted` is its ROW_COUNTED, so message `counted` is the first uncounted one.
+    `counted` is its ROW_COUNTED.  Messages are numbered from 0, so message `counted` is the first uncounted one.
     """
     first = lay.stream_arrival(counted, 0)
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if slab.owner_of(chunk) == owner else ())

@@ -141,9 +141,9 @@ class ProcessRow:
         """
         moved = [segment for segment in segments if held_words(self._slab, segment, move.before)]
         for start in range(0, len(moved), MAX_SETTLED_SEGMENTS):
-            some = moved[start : start + MAX_SETTLED_SEGMENTS]
-            records = sum(segment.records for segment in some)
-            self._transact({move.counter: records}, outcome=move.after, reason=move.before, segments=some)
+            part = moved[start : start + MAX_SETTLED_SEGMENTS]
+            records = sum(segment.records for segment in part)
+            self._transact({move.counter: records}, outcome=move.after, reason=move.before, segments=part)
         return moved
 
     def commit_landed(self, landed: int, increments: Mapping[int, int]) -> None:

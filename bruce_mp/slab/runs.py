@@ -162,8 +162,8 @@ def read_run(slab: Slab, chunk: int, offset: int) -> Run:
     at, limit = _locate_run(slab, chunk, offset)
     run = Run._make(lay.RUN.unpack_from(slab.view, at))
     body_size = run.size - run.body
-    is_valid = run.word & 0xFF in _KNOWN_STATES and not run.size & 7 and run.size <= limit - at
-    if not is_valid or run.records * lay.RECORD_HEADER > body_size or body_size < 0:
+    is_size_valid = not run.size & 7 and run.size <= limit - at and run.records * lay.RECORD_HEADER <= body_size
+    if run.word & 0xFF not in _KNOWN_STATES or not is_size_valid:
         raise SlabError(f"The run at byte {offset} of chunk {chunk} is damaged.")
     return run
 
@@ -340,16 +340,18 @@ def write_placement(
 ) -> None:
     """Write the partition and sequence numbers of a segment; with `opens_batch` its first record begins a batch.
 
-    They are stored in the header of a whole run, or in the header of each record of a split run, which clears
-    FLAG_AFTER_GAP and FLAG_ADMITTED.
+    They are stored in the header of a whole run, or in the header of each record of a split run.  The store clears
+    FLAG_AFTER_GAP and FLAG_ADMITTED there.
     """
     view, flag = slab.view, lay.FLAG_BATCH_START if opens_batch else 0
     run_at = slab.chunk_at(segment.chunk) + segment.run
     for index in segment_words(slab, segment):
         at = index << 2
-        placement, flags = (
-            (lay.RUN_PARTITION, lay.RUN_FLAGS) if at == run_at else (lay.RECORD_PARTITION, lay.RECORD_FLAGS)
+        placement_at, flags_at = (
+            (at + lay.RUN_PARTITION, at + lay.RUN_FLAGS)
+            if at == run_at
+            else (at + lay.RECORD_PARTITION, at + lay.RECORD_FLAGS)
         )
-        _PLACEMENT.pack_into(view, at + placement, partition, sequence, epoch)
-        view[at + flags] = view[at + flags] & (lay.FLAG_PARTITION_KEY | lay.FLAG_IN_DOUBT) | flag
+        _PLACEMENT.pack_into(view, placement_at, partition, sequence, epoch)
+        view[flags_at] = view[flags_at] & (lay.FLAG_PARTITION_KEY | lay.FLAG_IN_DOUBT) | flag
         sequence, flag = next_sequence(sequence, 1), 0

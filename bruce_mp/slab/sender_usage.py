@@ -105,7 +105,7 @@ def read_senders(slab: Slab) -> dict[int, SenderSums]:
 
 
 _KEY_OFFSET: Final = 2
-"""Addend that makes a user to the key of its entry, because key 0 is a free entry and user -1 exists."""
+"""The key of an entry is its user plus this number, because key 0 is a free entry and user -1 exists."""
 _INTERVAL, _COUNT, _SUMS = 1, 2, 3
 """Offsets in an entry: the interval, the messages in it, and the first of the sums."""
 _ENTRY_LONGS: Final = lay.SENDER_ENTRY >> 3

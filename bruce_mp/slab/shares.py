@@ -87,14 +87,14 @@ class Shares:
         if self._cached_obtainable is not None:
             return self._cached_obtainable
         table = bytes(self._table)
-        claimable = self._claimable(table)
+        claimable = self._count_claimable(table)
         missing = 0 if table[-1] else self.size - self._last_size  # chunks that the last share lacks, if it is free
         obtainable = max(0, claimable * self.size - missing)
         if not self._others:
             self._cached_obtainable = obtainable
         return obtainable
 
-    def _claimable(self, table: bytes) -> int:
+    def _count_claimable(self, table: bytes) -> int:
         """Return the number of free shares, less those that other inputs lack to have their guaranteed shares."""
         counts = [table.count(other) for other in self._others]
         return table.count(0) - sum(max(0, self._guaranteed_to(count) - count) for count in counts)
@@ -113,7 +113,7 @@ class Shares:
         """Claim the first free share and return it; None if none is obtainable."""
         with self._lock() as is_locked:
             table = bytes(self._table)
-            if not is_locked or self._claimable(table) < 1:
+            if not is_locked or self._count_claimable(table) < 1:
                 return None
             share = table.index(0)
             self._set_owner(share, self._owner)
@@ -123,7 +123,7 @@ class Shares:
         """Claim all these shares; if one is not obtainable, claim none and return False."""
         with self._lock() as is_locked:
             table = bytes(self._table)
-            if not is_locked or self._claimable(table) < len(shares) or any(table[share] for share in shares):
+            if not is_locked or self._count_claimable(table) < len(shares) or any(table[share] for share in shares):
                 return False
             for share in shares:
                 self._set_owner(share, self._owner)

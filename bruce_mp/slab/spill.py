@@ -178,14 +178,14 @@ class SpillFile:
         self._store(_LANDED_AT, bits.to_bytes(_BLOCKS_AT - _LANDED_AT, "little"))
         self._store(_PROGRESS_AT, _PROGRESS.pack(self.offset, self.fed, self.offset))
 
-    def read(self, room: memoryview) -> int:
-        """Read bytes of one block from `offset` on into `room`, and set `arrived_ms`.
+    def read(self, buffer: memoryview) -> int:
+        """Read bytes of one block from `offset` on into `buffer`, and set `arrived_ms`.
 
         Return the number of bytes, 0 for a damaged block.
         """
         if not self._enter_block():
             return 0
-        return os.preadv(self._descriptor, [room[: self._block_end - self.offset]], self.offset)
+        return os.preadv(self._descriptor, [buffer[: self._block_end - self.offset]], self.offset)
 
     def _enter_block(self) -> bool:
         """Find the block of `offset`; if `offset` is at its header, skip it.  Return False at a damaged header."""

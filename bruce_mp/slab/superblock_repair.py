@@ -73,9 +73,9 @@ def _is_chunk_header(data: mmap.mmap, at: int) -> bool:
 def _candidate_geometries(first: int) -> Iterator[Geometry]:
     """Yield the results of `Geometry.for_size` in which the first chunk is at offset `first`."""
     for slots in range(1, MAX_LANDING_SLOTS + 1):
-        size = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at  # of all slots, with padding to a page
+        padded_size = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at  # all slots, and the padding
         # A slot size is a multiple of 64, and the padding is less than a page.
-        for slot_size in range(size // slots & -64, max(0, size - lay.PAGE) // slots, -64):
+        for slot_size in range(padded_size // slots & -64, max(0, padded_size - lay.PAGE) // slots, -64):
             geometry = Geometry.for_size(0, slot_size)
             if (geometry.landing_slots, geometry.chunks_at) == (slots, first):
                 yield geometry

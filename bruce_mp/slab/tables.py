@@ -40,20 +40,20 @@ class TopicTable:
         self._capacity = slab.geometry.topics
         self._numbers: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
-        self._read_numbers: list[int] = [0]
+        self._cached_numbers: list[int] = [0]
         """The number in each entry at the last refresh."""
         self.refresh()
 
     def refresh(self) -> None:
         """Read the entries that changed since the last refresh."""
         numbers = self._numbers_in_table()
-        if numbers == self._read_numbers:
+        if numbers == self._cached_numbers:
             return
-        self._read_numbers += [0] * (len(numbers) - len(self._read_numbers))
+        self._cached_numbers += [0] * (len(numbers) - len(self._cached_numbers))
         for index, number in enumerate(numbers):
-            if number != self._read_numbers[index]:
-                self._drop(self._read_numbers[index])
-                self._read_numbers[index] = self._read_entry(number)
+            if number != self._cached_numbers[index]:
+                self._drop(self._cached_numbers[index])
+                self._cached_numbers[index] = self._read_entry(number)
 
     def _numbers_in_table(self) -> list[int]:
         """Return the number in each entry; entry 0 is never used."""
@@ -160,10 +160,10 @@ class TopicTable:
         topic = self.number_of(name)
         if not topic or not any(topic_id):
             return False
-        before = self._topic_id_hash(topic)
-        found = blake2b(topic_id, digest_size=_HASH_BYTES).digest()
-        self._store_topic_id_hash(topic, found)
-        return any(before) and before != found
+        old_hash = self._topic_id_hash(topic)
+        new_hash = blake2b(topic_id, digest_size=_HASH_BYTES).digest()
+        self._store_topic_id_hash(topic, new_hash)
+        return any(old_hash) and old_hash != new_hash
 
     def clear_topic_ids(self) -> None:
         """Clear Kafka's ids of all topics (router only)."""
@@ -207,9 +207,9 @@ class TopicTable:
 
     def _free_index(self) -> int:
         """Return the index of a free entry, 0 if there is none."""
-        if len(self._read_numbers) < self._capacity:
-            return len(self._read_numbers)
-        return next((index for index in range(1, self._capacity) if not self._read_numbers[index]), 0)
+        if len(self._cached_numbers) < self._capacity:
+            return len(self._cached_numbers)
+        return next((index for index in range(1, self._capacity) if not self._cached_numbers[index]), 0)
 
     def _next_number(self, index: int) -> int:
         """Return a number that the entry has not had, unless it has had all of about a million."""
@@ -285,24 +285,25 @@ class PartitionTable:
     def retain_topics(self, topics: Collection[int]) -> None:
         """Free the entries of the partitions of all topics except `topics` (router only)."""
         removed = [index for (topic, _), index in self._entries.items() if topic not in topics]
-        first_index = lay.SUPER_FIRST_EPOCH >> 2
-        first = self._slab.words[first_index]
+        first_epoch_index = lay.SUPER_FIRST_EPOCH >> 2
+        first_epoch = self._slab.words[first_epoch_index]
         # A new entry begins in an epoch after those of all removed entries, so that a partition that returns gets an
         # epoch that it has not had.  Removed entries in LAST_EPOCH do not count: otherwise no later partition would
         # have sequence numbers.
-        used = [epoch if epoch < lay.LAST_EPOCH else first for epoch, _ in map(self._numbers_at, removed)]
-        self._slab.words[first_index] = min(max([first, *(epoch + 1 for epoch in used)]), lay.LAST_EPOCH)
+        removed_epochs = [epoch for epoch, _ in map(self._epoch_and_sequence_at, removed)]
+        used = [epoch if epoch < lay.LAST_EPOCH else first_epoch for epoch in removed_epochs]
+        self._slab.words[first_epoch_index] = min(max([first_epoch, *(epoch + 1 for epoch in used)]), lay.LAST_EPOCH)
         for index in removed:
             self._slab.words[self._at(index) >> 2] = 0
         self._reread_entries()
 
-    def _numbers_at(self, index: int) -> tuple[int, int]:
+    def _epoch_and_sequence_at(self, index: int) -> tuple[int, int]:
         _, _, sequence, epoch = lay.PARTITION.unpack_from(self._slab.view, self._at(index))
         return epoch, sequence
 
     def epoch_and_sequence(self, topic: int, partition: int) -> tuple[int, int]:
         """Return (producer epoch, next sequence number) of a partition.  Raises KeyError without an entry."""
-        return self._numbers_at(self._index_of(topic, partition))
+        return self._epoch_and_sequence_at(self._index_of(topic, partition))
 
     def entry_at(self, topic: int, partition: int) -> int:
         """Return the file offset of a partition's entry.  Raises KeyError without one."""
@@ -338,6 +339,6 @@ class PartitionTable:
         return self._entries[topic, partition]
 
 
-def store_next_sequence(slab: Slab, entry: int, sequence: int, epoch: int) -> None:
-    """Store a partition's next sequence number and epoch in one instruction; `entry` is a file offset."""
-    slab.longs[(entry + lay.PARTITION_NEXT_SEQUENCE) >> 3] = sequence | (epoch & 0xFFFFFFFF) << 32
+def store_next_sequence(slab: Slab, entry_at: int, sequence: int, epoch: int) -> None:
+    """Store a partition's next sequence number and epoch in one instruction; `entry_at` is a file offset."""
+    slab.longs[(entry_at + lay.PARTITION_NEXT_SEQUENCE) >> 3] = sequence | (epoch & 0xFFFFFFFF) << 32
