@@ -251,10 +251,10 @@ def read_journal(path: Path) -> JournalContent | None:
         file = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
     finally:
         os.close(descriptor)
-    return _read(file)
+    return _read_mapped(file)
 
 
-def _read(file: mmap.mmap) -> JournalContent | None:
+def _read_mapped(file: mmap.mmap) -> JournalContent | None:
     seed = _seed_in(file[: mmap.PAGESIZE])
     if seed is None:
         return None
@@ -316,13 +316,13 @@ class _JournalReader:
 
 
 def _unpack_run(body: memoryview) -> tuple[RunKey, JournaledRun]:
-    *key, records, length = _RUN.unpack_from(body)
-    data_at = _RUN.size + length
+    *key, records, topic_length = _RUN.unpack_from(body)
+    data_at = _RUN.size + topic_length
     return RunKey(*key), JournaledRun(bytes(body[_RUN.size : data_at]), records, body[data_at:])
 
 
 def _seed_in(page: bytes) -> bytes | None:
-    """Return the seed in the first page of a journal, or None if it does not begin with a valid BEGIN."""
+    """Return the seed in the first page of a journal, or None if the page does not begin with a valid BEGIN."""
     if _next_entry(page, 0, b"") != 0:
         return None
     _, kind, length, checksum, _ = _ENTRY.unpack_from(page)

@@ -40,7 +40,7 @@ JOURNAL_SETTING: Final = "slab.journal_dir"
 _MAX_GARBAGE: Final = 64 << 20
 """The recorder rewrites a journal without its settled runs when they take this many bytes more than the held ones.
 
-So the file has at most twice the held bytes and this constant, which spares small journals frequent rewrites."""
+So the file has at most twice the held bytes plus this constant.  It spares small journals frequent rewrites."""
 _PART_RUNS: Final = 20_000
 """Runs after which `on_progress` is called; they take a fraction of a second."""
 _PART_BYTES: Final = 64 << 20
@@ -136,8 +136,8 @@ class JournalRecorder:
         attempt = AttemptKey(row, number) if number else None
         try:
             progress = self._progress[row]
-            is_incomplete = number != 0 and number == progress.attempt
-            last_ticket = 0 if is_incomplete else progress.ticket
+            is_under_way = number != 0 and number == progress.attempt
+            last_ticket = 0 if is_under_way else progress.ticket  # 0: record no new run of the attempt
             for offset, run in runs_of(self._slab, chunk):
                 key = RunKey(chunk, run.generation, offset)
                 # A recorded run stays: the attempt under way may have the number of an earlier worker's attempt.
