@@ -85,7 +85,8 @@ class PausedConnections:
             self._stuck_topics[topic] = descriptor
             return
         admit(descriptor)
-        if not client.is_blocked or len(client.unprocessed) < size_before:
+        has_progressed = not client.is_blocked or len(client.unprocessed) < size_before
+        if has_progressed:
             self._topic_pauses_ms.pop(topic, None)
         if client.is_blocked and client.stuck_topic:
             self._stuck_topics[client.stuck_topic] = descriptor
@@ -99,7 +100,8 @@ class PausedConnections:
         if not stuck:
             return
         for topic, descriptor in stuck.items():
-            pause_ms = 2 * self._topic_pauses_ms.get(topic, 0) or _ROOM_RETRY_MS
+            last_ms = self._topic_pauses_ms.get(topic)
+            pause_ms = _ROOM_RETRY_MS if last_ms is None else 2 * last_ms
             self._topic_pauses_ms[topic] = min(pause_ms, _TOPIC_PAUSE_MAX_MS)
             if descriptor in self._clients:
                 self._clients[descriptor] = self._clients.pop(descriptor)

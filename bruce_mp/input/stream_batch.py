@@ -122,9 +122,10 @@ def index_in_batch(arrival: int, first: int) -> int:
 
 def join_extents(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memoryview | bytes:
     """Return the bytes of messages at `extents`, in order; without a copy if the messages are adjacent."""
-    start, (last, length) = extents[0][0], extents[-1]
-    if last + length - start == sum(map(length_of, extents)):
-        return buffer[start : last + length]
+    (start, _), (last, last_length) = extents[0], extents[-1]
+    end = last + last_length
+    if end - start == sum(map(length_of, extents)):
+        return buffer[start:end]
     return b"".join([buffer[at : at + size] for at, size in extents])
 
 

@@ -83,7 +83,7 @@ class UnfinishedMessages:
     def update(self, client: StreamClientState, now_ms: int) -> ReadDecision:
         """Record the client's received bytes, and decide about its connection."""
         known = self._usages.get(client)
-        if not client.unprocessed or client.is_blocked:
+        if not client.unprocessed or client.is_blocked:  # no unfinished message, or whole messages that wait
             if known is not None:
                 self.remove(client)
             return ReadDecision.READ
@@ -112,16 +112,16 @@ class UnfinishedMessages:
                 del self._by_origin[key]
 
     def grant_waiting(self, now_ms: int) -> list[StreamClientState]:
-        """Return the waiting clients that now have a grant; a user without room does not stop others."""
-        found = []
+        """Give grants to waiting clients, and return these clients; a user without room does not stop others."""
+        granted = []
         for client in list(self._waiting):
             if self._totals[True] + client.wanted > self._limits.total:
                 break  # in order, so that small messages cannot starve a large one
             if self._fits(client, client.wanted, is_granted=True):
                 self.remove(client)
                 self._add(client, client.wanted, now_ms, is_granted=True)
-                found.append(client)
-        return found
+                granted.append(client)
+        return granted
 
     def find_idle(self, now_ms: int) -> list[StreamClientState]:
         """Return the clients whose message has not grown within the time limit; waiting ones are not read."""

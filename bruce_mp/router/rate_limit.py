@@ -43,7 +43,7 @@ class RateWindows:
         self._kept_windows = late_windows + 1
         self._origin_ms: int | None = None
         """The start of window 0."""
-        self._newest = 0
+        self._newest_window = 0
         self._counts: dict[int, int] = {}
         """The number of messages in each kept window."""
 
@@ -56,13 +56,13 @@ class RateWindows:
         if self._origin_ms is None:
             self._origin_ms = at_ms
         window = (at_ms - self._origin_ms) // self._interval_ms
-        if window > self._newest:
-            self._newest = window
+        if window > self._newest_window:
+            self._newest_window = window
             self._counts = {
                 number: count for number, count in self._counts.items() if number > window - self._kept_windows
             }
         # Late runs count in the oldest kept window; a run of another input may even have arrived before the origin.
-        window = max(window, self._newest - self._kept_windows + 1, 0)
+        window = max(window, self._newest_window - self._kept_windows + 1, 0)
         before = self._counts.get(window, 0)
         self._counts[window] = before + records
         return min(records, max(0, self._max_count - before))
@@ -76,6 +76,7 @@ class RateLimits:
         self._discards = discards
         self._rule_of = rule_of
         self._windows: dict[int, RateWindows | None] = {}
+        """By topic number: the windows; None without a limit."""
         self._names: dict[int, bytes] = {}
 
     def apply_config(self, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:

@@ -220,8 +220,8 @@ class RunRouter:
             self._assignments.request_leader(routed.now_ms)
             return
         # After an increase of partitions the input's count still decides.  By the new count a key might change its
-        # partition, and its later runs would overtake those that wait in the old one.  The present count decides
-        # if the input knew none, or if the topic was created again with fewer partitions.
+        # partition, and its later runs would overtake the runs that wait in the old partition.  The present count
+        # decides if the input knew none (0), or if the topic was created again with fewer partitions.
         key_partitions = topic.key_partitions_for(count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
             routed.queue(topic, partition, part)
