@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 CORRELATION_AT: Final = 4  # behind the frame's length
+BODY_AT: Final = CORRELATION_AT + 4
 GARBAGE_FRAME: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
 """Response of a web server to a Kafka client. As a frame length, its first bytes mean 1.2 GB."""
 
@@ -87,7 +88,7 @@ class Target(NamedTuple):
             records = records_of(self.batch or b"")
         except RefusedError:
             return False
-        return any(text in (part or b"") for record in records for part in (record.key, record.value))
+        return any(text in (field or b"") for record in records for field in (record.key, record.value))
 
 
 WHOLE_REQUEST: Final = Target()
@@ -148,7 +149,7 @@ def unchanged(frame: bytes) -> bytes:
     return frame
 
 
-def empty(_: bytes) -> bytes:
+def no_response(_: bytes) -> bytes:
     return b""
 
 
@@ -156,17 +157,17 @@ def first_half(frame: bytes) -> bytes:
     return frame[: len(frame) // 2]
 
 
-def other_correlation(frame: bytes) -> bytes:
+def wrong_correlation(frame: bytes) -> bytes:
     """Flip a high bit of the correlation id, so that it matches no request in flight."""
     return frame[:CORRELATION_AT] + bytes((frame[CORRELATION_AT] ^ 0x40,)) + frame[CORRELATION_AT + 1 :]
 
 
-def noise_body(frame: bytes) -> bytes:
+def garbage_body(frame: bytes) -> bytes:
     """Fill the body with 0xFF: in any version these are negative lengths and counts, or over-long varints."""
-    return frame[: CORRELATION_AT + 4] + b"\xff" * (len(frame) - CORRELATION_AT - 4)
+    return frame[:BODY_AT] + b"\xff" * (len(frame) - BODY_AT)
 
 
-def no_frame(_: bytes) -> bytes:
+def garbage_frame(_: bytes) -> bytes:
     return GARBAGE_FRAME
 
 
@@ -181,12 +182,12 @@ class Effect(NamedTuple):
 EFFECTS: Final = {
     FaultAction.ERROR: Effect(),
     FaultAction.ERROR_APPENDED: Effect(),
-    FaultAction.ACK_LOST: Effect(mangle=empty, closes=True),
-    FaultAction.CLOSE: Effect(is_executed=False, mangle=empty, closes=True),
+    FaultAction.ACK_LOST: Effect(mangle=no_response, closes=True),
+    FaultAction.CLOSE: Effect(is_executed=False, mangle=no_response, closes=True),
     FaultAction.HALF_FRAME: Effect(mangle=first_half, closes=True),
-    FaultAction.WRONG_CORRELATION: Effect(mangle=other_correlation),
-    FaultAction.GARBAGE_BODY: Effect(mangle=noise_body),
-    FaultAction.GARBAGE_FRAME: Effect(mangle=no_frame),
+    FaultAction.WRONG_CORRELATION: Effect(mangle=wrong_correlation),
+    FaultAction.GARBAGE_BODY: Effect(mangle=garbage_body),
+    FaultAction.GARBAGE_FRAME: Effect(mangle=garbage_frame),
     FaultAction.DELAY: Effect(),
     FaultAction.SILENCE: Effect(),
     FaultAction.THROTTLE: Effect(),

@@ -218,7 +218,7 @@ class _Body(NamedTuple):
 
     @classmethod
     def of(cls, value: Buffer | None, key: Buffer | None, headers: Sequence[HeaderInput], *, keep_empty: bool) -> _Body:
-        data = encode_headers(headers)
+        encoded = encode_headers(headers)
         key, value = _as_bytes(key), _as_bytes(value)
         key_bytes, value_bytes = key or b"", value or b""
         keeps_empty_key = keep_empty and key is not None and not key
@@ -226,9 +226,11 @@ class _Body(NamedTuple):
         if value is None or keeps_empty_key or keeps_empty_value:
             key_size = len(key_bytes) or (0 if keeps_empty_key else NULL)
             value_size = NULL if value is None else len(value)
-            return cls(NULLS_VERSION, key_size, key_bytes, value_size, value_bytes, INT32.pack(len(data)) + data)
-        version, header_part = (HEADERS_VERSION, INT32.pack(len(data)) + data) if data else (PLAIN_VERSION, b"")
-        return cls(version, len(key_bytes), key_bytes, len(value), value_bytes, header_part)
+            return cls(NULLS_VERSION, key_size, key_bytes, value_size, value_bytes, INT32.pack(len(encoded)) + encoded)
+        if encoded:
+            with_size = INT32.pack(len(encoded)) + encoded
+            return cls(HEADERS_VERSION, len(key_bytes), key_bytes, len(value), value_bytes, with_size)
+        return cls(PLAIN_VERSION, len(key_bytes), key_bytes, len(value), value_bytes, b"")
 
 
 def _as_bytes(field: Buffer | None) -> Buffer | None:
