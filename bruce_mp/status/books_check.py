@@ -76,11 +76,11 @@ class BooksCheck:
     def _continue(self, chunks: Iterator[tuple[int, int]]) -> None:
         deadline = time.monotonic() + _STEP_S
         while time.monotonic() < deadline:
-            group = list(islice(chunks, _CHUNKS_AT_ONCE))
-            if not group:
+            next_chunks = list(islice(chunks, _CHUNKS_AT_ONCE))
+            if not next_chunks:
                 self._chunks, self._is_complete = None, True
                 return
-            counts = kernels.count_states(self._slab, group)
+            counts = kernels.count_states(self._slab, next_chunks)
             self._state_counts = [total + count for total, count in zip(self._state_counts, counts, strict=True)]
 
     def _evaluate(self, steady_ms: int, now_ms: int) -> None:

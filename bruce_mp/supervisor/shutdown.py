@@ -108,8 +108,8 @@ class Shutdown:
     @property
     def _inputs_may_add_messages(self) -> bool:
         """Return True if an input may still hand over messages. Hung inputs do not count after the time limit."""
-        is_hung = self._group.inputs_have_started and self._input_timeout_is_over
-        return not self._group.inputs_have_ended and not is_hung
+        are_hung = self._group.inputs_have_started and self._input_timeout_is_over
+        return not self._group.inputs_have_ended and not are_hung
 
     def _wait_for_deliveries(self) -> None:
         now = time.monotonic()

@@ -31,7 +31,7 @@ STOP_TIMEOUT_S: float = 2.0
 
 CLEAN_EXIT: Final = "exit code 0"
 """The text that `reap` returns after exit code 0."""
-DRAIN: Final = Drain()
+_DEFAULT_DRAIN: Final = Drain()
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
@@ -54,7 +54,7 @@ class ManagedProcess:
     ) -> None:
         self.start = start
         self.state = ProcessState.WAITING
-        self.restarts = RestartPolicy()
+        self.restart_policy = RestartPolicy()
         self.due: float | None = now
         self.connection: Connection | None = None
         self.process: SpawnProcess | None = None
@@ -113,7 +113,7 @@ class ManagedProcess:
         if self._drain_message is not None:
             self.send(self._drain_message)
 
-    def drain(self, message: Drain = DRAIN) -> None:
+    def drain(self, message: Drain = _DEFAULT_DRAIN) -> None:
         """Send Drain to the current instance, and to each later one."""
         self._drain_message = message
         self.send(message)
@@ -141,7 +141,7 @@ class ManagedProcess:
     def on_ready(self) -> None:
         """Handle Ready: the process works."""
         self.state = advance(self.state, ProcessEvent.READY)
-        self.restarts.on_ready()
+        self.restart_policy.on_ready()
 
     def spawn_or_kill_if_due(self, now: float) -> bool:
         """Spawn or kill the process if that is due. Return True after a spawn. Raise OSError if the spawn fails."""
@@ -156,7 +156,7 @@ class ManagedProcess:
 
     def _spawn(self, now: float) -> None:
         failure_file(self.start).unlink(missing_ok=True)
-        self.restarts.on_started(now)
+        self.restart_policy.on_started(now)
         self._start_count += 1
         self._kill_reason = ""
         self.connection, child_end = _SPAWN.Pipe()

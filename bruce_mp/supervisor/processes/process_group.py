@@ -361,7 +361,7 @@ class ProcessGroup:
 
     def _schedule_restart(self, child: ManagedProcess, reason: str) -> None:
         now = time.monotonic()
-        delay = child.restarts.on_died(now)
+        delay = child.restart_policy.on_died(now)
         if delay is None:
             self.failure = (
                 f"Process {child.name} failed {MAX_FAILED_BOOTS} times in a row before it was ready; last: {reason}"
