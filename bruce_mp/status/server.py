@@ -35,8 +35,8 @@ THREADS: Final = 4
 """Requests that are answered at a time; a page takes milliseconds."""
 _STOP_S: Final = 2.0
 """Wait for running requests at the end of the process."""
-_UNLIMITED_CONNECTIONS: Final = 32
-"""Connections that the limit leaves out: those with a running request, and those that the server is closing."""
+_EXTRA_CONNECTIONS: Final = 32
+"""Connections beyond `HttpLimits.connections`: those with a running request, and those that the server is closing."""
 _UCRED_BYTES: Final = 12
 _UCRED_UID: Final = slice(4, 8)
 """Size of Linux' `struct ucred` (pid, uid, gid: 4 bytes each), and the place of the uid in it."""
@@ -91,7 +91,7 @@ class HttpServer:
         # waitress warns whenever a request waits for a worker thread, which is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         logging.getLogger("waitress").addFilter(_rewrite_error)
-        settings = {**_SETTINGS, "connection_limit": limits.connections + _UNLIMITED_CONNECTIONS}
+        settings = {**_SETTINGS, "connection_limit": limits.connections + _EXTRA_CONNECTIONS}
         self._server = create_server(app, map=self._map, sockets=[listener], **settings)
         self._waitress_accept: Callable[[], Any] = self._server.accept
         self._server.accept, self._server.channel_class = self._accept, self._open_channel
