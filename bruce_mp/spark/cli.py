@@ -92,13 +92,13 @@ def _add_settings(parser: ArgumentParser, name: str, text: str) -> None:
     parser.add_argument(name, metavar="KEY=VALUE", action="append", default=[], type=_parse_setting, help=text)
 
 
-def _start_session(args: Namespace, *, kafka: bool = False, **settings: str) -> SparkSession:
-    """Start the session of a command, with Spark's Kafka connector if `kafka`; `--conf` overrides `settings`."""
+def _start_session(args: Namespace, *, kafka: bool = False) -> SparkSession:
+    """Start the session of a command, with Spark's Kafka connector if `kafka`; `--conf` overrides our settings."""
     quiet = {"spark.log.level": "FATAL"}  # log lines would interrupt the line of progress
     heartbeat = {"spark.executor.heartbeatInterval": _HEARTBEAT_INTERVAL}
     if kafka:
         sys.stderr.write(f"{describe_jars()}\n")
-    chosen = {**quiet, **heartbeat, **settings, **dict(args.conf)}
+    chosen = {**quiet, **heartbeat, **dict(args.conf)}
     return start_session("bruce-spark", master=args.master, kafka=kafka, settings=chosen)
 
 

@@ -52,14 +52,14 @@ def count_messages(frame: DataFrame, options: SinkOptions) -> list[MessageCount]
         out = Path(directory) / "counts.json"
         plan = {
             "topic": options.topic, "stamp": options.stamp, "partitioner": options.partitioner,
-            "limits": _limits(options), "out": str(out),
+            "limits": _daemon_limits(options), "out": str(out),
         }  # fmt: skip
         frame.sparkSession.dataSource.register(DryRunDataSource)
         frame.write.format(DryRunDataSource.name()).mode("append").option("plan", json.dumps(plan)).save()
         return [MessageCount(*count) for count in json.loads(out.read_text())]
 
 
-def _limits(options: SinkOptions) -> RowLimits:
+def _daemon_limits(options: SinkOptions) -> RowLimits:
     """Return the limits of the daemon on this host, or the default limits without a daemon."""
     try:
         with Channel(options.socket, options.timeout_ms, connect_timeout_ms=0) as channel:
@@ -124,4 +124,4 @@ def _sum_counts(counts: Iterable[MessageCount]) -> list[MessageCount]:
     for count in counts:
         rows[count.topic, count.problem] += count.rows
         sizes[count.topic, count.problem] += count.bytes
-    return [MessageCount(*kind, rows[kind], sizes[kind]) for kind in rows]
+    return [MessageCount(*key, rows[key], sizes[key]) for key in rows]  # key: topic and problem

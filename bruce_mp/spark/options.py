@@ -106,7 +106,7 @@ def _enum_parser(kind: type[Enum]) -> Callable[[str, str], Enum]:
             return kind(text.lower())
         except ValueError:
             raise OptionError(
-                f"Option '{name}' is '{text}': give {_list_alternatives([m.value for m in kind])}."
+                f"Option '{name}' is '{text}': give {_list_alternatives([member.value for member in kind])}."
             ) from None
 
     return parse
