@@ -129,9 +129,9 @@ class _Probe:
             case ProducerIdReceived(response=response):
                 self._finish(BrokerResult(metadata=self._metadata, producer_id_error=response.error))
             case Failed():
-                self._on_done(BrokerResult(event))
+                self._on_done(BrokerResult(failure=event))
             case Closed():
-                self._on_done(BrokerResult(Failed(_CLOSED, FailureCause.CLOSED_BY_BROKER, ())))
+                self._on_done(BrokerResult(failure=Failed(_CLOSED, FailureCause.CLOSED_BY_BROKER, ())))
 
     def _on_ready(self, event: ConnectionReady) -> None:
         if self._topics is None:

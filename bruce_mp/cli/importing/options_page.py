@@ -74,7 +74,7 @@ def _without_counterpart() -> Iterator[str]:
 
 
 def _option(setting: Setting) -> str:
-    """Return the option in code, with the value that a switch for another value than true stands for."""
+    """Return the option in code; a switch that sets another value than true has this value in brackets."""
     value = "" if setting.switch_value is True else f" ({str(setting.switch_value).lower()})"
     return _code(f"--{setting.option}" if setting.option else "") + value
 

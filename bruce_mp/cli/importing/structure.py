@@ -32,7 +32,7 @@ def _known_attributes() -> dict[str, set[str]]:
     return known
 
 
-KNOWN: Final = _known_attributes()
+KNOWN_ATTRIBUTES: Final = _known_attributes()
 
 
 def check_structure(root: Element, file: str, draft: Draft) -> None:
@@ -53,7 +53,7 @@ def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:
             yield child, f"<{child.tag}> occurs twice: keep one."
         seen.add(child.tag)
         child_path = _join(path, child.tag)
-        if child_path in KNOWN:
+        if child_path in KNOWN_ATTRIBUTES:
             yield from _faults(child, child_path)
         else:
             yield child, f"<{child.tag}> is not known in <{element.tag}>: {_hint(child.tag, path)}"
@@ -61,7 +61,8 @@ def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:
 
 def _hint(tag: str, path: str) -> str:
     """Return the remedy for an unknown element in the element at `path`."""
-    possible = [known.rpartition("/")[2] for known in KNOWN if known.rpartition("/")[0] == path]
+    parents_and_tags = (known_path.rpartition("/")[::2] for known_path in KNOWN_ATTRIBUTES)
+    possible = [known_tag for parent, known_tag in parents_and_tags if parent == path]
     if not possible:
         return "remove it."
     nearest = get_close_matches(tag, possible, n=1)
@@ -71,7 +72,7 @@ def _hint(tag: str, path: str) -> str:
 def _unknown_attributes(element: Element, path: str) -> Iterator[tuple[Element, str]]:
     for child in element.children:
         child_path = _join(path, child.tag)
-        known = KNOWN.get(child_path)
+        known = KNOWN_ATTRIBUTES.get(child_path)
         if known is not None:
             yield from ((child, name) for name in child.attributes if name not in known)
             yield from _unknown_attributes(child, child_path)

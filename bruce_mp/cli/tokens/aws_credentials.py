@@ -57,18 +57,18 @@ def find_credentials(region: str, profile: str | None, file: str | None) -> Cred
     name = file or env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
     path = Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser() fails for a user without a home
     if profile or file:
-        return _of_file(path, profile or env.get("AWS_PROFILE") or "default")
-    found = _of_environment(env) or _of_web_identity(env, region)
+        return _from_file(path, profile or env.get("AWS_PROFILE") or "default")
+    found = _from_environment(env) or _from_web_identity(env, region)
     # Path.exists() fails in a home directory that systemd hides.
     if found is None and (os.access(path, os.F_OK) or env.get("AWS_PROFILE")):
-        found = _of_file(path, env.get("AWS_PROFILE") or "default")
-    found = found or _of_container(env) or _of_instance(env)
+        found = _from_file(path, env.get("AWS_PROFILE") or "default")
+    found = found or _from_container(env) or _from_instance(env)
     if found is None:
         raise TokenError("no_credentials", _NONE_FOUND.format(file=path))
     return found
 
 
-def _of_environment(env: Mapping[str, str]) -> Credentials | None:
+def _from_environment(env: Mapping[str, str]) -> Credentials | None:
     key_id = env.get("AWS_ACCESS_KEY_ID")
     if not key_id:
         return None
@@ -77,7 +77,7 @@ def _of_environment(env: Mapping[str, str]) -> Credentials | None:
     return Credentials(key_id, secret, env.get("AWS_SESSION_TOKEN", ""))
 
 
-def _of_file(path: Path, profile: str) -> Credentials:
+def _from_file(path: Path, profile: str) -> Credentials:
     read_secret(str(path), None, "The AWS credentials")  # raises an error with a remedy for an unreadable file
     parser = configparser.RawConfigParser()
     try:
@@ -97,7 +97,7 @@ def _of_file(path: Path, profile: str) -> Credentials:
         raise ConfigError(f"{path} is not a file of AWS credentials. Correct it, or give --credentials-file.") from None
 
 
-def _of_web_identity(env: Mapping[str, str], region: str) -> Credentials | None:
+def _from_web_identity(env: Mapping[str, str], region: str) -> Credentials | None:
     role, file = env.get("AWS_ROLE_ARN"), env.get("AWS_WEB_IDENTITY_TOKEN_FILE")
     if not role or not file:
         return None
@@ -152,7 +152,7 @@ def _element(xml: str, name: str) -> str:
     return found[1] if found else ""
 
 
-def _of_container(env: Mapping[str, str]) -> Credentials | None:
+def _from_container(env: Mapping[str, str]) -> Credentials | None:
     relative, full = env.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"), env.get("AWS_CONTAINER_CREDENTIALS_FULL_URI")
     url = f"http://{_CONTAINER_HOST}{relative}" if relative else full
     if not url:
@@ -163,7 +163,7 @@ def _of_container(env: Mapping[str, str]) -> Credentials | None:
     return _request_credentials("The credentials service of the container", url, headers)
 
 
-def _of_instance(env: Mapping[str, str]) -> Credentials | None:
+def _from_instance(env: Mapping[str, str]) -> Credentials | None:
     """Request the credentials of the instance's role from the instance metadata service, version 2."""
     if env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
