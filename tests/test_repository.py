@@ -124,8 +124,8 @@ def test_the_changelog_has_an_unreleased_section() -> None:
 
 
 def test_the_pages_of_promises_and_tests_name_existing_files() -> None:
-    pages = (ROOT / "docs/delivery.md").read_text() + (ROOT / "docs/testing.md").read_text()
-    named = set(re.findall(r"`([a-z0-9_/]+/test_\w+\.py)`", pages))
+    pages = [(ROOT / page).read_text() for page in ("README.md", "docs/delivery.md", "docs/testing.md")]
+    named = set(re.findall(r"`([a-z0-9_/]+/test_\w+\.py)`", "".join(pages)))
     assert len(named) > 20
     assert not {name for name in named if not (ROOT / "tests" / name).is_file()}
 
