@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.client.messages import Message
     from bruce_mp.telemetry.message_copies import ByteSender, CopyQueue
 
-__all__ = ["DiscardReporter", "FileCopies", "PeerCredentials", "command_of"]
+__all__ = ["DiscardCopies", "DiscardReporter", "PeerCredentials", "command_of"]
 
 log = logging.getLogger(__name__)
 LOG_INTERVAL_S: Final = 30.0
@@ -51,13 +51,13 @@ class PeerCredentials(NamedTuple):
     uid: int
 
 
-class FileCopies(NamedTuple):
-    """Destination of copies of discarded messages, for the discard file and the dead letter topic.
+class DiscardCopies(NamedTuple):
+    """The queue for copies of discarded messages, for the discard file and the dead letter topic.
 
     Keys and values are truncated to `max_bytes`; None keeps them whole.
     """
 
-    copies: CopyQueue
+    queue: CopyQueue
     max_bytes: int | None
 
 
@@ -78,7 +78,7 @@ class _LoggedDiscards:
 class DiscardReporter:
     """Collector of discard events, one in each process that discards messages.
 
-    A report shows `prefix_size` bytes of a bad message. With `is_logged`, discards are also logged. `file` is None if
+    A report shows `prefix_size` bytes of a bad message. With `is_logged`, discards are also logged. `copies` is None if
     the config sets neither a discard file nor a dead letter topic.
     """
 
@@ -88,46 +88,47 @@ class DiscardReporter:
         prefix_size: int,
         *,
         is_logged: bool = False,
-        file: FileCopies | None = None,
+        copies: DiscardCopies | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sender = sender
         self._clock = clock
-        self.apply_limits(prefix_size, is_logged=is_logged, file=file)
+        self.apply_limits(prefix_size, is_logged=is_logged, copies=copies)
         self._discards: dict[_DiscardKind, CountedTimeRange] = {}
         self._samples: dict[tuple[DiscardReason, bool], RecentSamples] = {}
+        """By reason, and True for TCP."""
         self._duplicates: dict[bytes, CountedTimeRange] = {}
         self._senders: dict[tuple[DiscardReason, PeerCredentials], SenderEvent] = {}
         self._logged: dict[_LoggedKind, _LoggedDiscards] = {}
         self._has_unlogged = False
 
-    def apply_limits(self, prefix_size: int, *, is_logged: bool, file: FileCopies | None) -> None:
+    def apply_limits(self, prefix_size: int, *, is_logged: bool, copies: DiscardCopies | None) -> None:
         """Apply changed settings; see the class for the arguments."""
         self._is_logged = is_logged
         self._prefix_size = prefix_size
-        self._file = file
+        self._copies = copies
 
     @property
     def has_pending(self) -> bool:
-        has_copies = self._file is not None and self._file.copies.has_pending
+        has_copies = self._copies is not None and self._copies.queue.has_pending
         return bool(self._discards or self._duplicates or self._has_unlogged or has_copies)
 
     @property
     def sample_size(self) -> int | None:
         """Return the number of sample bytes that `record` uses; None means all."""
-        if self._file is None:
+        if self._copies is None:
             return self._prefix_size
-        return None if self._file.max_bytes is None else max(self._file.max_bytes, self._prefix_size)
+        return None if self._copies.max_bytes is None else max(self._copies.max_bytes, self._prefix_size)
 
     @property
     def keeps_copies(self) -> bool:
         """Return True with a discard file or a dead letter topic; callers then call `copy` and `copy_duplicates`."""
-        return self._file is not None
+        return self._copies is not None
 
     @property
     def copy_size(self) -> int | None:
         """Return the number of bytes that a copy keeps of a key and of a value; None means all."""
-        return None if self._file is None else self._file.max_bytes
+        return None if self._copies is None else self._copies.max_bytes
 
     def record(
         self,
@@ -158,12 +159,12 @@ class DiscardReporter:
             self._count_for_log(reason, topic[:TOPIC_NAME_MAX], count)
         if reason in SAMPLED and reason not in PARSED:
             self._add_sample(reason, sample, is_tcp=is_tcp)
-        if self._file is not None and reason not in PARSED:
+        if self._copies is not None and reason not in PARSED:
             info = info_of(reason, version or api_key or 0, is_tcp=is_tcp)
             now_ms = wall_ms()
-            sample = sample[: self._file.max_bytes]
+            sample = sample[: self._copies.max_bytes]
             # Unparsed data has no timestamp of the client: the copy has the present time in its place.
-            self._file.copies.stage(Copy(CopyTarget.DISCARDS, now_ms, now_ms, info, topic=b"", key=b"", value=sample))
+            self._copies.queue.stage(Copy(CopyTarget.DISCARDS, now_ms, now_ms, info, topic=b"", key=b"", value=sample))
 
     def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
         """Record the sender of bad messages; a new sender replaces the oldest of MAX_SAMPLES."""
@@ -190,22 +191,22 @@ class DiscardReporter:
         self._copy("", messages)
 
     def _copy(self, info: str, messages: Iterable[Message]) -> None:
-        if self._file is None:
+        if self._copies is None:
             return
         now_ms = wall_ms()
         for each in messages:
             fields = (each.timestamp_ms, info, each.topic, each.key, each.value, each.partition_key, each.headers)
-            self._file.copies.stage(Copy(CopyTarget.DISCARDS, now_ms, *fields, int(each.empty)))
+            self._copies.queue.stage(Copy(CopyTarget.DISCARDS, now_ms, *fields, int(each.empty)))
 
     def copy_increments(self) -> dict[int, int]:
         """Return the increment that counts the copies since `queue_copies`, for the transaction of the discards."""
-        staged = self._file.copies.staged_count if self._file is not None else 0
+        staged = self._copies.queue.staged_count if self._copies is not None else 0
         return {Counter.DiscardCopyQueued: staged} if staged else {}
 
     def queue_copies(self) -> None:
         """Queue the copies for the file, after the commit of the transaction that discards their messages."""
-        if self._file is not None:
-            self._file.copies.queue_staged()
+        if self._copies is not None:
+            self._copies.queue.queue_staged()
 
     def record_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:
         """Record messages that are sent again although the broker may have stored them; client timestamps are in ms."""
@@ -222,8 +223,8 @@ class DiscardReporter:
             self._samples.clear()
             self._duplicates.clear()
             self._senders.clear()
-        if self._file is not None:
-            self._file.copies.flush()
+        if self._copies is not None:
+            self._copies.queue.flush()
 
     def close(self) -> None:
         """Log and send the last sums."""

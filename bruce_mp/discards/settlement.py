@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
 from bruce_mp.discards.bounded_samples import MAX_SAMPLES
-from bruce_mp.discards.reporter import DiscardReporter, FileCopies
+from bruce_mp.discards.reporter import DiscardCopies, DiscardReporter
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.ipc.links import COPIES, REPORTS
 from bruce_mp.slab.layout import RunState
@@ -37,19 +37,20 @@ class ProcessReporter(DiscardReporter):
         super().__init__(links.sender(REPORTS), config.http.bad_msg_prefix_size)
         self._links = links
         self._row = row
-        self._copies: CopyQueue | None = None
+        self._copy_queue: CopyQueue | None = None
         self.apply_config(config)
 
     def apply_config(self, config: Config) -> None:
         """Apply a reloaded config."""
-        file = None
+        copies = None
         if config.discard_log.enable or config.discards.topic:
-            self._copies = self._copies or CopyQueue(self._links.sender(COPIES), self._row.add)
+            self._copy_queue = self._copy_queue or CopyQueue(self._links.sender(COPIES), self._row.add)
             # Dead letters are whole; the writer cuts the lines of the file.
-            file = FileCopies(self._copies, None if config.discards.topic else config.discard_log.max_msg_prefix_size)
-        elif self._copies is not None:
-            self._copies.flush()
-        self.apply_limits(config.http.bad_msg_prefix_size, is_logged=config.logging.log_discards, file=file)
+            max_bytes = None if config.discards.topic else config.discard_log.max_msg_prefix_size
+            copies = DiscardCopies(self._copy_queue, max_bytes)
+        elif self._copy_queue is not None:
+            self._copy_queue.flush()
+        self.apply_limits(config.http.bad_msg_prefix_size, is_logged=config.logging.log_discards, copies=copies)
 
 
 class Discards:

@@ -9,7 +9,7 @@ import pytest
 from bruce_mp.discards import reporter as reporter_module
 from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
-from bruce_mp.discards.reporter import DiscardReporter, FileCopies
+from bruce_mp.discards.reporter import DiscardCopies, DiscardReporter
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.protocol.client.messages import EmptyFields, Message
 from bruce_mp.status.event_decoder import ReportedEvent, decode_events
@@ -172,8 +172,8 @@ def test_a_topic_longer_than_kafka_allows_is_truncated() -> None:
 
 def reporter_with_file(longest: int | None = None) -> tuple[DiscardReporter, FakeLink]:
     copies = FakeLink()
-    file = FileCopies(CopyQueue(copies, lambda *_: None), longest)
-    return DiscardReporter(FakeLink(), prefix_size=4, file=file), copies
+    discard_copies = DiscardCopies(CopyQueue(copies, lambda *_: None), longest)
+    return DiscardReporter(FakeLink(), prefix_size=4, copies=discard_copies), copies
 
 
 def test_unparsed_messages_are_copied_as_received() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from bruce_mp.config.accounts import AllowList, QuotaLimits
 from bruce_mp.discards.events import DiscardEvent, SenderEvent
-from bruce_mp.discards.reporter import DiscardReporter, FileCopies
+from bruce_mp.discards.reporter import DiscardCopies, DiscardReporter
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.datagram_admission import DatagramAdmission
 from bruce_mp.input.sender_quotas import SenderQuotas, SenderRules
@@ -92,8 +92,8 @@ class Life:
         self.row = ProcessRow(slab, INPUT_ROW)
         self.link = Link()
         self.copies = Bytes()
-        file = FileCopies(CopyQueue(self.copies, self.row.add), copy_size) if copy_size else None
-        self.reporter = DiscardReporter(self.link, SAMPLE, file=file)
+        copies = DiscardCopies(CopyQueue(self.copies, self.row.add), copy_size) if copy_size else None
+        self.reporter = DiscardReporter(self.link, SAMPLE, copies=copies)
         self.lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), topics, lambda _: 1000)
         senders = None if rules is None else SenderQuotas(rules, slab, INPUT_ROW, [INPUT_ROW])
         self.admission = DatagramAdmission(slab, self.row, self.lanes, self.reporter, max_size=max_size, quotas=senders)
