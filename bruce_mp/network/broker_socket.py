@@ -334,7 +334,7 @@ class BrokerSocket:
             return
         if self.connection.state is ConnectionState.CONNECTING:  # the handshake has ended just now
             self._start_protocol()
-        if plain:
+        if plain and not self._is_closed:
             self._feed_protocol(plain, is_end=False)
         if tls.has_ended and not self._is_closed:
             self._feed_protocol(b"", is_end=True)

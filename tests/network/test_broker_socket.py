@@ -496,3 +496,39 @@ def test_close_before_name_resolution_reports_no_event(stack: ExitStack, server:
     waiting[0]([server.address], "")
     client.run_for(0.05)
     assert client.events == []
+
+
+class OpenTls:
+    """A TLS session whose handshake has just ended, without encryption."""
+
+    is_open, has_ended = True, False
+
+    def __init__(self) -> None:
+        self._outgoing = b""
+
+    def receive(self, data: bytes) -> bytes:
+        return data
+
+    def send(self, data: memoryview) -> None:
+        self._outgoing += data
+
+    def read_outgoing(self) -> bytes:
+        outgoing, self._outgoing = self._outgoing, b""
+        return outgoing
+
+
+def test_data_behind_a_tls_handshake_is_ignored_if_the_first_request_cannot_be_sent(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Names()
+    monkeypatch.setattr(names, "resolve", lambda *_: None)  # the test connects
+    client = Client(stack, names)
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    client.loop.watch(ours, lambda _: None)
+    client.socket._socket, tls = ours, OpenTls()
+    client.socket._tls = tls  # type: ignore[assignment]
+    client.socket._on_tls_data(tls, b"data")  # type: ignore[arg-type]
+    (failed,) = client.events
+    assert isinstance(failed, Failed)
+    assert failed.cause is FailureCause.CLOSED_BY_BROKER
