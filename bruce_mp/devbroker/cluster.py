@@ -99,7 +99,7 @@ class Cluster:
         self.topics: dict[str, HostedTopic] = {}
         self._nodes: dict[int, Node] = {}
         self._producer_ids = count(FIRST_PRODUCER_ID)
-        self._next_leader = 0
+        self._leaders_chosen = 0
         self._frozen: View | None = None
         self._frozen_responses = 0
         self._view: View | None = None
@@ -129,14 +129,15 @@ class Cluster:
         """Increase a topic's number of partitions; the new leaders go round-robin as in `add_topic`.
 
         Raises:
-            RefusedError: the topic does not exist, or has as many partitions already.
+            RefusedError: the topic does not exist, or has at least so many partitions.
         """
-        found = self.check_growth(name, partitions)
-        found += [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in range(len(found), partitions)]
+        existing = self.check_growth(name, partitions)
+        added = range(len(existing), partitions)
+        existing += [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in added]
         self._discard_view()
 
     def check_growth(self, name: str, partitions: int) -> list[Partition]:
-        """Return the topic's partitions. Raise RefusedError as `add_partitions` does."""
+        """Return the topic's own list of partitions. Raise RefusedError as `add_partitions` does."""
         found = self.topic(name).partitions
         if partitions <= len(found):
             text = f"Topic {name!r} has {len(found)} partitions already, and cannot be changed to {partitions}."
@@ -248,8 +249,8 @@ class Cluster:
 
     def _choose_leader(self) -> int:
         candidates = sorted(self._nodes) or self.ids  # topics may exist before any broker is up
-        broker = candidates[self._next_leader % len(candidates)]
-        self._next_leader += 1
+        broker = candidates[self._leaders_chosen % len(candidates)]
+        self._leaders_chosen += 1
         return broker
 
 

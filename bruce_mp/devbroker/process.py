@@ -218,7 +218,7 @@ async def read_line(reader: StreamReader) -> bytes | None:
         try:
             line = await reader.readuntil(b"\n")
         except IncompleteReadError as end:
-            return end.partial
+            return b"" if is_too_long else end.partial
         except LimitOverrunError as overrun:
             await reader.readexactly(overrun.consumed)
             is_too_long = True
