@@ -9,7 +9,8 @@ import pytest
 
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from bruce_mp.spark.audit.report import AuditVerdict
-from bruce_mp.spark.audit.run import Audit, compare, write_facts
+from bruce_mp.spark.audit.run import Audit, _remove_samples, compare, write_facts
+from bruce_mp.spark.audit.samples import SAMPLE_COLUMNS
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 
 if TYPE_CHECKING:
@@ -292,3 +293,15 @@ def test_a_missing_range_that_begins_in_a_closed_minute_is_listed(spark: SparkSe
     compare(spark, plan, f"minute < {M2}")
     rows = spark.read.parquet(f"{tmp_path}/problems").collect()
     assert [(row["first"], row["last"]) for row in rows] == [(1, 5)]
+
+
+@pytest.mark.parametrize(("columns", "stays"), [(SAMPLE_COLUMNS, False), (["problem", "own"], True)])
+def test_only_our_samples_are_removed_from_a_catalog(
+    spark: SparkSession, tmp_path: Path, columns: list[str], stays: bool
+) -> None:
+    spark.sql("drop table if exists default.samples")
+    fields = ", ".join(f"{name} string" for name in columns)
+    spark.sql(f"create table default.samples({fields}) using parquet location '{tmp_path}/samples'")
+    _remove_samples(spark, Audit("unused:1", ["t"], [], str(tmp_path), namespace="default"))
+    assert spark.catalog.tableExists("default.samples") is stays
+    spark.sql("drop table if exists default.samples")
