@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
-    from support.fake_broker import Written
+    from support.fake_broker import RequestBatch
 
 GEOMETRY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=64, landing_slot_size=4096)
 SLOT: Final = 0
@@ -67,7 +67,7 @@ def start(world: World) -> None:
     world.step_until_settled()
 
 
-def hand_over(world: World, *batches: int, size: int = 5) -> list[list[Written]]:
+def hand_over(world: World, *batches: int, size: int = 5) -> list[list[RequestBatch]]:
     """Queue `count` messages at a time, and return the requests that the dispatcher sends."""
     for count in batches:
         world.send([(b"t", datagram(b"t", b"v" * size), None)] * count)
@@ -77,9 +77,9 @@ def hand_over(world: World, *batches: int, size: int = 5) -> list[list[Written]]
     return in_flight(world)
 
 
-def in_flight(world: World) -> list[list[Written]]:
+def in_flight(world: World) -> list[list[RequestBatch]]:
     connection = world.peers[SLOT].connection
-    return [request.written for request in connection.requests] if connection else []
+    return [request.content for request in connection.requests] if connection else []
 
 
 def settle(world: World) -> None:

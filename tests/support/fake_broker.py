@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["BY_RECORD", "FakeCluster", "SentRecord", "Written"]
+__all__ = ["BY_RECORD", "FakeCluster", "RequestBatch", "SentRecord"]
 
 NOT_LEADER: Final = 6
 OUT_OF_ORDER: Final = 45
@@ -33,8 +33,8 @@ class SentRecord(NamedTuple):
     timestamp: int = 0
 
 
-class Written(NamedTuple):
-    """A batch in a request."""
+class RequestBatch(NamedTuple):
+    """A batch as a broker reads it from a request; `base` is the sequence number of its first record."""
 
     topic: bytes
     partition: int
@@ -60,7 +60,7 @@ class Partition:
     epoch: int = -1
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
-    def append(self, batch: Written) -> int:
+    def append(self, batch: RequestBatch) -> int:
         """Append a batch if it is in order; return the error code."""
         if batch.epoch >= 0:
             if batch.epoch == self.epoch and batch.span in self.recent:
@@ -74,7 +74,7 @@ class Partition:
         self.log += batch.records
         return 0
 
-    def _check(self, batch: Written) -> int:
+    def _check(self, batch: RequestBatch) -> int:
         if self.epoch < 0:
             return 0  # an unknown producer may begin anywhere
         if batch.epoch < self.epoch:
@@ -103,7 +103,7 @@ class FakeCluster:
         self.leaders[partition] = leader
         self.partitions[partition] = Partition()
 
-    def produce(self, node: int, batch: Written) -> int:
+    def produce(self, node: int, batch: RequestBatch) -> int:
         """Return the answer of broker `node` to a batch."""
         if self.leaders.get(batch.partition_id) != node:
             return NOT_LEADER
@@ -113,12 +113,12 @@ class FakeCluster:
         refusal = self.refused.get(batch.partition_id) or self.partitions[batch.partition_id].append(batch)
         return refusal or self.slow.get(batch.partition_id, 0)
 
-    def refused_records(self, batch: Written) -> list[int]:
+    def refused_records(self, batch: RequestBatch) -> list[int]:
         """Return the positions in the batch of messages that the brokers refuse."""
         poisoned = [at for at, record in enumerate(batch.records) if record.arrival in self.poison]
         return poisoned or [at for at, record in enumerate(batch.records) if record.timestamp > self.latest_ms]
 
-    def has(self, batch: Written) -> bool:
+    def has(self, batch: RequestBatch) -> bool:
         """Return True if a batch was written."""
         partition = self.partitions[batch.partition_id]
         return batch.epoch == partition.epoch and batch.span in partition.recent

@@ -16,7 +16,7 @@ from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.slab.chunks import is_settled, used_chunk_headers
 from bruce_mp.slab.layout import RunState
-from support.fake_broker import BY_RECORD, Written
+from support.fake_broker import BY_RECORD, RequestBatch
 from support.flow_parts import records_of
 from support.machine import BROKERS, ROUTER, Connection, Machine, Peer, Request
 from support.slabs import contents, datagram
@@ -140,7 +140,7 @@ class World(Machine):
         batches = peer.core.next_request(len(peer.connection.requests), self.now_ms / 1000)
         readable = self._readable(peer, batches)
         if readable:
-            self.requests.append([self._written(batch) for batch in readable])
+            self.requests.append([self._read_batch(batch) for batch in readable])
             peer.connection.requests.append(Request(readable, self.requests[-1]))
 
     def _readable(self, peer: Peer, batches: Sequence[SentBatch]) -> list[SentBatch]:
@@ -148,16 +148,18 @@ class World(Machine):
         readable = []
         for batch in batches:
             try:
-                self._written(batch)
+                self._read_batch(batch)
                 readable.append(batch)
             except SlabError as error:
                 peer.core.on_unreadable(batch, error, self.now_ms / 1000)
         return readable
 
-    def _written(self, batch: SentBatch) -> Written:
+    def _read_batch(self, batch: SentBatch) -> RequestBatch:
         """Read a batch's records from the slab; raise SlabError for damaged ones."""
         topic = self.router._tables.topics.name_of(batch.topic)
-        return Written(topic, batch.partition, batch.epoch, batch.base_sequence, records_of(self.slab, batch.segments))
+        return RequestBatch(
+            topic, batch.partition, batch.epoch, batch.base_sequence, records_of(self.slab, batch.segments)
+        )
 
     def answer(self, slot: int, *, kill_at: int | None = None) -> None:
         """Let the broker execute the oldest request and respond."""
@@ -165,29 +167,29 @@ class World(Machine):
         if peer is None or peer.connection is None or not peer.connection.requests:
             return
         request = peer.connection.requests.popleft()
-        codes = [self._execute(self.node_of(slot), batch) for batch in request.written]
+        codes = [self._execute(self.node_of(slot), batch) for batch in request.content]
         self._as_peer(slot, lambda: self._deliver(peer, request, codes), kill_at=kill_at)
 
     def _deliver(self, peer: Peer, request: Request, codes: list[int]) -> None:
         acks = [
-            PartitionAck(written.topic, written.partition, code, record_errors=self._refused_records(written, code))
-            for written, code in zip(request.written, codes, strict=True)
+            PartitionAck(batch.topic, batch.partition, code, record_errors=self._refused_records(batch, code))
+            for batch, code in zip(request.content, codes, strict=True)
         ]
         peer.core.on_acks(request.batches, acks, self.now_ms / 1000)
 
-    def _refused_records(self, batch: Written, code: int) -> tuple[tuple[int, str | None], ...]:
+    def _refused_records(self, batch: RequestBatch, code: int) -> tuple[tuple[int, str | None], ...]:
         if code not in BY_RECORD or not self.names_refused:
             return ()
         return tuple((at, None) for at in self.cluster.refused_records(batch))
 
-    def _execute(self, node: int, batch: Written) -> int:
+    def _execute(self, node: int, batch: RequestBatch) -> int:
         """Let a broker answer a batch, with the next planned error if it can be the answer; return the error code."""
         if not self.errors or self.cluster.refused_records(batch) or self._excludes(batch, self.errors[0][0]):
             return self.cluster.produce(node, batch)
         code, is_written = self.errors.popleft()
         return (self.cluster.produce(node, batch) or code) if is_written else code
 
-    def _excludes(self, batch: Written, code: int) -> bool:
+    def _excludes(self, batch: RequestBatch, code: int) -> bool:
         """Return True if `code` cannot be the answer.
 
         No broker refuses for good a batch that it has written, or may still write, because a stray request has it.
@@ -200,7 +202,7 @@ class World(Machine):
         if peer is None or peer.connection is None:
             return
         for _ in range(min(executed, len(peer.connection.requests))):
-            for batch in peer.connection.requests.popleft().written:
+            for batch in peer.connection.requests.popleft().content:
                 self.cluster.produce(self.node_of(slot), batch)
         self._give_up_connection(slot, peer)
         self._as_peer(slot, peer.core.on_connection_lost, kill_at=kill_at)
@@ -209,7 +211,7 @@ class World(Machine):
         """Let a broker execute a request of a closed connection."""
         if self.stray:
             node, requests = self.rng.choice(self.stray)
-            for batch in requests.popleft().written:
+            for batch in requests.popleft().content:
                 self.cluster.produce(node, batch)
             self.stray = [(node, requests) for node, requests in self.stray if requests]
 

@@ -19,7 +19,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.books import counter_total, read_books, row_integers
 from bruce_mp.telemetry.counters import Counter
-from support.fake_broker import FakeCluster, Written
+from support.fake_broker import FakeCluster, RequestBatch
 from support.flow_parts import CrashingWords, FakeReporter, SimulatedCrashError, quick_config
 from support.slabs import Input
 
@@ -38,10 +38,10 @@ ROUTER: Final = -1
 
 
 class Request(NamedTuple):
-    """A produce request in transit: the dispatcher's batches, and the records in place of their bytes."""
+    """A produce request in transit: the dispatcher's batches, and their records in place of bytes."""
 
     batches: list[SentBatch]
-    written: list[Written]
+    content: list[RequestBatch]
 
 
 class Connection:
@@ -85,7 +85,7 @@ class Machine:
         self.down: set[int] = set()
         self.brokers = set(BROKERS)
         """The brokers in the metadata."""
-        self.requests: list[list[Written]] = []
+        self.requests: list[list[RequestBatch]] = []
         """All requests sent so far."""
         self.names_refused = False
         """True if answers name the refused records."""
