@@ -1,8 +1,8 @@
 """The version negotiation of a broker connection, as data: its first requests, and the fallback if they fail.
 
 Brokers since 0.10 support ApiVersions.  Of the older ones, 0.8 closes the connection on that request, and 0.9 never
-responds.  But a newer broker does the same while it starts or stops, and mistaking it for an old one would cost
-exactly-once delivery, or all delivery.  So there are three negotiations, each the `fallback` of the previous one:
+responds.  But a newer broker does the same while it starts or stops, and old versions would cost exactly-once
+delivery, or the newer broker refuses them.  So there are three negotiations, each the `fallback` of the previous one:
 
     VERSIONS_FIRST           ApiVersions
     METADATA_THEN_VERSIONS   Metadata v0, which every Kafka supports, then ApiVersions: a broker that responds only to
@@ -13,7 +13,7 @@ With a login only VERSIONS_ONLY is possible: no other request may come before a 
 logins.
 
 A connection uses one negotiation.  If it fails with FailureCause.NO_API_VERSIONS, its owner creates another connection
-with the fallback.  If the configuration names an old release, `negotiation_for` begins with the last one.
+with the fallback.  If the configuration names an old release, `negotiation_for` begins with the last of the three.
 """
 
 from __future__ import annotations
