@@ -234,7 +234,8 @@ def _count_outstanding(client: StreamClientState, last_group: FlushGroup) -> int
 def _measure_progress(barrier: _PendingBarrier) -> float:
     """Store a barrier's progress, and return how many intervals it still needs at the rate of the last interval."""
     outstanding = _count_outstanding(barrier.client, barrier.last_group)
-    settled, barrier.outstanding = barrier.outstanding - outstanding, outstanding
+    settled = barrier.outstanding - outstanding
+    barrier.outstanding = outstanding
     return outstanding / settled if settled > 0 else inf
 
 

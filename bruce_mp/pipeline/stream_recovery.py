@@ -46,16 +46,16 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     finish_completion(slab, index, spills)
     _resolve_unique_attempts(slab, index, directory)
     _update_progress(row, spills)
-    found = uncounted_records(slab, index, row.counted)
+    uncounted = uncounted_records(slab, index, row.counted)
     # While a worker feeds a file, it appends nothing else; spilled messages were counted as received before.
     is_feeding = row.counters[lay.SPILL_FEEDING] > 0
-    increments = _record_fed(row, spills, found) if is_feeding else {int(Counter.MsgReceived): len(found)}
-    keyed = sum(1 for record in found if record.is_partition_key)
+    increments = _record_fed(row, spills, uncounted) if is_feeding else {int(Counter.MsgReceived): len(uncounted)}
+    keyed = sum(1 for record in uncounted if record.is_partition_key)
     increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed
-    increments[Counter.InputAgentProcessAnyPartitionMsg] = len(found) - keyed
+    increments[Counter.InputAgentProcessAnyPartitionMsg] = len(uncounted) - keyed
     # The files' headers have the progress now.  The row must not keep it: a later attempt may get the same number.
     increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS_COUNTERS}
-    next_number = max((lay.stream_number(record.arrival) + 1 for record in found), default=row.counted)
+    next_number = max((lay.stream_number(record.arrival) + 1 for record in uncounted), default=row.counted)
     row.commit_counted(max(1, next_number), {counter: number for counter, number in increments.items() if number})
     _discard_incomplete(slab, row, index)
     _settle_spills(slab, row, index, directory, spills)
@@ -79,14 +79,14 @@ def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
         file.advance_to(offset, row.counters[lay.SPILL_FED_COUNT])
 
 
-def _record_fed(row: ProcessRow, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
+def _record_fed(row: ProcessRow, spills: Mapping[int, SpillFile], uncounted: list[Record]) -> dict[int, int]:
     """Store in the file that was being fed which messages are in lanes; return increments of the spill counters."""
     attempt = row.counters[lay.SPILL_FEEDING]
-    if attempt in spills and found:
-        spills[attempt].store_landed({lay.stream_number(record.arrival) - row.counted for record in found})
-    fed = min(len(found), row.counters[lay.SPILL_COMPLETED])
+    if attempt in spills and uncounted:
+        spills[attempt].store_landed({lay.stream_number(record.arrival) - row.counted for record in uncounted})
+    fed = min(len(uncounted), row.counters[lay.SPILL_COMPLETED])
     return {
-        lay.SPILL_OUT: len(found),
+        lay.SPILL_OUT: len(uncounted),
         lay.SPILL_COMPLETED: wrapping_delta(-fed),
         lay.SPILL_FEEDING: wrapping_delta(-attempt),
     }
