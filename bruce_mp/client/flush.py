@@ -125,7 +125,7 @@ def _barrier_answers(reader: AnswerReader, data: bytes) -> list[BarrierAnswer]:
 class FlushMark(NamedTuple):
     """The messages that a flush request covers."""
 
-    connection: int
+    ended_connections: int
     """Connections that ended before the one that carries the request."""
     written: int
     """Messages written to this connection since its last flush."""
@@ -137,7 +137,7 @@ class FlushLedger:
     """The counts of messages written since the last flush. The caller holds a lock."""
 
     def __init__(self) -> None:
-        self._connection = 0
+        self._ended_connections = 0
         self._written = 0
         self._uncertain = 0
         """Messages with an unknown outcome."""
@@ -151,14 +151,14 @@ class FlushLedger:
     def on_connection_ended(self) -> None:
         """Count all unflushed messages of the connection as uncertain: no later connection reports their outcome."""
         self._uncertain += self._written
-        self._connection += 1
+        self._ended_connections += 1
         self._written = 0
         self._flushed = ZERO_COUNTS
 
     def mark(self) -> FlushMark:
         """Return the mark for a request that is sent now. Raise FlushError as `raise_if_uncertain` does."""
         self.raise_if_uncertain()
-        return FlushMark(self._connection, self._written, self._flushed)
+        return FlushMark(self._ended_connections, self._written, self._flushed)
 
     def raise_if_uncertain(self) -> None:
         """Raise FlushError, once, if a connection with unflushed messages broke since the last flush."""
@@ -173,7 +173,7 @@ class FlushLedger:
 
         Raise FlushError if the answer is not final, or if the connection broke with unflushed messages.
         """
-        is_current = mark.connection == self._connection
+        is_current = mark.ended_connections == self._ended_connections
         if not is_current:
             self.raise_if_uncertain()
         outcome = _difference(answer, mark.flushed)

@@ -103,12 +103,12 @@ cdef int release_chunk(pool, Memory *memory, uint64_t chunk) except -1:
     """See `ChunkPool._release`."""
     cdef uint8_t *at = memory.chunks + chunk * CHUNK_BYTES
     cdef uint32_t span = load32(at + CHUNK_SPAN)
-    cdef uint32_t body
+    cdef uint32_t index
     if pool._watcher is not None:
         pool._watcher.on_released(chunk)
     store32(at + CHUNK_RUNS, 0)
-    for body in range(1, span):
-        memset(at + <uint64_t>body * CHUNK_BYTES, 0, CHUNK_HEADER)
+    for index in range(1, span):
+        memset(at + <uint64_t>index * CHUNK_BYTES, 0, CHUNK_HEADER)
     store8(at + CHUNK_STATE, CHUNK_FREE)
     pool._add_free(chunk, span)
     return span

@@ -1,4 +1,4 @@
-"""Receive datagrams, append them to lanes and land them, batch by batch: see `kernels/pure/intake.py`."""
+"""Receive datagrams, append them to lanes and commit them, batch by batch: see `kernels/pure/intake.py`."""
 
 from libc.errno cimport errno
 
@@ -72,7 +72,8 @@ class DatagramIntake(PureDatagramIntake):
         cdef uint64_t amounts[4]
         cdef uint8_t *base
         cdef uint8_t *row
-        cdef int64_t committed = 0, offset_ms = now_ms - monotonic_us() // 1000, now_us, nap_us
+        cdef int64_t committed = 0, now_us, nap_us
+        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # of the caller's clock, which a test may set
         cdef int64_t publish_ms = lanes.publish_ms
         cdef ArrivalRate rate = self._rate
         cdef int count, max_count, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms

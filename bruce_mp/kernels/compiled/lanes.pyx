@@ -137,13 +137,14 @@ class Lanes(PureLanes):
         cdef Lane lane
         cdef int64_t due_ms = now_ms + WAKE_SLACK_MS, idle_ms = now_ms - IDLE_MS, earliest_ms = 0
         cdef uint64_t row_at = self._tickets.last_at
-        cdef bint has_idle_lane = False, has_tickets = type(self._tickets) is HandoverTickets
+        # Hand runs over here unless a test wraps the tickets.
+        cdef bint has_idle_lane = False, hands_over = type(self._tickets) is HandoverTickets
         cdef list idle = [], closed = self._closed.segments
         attach(self._slab, &memory)
         try:
             for key, each in self._lanes.items():
                 lane = <Lane>each
-                if has_tickets and lane.records and lane.due_ms <= due_ms:
+                if hands_over and lane.records and lane.due_ms <= due_ms:
                     closed.append(lane.hand_over(<uint8_t *>memory.buffer.buf, row_at))
                 if lane.records and lane.due_ms > due_ms:
                     earliest_ms = min(earliest_ms, lane.due_ms) if earliest_ms else lane.due_ms
@@ -268,6 +269,7 @@ cdef int append_groups(lanes, IngestBatch batch, uint8_t *base, int64_t now_ms) 
 
 
 cdef int append_group(lanes, IngestBatch batch, Group *group, uint8_t *base, int64_t now_ms) except -1:
+    """Append a group to the cached lanes of its topic, or to those that the base class chooses."""
     cdef Item *first = &batch.items[group.first]
     cdef PyObject *known = batch.find(first.topic, first.topic_size)
     cdef bytes topic

@@ -36,7 +36,7 @@ cdef int count_run(dict counts, uint8_t *run, uint8_t *end) except -1:
     cdef uint8_t *at = run + body_offset(run)
     cdef uint8_t state = load8(run), reason = load8(run + RUN_REASON)
     cdef bint is_split = state == SPLIT
-    cdef uint64_t outcome, last = 0, count = 0     # an outcome: flush group, state, reason as one number
+    cdef uint64_t outcome, last_outcome = 0, count = 0     # an outcome: flush group, state, reason as one number
     cdef RecordFields fields
     cdef uint32_t _
     for _ in range(load32(run + RUN_COUNT)):
@@ -44,14 +44,14 @@ cdef int count_run(dict counts, uint8_t *run, uint8_t *end) except -1:
         if is_split:
             state, reason = load8(at), load8(at + RECORD_REASON)
         outcome = (load64(at + RECORD_ARRIVAL) & SOURCE_MASK) << 16 | <uint64_t>state << 8 | reason
-        if count and outcome != last:
-            add_count(counts, last, count)
+        if count and outcome != last_outcome:
+            add_count(counts, last_outcome, count)
             count = 0
-        last = outcome
+        last_outcome = outcome
         count += 1
         at = fields.next
     if count:
-        add_count(counts, last, count)
+        add_count(counts, last_outcome, count)
     return 0
 
 

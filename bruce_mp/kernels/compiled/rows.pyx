@@ -72,7 +72,7 @@ cdef void commit_redo(
     for index in range(pairs):
         store64(counter_at(row, load64(pair)), load64(pair + 8))
         pair += PAIR
-    for index in range(landed):
+    for index in range(landed):  # empty the slots
         store32(landing + LANDING_HEADERS + index * MMSGHDR_BYTES + MMSGHDR_LENGTH, <uint32_t>LANDING_EMPTY)
     if landed:
         store64(landing + LANDING_BASE_ARRIVAL, load64(redo + REDO_BASE))
@@ -85,7 +85,7 @@ cdef void commit_redo(
 cdef void commit_landed_plain(
     Memory *memory, uint8_t *row, uint8_t *landing, uint64_t *counters, uint64_t *amounts, uint64_t landed
 ) noexcept nogil:
-    """Land a batch of valid messages, which raises four counters."""
+    """Commit a batch of datagrams that are all valid and found room, and raise four counters."""
     cdef uint64_t base = load64(landing + LANDING_BASE_ARRIVAL) + landed
     write_plain_redo(row, counters, amounts, 4, landed, base)
     commit_redo(memory, row, landing, NULL, 0, 4, DELIVERED, 0, landed)

@@ -291,7 +291,7 @@ cdef int find_whole_run(Memory *memory, SegmentRef *ref, Bounds *whole) noexcept
 
 
 cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
-    """Copy a run's header fields to each of its records: see `slab.runs.split_run`."""
+    """Make a segment's run SPLIT: see `slab.runs.split_run`.  Return -1 for a damaged run."""
     cdef Bounds whole
     cdef RecordFields fields
     if find_whole_run(memory, ref, &whole):
@@ -299,6 +299,7 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
     if is_split(&whole):
         return 0
     cdef uint32_t state_word = load32(whole.run)
+    # Only the first record gets the flags of the run.
     cdef int flags = load8(whole.run + RUN_FLAGS) & (FLAG_BATCH_START | FLAG_IN_DOUBT | FLAG_AFTER_GAP)
     cdef uint8_t retries = load8(whole.run + RUN_RETRIES)
     cdef int partition = <int>load32(whole.run + RUN_PARTITION)
@@ -362,7 +363,7 @@ def split_by_partition(slab, segment, partitions):
     cdef Bounds bounds, whole
     cdef RecordFields fields
     cdef uint64_t count = len(partitions), index, records = 0, payload = 0
-    cdef uint32_t partition_index, last = 0
+    cdef uint32_t partition_index, last_index = 0
     cdef uint8_t *at
     cdef uint8_t *start
     cdef list parts = []
@@ -380,18 +381,18 @@ def split_by_partition(slab, segment, partitions):
         for index in range(ref.records):
             read_record(at, bounds.end, &fields)
             partition_index = load32(at + RECORD_PARTITION_KEY) % count
-            if records and partitions[partition_index] != partitions[last]:
-                parts.append((partitions[last], part_of(&ref, start - bounds.base, records, payload)))
+            if records and partitions[partition_index] != partitions[last_index]:
+                parts.append((partitions[last_index], part_of(&ref, start - bounds.base, records, payload)))
                 start, records, payload = at, 0, 0
-            last = partition_index
+            last_index = partition_index
             records += 1
             payload += fields.payload
             at = fields.next
         if not parts:
-            return [(partitions[last], segment)]
+            return [(partitions[last_index], segment)]
         if split_run(&memory, &ref):
             return raise_damaged(slab, segment)
-        parts.append((partitions[last], part_of(&ref, start - bounds.base, records, payload)))
+        parts.append((partitions[last_index], part_of(&ref, start - bounds.base, records, payload)))
         return parts
     finally:
         release(&memory)
@@ -403,7 +404,7 @@ def split_by_size(slab, segment, uint64_t limit):
     cdef Bounds bounds
     cdef RecordFields fields
     cdef uint64_t index, records = 0, payload = 0
-    cdef bint fits, last = False
+    cdef bint fits, last_fits = False
     cdef uint8_t *at
     cdef uint8_t *start
     cdef list parts = []
@@ -416,18 +417,18 @@ def split_by_size(slab, segment, uint64_t limit):
         for index in range(ref.records):
             read_record(at, bounds.end, &fields)
             fits = fields.payload <= limit
-            if records and fits != last:
-                parts.append((bool(last), part_of(&ref, start - bounds.base, records, payload)))
+            if records and fits != last_fits:
+                parts.append((bool(last_fits), part_of(&ref, start - bounds.base, records, payload)))
                 start, records, payload = at, 0, 0
-            last = fits
+            last_fits = fits
             records += 1
             payload += fields.payload
             at = fields.next
         if not parts:
-            return [(bool(last), segment)]
+            return [(bool(last_fits), segment)]
         if split_run(&memory, &ref):
             return raise_damaged(slab, segment)
-        parts.append((bool(last), part_of(&ref, start - bounds.base, records, payload)))
+        parts.append((bool(last_fits), part_of(&ref, start - bounds.base, records, payload)))
         return parts
     finally:
         release(&memory)

@@ -62,7 +62,7 @@ cdef struct Extent:           # a message in the buffer
 
 
 cdef struct Read:            # the data of a source in the buffer, with its messages
-    int first, count
+    int first, count         # its messages in `Round.extents`
     int64_t begin, stop, end   # stop: the end of its last whole message
 
 
@@ -73,10 +73,10 @@ cdef class Round:
     cdef Read reads[EVENTS]
     cdef list sources        # of the reads
     cdef object lanes        # of all sources; None: the worker's
-    cdef Extent *extents
+    cdef Extent *extents     # the messages of all reads
     cdef int capacity, count   # of `extents`
-    cdef int64_t largest_size, size
-    cdef list others         # events for the caller
+    cdef int64_t largest_size, size   # of the largest message, of all reads
+    cdef list others         # (descriptor, events) for the caller
     cdef int unread          # events of the last poll whose sources the next rounds read, before they poll again
 
     def __dealloc__(self):
@@ -128,14 +128,15 @@ class StreamIntake(pure.StreamIntake):
     def run(self, epoll, int64_t now_ms, int64_t until_ms):
         lanes = self._lanes
         cdef Round served = self._round
-        cdef IngestBatch batch = lanes._batch, filled
+        cdef IngestBatch batch = lanes._batch, target_batch
         cdef Times *times = &batch.times
         cdef ArrivalRate rate = self._rate
         cdef Memory memory
         cdef Py_buffer buffer
         cdef int descriptor = epoll.fileno(), ready, left_ms
-        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000, now_us, nap_us, publish_ms = lanes.publish_ms
-        cdef bint is_new
+        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # of the caller's clock, which a test may set
+        cdef int64_t now_us, nap_us, publish_ms = lanes.publish_ms
+        cdef bint is_new_poll
         cdef list touched = [], leftovers
         read_times(lanes, batch)
         left_ms = wait_until(times, until_ms, now_ms)
@@ -147,15 +148,15 @@ class StreamIntake(pure.StreamIntake):
             raise
         try:
             while True:
-                is_new = served.unread == 0
-                if is_new:
+                is_new_poll = served.unread == 0
+                if is_new_poll:
                     with nogil:
                         ready = epoll_wait(descriptor, served.events, EVENTS, left_ms)
                 else:
                     ready = served.unread
                 now_us = monotonic_us()
                 now_ms = now_us // 1000 + offset_ms
-                read_ready(self, served, ready, is_new, &memory, &buffer)
+                read_ready(self, served, ready, is_new_poll, &memory, &buffer)
                 if not served.sources:
                     return pure.StreamIntakeResult([], None, served.others)
                 if not have_room(self, served):
@@ -165,12 +166,12 @@ class StreamIntake(pure.StreamIntake):
                 rate.add(served.count, served.size)
                 if served.count:
                     target = lanes if served.lanes is None else served.lanes
-                    filled = target._batch
-                    filled.wall_offset_ms = batch.wall_offset_ms  # nothing else updates an attempt's lanes
-                    append_round(target, filled, served, &memory, &buffer, self._row._at, now_ms)
-                    if filled.rejections or filled.no_room or target.has_replaced:
-                        return pure.StreamIntakeResult(leftovers, uncounted_batch(served, filled), served.others)
-                    count_round(self, filled, served, &memory, touched)
+                    target_batch = target._batch
+                    target_batch.wall_offset_ms = batch.wall_offset_ms  # nothing else updates an attempt's lanes
+                    append_round(target, target_batch, served, &memory, &buffer, self._row._at, now_ms)
+                    if target_batch.rejections or target_batch.no_room or target.has_replaced:
+                        return pure.StreamIntakeResult(leftovers, uncounted_batch(served, target_batch), served.others)
+                    count_round(self, target_batch, served, &memory, touched)
                 if batch.are_times_stale:
                     read_times(lanes, batch)
                     publish_ms = lanes.publish_ms
@@ -190,7 +191,7 @@ class StreamIntake(pure.StreamIntake):
             release(&memory)
 
 
-cdef int read_ready(intake, Round served, int ready, bint is_new, Memory *memory, Py_buffer *buffer) except -1:
+cdef int read_ready(intake, Round served, int ready, bint is_new_poll, Memory *memory, Py_buffer *buffer) except -1:
     """See `_read_ready` of the base class."""
     cdef dict sources = intake._sources
     cdef uint8_t *base = <uint8_t *>buffer.buf
@@ -206,7 +207,7 @@ cdef int read_ready(intake, Round served, int ready, bint is_new, Memory *memory
     for index in range(ready):
         source = sources.get(served.events[index].data.fd)
         if source is None or served.events[index].events != EPOLLIN:
-            if is_new:  # an older event may be outdated, and the next poll reports it again if not
+            if is_new_poll:  # an older event may be outdated; otherwise the next poll reports it again
                 served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
         start_size = len(source.start)
@@ -222,7 +223,7 @@ cdef int read_ready(intake, Round served, int ready, bint is_new, Memory *memory
             MSG_DONTWAIT,
         )
         if received <= 0:
-            if is_new:
+            if is_new_poll:
                 served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
         counters[<int>intake._counters.got_data[source.kind]] += 1

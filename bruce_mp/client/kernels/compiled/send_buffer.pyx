@@ -124,14 +124,14 @@ cdef class SendBuffer:
         return memoryview(self.data)[self.start + self.written : self.end]
 
     def on_written(self, Py_ssize_t size):
-        cdef Py_ssize_t messages = 0, done = 0, dropped
+        cdef Py_ssize_t messages = 0, done_bytes = 0, dropped
         self.written += size
-        while self.first < self.last and self.written - done >= <Py_ssize_t>(self.sizes[self.first] >> 1):
+        while self.first < self.last and self.written - done_bytes >= <Py_ssize_t>(self.sizes[self.first] >> 1):
             dropped = self.drop_first()
-            done += dropped >> 1
+            done_bytes += dropped >> 1
             messages += dropped & 1
-        self.written -= done
-        return WrittenMessages(messages, done)
+        self.written -= done_bytes
+        return WrittenMessages(messages, done_bytes)
 
     def rewind(self):
         was_partial, self.written = self.written > 0, 0

@@ -89,15 +89,15 @@ class SendBuffer:
     def on_written(self, size: int) -> WrittenMessages:
         """Remove and count the messages that `size` more written bytes complete."""
         self._written += size
-        messages = done = 0
-        while self._sizes and self._written - done >= self._sizes[0][0]:
-            length, is_message = self._sizes.popleft()
-            done += length
+        messages = done_bytes = 0
+        while self._sizes and self._written - done_bytes >= self._sizes[0][0]:
+            message_size, is_message = self._sizes.popleft()
+            done_bytes += message_size
             messages += is_message
-        del self._bytes[:done]
-        self._written -= done
+        del self._bytes[:done_bytes]
+        self._written -= done_bytes
         self.messages -= messages
-        return WrittenMessages(messages, done)
+        return WrittenMessages(messages, done_bytes)
 
     def rewind(self) -> bool:
         """Restart the first message after a break. Return True if it was partly written."""
