@@ -158,7 +158,7 @@ class SpillFeed:
         if not extents:
             self._discard_damaged(completed)
             return True
-        count = self._count_before_full(extents, completed.file.landed)
+        count = self._count_before_full(extents, completed.file.fed_ahead)
         return count > 0 and self._ingest(completed, view, extents[:count], now_ms)
 
     def _read(self, file: SpillFile) -> tuple[memoryview, Extents]:
@@ -175,10 +175,10 @@ class SpillFeed:
                 return view, split.extents[:MAX_SLICE_MESSAGES]
             self._buffer = bytearray(split.size)
 
-    def _count_before_full(self, extents: Extents, landed: frozenset[int]) -> int:
-        """Return the number of messages of a slice that find room; messages in `landed` are in lanes and need none."""
+    def _count_before_full(self, extents: Extents, fed_ahead: frozenset[int]) -> int:
+        """Return the number of messages of a slice that find room; those in `fed_ahead` are in lanes and need none."""
         every = range(len(extents))
-        missing = [index for index in every if index not in landed] if landed else every
+        missing = [index for index in every if index not in fed_ahead] if fed_ahead else every
         fitting = self._count_fitting([length_of(extents[index]) for index in missing]) if missing else 0
         return len(extents) if fitting == len(missing) else missing[fitting]
 
@@ -201,15 +201,15 @@ class SpillFeed:
         # The lanes return these messages to their caller (`caller_retries`), so they are not discarded.
         waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, extents, first)
-        has_landed_behind = max(file.landed, default=-1) >= len(extents)  # behind the messages that find room
-        if waiting or has_landed_behind:
+        has_fed_behind = max(file.fed_ahead, default=-1) >= len(extents)  # behind the messages that find room
+        if waiting or has_fed_behind:
             return self._advance_partly(file, view, extents, ingested)
         # The messages were counted as received when they were spilled.
         increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
         at, length = extents[-1]
         offset, fed = file.offset + at + length, file.fed + len(extents)
         progress = self._progress_increments(file, offset, fed)
-        self._count(file, len(extents), len(extents) - len(file.landed), {**+increments, **progress})
+        self._count(file, len(extents), len(extents) - len(file.fed_ahead), {**+increments, **progress})
         file.advance_to(offset, fed)
         self._report_discarded(completed, view, extents, ingested, first)
         return True
@@ -218,7 +218,7 @@ class SpillFeed:
         """Append the messages that are not in lanes; the timestamp policy compares with their time of arrival."""
         lanes, file, first = self._lanes, completed.file, self._row.counted
         source = 0 if completed.flush_group is None else completed.flush_group.number
-        skip = frozenset(lay.stream_arrival(first + index, source) for index in file.landed)
+        skip = frozenset(lay.stream_arrival(first + index, source) for index in file.fed_ahead)
         before = lanes.wall_offset_ms, lanes.caller_retries
         lanes.wall_offset_ms, lanes.caller_retries = file.arrived_ms - now_ms, True
         try:
@@ -257,15 +257,13 @@ class SpillFeed:
         first = self._row.counted
         others = {rejection.slot for rejection in ingested.rejections}
         others.update(index_in_batch(dropped.arrival, first) for dropped in ingested.no_room)
-        landed = [index for index in range(len(extents)) if index not in others and index not in file.landed]
-        if landed:
+        added = [index for index in range(len(extents)) if index not in others and index not in file.fed_ahead]
+        if added:
             # Before the count: a successor that repeats this finds the same messages in lanes.
-            file.store_landed(landed)
-        increments = Tally[int](
-            processed_counter(view[at : at + size]) for at, size in map(extents.__getitem__, landed)
-        )
-        self._count(file, len(extents), len(landed), increments)
-        return bool(landed)
+            file.store_fed_ahead(added)
+        increments = Tally[int](processed_counter(view[at : at + size]) for at, size in map(extents.__getitem__, added))
+        self._count(file, len(extents), len(added), increments)
+        return bool(added)
 
     def _count(self, file: SpillFile, numbers: int, messages: int, increments: Mapping[int, int]) -> None:
         """Count messages that left a file, and use up `numbers` arrival numbers, in one transaction."""

@@ -83,7 +83,7 @@ def _record_fed(row: ProcessRow, spills: Mapping[int, SpillFile], uncounted: lis
     """Store in the file that was being fed which messages are in lanes; return increments of the spill counters."""
     attempt = row.counters[lay.SPILL_FEEDING]
     if attempt in spills and uncounted:
-        spills[attempt].store_landed({lay.stream_number(record.arrival) - row.counted for record in uncounted})
+        spills[attempt].store_fed_ahead({lay.stream_number(record.arrival) - row.counted for record in uncounted})
     fed = min(len(uncounted), row.counters[lay.SPILL_COMPLETED])
     return {
         lay.SPILL_OUT: len(uncounted),

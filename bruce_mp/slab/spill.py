@@ -12,7 +12,7 @@ which SIGKILL does not interrupt.
 
 An attempt is complete once `ROW_COMPLETING` of the worker's row has its number.  Then the worker marks the file
 complete, and *feeds* its messages into lanes.  The messages before `offset` have been fed.  A worker that dies may have
-fed some messages behind `offset` as well: its successor stores their indexes, counted from `offset`, in `landed`.
+fed some messages behind `offset` as well: its successor stores their indexes, counted from `offset`, in `fed_ahead`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _SEAL: Final = Struct("<QQQ")
 """state (0 open, 1 complete), number of messages, end of the blocks; written when the attempt is complete"""
 _SEAL_AT: Final = 64
 _PROGRESS: Final = Struct("<QQQ")
-"""offset of the next message to feed, number of messages before it, offset from which `landed` counts (0 = none)"""
+"""offset of the next message to feed, number of messages before it, offset from which `fed_ahead` counts (0 = none)"""
 _PROGRESS_AT: Final = 128
-_LANDED_AT: Final = 1024
-"""Offset of the bits of landed messages, one for each index, which take the rest of the header page."""
+_FED_AHEAD_AT: Final = 1024
+"""Offset of the bits of `fed_ahead`, one for each index, which take the rest of the header page."""
 _BLOCKS_AT: Final = 4096
 _BLOCK: Final = Struct("<qQ")
 """arrival time of the messages in ms since 1970, bytes of the messages, which follow"""
@@ -64,7 +64,7 @@ SPILL_SETTING: Final = "input.streams.spill_dir"
 _MAX_UINT64: Final = (1 << 64) - 1
 
 BLOCK_HEADER: Final = _BLOCK.size
-MAX_SLICE_MESSAGES: Final = 8 * (_BLOCKS_AT - _LANDED_AT)
+MAX_SLICE_MESSAGES: Final = 8 * (_BLOCKS_AT - _FED_AHEAD_AT)
 """Maximum number of messages that a worker feeds before it stores its progress: the header has a bit for each."""
 
 
@@ -92,9 +92,9 @@ class SpillFile:
         """Offset of the next message to feed."""
         self.fed: int
         """Number of messages before `offset`."""
-        self.offset, self.fed, landed_from = _PROGRESS.unpack_from(header, _PROGRESS_AT)
-        bits = int.from_bytes(header[_LANDED_AT:], "little") if landed_from == self.offset else 0
-        self.landed = frozenset(index for index in range(bits.bit_length()) if bits >> index & 1)
+        self.offset, self.fed, ahead_of = _PROGRESS.unpack_from(header, _PROGRESS_AT)
+        bits = int.from_bytes(header[_FED_AHEAD_AT:], "little") if ahead_of == self.offset else 0
+        self.fed_ahead = frozenset(index for index in range(bits.bit_length()) if bits >> index & 1)
         self.reserved = os.fstat(descriptor).st_size
         """Bytes of the file that the file system has allocated."""
         self.arrived_ms = 0
@@ -128,7 +128,7 @@ class SpillFile:
     @property
     def remaining(self) -> int:
         """Return the number of messages of a complete file that have not been fed."""
-        return max(0, self.messages - self.fed - len(self.landed))
+        return max(0, self.messages - self.fed - len(self.fed_ahead))
 
     @property
     def is_exhausted(self) -> bool:
@@ -168,14 +168,14 @@ class SpillFile:
 
     def advance_to(self, offset: int, fed: int) -> None:
         """Store that the `fed` messages before `offset` have been fed."""
-        self.offset, self.fed, self.landed = offset, fed, frozenset()
+        self.offset, self.fed, self.fed_ahead = offset, fed, frozenset()
         self._store(_PROGRESS_AT, _PROGRESS.pack(offset, fed, 0))
 
-    def store_landed(self, indexes: Collection[int]) -> None:
+    def store_fed_ahead(self, indexes: Collection[int]) -> None:
         """Add the indexes, counted from `offset`, of messages that a dead worker has fed."""
-        self.landed |= frozenset(indexes)
-        bits = sum(1 << index for index in self.landed)
-        self._store(_LANDED_AT, bits.to_bytes(_BLOCKS_AT - _LANDED_AT, "little"))
+        self.fed_ahead |= frozenset(indexes)
+        bits = sum(1 << index for index in self.fed_ahead)
+        self._store(_FED_AHEAD_AT, bits.to_bytes(_BLOCKS_AT - _FED_AHEAD_AT, "little"))
         self._store(_PROGRESS_AT, _PROGRESS.pack(self.offset, self.fed, self.offset))
 
     def read(self, buffer: memoryview) -> int:
