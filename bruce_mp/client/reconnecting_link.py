@@ -50,7 +50,8 @@ class ReconnectingLink:
         self._read_from: socket.socket | None = None
         """The connection from which a thread reads without the lock."""
         self._answers = AnswerReader()
-        self._next_try = 0.0
+        self._next_try_s = 0.0
+        """Monotonic time of the next try to connect."""
         self._backoff_s = FIRST_BACKOFF_S
         self._closed = threading.Event()
         self.connections = 0
@@ -62,20 +63,20 @@ class ReconnectingLink:
         while self._socket is None:
             if self._closed.is_set():
                 raise ClientClosedError(f"{self._destination}: the client is closed. Create a new one.")
-            wait = self._next_try - time.monotonic()
-            if wait <= 0:
+            wait_s = self._next_try_s - time.monotonic()
+            if wait_s <= 0:
                 self._try_connect(deadline)
-            elif deadline.allows(wait):
-                self._closed.wait(wait)
+            elif deadline.allows(wait_s):
+                self._closed.wait(wait_s)
             else:
-                raise DaemonUnreachableError(f"{self._destination}: no connection; the next try is in {wait:.2g} s.")
+                raise DaemonUnreachableError(f"{self._destination}: no connection; the next try is in {wait_s:.2g} s.")
 
     def _try_connect(self, deadline: Deadline) -> None:
         self._schedule_next_try()
         try:
             self._socket = self._open(deadline.at_most(MAX_CONNECT_S))
         except OSError as error:
-            if not deadline.allows(self._next_try - time.monotonic()):
+            if not deadline.allows(self._next_try_s - time.monotonic()):
                 raise self._unreachable(error) from error
         else:
             self._answers = AnswerReader()
@@ -104,7 +105,7 @@ class ReconnectingLink:
 
     def _schedule_next_try(self) -> None:
         # random, so that the clients of a restarted daemon do not all connect at once
-        self._next_try = time.monotonic() + self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311
+        self._next_try_s = time.monotonic() + self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311
         self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
 
     def reset_backoff(self) -> None:

@@ -107,8 +107,8 @@ class _ConnectedClient(Client):
         self._accept = self._outgoing.accept
         self._sent = self._sent_bytes = 0
         self._ledger = FlushLedger()
-        self._breaks = 0
-        self._attempt = _AttemptState.NONE
+        self._breaks_in_message = 0
+        self._attempt_state = _AttemptState.NONE
         self._link = ReconnectingLink(self._destination, self._address, self._send_buffer)
 
     def _reset(self) -> None:
@@ -142,7 +142,7 @@ class _ConnectedClient(Client):
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosedError(f"{self._destination}: the client is closed. Create a new one.")
-        if self._attempt is _AttemptState.LOST:
+        if self._attempt_state is _AttemptState.LOST:
             raise self._attempt_lost_error()
 
     # --- attempts ----------------------------------------------------------------------------------------------------
@@ -169,11 +169,11 @@ class _ConnectedClient(Client):
         deadline = Deadline(self.timeout)
         with self._exclusive(deadline):
             self._check_open()
-            if self._attempt is not _AttemptState.NONE:
+            if self._attempt_state is not _AttemptState.NONE:
                 raise LocalProtocolError("An attempt is open on this client: end it first, or create another client.")
             self._write(deadline)  # first, so that a later break concerns the attempt alone
             self._link.connect(deadline)
-            self._attempt = _AttemptState.OPEN
+            self._attempt_state = _AttemptState.OPEN
             self._outgoing.append(frame, is_message=False)
 
     def _end_attempt(self) -> None:
@@ -184,7 +184,7 @@ class _ConnectedClient(Client):
                 self._outgoing.append(encode_end(), is_message=False)
                 self._write(deadline)
                 self._check_open()
-                self._attempt = _AttemptState.NONE
+                self._attempt_state = _AttemptState.NONE
         except SendError:
             self._abort_attempt()
             raise
@@ -193,11 +193,11 @@ class _ConnectedClient(Client):
         """Close the connection, so that the daemon discards the attempt."""
         with self._exclusive(NO_LIMIT):
             self._lose_attempt()
-            self._attempt = _AttemptState.NONE
+            self._attempt_state = _AttemptState.NONE
 
     def _lose_attempt(self) -> None:
-        if self._attempt is _AttemptState.OPEN:
-            self._attempt = _AttemptState.LOST
+        if self._attempt_state is _AttemptState.OPEN:
+            self._attempt_state = _AttemptState.LOST
             if self._link.disconnect():
                 self._ledger.on_connection_ended()
             lost = self._outgoing.clear()
@@ -245,7 +245,7 @@ class _ConnectedClient(Client):
     def _on_written(self, size: int) -> None:
         completed = self._outgoing.on_written(size)
         if completed.bytes:
-            self._breaks = 0
+            self._breaks_in_message = 0
             self._link.reset_backoff()
             self._ledger.on_written(completed.messages)
             with self._counting:
@@ -254,13 +254,13 @@ class _ConnectedClient(Client):
 
     def _on_break(self) -> None:
         self._ledger.on_connection_ended()
-        if self._attempt is _AttemptState.OPEN:
+        if self._attempt_state is _AttemptState.OPEN:
             self._lose_attempt()
             raise self._attempt_lost_error()
         was_in_message = self._outgoing.rewind()
-        self._breaks = self._breaks + 1 if was_in_message else 0
-        if self._breaks >= MAX_BREAKS:
-            self._breaks = 0
+        self._breaks_in_message = self._breaks_in_message + 1 if was_in_message else 0
+        if self._breaks_in_message >= MAX_BREAKS:
+            self._breaks_in_message = 0
             self._count_dropped(MessageRefusedError(), self._outgoing.remove_first())
 
     @contextmanager

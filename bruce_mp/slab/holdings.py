@@ -52,14 +52,14 @@ class SweepPause:
 class Holding:
     """The chunks and spans that one topic holds: the length of each span by its first chunk."""
 
-    __slots__ = ("alpha", "freed", "held", "pause", "spans")
+    __slots__ = ("alpha", "freed_spans", "held", "pause", "spans")
 
     def __init__(self) -> None:
         self.spans: OrderedDict[int, int] = OrderedDict()
         """The length of each span by its first chunk, the next one to inspect first."""
         self.held = 0
         """Number of chunks in all spans."""
-        self.freed = 0
+        self.freed_spans = 0
         """Number of spans of the topic that became free."""
         self.alpha: int | None = None
         """The topic's factor from the config, see `TopicThresholds`; None if it is not looked up yet."""
@@ -73,7 +73,7 @@ class Holdings:
         self.by_topic: dict[TopicKey, Holding] = {}
         self._topics: dict[int, TopicKey] = {}
         """The topic of each span by its first chunk."""
-        self.freed = 0
+        self.freed_spans = 0
         """Number of spans that became free, of all topics."""
         self.numbered = 0
         """Number of the listed topics that have a number."""
@@ -103,16 +103,16 @@ class Holdings:
             return
         holding = self.by_topic[topic]
         holding.held -= holding.spans.pop(chunk)
-        holding.freed += 1
-        self.freed += 1
+        holding.freed_spans += 1
+        self.freed_spans += 1
         if not holding.spans:
             del self.by_topic[topic]
             self.numbered -= isinstance(topic, int)
 
     def assign_number(self, name: bytes, number: int) -> None:
         """Move the spans of a topic name to the number that the router gave it."""
-        before, holding = self.by_topic.pop(name), self.holding_of(number)
-        for chunk, span in before.spans.items():
+        of_name, holding = self.by_topic.pop(name), self.holding_of(number)
+        for chunk, span in of_name.spans.items():
             self.add(number, holding, chunk, span)
 
     def adopt(self, slab: Slab, chunk: int, span: int) -> None:

@@ -80,16 +80,16 @@ def landed_extents(slab: Slab) -> list[tuple[int, int]]:
     return list(zip(count_from(first, step), landed_lengths(slab), strict=False))
 
 
-def landed_extents_within(slab: Slab, count: int, limit: int) -> list[tuple[int, int]]:
-    """Return (file offset, length) of the first `count` datagrams, with length 0 for those of more than `limit` bytes.
+def landed_extents_within(slab: Slab, count: int, max_size: int) -> list[tuple[int, int]]:
+    """Return (file offset, length) of the first `count` datagrams, with length 0 for those above `max_size` bytes.
 
-    `limit` is at most the size of a slot, so a datagram of that length may be the beginning of a longer one.
+    `max_size` is at most the size of a slot, so a datagram of that length may be the beginning of a longer one.
     """
     extents = landed_extents(slab)[:count]
-    if max(map(_length_of, extents), default=0) < limit:
+    if max(map(_length_of, extents), default=0) < max_size:
         return extents
     return [
-        (at, 0 if length > limit or (length == limit and _was_truncated(slab, slot)) else length)
+        (at, 0 if length > max_size or (length == max_size and _was_truncated(slab, slot)) else length)
         for slot, (at, length) in enumerate(extents)
     ]
 

@@ -44,11 +44,11 @@ TRIAL_MESSAGES: Final = 8
 
 
 class _Excess(NamedTuple):
-    """A topic over its threshold: since when it has freed no chunk, and `Holding.freed` and `Holdings.freed` then."""
+    """A topic over its threshold: since when it has freed no chunk, and the spans freed by then, its own and all."""
 
     since_ms: int
-    freed: int
-    freed_in_all: int
+    freed_spans: int
+    freed_spans_in_all: int
 
 
 class TopicThresholds:
@@ -144,12 +144,12 @@ class TopicThresholds:
         if not self.blocks:
             return False
         holdings, excess = self._pool.holdings, self._excesses.get(topic)
-        freed = holdings.holding_of(topic).freed
-        if excess is None or excess.freed != freed:
-            excess = self._excesses[topic] = _Excess(now_ms, freed, holdings.freed)
+        freed_spans = holdings.holding_of(topic).freed_spans
+        if excess is None or excess.freed_spans != freed_spans:
+            excess = self._excesses[topic] = _Excess(now_ms, freed_spans, holdings.freed_spans)
         if not self._is_stuck(topic, now_ms):
             return True
-        are_all_stuck = holdings.freed == excess.freed_in_all and not self._has_idle_topic()
+        are_all_stuck = holdings.freed_spans == excess.freed_spans_in_all and not self._has_idle_topic()
         return are_all_stuck and not self.is_on_trial
 
     def _has_idle_topic(self) -> bool:
