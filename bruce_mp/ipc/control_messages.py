@@ -171,8 +171,8 @@ ControlMessage = (
     | ActiveConfig
 )
 MAX_MESSAGE_BYTES: Final = 128 << 10
-"""Size limit of a control message, so that `Control.send` cannot block: a pipe that `select` reports writable has room
-for this many bytes."""
+"""Size limit of a control message, which a reload checks, so that `Control.send` cannot block: a pipe that `select`
+reports writable has room for this many bytes."""
 
 _DECODER: msgspec.msgpack.Decoder[ControlMessage] = msgspec.msgpack.Decoder(ControlMessage)
 

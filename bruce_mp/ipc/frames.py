@@ -35,11 +35,11 @@ class ParcelKind(IntEnum):
     QUEUE = 3
     """Router to dispatcher: records that the dispatcher batches, bound to partitions of any topics.
 
-    One parcel covers all partitions of a send, because a send may cover a thousand.
+    One parcel covers all partitions for which the router sends at a time: they may be a thousand.
     """
     SENT = 4
-    """Router to dispatcher: record batches that were built before; partition, sequence numbers and boundaries are
-    final.
+    """Router to dispatcher: record batches that a dispatcher has built already; partition, sequence numbers and
+    boundaries are final.
     """
     HAND_BACK = 5
     """Router to dispatcher: return all records of this partition, or of EVERYTHING."""

@@ -1,7 +1,7 @@
 """The event loop of a process: one poll over descriptors, ZeroMQ sockets and timers.
 
-The kernel polls the descriptor of a ZeroMQ socket, because ZeroMQ's own poll costs twice as much for a wake-up.  That
-descriptor announces a frame once, so the loop asks a socket for further frames after each call of its callback.
+The loop polls a ZeroMQ socket's descriptor with poll(2), because ZeroMQ's own poll costs twice as much for a wake-up.
+That descriptor announces a frame once, so the loop asks a socket for further frames after each call of its callback.
 
 Times are `time.monotonic()` in seconds.
 """
@@ -55,7 +55,7 @@ class Timer:
 
 
 class Loop:
-    """A dispatcher of callbacks for ready sources and due timers.
+    """The caller of the callbacks of ready sources and due timers.
 
     A source is a descriptor, a ZeroMQ socket, or an object with a fileno().
     """
