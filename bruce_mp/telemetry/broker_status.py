@@ -86,8 +86,8 @@ class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
 class PausedScope(msgspec.Struct, frozen=True):
     """A paused scope: the dispatcher of `slot`, or a partition or all partitions of `topic`.
 
-    `slot` is None for a partition, and `topic` is empty for a dispatcher. `state` is the router's state of the scope,
-    or `NO_LEADER`.
+    For a partition, `slot` is the one that holds its messages, or None. `topic` is empty for a dispatcher. `state` is
+    the router's state of the scope, or `NO_LEADER`.
     """
 
     slot: int | None

@@ -57,7 +57,7 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
     partition_key: int | None = None
     headers: tuple[tuple[bytes, bytes | None], ...] = ()
     empty: int = 0
-    """The client's choice between null and empty, a sum of `EmptyFields`."""
+    """The client's choice between null and empty, a sum of `protocol.client.messages.EmptyFields`."""
 
 
 _DECODER: Final[msgspec.msgpack.Decoder[list[Copy]]] = msgspec.msgpack.Decoder(list[Copy])

@@ -1,4 +1,4 @@
-"""Held messages by stage, computed from the process rows alone, so that the cost does not depend on their number.
+"""Held messages by stage, computed from the process rows alone, so that more messages cost no more.
 
 Each process counts the messages that it moves to another stage, in the transaction that stores their state words.  The
 messages in a stage are the messages that came in, less the messages that went out:

@@ -90,7 +90,7 @@ class OldestMessageTimes(Generic[_Key]):
         self._observations: dict[_Key, _Observation] = {}
 
     def observe(self, key: _Key, oldest: MessagePosition, since_ms: int, now_ms: int) -> int:
-        """Record the oldest message of a key, which the caller saw at `since_ms`; return the first time."""
+        """Record the oldest message of a key, which the caller saw at `since_ms`; return the first such time."""
         before = self._observations.get(key)
         if before is not None and before.oldest == oldest:
             since_ms = min(since_ms, before.first_ms)
