@@ -1,7 +1,7 @@
 """The check of the process rows' counts against the state words of all records, a few chunks at a time.
 
 A pass takes seconds in a large slab, and the processes change the slab during it. So the counted records must be at
-least the messages held throughout the pass, and at most these plus the messages received during it.
+least the messages held throughout the pass, and at most those held at its start plus those that entered the slab later.
 If no row changed, the stages must agree exactly. The check reports a difference that two passes in a row find.
 """
 

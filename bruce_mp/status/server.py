@@ -1,12 +1,12 @@
 """The HTTP server: waitress on a listening socket that the supervisor owns.
 
 The server runs in threads beside the event loop of the process. A worker thread wakes the server thread after each
-response, so the worker threads end first, then the server thread, and then the connections close. The listening socket
-stays open in the supervisor, so new connections wait for the next status process.
+response, so `stop` ends the worker threads first, then the server thread, and then closes the connections. The
+listening socket stays open in the supervisor, so new connections wait for the next status process.
 
 Slow clients cannot keep others out. A request must be complete, and a response read, within a time limit, however often
-bytes move. The server always accepts a new connection: at the limit it closes another one, the oldest without a running
-request of the peer that has the most.
+bytes move. The server always accepts a new connection: at the limit it closes another one that has no running request:
+the oldest of the peer that has the most of these.
 
 Separate because no other module needs waitress.
 """

@@ -2,10 +2,10 @@
 
 An SQLite file, because it survives a killed writer and its size is limited by one setting. Each period has steps of
 its own length, and a write adds to the current step of each period. `MAX_BYTES` limits the file whatever names clients
-invent: the oldest steps give way to a new one. The file is not synced, so a damaged one is replaced.
+invent: old steps give way to a new one. The file is not synced, so a damaged one is replaced.
 
-The clock of the host may be wrong for a time, ahead or behind. Steps therefore expire by their number, those farthest
-from now first: the wrong clock costs no more steps than it lasted, and its own steps are the first that expire.
+The clock of the host may be wrong for a time, ahead or behind. So a period keeps a number of steps, and those
+farthest from now expire first: the wrong clock costs no more steps than it lasted, and its own steps expire first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes the flow of each minute to the history file, and reads its series for the pages.
 
-A thread opens the file and writes, because a disk may stop and the process must not. A write costs a few pages of the
+A thread opens the file and writes, because a disk may stop and the process must not. A write changes a few pages of the
 file. The thread also counts the held messages by topic, from which `TopicTotals` derives the received ones. Counting
 takes at most `_COUNT_RATIO` of its time: in a full slab of many GB, it takes seconds.
 """
@@ -68,18 +68,18 @@ def open_history(directory: Path, run_dir: Path, slab: Path) -> HistoryFile | No
         reason = str(error)
     except (OSError, sqlite3.Error) as error:
         reason = (
-            f"{directory}: {_fault(error)}. Set http.history_dir to a directory in which the daemon may create one."
+            f"{directory}: {_reason_of(error)}. Set http.history_dir to a directory in which the daemon may create one."
         )
     try:
         file = HistoryFile(run_dir / FILE)
     except (OSError, sqlite3.Error) as error:
-        log.error("The status page has no history until its next start. %s %s: %s.", reason, run_dir, _fault(error))
+        log.error("The status page has no history until its next start. %s %s: %s.", reason, run_dir, _reason_of(error))
         return None
     log.warning("The status page keeps its history in %s, perhaps only until the next boot. %s", run_dir, reason)
     return file
 
 
-def _fault(error: OSError | sqlite3.Error) -> str:
+def _reason_of(error: OSError | sqlite3.Error) -> str:
     return fault_of(error) if isinstance(error, sqlite3.Error) else error.strerror or str(error)
 
 
@@ -166,7 +166,7 @@ class HistoryRecorder:
     def _on_failed(self, error: OSError | sqlite3.Error) -> None:
         if not self._is_failing:
             text = "The history of the status page lacks its newest minutes, which wait for up to an hour: %s."
-            log.warning(text, _fault(error))
+            log.warning(text, _reason_of(error))
         self._is_failing = True
 
     def _by_topic(self, now_ms: int, interval_ms: int) -> dict[bytes, StepAmounts]:

@@ -47,7 +47,7 @@ class TopicTotal(msgspec.Struct):
         return self.delivered + self.discarded
 
     def since(self, before: TopicTotal | None) -> TopicTotal:
-        """Return the messages since an earlier total; a total with more messages was of another series."""
+        """Return the messages since `before`, an earlier total; if that has more messages, it was of another series."""
         if before is None or before.received > self.received or before.settled > self.settled:
             return self
         return TopicTotal(

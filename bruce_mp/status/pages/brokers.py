@@ -37,7 +37,7 @@ __all__ = [
     "read_brokers",
 ]
 
-_STATES_AT_DISPATCHERS: Final = frozenset(
+_STATES_WITH_SLOT: Final = frozenset(
     {
         RunState.ASSIGNED,
         RunState.ASSIGNED_SENT,
@@ -47,6 +47,7 @@ _STATES_AT_DISPATCHERS: Final = frozenset(
         RunState.IN_FLIGHT,
     }
 )
+"""States whose word has a dispatcher slot as its holder."""
 _RETRY_COUNTERS: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
 _DELIVERY_TEXTS: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
 UNKNOWN: Final = "unknown"
@@ -193,7 +194,7 @@ def dispatcher_slots(slab: Slab) -> Iterator[tuple[int, int]]:
 def _count_by_slot(groups: Iterable[HeldGroup]) -> dict[int, _SlotCounts]:
     counts: dict[int, _SlotCounts] = {}
     for group in groups:
-        if group.state in _STATES_AT_DISPATCHERS:
+        if group.state in _STATES_WITH_SLOT:
             counts.setdefault(group.holder, _SlotCounts()).add(group)
     return counts
 
@@ -216,7 +217,7 @@ def _broker_with_slot(
 def _with_router_messages(
     slab: Slab, brokers: list[BrokerLine], router: RouterStatus | None, steady_now_ms: int
 ) -> list[BrokerLine]:
-    """Add the messages that wait in the router for each broker, for example because it is paused."""
+    """Add to each broker the messages that wait for it in the router, which reports them as stalls."""
     stalls: dict[int | None, list[PartitionStall]] = {}
     for stall in router.stalls if router else ():
         stalls.setdefault(stall.node, []).append(stall)

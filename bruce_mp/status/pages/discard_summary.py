@@ -92,7 +92,7 @@ def read_discard_summary(
                 name, total, minute.get(reason, 0), hour.get(reason, 0), reason in BY_FAULT, EXPLANATIONS[reason]
             )
             for name, total in sorted(books.discarded.items(), key=lambda item: -item[1])
-            if (reason := DiscardReason[name])
+            for reason in (DiscardReason[name],)
         ],
         topics=topics[:MAX_TOPICS],
         topic_count=len(topics),

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence", "health_lines"]
 
 FULL_RATIO: Final = 0.9
-"""Ratio of the slab in use above which `/healthz` is red: messages are lost soon."""
+"""Ratio of the slab in use from which the daemon is not ready: messages are lost soon."""
 MAX_NAMED: Final = 10
 """Limit of the topics or partitions that a check names."""
 ELECTION_MS: Final = 5000
@@ -218,7 +218,7 @@ def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
 
 
 def _is_delivering(evidence: Evidence) -> bool:
-    """Return True if a broker is connected and no message waits for one: a failed metadata fetch stops no delivery."""
+    """Return True if a broker is connected and nothing is stalled: a failed metadata fetch stops no delivery yet."""
     brokers = evidence.cluster.brokers.values()
     return not evidence.stalls and any(status.connection == CONNECTED for status in brokers)
 

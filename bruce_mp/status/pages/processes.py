@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["STALLED_MS", "ProcessLine", "ProcessesPage", "read_processes", "row_name"]
 
 STALLED_MS: Final = 15_000
-"""Heartbeat age above which a process counts as stalled. Heartbeats are sent once a second."""
+"""Heartbeat age above which a process counts as stalled. Processes store one each second."""
 
 _SINGLE_ROWS: Final = {
     lay.ROW_SUPERVISOR: "supervisor",

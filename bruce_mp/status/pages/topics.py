@@ -89,7 +89,7 @@ SORTS: Final[Mapping[str, Callable[[TopicLine], Any]]] = {
 
 
 def select_topics(lines: Iterable[TopicLine], selection: TopicSelection) -> TopicsPart:
-    """Select and sort topics. Ties are ordered by waiting messages, then by name."""
+    """Select and sort topics. Ties are ordered by delivered and waiting messages, then by name."""
     lines = list(lines)
     text = selection.text.casefold()
     matching = [line for line in lines if text in line.topic.casefold()]

@@ -168,7 +168,7 @@ class CopyWriter:
         if file is not None:
             self._log_failure(lambda: file.write(copies))
         elif dead_letters is not None:
-            self._count(Counter.DiscardCopySettled, len(copies))
+            self._count(Counter.DiscardCopySettled, len(copies))  # not lost: there is no file
         else:
             count_lost(self._count, copies)
         if dead_letters is not None:

@@ -167,7 +167,7 @@ class _InputSocket:
         self._socket: socket.socket | None = None
 
     def send(self, data: bytes, give_up_at: float) -> None:
-        """Send a whole message by `give_up_at`. Raise OSError if the input has none of it, or a part."""
+        """Send a whole message by `give_up_at`. Raise OSError if the input did not get all of it."""
         is_new = self._socket is None
         try:
             self._send(data, give_up_at)
