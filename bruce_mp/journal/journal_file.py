@@ -48,13 +48,13 @@ __all__ = [
 
 _MAGIC: Final = b"BRJL"
 _ENTRY: Final = Struct("<4sIIII")
-"""magic, kind, length of the body, checksum of the body, checksum of these fields"""
+"""The header: magic, kind, length of the body, checksum of the body, checksum of these fields."""
 _CHECKED_BYTES: Final = 16
-"""Bytes of an entry that its last checksum covers: all fields before it."""
+"""Bytes of a header that its last checksum covers: all fields before it."""
 _BEGIN: Final = Struct("<q36s")
 """creation time of the slab in ms, boot id; the seed follows"""
 _RUN: Final = Struct("<IIIIH")
-"""chunk, generation, offset, records, length of the topic; topic and records follow"""
+"""chunk, generation, offset, number of records, length of the topic; topic and records follow"""
 _ATTEMPT: Final = Struct("<II")
 """row, number"""
 _COMMITTED: Final = Struct("<III")
@@ -94,7 +94,7 @@ class AttemptKey(NamedTuple):
 
 
 class JournaledRun(NamedTuple):
-    """A run's records as they are in the slab; `attempt` is the fenced attempt that they belong to."""
+    """A run: `records` is their number, `data` their bytes in the slab, `attempt` the fenced attempt that has them."""
 
     topic: bytes
     records: int

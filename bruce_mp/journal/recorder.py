@@ -68,7 +68,7 @@ class JournalRecorder:
         """The progress of each input when the last recording began."""
 
     def record(self) -> None:
-        """Write all changes to the disk; then store the journal's position in the slab."""
+        """Write all changes to the disk; then store the recorded tickets and the time in the slab."""
         try:
             held_bytes = sum(self._recorded.values())
             if self._journal is None or self._journal.size - held_bytes > held_bytes + _MAX_GARBAGE:
