@@ -1,4 +1,4 @@
-"""Sums and samples of bounded size, for discard events and reports: clients control their contents."""
+"""Sums and samples of bounded size, for discard events and reports, because clients control their contents."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ _LoggedKind = tuple[DiscardReason, bytes | None]
 
 
 class _LoggedDiscards:
-    """Discards of a line: `total` of them are in the log, `unlogged` wait for the line at `due_s`."""
+    """Discards of one `_LoggedKind`: `total` of them are in the log, `unlogged` wait for the line at `due_s`."""
 
     __slots__ = ("due_s", "total", "unlogged")
 

@@ -66,7 +66,7 @@ class Discards:
     ) -> None:
         """Discard claimed segments, and raise `counter` by the number of their messages.
 
-        One transaction settles up to MAX_SETTLED_SEGMENTS segments, and so a whole record batch.
+        One transaction settles up to MAX_SETTLED_SEGMENTS segments, so one suffices for a record batch.
         """
         segments = list(segments)
         for start in range(0, len(segments), MAX_SETTLED_SEGMENTS):
