@@ -1,7 +1,7 @@
 """Count the messages of a DataFrame without sending them, and check its rows as the sink does.
 
-A separate data source counts the rows, because PySpark passes Arrow batches to data sources without pandas. Spark calls
-its commit in another process than the driver's program, so the commit passes the counts in a file.
+A separate data source counts the rows, because PySpark needs no pandas to pass Arrow batches to one. Spark calls its
+commit in another process than the driver's program, so the commit passes the counts in a file.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ class _CountingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         topic = self._plan["topic"] and self._plan["topic"].encode()
         partitioner = Partitioner(self._plan["partitioner"])
+        # The time zone affects neither counts nor sizes.
         encoder = MessageEncoder(topic, _TYPICAL_WRITER if self._plan["stamp"] else None, partitioner, "UTC")
         validator = RowValidator(encoder, RowLimits(*self._plan["limits"]))
         counts = (count for batch in iterator for count in _count_batch(encoder, validator, batch))

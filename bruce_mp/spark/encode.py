@@ -2,7 +2,7 @@
 
 A message is joined from *pieces*: neighbouring fields of fixed size, packed as an Arrow binary column, and the columns
 of variable size between them. `binary_join_element_wise` joins the pieces of each row; the data buffer of its result is
-the byte stream. `docs/protocol.md` has the layouts of the three versions.
+the byte stream. `docs/protocol.md` has the layouts of a message's three versions.
 
 The *stamp* is a record header that names a message's writer and counts the writer's messages:
 
@@ -36,7 +36,7 @@ _FIXED_BYTES: Final = 28
 _HEADERS_SIZE_BYTES: Final = 4
 """Size of the field for the size of the record headers, from version 1 on."""
 _PARTITION_KEY_BYTES: Final = 4
-_HEADER_SIZES_BYTES: Final = 6
+_HEADER_OVERHEAD_BYTES: Final = 6
 """Size of the two size fields of a record header: int16 for its key, int32 for its value."""
 _MICROS_PER_MS: Final = 1000
 _SHORT_HEADER_KEY: Final = 255
@@ -83,7 +83,7 @@ class Rows:
         return times - times % MINUTE_MS
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Return the rows from `start` up to `stop`, all valid: a view, without the columns for validation."""
+        """Return the rows from `start` up to `stop`, which are valid, as a view without the columns for validation."""
 
         def part(column: pa.Array | None) -> pa.Array | None:
             return None if column is None else column.slice(start, stop - start)
@@ -258,7 +258,10 @@ class MessageEncoder:
         return hashed if column is None else pc.coalesce(column.cast(pa.int64()), hashed)
 
     def _lowest_version(self, value: pa.Array, key: pa.Array | None, headers: pa.Array | None) -> int:
-        """Return the lowest version that can encode all rows: only version 2 distinguishes null from empty."""
+        """Return the lowest version that can encode all rows.
+
+        Below 2, a key of size 0 is null, and the daemon's config makes a value of size 0 null or empty.
+        """
         if value.null_count or _has_empty(value) or (key is not None and _has_empty(key)):
             return NULLS_VERSION
         return HEADERS_VERSION if headers is not None or self.writer is not None else PLAIN_VERSION
@@ -272,7 +275,7 @@ class MessageEncoder:
     @property
     def _stamp_header_size(self) -> int:
         """Return the size of the header with the stamp."""
-        return 0 if self.writer is None else _HEADER_SIZES_BYTES + len(STAMP_KEY) + _STAMP_BYTES + len(self.writer)
+        return 0 if self.writer is None else _HEADER_OVERHEAD_BYTES + len(STAMP_KEY) + _STAMP_BYTES + len(self.writer)
 
 
 def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size: int) -> None:
@@ -307,7 +310,7 @@ def _encoded_headers(column: pa.Array) -> pa.Array:
         return pa.array([b""] * len(column), pa.binary())
     joined = pa.py_buffer(pieces.join())
     first_headers = _bounds(_integers(pc.list_value_length(column), 0))
-    header_starts = _bounds(_HEADER_SIZES_BYTES + byte_sizes(key) + byte_sizes(value)).astype(np.int32)
+    header_starts = _bounds(_HEADER_OVERHEAD_BYTES + byte_sizes(key) + byte_sizes(value)).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(header_starts[first_headers]), joined])
 
 

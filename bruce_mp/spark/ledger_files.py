@@ -4,10 +4,11 @@ A commit writes one small file, and a stream may commit each second. So the file
 query are merged into one file, and 256 such files into a larger one. A merged file is named after its first and last
 batch. Files of batch jobs have no batch numbers; they are merged by the minute of their modification.
 
-A range of batches is merged only when no file can be added to it: the query has committed a later batch, or an hour has
-passed. So two processes that merge a range write the same file, and no lock is needed. A file in the range of a wider
-file is *covered*: readers ignore it, and it stays for an hour, because a reader may have listed it before. The file of
-a named run (`runId`) is never merged, because another run of the name replaces it.
+A range of batches is merged only when no file can be added to it: the query has committed a later batch, or, for
+minutes of batch jobs, an hour has passed. So two processes that merge a range write the same file, and no lock is
+needed. A file in the range of a wider file is *covered*: readers ignore it, and it stays for an hour, because a reader
+may have listed it before. The file of a named run (`runId`) is never merged, because another run of the name replaces
+it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _DOUBT_REASONS: Final = {
 
 
 def find_delivered(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
-    """Return the entry of a complete attempt with its outcome; None if the task must send its rows.
+    """Return the entry of an attempt that is complete or skipped (`onDoubt`); None if the task must send its rows.
 
     Raise `TaskError` for an attempt in doubt with `onDoubt=fail`, and for a complete one that is not settled in time.
     """
@@ -52,7 +52,7 @@ def find_delivered(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
     if answer is not None and answer.outcome in _COMPLETE_OUTCOMES:
         return _with_outcome(entry, answer, options)
     if answer is not None and answer.outcome is AttemptOutcome.NONE and answer.since_ms <= entry.time_ms:
-        return None
+        return None  # the daemon would remember the attempt
     return _resolve_doubt(entry, _DOUBT_REASONS[None if answer is None else answer.outcome], options)
 
 

@@ -96,7 +96,7 @@ class _TaskSteps:
         return None if self._earlier_entry is None else find_delivered(self._earlier_entry, self._options)
 
     def adopt_result(self, earlier: TaskEntry, batches: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Return the result of an earlier attempt. Raise `TaskError` if this task has other rows."""
+        """Store and return the result of an earlier attempt. Raise `TaskError` if this task has other rows."""
         for batch in batches:
             self._digest.update(self._encoder.rows(batch))
         if str(self._digest) != earlier.digest:
@@ -252,7 +252,7 @@ def _split(rows: Rows, max_rows: int) -> Iterator[Rows]:
 
 
 def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[str, int]]:
-    """Count messages by topic and minute, its start in ms since the epoch.
+    """Count messages by topic and minute (its start in ms since the epoch).
 
     The minute is that of the stamp's time, which no broker replaces; without a stamp, that of the message's timestamp.
     """

@@ -48,8 +48,7 @@ class RowLimits(NamedTuple):
 
 
 DEFAULT_LIMITS: Final = RowLimits(2 * 1024 * 1024 + 4, 1_000_000 - 26)
-"""Those of the default `input.max_stream_size`, with 4 bytes of Size, and `batching.message_max_bytes`, less overhead.
-"""
+"""By the default settings: `input.max_stream_size` plus the Size field, `batching.message_max_bytes` less overhead."""
 
 
 @dataclass(frozen=True)

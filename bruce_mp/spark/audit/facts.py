@@ -37,7 +37,10 @@ and `to_offset` their offsets, and `copies` is the count of the messages.
 """
 _LOG_APPEND_TIME: Final = 1  # `timestampType` of Spark's Kafka source
 _LAST_HEADER: Final = "try_element_at(headers, -1)"
-"""The header that may be a stamp. Its value is 16 digits, a space, and the *tail*: 13 digits, a space, the *author*."""
+"""The header that may be a stamp. Its value is 16 digits, a space, and the *tail*: 13 digits, a space, the *author*.
+
+The author is the writer, a slash and the attempt.
+"""
 _PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
 _NUMBERS_PER_BLOCK: Final = 64
 """A power of 2: neighbouring sequence numbers that are counted together, as bits of an integer."""
@@ -107,7 +110,7 @@ def _split_at_gaps(blocks: DataFrame) -> DataFrame:
 
 
 def _join_pieces(pieces: DataFrame) -> DataFrame:
-    """Join each piece with the author's previous piece in the partition that it continues.
+    """Join each piece with the author's previous piece in the partition, if it continues that one.
 
     `place` is that of the first message. Writers that take turns message by message have gaps in their offsets, but
     none in their places.

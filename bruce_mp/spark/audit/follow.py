@@ -104,7 +104,7 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
             and _has_read_all(query)
         ):
             break
-    has_read_all = _has_read_all(query)  # a stopped query always reports so
+    has_read_all = _has_read_all(query)  # before the stop, because a stopped query always has
     query.stop()
     if has_read_all or closed_ms != _NONE_CLOSED:
         yield _now_ms() if has_read_all else closed_ms

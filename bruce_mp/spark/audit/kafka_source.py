@@ -20,8 +20,7 @@ CONSUMER_OPTIONS: Final = {
     "kafka.max.partition.fetch.bytes": str(4 << 20),
     "kafka.max.poll.records": "5000",
 }
-"""Options of the source: the sizes make it twice as fast as the defaults. Retention may delete messages during a read.
-"""
+"""Options of the source: the sizes double its speed; retention may delete messages (`failOnDataLoss`) during a read."""
 
 _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
 

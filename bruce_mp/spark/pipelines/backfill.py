@@ -135,7 +135,7 @@ def _show_progress(
     while not query.awaitTermination(_POLL_INTERVAL_S):
         committed.count(query, progress)
         running = stages.counts()
-        progress.show(meter.describe(committed.rows + running.rows, committed.files.share(running.ended_tasks)))
+        progress.show(meter.describe(committed.rows + running.rows, committed.files.share(running.ended_share)))
     committed.count(query, progress)
     progress.finish(
         f"{meter.summarize(committed.rows)}, {committed.chunks} chunk{'' if committed.chunks == 1 else 's'}"
@@ -147,7 +147,7 @@ def _show_progress(
 class FileProgress:
     """The files of a backfill by chunk, `total` in all.
 
-    `planned` has the number of files of the chunks that Spark has begun.
+    `planned` has the number of files of each chunk that Spark has begun.
     """
 
     total: int

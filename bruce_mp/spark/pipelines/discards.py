@@ -36,7 +36,7 @@ def read_discard_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def parse_line(text: str) -> DiscardLine | None:
-    """Parse a line as Spark reads it; return None for other text."""
+    """Parse a line as Spark reads it; return None for text in another format."""
     return line_of(text.encode("utf-8", "surrogateescape"))
 
 

@@ -189,10 +189,10 @@ def _add_fate(lines: DataFrame, replayed: DataFrame | None, selection: LineSelec
     if replayed is not None:
         marks = replayed.select("hash", "number").distinct().withColumn("replayed", F.lit(True))
         marked = lines.join(marks, ["hash", "number"], "left").fillna(False, ["replayed"])
-    selected = F.udf(lambda text: selection.fate_of(parse_line(text)).value, "string", useArrow=False)("line")
-    is_repeated = F.col("replayed") & (F.col("selected") == LineFate.SEND.value)
-    fate = F.when(is_repeated, "already").otherwise(F.col("selected"))
-    fated = marked.withColumn("selected", selected).withColumn("fate", fate)
+    line_fate = F.udf(lambda text: selection.fate_of(parse_line(text)).value, "string", useArrow=False)("line")
+    is_repeated = F.col("replayed") & (F.col("line_fate") == LineFate.SEND.value)
+    fate = F.when(is_repeated, "already").otherwise(F.col("line_fate"))
+    fated = marked.withColumn("line_fate", line_fate).withColumn("fate", fate)
     return fated.withColumn("timestamp", F.timestamp_millis("time_ms"))
 
 

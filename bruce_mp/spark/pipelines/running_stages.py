@@ -14,7 +14,7 @@ class StageCounts(NamedTuple):
     """Rows that the tasks of a stage have read, and the share of its tasks that have ended, 0 to 1."""
 
     rows: int = 0
-    ended_tasks: float = 0.0
+    ended_share: float = 0.0
 
 
 class RunningStages:
