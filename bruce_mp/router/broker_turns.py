@@ -9,7 +9,7 @@ and sends to the broker with the smallest quotient.  With exponentially distribu
 choice (Efraimidis and Spirakis, 2006): each partition of a topic has the same share, and topics with similar partitions
 choose the same broker.
 
-Kafka places the leaders of a new topic on successive brokers.  The number of leaders of most topics is the *spread*.  A
+Kafka places the leaders of a new topic on successive brokers.  The most frequent number of leaders is the *spread*.  A
 topic with one partition on each of `spread` successive brokers sends to the broker that is first in a common order.
 The order begins at any broker and visits every `spread`th, so that few brokers serve all topics.  By symmetry the
 shares are equal if twice the number of brokers is a multiple of the spread.
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["TURN_MS", "BrokerTurns"]
 
 TURN_MS: Final = 500
-"""The time after which a chunk that fills slowly changes its partition; a span of n chunks has n times as long.
+"""The time after which a chunk that fills slowly changes its partition, and the shortest turn.  A span of n chunks has
+n times as long.
 
 A chunk with messages for several partitions stays in use while one of the partitions is stuck.  So only lanes that take
 less than a chunk in this time mix partitions.  In the 60 s of silence after which a broker counts as failed, such a
@@ -67,7 +68,7 @@ class BrokerTurns:
         self._circle: list[int] = []
         """The ids of all brokers, ascending; the first succeeds the last."""
         self._spread = 0
-        """The number of leaders of most topics; 0 if no order gives equal shares."""
+        """The most frequent number of leaders of a topic; 0 if no order gives equal shares."""
         self._ranks: dict[int, int] = {}
         """Each broker's place in the common order of the present turn; empty until it is needed."""
         self._turn = 0

@@ -241,7 +241,7 @@ class Router:
         self._unknown.on_creation_started(names)
 
     def on_created(self, errors: Mapping[bytes, int], now_ms: int) -> None:
-        """Apply Kafka's error code for each topic; the router requests topics without a code again."""
+        """Apply Kafka's error code for each topic; the router repeats the request for topics without a code."""
         self._unknown.on_created(errors, now_ms)
 
     # --- dispatchers -------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Metadata fetches: a fetch tries the known brokers and the bootstrap servers until one responds.
 
 While batches have no sequence numbers, a fetch also requests a producer id, because the brokers may have been upgraded.
-Brokers before Kafka 0.10 have no producer ids, and a slow broker can look as old (see
+Brokers before Kafka 0.10 have no producer ids, and a slow broker can look like one (see
 `protocol.kafka.version_negotiation`).  So the fetcher believes that a broker is old only if other brokers also look old
 or do not respond.
 """

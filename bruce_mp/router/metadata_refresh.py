@@ -77,7 +77,7 @@ class RefreshSchedule:
         self._not_before_ms = now_ms + MIN_FETCH_INTERVAL_MS
 
     def on_failed(self, now_ms: int, delay_ms: int) -> None:
-        """Schedule the next fetch after the delay, at most `MAX_RETRY_DELAY_MS`; earlier requests do not advance it."""
+        """Schedule the next fetch after the delay, at most `MAX_RETRY_DELAY_MS`; only `request_now` advances it."""
         self._requested_ms = self._not_before_ms = self._next_own_moment(now_ms + min(delay_ms, MAX_RETRY_DELAY_MS))
 
 
@@ -87,5 +87,5 @@ def periodic_delay_ms(interval_min: int, rng: random.Random) -> int:
 
 
 def start_delay_ms(spread_s: int, rng: random.Random) -> int:
-    """Return the delay of the first fetch, so that hosts that start together do not meet the cluster at once."""
+    """Return a random delay below `spread_s`, so that hosts that start together do not meet the cluster at once."""
     return int(spread_s * 1000 * rng.random())

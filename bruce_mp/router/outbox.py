@@ -48,7 +48,7 @@ class Outbox:
     def assign(self, slot: int, segments: Sequence[Segment], *, is_built: bool) -> None:
         """Store the assignment of segments to a slot; `is_built`: they are of built batches."""
         routed, assigned = _BUILT_STATES if is_built else _STATES
-        move = Move(state_word(routed, self._incarnation), state_word(assigned, slot), lay.FLOW_ASSIGNED)
+        move = Move(state_word(routed, self._incarnation), state_word(assigned, slot), counter=lay.FLOW_ASSIGNED)
         if len(self._row.move(segments, move)) != len(segments):
             raise_damage(self._slab, segments)
 

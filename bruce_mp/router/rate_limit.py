@@ -95,7 +95,7 @@ class RateLimits:
     def admit(
         self, topic: int, name: bytes, segments: Sequence[Segment], arrived_ms: int, now_ms: int
     ) -> Sequence[Segment]:
-        """Return the segments of one run, `segments`, that the limit admits, and discard the others."""
+        """Return those of one run's `segments` that the limit admits, and discard the others."""
         windows = self._windows_of(topic, name)
         if windows is None or not segments or self._slab.view[self._flags_at(segments[0])] & lay.FLAG_ADMITTED:
             return segments

@@ -49,7 +49,7 @@ __all__ = ["RunRouter"]
 DISPATCHER_START_WAIT_MS: Final = 2_000
 """The longest time for which parked messages wait for starting dispatchers, so that each dispatcher gets a share."""
 _NO_RUN_IS_PLAIN: Final = -1
-"""A largest payload of plain runs that no run has."""
+"""A value of `max_plain_payload` below the payload of every message."""
 _HAS_KEY: Final = lay.FLAG_PARTITION_KEY
 
 _TopicPartition = tuple[int, int]  # topic number, partition
@@ -68,7 +68,7 @@ class _RoutedSegments:
         self.unkeyed_records = 0
         """Routed records without a partition key."""
         self.keyed_records = 0
-        """Routed records with a partition key; `RunRouter.unpark` uses neither number: it routes counted records."""
+        """The same with a partition key; `RunRouter.unpark` uses neither number: its records are counted already."""
         self.queued: _SegmentsByPartition = {}
         """Segments to send as QUEUE after `sends`."""
         self.sends: list[tuple[ParcelKind, _SegmentsByPartition]] = []
@@ -344,6 +344,7 @@ class RunRouter:
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
         """Return True while a topic's dispatchers start; request metadata, with which the wait ends at the latest."""
         until_ms = topic.parked_since_ms + DISPATCHER_START_WAIT_MS
+        # `key_partitions` includes all partitions with a leader.
         starting = (self._assignments.is_starting(topic.number, partition) for partition in topic.key_partitions)
         if now_ms >= until_ms or not any(starting):
             return False

@@ -50,9 +50,9 @@ class Topic:
     AnyPartition messages go to the available partitions in rotation, so that each broker gets a share.  The messages
     of a chunk go to one partition, so that an error of another partition does not keep the chunk in use; a chunk that
     fills slowly changes its partition after `TURN_MS`.  A batch that ends in a new chunk goes to the next partition.
-    Combined topics also stay with a partition for the duration of a batch, because many small record batches cost more
-    than a few large ones.  While traffic is small, combined topics choose the broker of the turn (`broker_turns`), if
-    `turns` is given.
+    Combined topics, which share a batch at each broker, also stay with a partition for the duration of a batch, because
+    many small record batches cost more than a few large ones.  While traffic is small, they choose the broker of the
+    turn (`broker_turns`), if `turns` is given.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class Topic:
         uses_turns = self.rule.kind is BatchingKind.COMBINED and not self._shares_backlog
         turns = self._turns if uses_turns else None
         turn = turns.current_turn if turns is not None else None
-        no_span_keeps_another = now_ms >= self._span_until_ms
-        if turn == self._chosen_turn and no_span_keeps_another and is_open(self.number, self._chosen_partition):
+        spans_have_ended = now_ms >= self._span_until_ms
+        if turn == self._chosen_turn and spans_have_ended and is_open(self.number, self._chosen_partition):
             return self._chosen_partition
         last = segments[-1]
         chunk_at = self._slab.chunk_at(last.chunk)

@@ -210,7 +210,7 @@ class UnknownTopics:
             self._topics[name].state = UnknownTopicState.CREATING
 
     def on_created(self, errors: Mapping[bytes, int], now_ms: int) -> None:
-        """Apply Kafka's error code for each topic; the router requests topics without a code again."""
+        """Apply Kafka's error code for each topic; the router repeats the request for topics without a code."""
         creating = [(name, topic) for name, topic in self._topics.items() if topic.state is UnknownTopicState.CREATING]
         for name, topic in creating:
             error = errors.get(name)
