@@ -3,8 +3,9 @@
 A *turn* is one call that receives up to that number.  The input cannot ask a datagram's sender to wait.  The kernel's
 queue is short, however, and a blocking sender stops when the queue is full.  So with more than three quarters of the
 slab in use, the input pauses between turns, longer the fuller the slab is.  It also shortens its turns, so that a turn
-takes only a small part of the free chunks.  Stuck chunks count neither as used nor as free, because a pause does not
-free them.  When the slab is full nevertheless, the input discards new messages or stops receiving, as configured.
+takes only a small part of the free chunks.  Stuck chunks (`slab/chunks.py`) count neither as used nor as free, because
+a pause does not free them.  When the slab is full nevertheless, the input discards new messages or stops receiving, as
+configured.
 
 With `blocks` the input receives only messages that certainly find room.  It knows the size of the first datagram only.
 So it receives as many messages as would fit at the largest size, or the first alone if only that one fits.

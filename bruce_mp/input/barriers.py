@@ -116,7 +116,7 @@ class Barriers:
     def on_barrier(self, client: StreamClientState, data: bytes, now_ms: int) -> None:
         """Answer a client's barrier or make it pending; the caller has appended all earlier messages."""
         request = decode_barrier(data)
-        if isinstance(request, BarrierAnswer):
+        if isinstance(request, BarrierAnswer):  # the request is malformed or unsupported
             self._send_answer(client, request.token, request.status, client.flush_group)
         elif request.level is Level.RECEIVED:
             self._send_answer(client, request.token, BarrierStatus.DONE, client.flush_group)
@@ -189,7 +189,7 @@ class Barriers:
     def _merge_finished(self, client: StreamClientState) -> None:
         """Merge a client's finished flush groups into `finished_totals`, so that the client keeps few flush groups.
 
-        No pending barrier needs one of these as its `last_group`: it would be finished, too.
+        No pending barrier needs one of these as its `last_group`: that barrier would be finished, too.
         """
         while client.unfinished_groups and not client.unfinished_groups[0].outstanding:
             flush_group = client.unfinished_groups.pop(0)

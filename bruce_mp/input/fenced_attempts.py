@@ -271,7 +271,7 @@ class FencedAttempts:
         if attempt.spill is None:
             attempt.spill = self._spills.create(attempt.number, keeps_timestamps=attempt.keeps_timestamps)
             self._record_oldest()
-        room = self._spills.extend(attempt.spill, len(data), is_urgent=True)
+        room = self._spills.extend(attempt.spill, len(data), is_urgent=True)  # these messages cannot wait
         if room is not SpillRoom.GRANTED:
             raise SlabError(room.value)
         attempt.spill.append(data, messages, arrived_ms)
@@ -342,7 +342,7 @@ class FencedAttempts:
         fences.complete_attempt(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
         for chunk in dict.fromkeys(segment.chunk for segment in runs):
             span = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2]
-            self.pool.holdings.adopt(self.slab, chunk, span)
+            self.pool.holdings.adopt(self.slab, chunk, span)  # charges the chunks to their topic
         if attempt.spill is not None:
             self._spills.add_completed(attempt.spill, attempt.flush_group)
         self._unique.on_completed(client, attempt)

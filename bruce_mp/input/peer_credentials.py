@@ -53,7 +53,7 @@ def describe_origin(origin: int | str, peer: PeerCredentials | None) -> str:
 
 
 def admit_peer(peer_socket: socket.socket, quotas: SenderQuotas, now_ms: int) -> bool:
-    """Check the peer's user and groups against the allow list. Log and count a refusal, and return False."""
+    """Return True if the allow list admits the peer's user or groups; else log and count the refusal."""
     if peer_socket.family != socket.AF_UNIX or quotas.rules.allowed is None:
         return True
     pid, uid, gid = _credentials_of(peer_socket)

@@ -270,7 +270,7 @@ class SpillFeed:
         out = {
             lay.SPILL_OUT: messages,
             lay.SPILL_COMPLETED: wrapping_delta(-messages),
-            lay.SPILL_FEEDING: wrapping_delta(-file.number),
+            lay.SPILL_FEEDING: wrapping_delta(-file.number),  # back to 0
         }
         self._row.commit_counted(self._row.counted + numbers, {**increments, **out})
 

@@ -118,7 +118,7 @@ class StreamAdmission:
     def is_plain(self, client: StreamClientState) -> bool:
         """Return True if `StreamIntake` may serve a client: its messages all go to the same lanes, and none waits.
 
-        The intake keeps the start of a message, unless it is longer than one read.
+        The intake keeps the start of a message, unless the message is longer than one read.
         """
         is_spilling = client.attempt is not None and client.attempt.is_spilling
         is_waiting = client.is_blocked or client.counted_in_quota or client.completed_spill
@@ -193,8 +193,8 @@ class StreamAdmission:
         """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
         if client.completed_spill is not None and client.completed_spill.is_closed:
             client.completed_spill = None
-        has_what_must_wait = split.extents or split.stop is SplitStop.FENCE
-        if client.completed_spill is None or not has_what_must_wait:
+        has_messages_or_fence = split.extents or split.stop is SplitStop.FENCE
+        if client.completed_spill is None or not has_messages_or_fence:
             return False
         client.block(now_ms + _SPILL_RETRY_MS)
         return True
@@ -219,7 +219,7 @@ class StreamAdmission:
         return False
 
     def _complete(self, client: StreamClientState, attempt: Attempt) -> None:
-        """Release a complete attempt, or end it if an earlier one has its unique name."""
+        """Complete an attempt, or end it if an earlier one has its unique name."""
         self._lanes.close_runs()  # the router must get the earlier messages of the connection first
         completed = self._attempts.complete(client, attempt)
         if isinstance(completed, Ending):
@@ -283,7 +283,7 @@ class StreamAdmission:
             more = extents[added:] if added else extents
             largest = max(map(length_of, more))
             room = batch.room_for(self._pool, more, largest)
-            if not room and batch.extents:  # appending shows the room that is left, which was a cautious estimate
+            if not room and batch.extents:  # the estimate of room is cautious: append, and estimate again
                 self._append_batch(buffer, batch, now_ms)
                 batch = StreamBatch(batch.attempt, keeps_timestamps=batch.keeps_timestamps)
                 if client.must_close or client.postponed:

@@ -51,7 +51,7 @@ ClientExtents = tuple["StreamClientState", Extents]
 class StreamBatch:
     """Messages of several clients that are appended together; each call of `add` adds messages of one flush group.
 
-    A batch of an `attempt` has only messages of that attempt.  With `keeps_timestamps` clamping replaces no timestamps.
+    A batch of an `attempt` has no other messages.  With `keeps_timestamps` the policy "clamp" replaces no timestamps.
     """
 
     def __init__(self, attempt: Attempt | None = None, *, keeps_timestamps: bool = False) -> None:

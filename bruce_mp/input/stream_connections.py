@@ -56,17 +56,17 @@ STREAM_COUNTERS: Final = StreamCounters(
     got_data=(UNIX.got_data, TCP.got_data),
 )
 _MAX_WAIT_MS: Final = 100
-"""Longest time between two reads of the supervisor's control socket."""
+"""Longest call of the intake: the loop reads the supervisor's control messages only between two calls."""
 _BUFFER_BYTES: Final = 1 << 20
 """Size of the buffer for the data of all connections in a round."""
 _MAX_READ: Final = 256 << 10
-"""Bytes of one read, so that a fast client leaves room for the others."""
+"""Most bytes of one read, so that a fast client leaves room for the others."""
 _MAX_EVENTS: Final = 512
 """Ready connections of one round; the rest comes in the next."""
 _IDLE_CHECK_S: Final = 1.0
 """Interval of the search for clients that stop inside a message."""
 _MAX_OUTGOING: Final = 64 << 10
-"""Unsent answers after which the worker closes the connection of a client that reads none."""
+"""Bytes of unsent answers above which the worker closes the connection, because the client reads none."""
 
 
 class StreamConnections:
@@ -178,7 +178,7 @@ class StreamConnections:
         self._count_connections()
 
     def _admit_peer(self, connection: socket.socket) -> bool:
-        """Check the allow list; count a refusal, and return False."""
+        """Return True if the allow list admits the peer; else count the refusal."""
         is_admitted = admit_peer(connection, self._quotas, steady_ms())
         if not is_admitted:
             self._row.add(Counter.UnixStreamInputNotAllowed)

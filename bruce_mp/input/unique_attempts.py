@@ -39,7 +39,7 @@ _MIN_INTERVAL_S: Final = 0.01
 _MAX_INTERVAL_S: Final = 0.5
 """Interval of the check for settled attempts; it doubles while none settles."""
 _UNREADABLE_SINCE_MS: Final = 2**63 - 1
-"""The value of *Since* if the registry cannot be read: no attempt is remembered."""
+"""The field *Since* of an answer if the registry cannot be read: no attempt is remembered."""
 _OUTCOME_OF_STATE: Final = {
     AttemptState.PREPARED: AttemptOutcome.PENDING,
     AttemptState.COMPLETED: AttemptOutcome.PENDING,
