@@ -189,11 +189,11 @@ def _loopback(config: Config) -> Iterator[Problem]:
 
 
 def _distinct_sockets(config: Config) -> Iterator[Problem]:
-    users: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for path, socket_path in _socket_paths(config):
-        if socket_path in users:
-            yield Problem.not_allowed(path, socket_path, f"{users[socket_path]} uses this path; give another path")
-        users[socket_path] = dotted(path)
+        if socket_path in keys:
+            yield Problem.not_allowed(path, socket_path, f"{keys[socket_path]} uses this path; give another path")
+        keys[socket_path] = dotted(path)
 
 
 def _socket_paths(config: Config) -> Iterator[tuple[Path, str]]:

@@ -5,7 +5,7 @@ range and meaning for msgspec and name a *kind*, a row of `KINDS`. The row conve
 that msgspec checks, shows values, and describes the allowed ones. Error texts and the reference page both come from
 these rows, so they agree.
 
-The marker after it in the annotation states when a change takes effect: `LIVE`, with a reload, or `restart(reason)`.
+The marker at the end of the annotation states when a change takes effect: `LIVE`, with a reload, or `restart(reason)`.
 """
 
 from __future__ import annotations

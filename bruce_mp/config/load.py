@@ -86,7 +86,7 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8, which TOML requires.") from error
     try:
-        # Without a final line end, tomllib has one error for an unclosed string and for an unclosed multi-line string.
+        # Without a final line end, tomllib has the same error for an unclosed string and an unclosed multi-line string.
         return tomllib.loads(f"{text}\n")
     except ValueError as error:  # TOMLDecodeError, or integers too long for Python
         raise ConfigError(f"{path}:{_explain(text, str(error))}.") from error

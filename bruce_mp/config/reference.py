@@ -110,13 +110,13 @@ def _section(model: type[Struct], name: str, described: dict[str, str]) -> str:
 
 
 def _without_repeated(rows: list[str], name: str, described: dict[str, str]) -> Iterator[str]:
-    """Replace rows that an earlier section has, if there are several, by a reference to it."""
+    """Replace two or more rows that an earlier section also has by one reference to it."""
     first_sections = [described.setdefault(row, name) for row in rows]
     for row, section in zip(rows, first_sections, strict=True):
         shared = [other for other, first in zip(rows, first_sections, strict=True) if first == section]
         if section == name or len(shared) == 1:
             yield row
-        elif row == shared[0]:  # the reference stands once, for all rows of that section
+        elif row == shared[0]:  # the reference stands once, for all shared rows
             keys = ", ".join(each.split("|")[1].strip() for each in shared)
             yield f"| {keys} |  |  | As in `[{section}]`. |\n"
 

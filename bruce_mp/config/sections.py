@@ -5,8 +5,8 @@ reference page is rendered from them.
 
 Values are plain: sizes are bytes, modes are permission bits, paths and addresses are text. A setting with the default
 `None` may be absent, and its meaning then states the effect. The marker of each setting states that a reload applies a
-change (LIVE), or why a restart is needed. In a map, the inner annotation checks an entry, the outer one has the marker
-of its changes. Rules over several settings, such as a name that needs a definition, are in `checks.py`.
+change (LIVE), or why a restart is needed. In a map, the inner annotation checks an entry, and the outer marker applies
+to all entries. Rules over several settings, such as a name that needs a definition, are in `checks.py`.
 
 A section's docstring is its text on the reference page.
 """
