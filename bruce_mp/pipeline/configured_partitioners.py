@@ -14,7 +14,7 @@ __all__ = ["partitioners_of"]
 
 
 def partitioners_of(config: Config) -> Partitioners | None:
-    """Return the function from a topic to its partitioner; None without any, which spares a call for each topic."""
+    """Return the function from a topic to its partitioner; None if no topic has one, which spares a call for each."""
     names = {config.partitioner.default, *config.partitioner.topics.values()}
     if names == {"none"}:
         return None

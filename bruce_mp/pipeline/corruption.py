@@ -43,7 +43,7 @@ def is_undamaged(slab: Slab, segment: Segment) -> bool:
 def without_damaged(slab: Slab, row: ProcessRow, segments: Iterable[Segment]) -> list[Segment]:
     """Return the segments whose state words can be found, and quarantine the others.
 
-    In an unsplit run, damage behind the run's header stays undetected; `is_undamaged` finds it.
+    An unsplit run has one state word, in its header, so damage behind it stays undetected; `is_undamaged` finds it.
     """
     undamaged: list[Segment] = []
     for segment in segments:

@@ -28,7 +28,7 @@ _NO_INFO: Final = ""
 
 
 class WireTap:
-    """Copies the messages of chosen topics to the status process; closed without a chosen topic."""
+    """Copies the messages of chosen topics to the status process."""
 
     def __init__(self, slab: Slab, copies: CopyQueue) -> None:
         self._slab = slab
@@ -52,6 +52,7 @@ class WireTap:
         self._copies.flush()
 
     def close(self) -> None:
+        """Send the last copies, as the end of an `Output`."""
         self.flush()
 
     def copy(self, target: CopyTarget, topic: bytes, segments: Iterable[Segment]) -> None:

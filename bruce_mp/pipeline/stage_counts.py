@@ -82,14 +82,14 @@ def invalidate_counts(slab: Slab, row: int) -> None:
 
 
 def recount(slab: Slab) -> None:
-    """Set FLOW_BASE of each stage so that the rows' counts agree with the state words.
+    """Set FLOW_BASE, a correction for each stage, so that the rows' counts agree with the state words.
 
     No other process may change the slab during the call.
     """
     held = _held_by_stage(slab).values()
     bases = [messages - flow for messages, flow in zip(held, flows(read_rows(slab)), strict=True)]
     if landed_lengths(slab):
-        # The input counts these datagrams as received when it starts, so the copied ones must not count twice.
+        # The input counts these datagrams as received when it starts, so those with a record must not count twice.
         bases[_INPUT_STAGE] -= len(copied_arrivals(slab, slab.longs[base_at(slab) >> 3]))
     first = (slab.row_at(lay.ROW_SUPERVISOR) + lay.ROW_COUNTERS) >> 3
     for stage, base in enumerate(bases):

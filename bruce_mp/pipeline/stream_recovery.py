@@ -56,13 +56,14 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     # The files' headers have the progress now.  The row must not keep it: a later attempt may get the same number.
     increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS_COUNTERS}
     next_number = max((lay.stream_number(record.arrival) + 1 for record in uncounted), default=row.counted)
+    # In a redo record, 0 stands for an unchanged number.
     row.commit_counted(max(1, next_number), {counter: number for counter, number in increments.items() if number})
     _discard_incomplete(slab, row, index)
     _settle_spills(slab, row, index, directory, spills)
 
 
 def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) -> None:
-    """Store the outcomes of the dead worker's unique attempts; its row names the last completed one."""
+    """Store the outcomes of the dead worker's unique (named) attempts; its row has the last completed one."""
     try:
         if directory.registry.exists:
             directory.registry.resolve(index, last_completed(slab, index))
