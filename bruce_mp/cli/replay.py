@@ -333,7 +333,7 @@ class ReplayRun:
             self.discarded += Counter({_reason_name(reason): count for reason, count in answer.reasons.items()})
             self._state.confirm(group.name)
             return GroupFate.CONFIRMED
-        # The daemon remembers all attempts since `since_ms`, so it has not completed a later one without an outcome.
+        # The daemon remembers all attempts since `since_ms`: a group that began later and has no outcome is incomplete.
         if answer.outcome is AttemptOutcome.NONE and answer.since_ms <= group.started_ms:
             return GroupFate.INCOMPLETE
         return self._decide(group, "the daemon does not remember them")

@@ -70,7 +70,7 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
 
     With `from_options`, the defaults are those of the command line, else those of Dory's file.
     """
-    for name in INPUTS:
+    for name in INPUTS:  # of these, only the datagram input is enabled by default here
         key = ("input", name, "enable")
         if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):
             draft.set(key, False)

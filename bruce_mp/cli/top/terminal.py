@@ -28,16 +28,16 @@ _READ_BYTES: Final = 1024
 
 
 class Keys:
-    """Keys of the terminal `fd`. `wakeup_fd` is the pipe of signals, so that a change of the size ends a wait."""
+    """Keys of the terminal `fd`. `signals_fd` gets a byte for each signal, so that a change of the size ends a wait."""
 
-    def __init__(self, fd: int, wakeup_fd: int) -> None:
-        self._fd, self._wakeup_fd = fd, wakeup_fd
+    def __init__(self, fd: int, signals_fd: int) -> None:
+        self._fd, self._signals_fd = fd, signals_fd
 
     def wait(self, timeout_s: float) -> list[str] | None:
-        """Return the names of the pressed keys: none after the time or a new size. Return None at the end of input."""
-        ready, _, _ = select.select([self._fd, self._wakeup_fd], [], [], max(0.0, timeout_s))
-        if self._wakeup_fd in ready:
-            os.read(self._wakeup_fd, _READ_BYTES)
+        """Return the names of the pressed keys, empty after the time limit or a new size; None at the end of input."""
+        ready, _, _ = select.select([self._fd, self._signals_fd], [], [], max(0.0, timeout_s))
+        if self._signals_fd in ready:
+            os.read(self._signals_fd, _READ_BYTES)
         if self._fd not in ready:
             return []
         data = os.read(self._fd, _READ_BYTES)
@@ -71,8 +71,8 @@ def _exit(number: int, _: object) -> NoReturn:
 def read_keys(fd: int) -> Iterator[Keys]:
     """Read single keys inside a `with` statement, and restore the terminal at its end, also after SIGTERM."""
     attributes = termios.tcgetattr(fd)
-    wakeup_fd, signal_fd = os.pipe()
-    os.set_blocking(signal_fd, False)
+    signals_fd, wakeup_fd = os.pipe()
+    os.set_blocking(wakeup_fd, False)
     tty.setcbreak(fd)
     previous_handlers = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -82,13 +82,13 @@ def read_keys(fd: int) -> Iterator[Keys]:
             signal.SIGTSTP, signal.SIG_IGN
         ),  # a suspended program would leave its screen in the terminal
     }
-    signal.set_wakeup_fd(signal_fd, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
     try:
-        yield Keys(fd, wakeup_fd)
+        yield Keys(fd, signals_fd)
     finally:
         signal.set_wakeup_fd(-1)
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
         termios.tcsetattr(fd, termios.TCSADRAIN, attributes)
+        os.close(signals_fd)
         os.close(wakeup_fd)
-        os.close(signal_fd)

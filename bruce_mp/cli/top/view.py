@@ -101,7 +101,7 @@ def duration_text(ms: float | None) -> str:
         return _ABSENT
     if _SECOND_MS <= ms < 10 * _SECOND_MS:
         return f"{ms / _SECOND_MS:.1f} s"
-    # Two minutes are 2 min, but less are at most 119 s, and likewise for the longer units.
+    # Each unit begins at two of it: 119 s, then 2 min.
     if ms < _SECOND_MS:
         return f"{ms:.0f} ms"
     if ms < 2 * _MINUTE_MS:
