@@ -12,7 +12,7 @@ import google_crc32c
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol.kafka.compression import Codec
-from bruce_mp.protocol.kafka.record_batch import HEADER_BYTES, LENGTH_AT, MAGIC, Producer
+from bruce_mp.protocol.kafka.record_batch import HEADER_BYTES, LENGTH_END, MAGIC, Producer
 from bruce_mp.protocol.kafka.varints import MASK, encode_varint, wrap_int64
 from support.decompression import decompress
 
@@ -173,7 +173,7 @@ def read_batches(data: bytes) -> Iterator[RecordBatch]:
     while at < len(data):
         batch = _read_batch(data, at)
         yield batch
-        at += LENGTH_AT + batch.header.length
+        at += LENGTH_END + batch.header.length
 
 
 def _read_batch(data: bytes, at: int) -> RecordBatch:
@@ -182,7 +182,7 @@ def _read_batch(data: bytes, at: int) -> RecordBatch:
     header = BatchHeader(*HEADER.unpack_from(data, at))
     if header.magic != MAGIC:
         raise RemoteProtocolError(f"The batch at {at} is of message format {header.magic}; only format 2 is read.")
-    end = at + LENGTH_AT + header.length
+    end = at + LENGTH_END + header.length
     if not at + HEADER_BYTES <= end <= len(data):
         raise RemoteProtocolError(f"The batch at {at} claims {header.length} bytes, of {len(data) - at}.")
     if google_crc32c.value(data[at + COVERED_AT : end]) != header.crc:

@@ -42,7 +42,7 @@ class AnswerReader:
         try:
             while (answer := self._read()) is not None:
                 answers.append(answer)
-        except RemoteProtocolError:
+        except RemoteProtocolError:  # or its subclass AttemptEndedError; the bytes stay unread
             if not answers:
                 raise
         return answers

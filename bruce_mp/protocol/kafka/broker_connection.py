@@ -1,4 +1,4 @@
-"""A sans-IO connection to a Kafka broker: bytes in, events out, the time as an argument.
+"""A sans-IO connection to a Kafka broker: bytes in, events out, the time as an argument.  Its owner has the socket.
 
     connection = BrokerConnection("bruce", "b1:9092")
     connection.on_connecting(now)            DISCONNECTED -> CONNECTING
@@ -13,9 +13,9 @@ Invariants:
   whichever is later.  Later requests never move a deadline.
 * A produce response names each partition of its request once; the owner gets the acks in the order of the request.
 * A request with acks 0 has no response and is not outstanding.
-* The `negotiation` has the requests before ConnectionReady; the response to the last one makes the connection ready,
+* The `negotiation` lists the requests before ConnectionReady; the response to the last one makes the connection ready,
   or begins the configured login.  While a login is renewed, no request may be sent until LoggedIn.
-* After Failed or Closed no event follows.  Failed or `close` names the outstanding requests, once.
+* After Failed or Closed no event follows.  Failed or `close` names the owner's outstanding requests, once.
 
 Times are seconds of a monotonic clock.  States and events: `connection_events`.
 """
@@ -95,7 +95,7 @@ class _Outstanding(NamedTuple):
 class BrokerConnection:
     """One connection.  `broker` is its name in error texts; `timeout` applies to the connect and to each request.
 
-    ApiVersions has the shorter VERSIONS_TIMEOUT_S.
+    ApiVersions has the shorter VERSIONS_TIMEOUT_S.  The owner writes all bytes: each request only returns its own.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class BrokerConnection:
         self._outstanding: deque[_Outstanding] = deque()
         self._last_id = 0
         self._progress_at = 0.0
-        """The time of the last response, or of the connect before the first one."""
+        """The time of the last response, which is now in an `on_response`; before the first one, of the connect."""
         self._capabilities: BrokerCapabilities | None = None
         self._mechanism: Mechanism | None = None
         self._login: Login | None = None
@@ -143,7 +143,7 @@ class BrokerConnection:
         return tuple(one for one in ids if one is not None)
 
     def next_deadline(self) -> float | None:
-        """The time for the next `check_deadline`; None without an outstanding request."""
+        """The time for the next `check_deadline`; None if neither a connect nor a request is outstanding."""
         if self._state is ConnectionState.CONNECTING:
             return self._progress_at + self._timeout
         if not self._outstanding:
@@ -202,7 +202,7 @@ class BrokerConnection:
         return self._fail(f"did not {act} within {self._timeout:g} s.", FailureCause.TIMED_OUT)
 
     def close(self) -> tuple[int, ...]:
-        """Close the connection, and return the correlation ids of its outstanding requests."""
+        """Close the connection, and return the correlation ids of the owner's outstanding requests."""
         unanswered = self.unanswered
         self._step(ConnectionStep.CLOSE)
         self._outstanding.clear()
@@ -268,7 +268,7 @@ class BrokerConnection:
     def create_topics(
         self, topics: Sequence[bytes], now: float, *, partitions: int, replication: int, timeout_ms: int
     ) -> SentRequest:
-        """Request the creation of topics; TopicsCreated follows.  For -1 the broker uses its default.
+        """Request the creation of topics; TopicsCreated follows.  For a number of -1 the broker uses its default.
 
         Raises LocalProtocolError if `capabilities.create_topics_version` is None.
         """
@@ -385,6 +385,7 @@ class BrokerConnection:
         events: list[Event] = [ev.LoggedIn(login.lifetime_s)]
         return [*events, ev.ConnectionReady(self.capabilities)] if is_first else events
 
+    # --- responses to the owner's requests ----------------------------------------------------------------------------
     def _on_produce(
         self, correlation_id: int, version: int, expected: list[tuple[bytes, int]], frame: bytes
     ) -> list[Event]:

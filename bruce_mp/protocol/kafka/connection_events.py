@@ -1,7 +1,7 @@
 """The events of a broker connection, and its state machine.
 
-The table is the whole state machine: any other step raises LocalProtocolError.  A connection is used once: after CLOSED
-its owner creates a new one.
+`TRANSITIONS` is the whole state machine: any other step raises LocalProtocolError.  A connection is used once: after
+CLOSED its owner creates a new one.
 """
 
 from __future__ import annotations

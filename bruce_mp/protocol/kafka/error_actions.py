@@ -93,7 +93,7 @@ FATAL: Final = Action.FATAL_FOR_TOPIC
 FORBIDDEN: Final = Action.AWAIT_PERMISSION
 
 COUNTED: Final = frozenset({RESEND, REROUTE, EPOCH, FORBIDDEN})
-"""The actions that repeat the same batch.  HALVE and RESTAMP make progress each time, the others settle messages."""
+"""The actions that repeat the same batch.  Each other one changes the batch or settles its messages."""
 NO_CODE: Final = -32768  # not a code of Kafka
 
 

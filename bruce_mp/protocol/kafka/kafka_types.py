@@ -83,7 +83,7 @@ def broker_address(node: int, host: str | None, port: int, rack: str | None) -> 
 
 
 class PartitionMetadata(Struct, frozen=True):
-    """One partition; `leader` is NO_BROKER without a leader in the same response's list of brokers."""
+    """One partition; `leader` is NO_BROKER if it has none, or one that the same response does not list."""
 
     error: int
     leader: int
@@ -101,7 +101,7 @@ class TopicMetadata(Struct, frozen=True):
     error: int
     partitions: dict[int, PartitionMetadata]
     topic_id: bytes = b""
-    """Kafka's id of the topic (version 10 and later), which changes if the topic is created again; else zeros."""
+    """Kafka's id of the topic (version 10 and later), which changes if the topic is re-created; else empty or zeros."""
     operations: frozenset[int] | None = None
     """The operations that the daemon's user may do, by Kafka's codes; None if the response omits them."""
 

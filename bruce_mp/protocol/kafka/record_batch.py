@@ -32,7 +32,7 @@ __all__ = ["HEADER_BYTES", "NO_PRODUCER", "Producer", "batch_header"]
 UNCOVERED: Final = Struct(">qiibI")
 COVERED: Final = Struct(">hiqqqhii")  # the part of the header that the CRC covers
 HEADER_BYTES: Final = UNCOVERED.size + COVERED.size
-LENGTH_AT: Final = 12  # offset behind the length field, which counts the bytes after it
+LENGTH_END: Final = 12  # offset behind the length field, which counts the bytes after it
 MAGIC: Final = 2
 UNKNOWN_LEADER_EPOCH: Final = -1
 
@@ -66,5 +66,5 @@ def batch_header(
         raise LocalProtocolError(f"A record batch has at least one record, not {count}.")
     covered = COVERED.pack(codec, count - 1, first_timestamp, max_timestamp, *producer, count)
     crc = google_crc32c.extend(google_crc32c.value(covered), records)
-    length = HEADER_BYTES - LENGTH_AT + len(records)
+    length = HEADER_BYTES - LENGTH_END + len(records)
     return UNCOVERED.pack(0, length, UNKNOWN_LEADER_EPOCH, MAGIC, crc) + covered
