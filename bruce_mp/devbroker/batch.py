@@ -1,6 +1,6 @@
 """Record batch v2 as a broker handles it: a header of 61 bytes, and an opaque body.
 
-The CRC covers the body, which the broker stores unchanged, compressed or not. It rewrites only base offset and leader
+The broker stores the body, which the CRC covers, unchanged, compressed or not. It rewrites only base offset and leader
 epoch, which lie outside the CRC for this purpose. `CHECKS` lists the faults of a batch in Kafka's order, with the error
 code of each. `check_records` parses the records only on demand, because that costs more in Python than all other
 checks.

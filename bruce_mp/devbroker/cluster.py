@@ -94,6 +94,7 @@ class Cluster:
         self.ids = range(1, brokers + 1)
         self.id = cluster_id
         self.auto_create = auto_create
+        """Partitions of a topic that a Metadata request creates; 0 disables that."""
         self.limits = limits or LogLimits()
         self.retention = Retention(max_bytes)
         self.topics: dict[str, HostedTopic] = {}

@@ -124,7 +124,7 @@ class MoveLeader(BrokerCommand, frozen=True):
 
     async def run(self, server: DevServer) -> None:
         cluster = server.cluster
-        cluster.partition(self.topic, self.partition)  # this check and the next refuse the command before it freezes
+        cluster.partition(self.topic, self.partition)  # as the next line, a check before the metadata freezes
         cluster.check_id(self.broker)
         cluster.freeze(self.stale)
         cluster.move_leader(self.topic, self.partition, self.broker)
@@ -141,7 +141,7 @@ class BrokerDown(BrokerCommand, frozen=True):
     stale: Count = 0
 
     async def run(self, server: DevServer) -> None:
-        server.cluster.check_id(self.broker)  # refuses the command before it freezes
+        server.cluster.check_id(self.broker)  # a check before the metadata freezes
         server.cluster.freeze(self.stale)
         await server.broker_down(self.broker, elect=self.elect)
 

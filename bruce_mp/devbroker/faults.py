@@ -75,7 +75,7 @@ PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 class Target(NamedTuple):
     """A part of a request: a partition with the record batch for it, or a topic (partition -1).
 
-    The topic is None in a request about all topics.
+    The topic is None for a whole request, such as one about all topics.
     """
 
     topic: str | None = None

@@ -69,7 +69,7 @@ class PartitionLog:
         return AppendResult(base, -1, is_duplicate=False)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole batches starting with the batch of `offset`: at least one, up to `max_bytes`.
+        """Return whole batches starting with the batch of `offset`: at least one except at `end`, up to `max_bytes`.
 
         Raises:
             RefusedError: the offset is below `start` or above `end`.

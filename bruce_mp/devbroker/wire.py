@@ -71,7 +71,7 @@ def decode(frame: bytes, apis: Mapping[int, Api] = APIS) -> Incoming:
 
 
 def encode(response: Any, correlation_id: int, throttle_ms: int = 0) -> bytes:
-    """Encode a response that knows its version as a whole frame with its length."""
+    """Encode a response of kafka-python, which has its version, as a whole frame with its length."""
     if throttle_ms and "throttle_time_ms" in response.fields:
         response.throttle_time_ms = throttle_ms
     response.with_header(correlation_id)

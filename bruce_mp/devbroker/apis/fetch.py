@@ -25,7 +25,7 @@ UNKNOWN: Final = -1
 
 
 class Budget:
-    """Byte limit of a response. The first batch does not count, for any size (KIP-74)."""
+    """Byte limit of a response, which the first batch alone may exceed (KIP-74)."""
 
     def __init__(self, max_bytes: int) -> None:
         self.left = max_bytes

@@ -24,7 +24,7 @@ def handle(request: Any, context: Context) -> Any:
 
 
 def refusal_of(request: Any) -> int:
-    """Refuse transactional ids: this broker has no transactions."""
+    """Return the error code for a transactional id, else NONE: this broker has no transactions."""
     return Code.NONE if request.transactional_id is None else Code.INVALID_REQUEST
 
 
