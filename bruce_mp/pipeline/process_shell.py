@@ -75,7 +75,7 @@ class ProcessShell:
         self._outputs: list[Output] = []
         self._is_flush_due = False
         self._alarm: Timer | None = None
-        """The timer for the work that `after_round` announced last."""
+        """The timer for the earliest work that `after_round` announced."""
         self._alarm_ms = 0
 
     # --- hooks -------------------------------------------------------------------------------------------------------
