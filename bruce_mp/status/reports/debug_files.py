@@ -44,6 +44,8 @@ FILE_NAMES: Final = {
 }
 MAX_TOPICS: Final = 1000
 """Most topics that can be selected by name, because every process on the message path gets the list."""
+MAX_NAME_BYTES: Final = 96 << 10
+"""Most bytes of their names: with at most 5 bytes more for each, the list fits in a control message."""
 
 
 class MessageDebug:
@@ -98,7 +100,8 @@ class MessageDebug:
         """Select a topic. Return False if it is already selected, or if the selection is full."""
         with self._lock:
             topics = self._selection.topics
-            if self._selection.covers(topic) or len(topics) >= MAX_TOPICS:
+            is_full = len(topics) >= MAX_TOPICS or sum(map(len, topics)) + len(topic) > MAX_NAME_BYTES
+            if is_full or self._selection.covers(topic):
                 return False
             self._change_selection(DebugTopics((*topics, topic)))
             return True

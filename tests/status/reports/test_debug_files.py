@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter as Tally
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from bruce_mp.config.sections import MsgDebug
-from bruce_mp.ipc.control_messages import DebugTopics
+from bruce_mp.ipc.control_messages import MAX_MESSAGE_BYTES, DebugTopics
 from bruce_mp.status.reports.debug_files import MessageDebug
 from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.telemetry.counters import Counter
@@ -69,6 +70,12 @@ def test_selections_are_announced(made: Made) -> None:
     debug.deselect_all()
     chosen = [DebugTopics((b"a",)), DebugTopics((b"a", b"b")), DebugTopics((b"b",)), DebugTopics(all=True)]
     assert made.announced == [*chosen, DebugTopics()]
+
+
+def test_every_selection_fits_in_a_control_message(made: Made) -> None:
+    accepted = [made.debug.add(b"%0249d" % number) for number in range(1000)]
+    assert 0 < sum(accepted) < 1000
+    assert len(msgspec.msgpack.encode(made.announced[-1])) <= MAX_MESSAGE_BYTES
 
 
 def test_a_new_session_removes_old_files_and_a_change_does_not(made: Made) -> None:
