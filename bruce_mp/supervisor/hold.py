@@ -185,7 +185,7 @@ def _is_usable(bound: BoundSocket, setting: _SocketSetting) -> bool:
 
 
 def _poll(opened: socket.socket, events: int) -> int:
-    """Return the events out of `events` and POLLHUP that a socket has now, as bits."""
+    """Return the bits of `events`, and POLLHUP, that a socket reports now."""
     poll = select.poll()
     poll.register(opened, events)
     return next((found & (events | select.POLLHUP) for _, found in poll.poll(0)), 0)

@@ -86,9 +86,9 @@ class ManagedProcess:
         return self._start_count > 0
 
     @property
-    def is_wanted(self) -> bool:
-        """Return True if the current instance should keep running."""
-        return self.state in {ProcessState.BOOTING, ProcessState.RUNNING}
+    def exit_is_requested(self) -> bool:
+        """Return True if the supervisor has requested the exit of the current instance."""
+        return self.state in {ProcessState.STOPPING, ProcessState.REPLACING}
 
     def send(self, message: ControlMessage) -> None:
         """Send a control message, if the control pipe is open.
@@ -128,7 +128,7 @@ class ManagedProcess:
         self._request_exit(ProcessEvent.REPLACE, now)
 
     def _request_exit(self, event: ProcessEvent, now: float) -> None:
-        was_requested = self.state in {ProcessState.STOPPING, ProcessState.REPLACING}
+        was_requested = self.exit_is_requested
         self.state = advance(self.state, event)
         if self.state in ALIVE and not was_requested:
             self.due = now + STOP_TIMEOUT_S

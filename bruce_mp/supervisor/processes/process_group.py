@@ -91,7 +91,7 @@ class ProcessGroup:
         self._config_number = 0
         self._active_config: ActiveConfig | None = None
         self.unconfirmed: set[tuple[str, int]] = set()
-        """Instances that have not confirmed the configuration in force."""
+        """Processes, by `ManagedProcess.instance`, that have yet to confirm the last configuration."""
         self.on_reload_request: Callable[[ReloadRequest], None] = lambda _: None
         self._row = row
         self._awaiting_restart: set[ManagedProcess] = set()
@@ -345,12 +345,12 @@ class ProcessGroup:
         while child.connection is not None and child.connection.poll():
             self._on_message(child)
         self.unconfirmed.discard(child.instance)
-        was_wanted = child.is_wanted
+        was_requested = child.exit_is_requested
         reason = child.reap()
         ProcessRow.recover(self._resources.slab, child.start.row)
-        if child.state is ProcessState.WAITING and was_wanted:
+        if child.state is ProcessState.WAITING and not was_requested:
             self._schedule_restart(child, reason)
-        elif child.state is ProcessState.WAITING:  # the supervisor requested the exit, and a new instance replaces it
+        elif child.state is ProcessState.WAITING:  # a new instance replaces it
             child.due = time.monotonic()
             self._awaiting_restart.add(child)
         else:

@@ -26,7 +26,7 @@ Instance = TypeVar("Instance", bound="Hashable")
 
 
 class Watchdog(Generic[Instance]):
-    """Last heartbeats of all processes, with the time of their last change in seconds of a monotonic clock."""
+    """Last heartbeats of processes, with the time of their last change in seconds of a monotonic clock."""
 
     def __init__(self, hung_s: float) -> None:
         self._hung_s = hung_s

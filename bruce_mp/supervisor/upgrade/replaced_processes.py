@@ -1,7 +1,7 @@
 """Processes of the replaced code, which are children known only by pid and control pipe.
 
 They exit when the supervisor closes their pipe; after a time limit, the supervisor kills them. The inputs end after
-router and dispatchers, because messages wait in the sockets without them. The status process ends last, because it
+router and dispatchers, because without inputs, messages wait in the sockets. The status process ends last, because it
 receives the others' last reports.
 """
 
