@@ -4,8 +4,8 @@ PartitionKey messages of per-topic batching have a pending batch for each topic,
 other messages do not wait.  A pending batch decides only *when* its records become ready.  A record batch then takes as
 many ready records as fit, so record batches grow while responses are slow.
 
-Inputs publish runs on common ticks, one frame each.  So the combined batch is also complete if no further frame can add
-to it before it is due.  Then one wake-up serves both the last frame and the request.
+Inputs publish runs on common ticks, each input in one frame.  So the combined batch is also complete if no further
+frame can add to it before it is due.  Then one wake-up serves both the last frame and the request.
 
 State is indexed by a topic's entry in the topic table, so the next topic with that entry replaces it.  This bounds
 memory while topics come and go.  A topic with accumulated records keeps its entry.
@@ -55,8 +55,8 @@ class _TopicState(NamedTuple):
 class _TickFrames:
     """Counts the frames that add to the combined batch between two ticks, one from each input with messages.
 
-    As many frames are expected as before the previous tick.  A frame beyond them makes a separate batch, and is
-    expected from then on.
+    As many frames are expected as in the interval before.  A frame beyond them makes a separate batch, and is expected
+    from then on.
     """
 
     def __init__(self, linger: int) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _EXIT_TIMEOUT_S: Final = 0.5
-"""The longest wait for outstanding responses after the supervisor's end, which may be an upgrade."""
+"""The longest wait for outstanding responses after the supervisor's death, or in an upgrade."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:

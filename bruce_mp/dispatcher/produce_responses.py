@@ -58,7 +58,7 @@ _OPERATOR_ACTIONS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMI
 _FINAL_ACTIONS: Final = frozenset(
     {Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED}
 )
-"""Actions that discard a batch, unless `_downgrade` allows another attempt."""
+"""Actions that discard a batch, unless `_downgrade` has it sent again."""
 _RECORD_ACTIONS: Final = frozenset({Action.HALVE, Action.RESTAMP})
 """Actions for errors of single records."""
 
@@ -171,6 +171,7 @@ class ResponseHandler:
             queue.stops_numbering = True
             return True
         key = (topic, batch.partition)
+        # Behind a failed batch: it was sent, perhaps compressed, before the dispatcher stopped compressing.
         if rule.action is Action.SEND_UNCOMPRESSED and (key not in self.uncompressed or queue.failed):
             self.uncompressed.add(key)
             return True
@@ -309,7 +310,7 @@ class ResponseHandler:
         queue.renumber_from, queue.bumps_epoch, queue.may_have_gap, queue.stops_numbering = None, False, False, False
 
     def skip_gap(self, queue: PartitionQueue) -> None:
-        """Bump the producer epoch if a returned queue has a possible gap and no built batch to keep it."""
+        """Bump the producer epoch if a returned queue has a possible gap, and no built batch for FLAG_AFTER_GAP."""
         if queue.may_have_gap and not queue.resend and not queue.failed:
             self._builder.bump_epoch(queue.topic, queue.partition)
 

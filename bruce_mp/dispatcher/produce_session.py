@@ -129,7 +129,7 @@ class ProduceSession:
         """Send the connection's state and the partitions with errors to the status process."""
         errors, delivered = self._core.partition_errors, self._row.counters[Counter.MsgDelivered]
         self._status.publish(len(self._requests), errors.as_tuple(), delivered, self._core.waiting)
-        errors.drop_released()  # of partitions that went back to the router
+        errors.drop_released()  # the errors of partitions that went back to the router
 
     def send_requests(self) -> None:
         """Send all batches that may be sent now; without a connection, connect if there are records to send."""

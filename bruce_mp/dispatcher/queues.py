@@ -85,8 +85,7 @@ class PartitionQueue:
         self.waits_before_retry = False
         """Once drained, wait before sending again."""
         self.renumber_from: int | None = None
-        """Once drained, number the batches from this number on: a discarded batch had it, which the broker never
-        wrote."""
+        """Once drained, number the batches from this number on: that of a discarded batch, never written."""
         self.may_have_gap = False
         """True if a discarded batch may have left a gap in the sequence numbers; the next response shows it."""
         self.bumps_epoch = False

@@ -90,7 +90,7 @@ class BatchBuilder:
         return (epoch, sequence) if self.idempotent and epoch < LAST_EPOCH else (NO_SEQUENCE, NO_SEQUENCE)
 
     def pop_content(self, ready: deque[Segment], room: int) -> tuple[tuple[Segment, ...], int]:
-        """Remove the content of one batch from the front of `ready`; return its segments and their payload.
+        """Remove the content of one batch from the front of `ready`; return its segments and their payload in bytes.
 
         `ready` must not be empty.  The limits are `room` for the payload and `max_bytes`; one record may exceed both.
         """

@@ -33,7 +33,7 @@ class RequestLimits(NamedTuple):
 
 
 class RequestContent(NamedTuple):
-    """What the queues give for one request: at most one batch or plan of each."""
+    """The content of one request: at most one batch or plan of each queue."""
 
     built: list[tuple[PartitionQueue, SentBatch]]
     """Built batches, which are sent again."""
@@ -97,7 +97,7 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
 
 
 def _pop_next(queue: PartitionQueue, builder: BatchBuilder, room: int, content: RequestContent) -> int:
-    """Move the next batch of a queue, or the records of the next one, to `content`; return its payload."""
+    """Move the next batch of a queue, or the records of the next one, to `content`; return its payload in bytes."""
     if queue.resend:
         batch = queue.resend.popleft()
         content.built.append((queue, batch))
