@@ -56,6 +56,7 @@ def _find_defect(compiled: str, directory: Path, names: Iterable[str]) -> str | 
         files = {path.name for path in directory.iterdir()}
     except OSError:
         return "are in no directory that can be read, as in a zip: install the package"
+    # `stamp` has the digest of the sources at the build.
     if any(files.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*names, "stamp")):
         return "were not built: install the package where there is a C compiler, or a wheel"
     sources = [*sorted(directory.glob("*.pyx")), *sorted(directory.glob("*.pxd"))]
@@ -71,5 +72,5 @@ def _digest(sources: Iterable[Path]) -> str:
 
 
 def _digest_when_built(compiled: str) -> str:
-    """Return the digest of the sources that setup.py compiled into the module `stamp`."""
+    """Return the digest that setup.py compiled into `stamp`."""
     return str(import_module(f"{compiled}.stamp").SOURCES)

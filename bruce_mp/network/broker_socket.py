@@ -248,7 +248,7 @@ class BrokerSocket:
             return
         if self._address_timer is not None:
             self._address_timer.cancel()
-        self._loop.watch(self._socket, self._on_ready, select.POLLIN)
+        self._loop.watch(self._socket, self._on_socket_events, select.POLLIN)
         if self._security.tls is None:
             self._start_protocol()
         else:
@@ -275,7 +275,7 @@ class BrokerSocket:
 
     # --- traffic -----------------------------------------------------------------------------------------------------
 
-    def _on_ready(self, events: int) -> None:
+    def _on_socket_events(self, events: int) -> None:
         if events & select.POLLOUT:
             self._write()
         if events & ~select.POLLOUT and not self._is_closed:
@@ -289,12 +289,12 @@ class BrokerSocket:
                 buffers = [self._unsent[at] for at in range(min(_MAX_BUFFERS, len(self._unsent)))]
                 self._remove_sent(self._socket.sendmsg(buffers))
         except BlockingIOError:
-            self._loop.watch(self._socket, self._on_ready, select.POLLIN | select.POLLOUT)
+            self._loop.watch(self._socket, self._on_socket_events, select.POLLIN | select.POLLOUT)
             return
         except OSError as error:
             self._fail(f"The connection to broker {self._name} broke: {error.strerror}.", FailureCause.CLOSED_BY_BROKER)
             return
-        self._loop.watch(self._socket, self._on_ready, select.POLLIN)
+        self._loop.watch(self._socket, self._on_socket_events, select.POLLIN)
 
     def _remove_sent(self, size: int) -> None:
         while size:
