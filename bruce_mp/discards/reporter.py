@@ -248,6 +248,7 @@ class DiscardReporter:
                 sentence = discard_sentence(logged.unlogged, _log_name(topic))
                 logged.total += logged.unlogged
                 total = f" {logged.total} since the first one." if logged.total > logged.unlogged else ""
+                # `is_limited` exempts the line from the log's own limit.
                 log.error(
                     "%s: %s (%s).%s", sentence, reason.name, EXPLANATIONS[reason], total, extra={"is_limited": True}
                 )
