@@ -80,7 +80,7 @@ class DryRunDataSource(DataSource):
 
 
 @dataclass
-class _CountsMessage(WriterCommitMessage):
+class _CountCommit(WriterCommitMessage):
     counts: list[MessageCount]
 
 
@@ -95,10 +95,10 @@ class _CountingWriter(DataSourceArrowWriter):
         encoder = MessageEncoder(topic, _TYPICAL_WRITER if self._plan["stamp"] else None, partitioner, "UTC")
         validator = RowValidator(encoder, RowLimits(*self._plan["limits"]))
         counts = (count for batch in iterator for count in _count_batch(encoder, validator, batch))
-        return _CountsMessage(_sum_counts(counts))
+        return _CountCommit(_sum_counts(counts))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        counts = (count for message in messages if isinstance(message, _CountsMessage) for count in message.counts)
+        counts = (count for message in messages if isinstance(message, _CountCommit) for count in message.counts)
         Path(self._plan["out"]).write_text(json.dumps(_sum_counts(counts)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

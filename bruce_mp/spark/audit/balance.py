@@ -9,8 +9,8 @@ A ledger states the number of messages of each topic and minute of an attempt (a
 attempt. Messages of a cell that Kafka does not have for its attempt, topic and minute are *absent*. `_EXPLAINED`
 explains them in this order: messages found elsewhere (`stray`, sent by another attempt or in another minute), then
 discards; the rest is missing. The cells of a *pool* share explanations. The pool of a stamped attempt with the daemon's
-answer is its writer (query/batch/partition). Other stamped attempts form a pool for each topic, and messages without a
-stamp another; both use the counts of the discard files.
+answer is its writer (query/batch/partition). Other stamped attempts form a pool for each topic, and *plain* messages,
+without a stamp, another; both use the counts of the discard files.
 """
 
 from __future__ import annotations

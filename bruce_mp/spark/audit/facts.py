@@ -42,6 +42,7 @@ _LAST_HEADER: Final = "try_element_at(headers, -1)"
 The author is the writer, a slash and the attempt.
 """
 _PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
+"""Columns in which all messages of a *piece*, a part of a fact, are equal (`_split_at_gaps`)."""
 _NUMBERS_PER_BLOCK: Final = 64
 """A power of 2: neighbouring sequence numbers that are counted together, as bits of an integer."""
 _NUMBER_COLUMNS: Final = {"shift": "place - first", "first": "first", "last": "last"}

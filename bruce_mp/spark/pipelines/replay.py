@@ -70,12 +70,12 @@ def replay(
     display = progress or Progress("replay")
     system, root = open_directory(state)
     _resolve_doubtful(system, root, doubtful)
-    replays = _ReplayState(spark, system, root, state)
+    replay_state = _ReplayState(spark, system, root, state)
     meter = ProgressMeter(f"messages {'to send' if dry_run else 'sent'}")
     replay_progress = _ReplayProgress(display, meter, list(map(file_size, files)), RetentionCheck(spark, kafka))
     for file in files:
         replay_progress.count_file(
-            _replay_file(replays, file, None if dry_run else sink, selection or LineSelection(), replay_progress)
+            _replay_file(replay_state, file, None if dry_run else sink, selection or LineSelection(), replay_progress)
         )
     display.finish(f"{replay_progress.meter.summarize(replay_progress.total.sent)}, {len(files)} files")
     return replay_progress.total
