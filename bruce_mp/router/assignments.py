@@ -296,7 +296,7 @@ class Assignments:
     def hand_back_all(self, now_ms: int) -> None:
         """Request all messages back from all dispatchers, so that the router assigns them again."""
         self._open_slots.clear()
-        self._dispatchers.include_holders()
+        self._dispatchers.include_holders()  # they must run to hand back
         for slot, dispatcher in self._dispatcher_scopes.items():
             if dispatcher.is_flowing and dispatcher.pause(now_ms):
                 self._row.add(Counter.PauseStarted)
@@ -373,7 +373,7 @@ class Assignments:
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
         """Process one dispatcher's frame; its first parcel, SENDER, names slot and incarnation."""
-        _, slot, incarnation, _ = parcels[0]  # SENDER and SYNCED carry numbers in `topic` and `partition`
+        _, slot, incarnation, _ = parcels[0]  # SENDER, RESYNC and SYNCED carry numbers in `topic` and `partition`
         self._open_slots.clear()
         dispatcher = self._dispatcher_scope(slot)
         if incarnation < dispatcher.incarnation:

@@ -120,7 +120,7 @@ class ClusterStatus:
         """Yield topic, partition, leader and messages for everything that waits in the router."""
         for (topic, partition), leader, route in router.waiting_routes():
             yield self._name_of(topic), partition, leader, route
-        for name, segments in router.waiting_for_metadata():
+        for name, segments in router.waiting_without_partition():
             yield name, ALL_PARTITIONS, None, WaitingSegments(segments)
 
     def _leaderless_partitions(self, router: Router) -> Iterator[PausedScope]:

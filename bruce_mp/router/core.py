@@ -280,7 +280,7 @@ class Router:
         """Yield (topic, partition), leader and route of each partition with messages that wait here."""
         return self._assignments.waiting()
 
-    def waiting_for_metadata(self) -> Iterator[tuple[bytes, Sequence[Segment]]]:
+    def waiting_without_partition(self) -> Iterator[tuple[bytes, Sequence[Segment]]]:
         """Yield topic name and segments of the messages without a partition; b"" before the first metadata."""
         yield from self._runs.waiting()
         yield from self._unknown.waiting()

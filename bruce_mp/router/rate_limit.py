@@ -129,7 +129,7 @@ class RateLimits:
         return self._windows[topic]
 
     def _split(self, segment: Segment, records: int) -> tuple[Segment | None, Segment | None]:
-        """Split a segment after `records` messages; read its headers only if neither part is empty."""
+        """Split a segment after `records` messages of any size; read its headers only if neither part is empty."""
         if records >= segment.records:
             return segment, None
         return kernels.split_at(self._slab, segment, records, UNLIMITED) if records else (None, segment)
