@@ -255,7 +255,7 @@ class SpillFeed:
         Rejected messages are among the others: the feed counts them with the rest of the slice.
         """
         first = self._row.counted
-        others = {rejection.slot for rejection in ingested.rejections}
+        others = {rejection.slot for rejection in ingested.rejections}  # their indexes in the slice
         others.update(index_in_batch(dropped.arrival, first) for dropped in ingested.no_room)
         added = [index for index in range(len(extents)) if index not in others and index not in file.fed_ahead]
         if added:

@@ -191,7 +191,7 @@ class StreamAdmission:
 
     def _pause_behind_spill(self, client: StreamClientState, split: StreamSplit, now_ms: int) -> bool:
         """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
-        if client.completed_spill is not None and client.completed_spill.is_closed:
+        if client.completed_spill is not None and client.completed_spill.is_closed:  # fed back
             client.completed_spill = None
         has_messages_or_fence = split.extents or split.stop is SplitStop.FENCE
         if client.completed_spill is None or not has_messages_or_fence:
@@ -461,7 +461,7 @@ class StreamAdmission:
     ) -> None:
         """Report a batch's discarded messages, count them in their flush groups, and correct the forwarded counters."""
         for rejection in ingested.rejections:
-            client, flush_group = batch.sender_of(rejection.slot)
+            client, flush_group = batch.sender_of(rejection.slot)  # its index in the batch
             report_rejected(self._reporter, rejection, buffer, batch.extents[rejection.slot], client.peer)
             flush_group.discard(DiscardReason(rejection.failure))
             increments[client.kind.forwarded] -= 1
