@@ -126,7 +126,7 @@ class Route(Scope):
         self.arrived: list[Segment] = []
         """Messages that came from inputs during the pause."""
         self.needs_sorting = False
-        """True if `returned` has segments of a dead router: those that a dispatcher returns later may be older."""
+        """True if `returned` has segments of a dead router; segments that a dispatcher returns later may be older."""
         self.was_recalled = False
         """True if the last pause is a recall."""
 
