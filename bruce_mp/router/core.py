@@ -212,7 +212,7 @@ class Router:
         self._tables.topics.clear_topic_ids()
 
     def _update_topic(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
-        """Apply new metadata to a topic; discard the messages of a deleted one that wait in the router."""
+        """Apply new metadata to a topic; if it was deleted, discard its messages that wait in the router."""
         topic.update_view(view)
         if view is not None:
             self._topics.assign_number(topic.name)  # the number stays; the number of key partitions may change

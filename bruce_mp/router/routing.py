@@ -357,7 +357,7 @@ class RunRouter:
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 
     def waiting(self) -> Iterator[tuple[bytes, list[Segment]]]:
-        """Yield topic name and segments of parked messages; b"" for those that arrived before the first metadata."""
+        """Yield topic name and segments of parked messages; b"" for messages from before the first metadata."""
         yield b"", self._awaiting_metadata
         for topic in self._by_number.values():
             if parked := topic.parked or topic.parked_keyed:  # either kind shows that the topic waits
