@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import os
     import socket
     from collections.abc import Iterator
+    from types import TracebackType
 
     from bruce_mp.client.base import Errors
     from bruce_mp.client.flush import FlushMark, LevelName, Outcome
@@ -56,7 +57,7 @@ RETRY_S: Final = 0.05
 MIN_LOCK_WAIT_S: Final = 0.02
 """Shortest wait for the lock: even with `timeout=0`, a short call of another thread is no timeout."""
 EXIT_WRITE_S: Final = 1.0
-"""Time limit for the last write when the interpreter ends without a `close()`."""
+"""Time limit for the last write when the interpreter ends without a `close()`, or an exception ends a `with` block."""
 NO_LIMIT: Final = Deadline(None)
 LOOPBACK: Final = "127.0.0.1"
 MAX_BREAKS: Final = 5
@@ -381,8 +382,19 @@ class _ConnectedClient(Client):
             return error
         return None
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:  # the exception must not wait for a daemon that may be gone
+            self.timeout = self._exit_timeout
+        super().__exit__(kind, error, trace)
+
+    @property
+    def _exit_timeout(self) -> float:
+        return EXIT_WRITE_S if self.timeout is None else min(self.timeout, EXIT_WRITE_S)
+
     def _at_exit(self) -> None:
-        self._write_remaining(Deadline(EXIT_WRITE_S if self.timeout is None else min(self.timeout, EXIT_WRITE_S)))
+        self._write_remaining(Deadline(self._exit_timeout))
 
     def _sent_counts(self) -> tuple[int, int]:
         return self._sent, self._sent_bytes

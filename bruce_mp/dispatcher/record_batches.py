@@ -58,7 +58,7 @@ class BatchBuilder:
         self._sequences = sequences
         queued, in_flight = state_word(RunState.QUEUED, slot), state_word(RunState.IN_FLIGHT, slot)
         returned, returned_sent = state_word(RunState.RETURNED, slot), state_word(RunState.RETURNED_SENT, slot)
-        # Each move has a counter of its own.
+        # `Move` names the counter that it raises.
         self._build = Move(queued, in_flight, lay.FLOW_SENT)
         self._return = Move(queued, returned, lay.FLOW_RETURNED)
         self._return_sent = Move(in_flight, returned_sent, lay.FLOW_RETURNED_SENT)

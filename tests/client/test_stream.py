@@ -534,3 +534,11 @@ def test_flush_rejects_an_invalid_answer(path: Path) -> None:
         with pytest.raises(FlushError, match="no answer to a barrier"):
             client.flush(10)
         daemon.join(20)
+
+
+def test_an_exception_does_not_wait_for_a_missing_daemon(tmp_path: Path) -> None:
+    client = StreamClient(str(tmp_path / "missing"), linger=0.01)
+    client.send("clicks", b"value")
+    with pytest.raises(FlushError), client:
+        client.flush(timeout=0.1)
+    assert client.stats().dropped == {"closed": 1}
