@@ -63,7 +63,7 @@ class PausedConnections:
         return any(map(self.waits_for_room, self._clients))
 
     def rotate_due(self, now_ms: int) -> list[int]:
-        """Return the connections whose pause is over, and move the ones that do not wait for room behind all others."""
+        """Return the connections at the end of their pause, and move those not waiting for room behind all others."""
         found = [descriptor for descriptor, client in self._clients.items() if client.paused_until_ms <= now_ms]
         for descriptor in found:
             if not self.waits_for_room(descriptor):

@@ -7,8 +7,8 @@ One dispatcher at a time *holds* a partition: `Route.slot` names it until it sen
 each HAND_BACK with one HANDED_BACK, so the router sends HAND_BACK once in each pause.  When either process is new, all
 earlier frames are void: the router sends RESYNC with a new number, and nothing else until SYNCED repeats that number.
 
-States and parcels whose names end in SENT have records of *built* batches.  Kafka may have received such a batch, so it
-must be sent again unchanged, with the same sequence numbers.
+States and parcels with names that end in SENT have records of *built* batches.  Kafka may have received such a batch,
+so it must be sent again unchanged, with the same sequence numbers.
 """
 
 from __future__ import annotations

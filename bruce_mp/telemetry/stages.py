@@ -50,7 +50,7 @@ STAGE_NAMES: Final = tuple(dict.fromkeys(STAGES.values()))
 _READ_ORDER: Final = (*lay.DISPATCHER_ROWS, lay.ROW_ROUTER, *lay.INPUT_ROWS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
 """Rows of later stages first, so that a stage seldom lacks messages that the next one has."""
 _MAX_READINGS: Final = 1000
-"""Readings of a row whose process keeps changing it; each takes microseconds."""
+"""Readings of a row that its process keeps changing; each takes microseconds."""
 
 
 class RowReading(NamedTuple):

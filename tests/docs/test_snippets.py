@@ -43,7 +43,7 @@ ELSEWHERE: Final[dict[Key, str]] = {
 }
 INSTALLS: Final = "fetches libraries; scripts/demo and scripts/test install in the same way"
 NOT_TRIED: Final[dict[Key, str]] = {
-    ("README.md", "python3 -m venv /opt/bruce"): INSTALLS,
+    ("README.md", "/usr/bin/python3 -m venv /opt/bruce"): INSTALLS,
     ("README.md", "scripts/test"): "is what runs this",
     ("docs/getting-started.md", "python3 -m venv ~/bruce-venv"): INSTALLS,
     ("docs/spark.md", "$ python3 -m venv ~/spark-venv"): INSTALLS,

@@ -155,7 +155,7 @@ _LEVELS: Final = frozenset(Level)
 
 
 def encode_answer(answer: BarrierAnswer) -> bytes:
-    """Encode an answer, without the reasons whose count is 0."""
+    """Encode an answer, without reasons of count 0."""
     reasons = encode_reasons(answer.reasons)
     counts = (answer.received, answer.delivered, answer.discarded, len(reasons) // REASON.size)
     size = _ANSWER.size + len(reasons)
@@ -163,7 +163,7 @@ def encode_answer(answer: BarrierAnswer) -> bytes:
 
 
 def encode_reasons(reasons: Mapping[DiscardReason | int, int]) -> bytes:
-    """Encode each reason and its number of messages, in order of the reasons, without those whose number is 0."""
+    """Encode each reason and its number of messages, in order of the reasons, without reasons that have none."""
     return b"".join(REASON.pack(reason, count) for reason, count in sorted(reasons.items()) if count)
 
 

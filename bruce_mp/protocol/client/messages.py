@@ -234,7 +234,7 @@ class _Body(NamedTuple):
 
 
 def _as_bytes(field: Buffer | None) -> Buffer | None:
-    """Return a buffer whose `len` is its number of bytes; for a memoryview it may be a number of larger items."""
+    """Return a buffer with its number of bytes as `len`, which a memoryview may count in larger items."""
     return bytes(field) if isinstance(field, memoryview) and len(field) != field.nbytes else field
 
 

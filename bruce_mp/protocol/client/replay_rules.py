@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ABANDONED", "IN_KAFKA", "DoubtfulPolicy", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
 
 NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
-"""Infos of lines whose bytes are no message. Also `API_KEY(n)` and `VERSION(n)`, the only infos with a parenthesis."""
+"""Infos of lines without a valid message; also `API_KEY(n)` and `VERSION(n)`, the only infos with a parenthesis."""
 IN_KAFKA: Final = ("SLAB_DELIVERED", "SLAB_SENT", "POSSIBLY_DELIVERED")
 """Infos of messages that Kafka has or may have; they are sent only if the selection names their info."""
 

@@ -65,7 +65,7 @@ class BrokerHistory:
         self._since_ms: int | None = None
 
     def sample(self, now_ms: int) -> None:
-        """Sample the counters of all dispatchers whose next sample is due."""
+        """Sample the counters of all dispatchers that are due for a sample."""
         with self._lock:
             self._since_ms = now_ms if self._since_ms is None else self._since_ms
             current = {slot: node for node, slot in dispatcher_slots(self._slab)}

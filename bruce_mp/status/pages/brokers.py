@@ -47,7 +47,7 @@ _STATES_WITH_SLOT: Final = frozenset(
         RunState.IN_FLIGHT,
     }
 )
-"""States whose word has a dispatcher slot as its holder."""
+"""States with a dispatcher slot as the holder in their word."""
 _RETRY_COUNTERS: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
 _DELIVERY_TEXTS: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
 UNKNOWN: Final = "unknown"
