@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.slab.room import PAUSE_SHARE, chunks_for, room_for_largest
+from bruce_mp.slab.room import PAUSE_RATIO, chunks_for, room_for_largest
 
 if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
@@ -65,7 +65,7 @@ class Backpressure:
 
     def next_allowance(self, next_size: int) -> Allowance:
         """Reclaim chunks and return the next allowance; `next_size` is the size of the first waiting datagram."""
-        watermark = int(self._pool.usable * (1 - PAUSE_SHARE))  # in free chunks
+        watermark = int(self._pool.usable * (1 - PAUSE_RATIO))  # in free chunks
         is_short = self._pool.free_count <= watermark
         if is_short:
             self._adapt_turn(self._free_before - self._pool.free_count)

@@ -41,9 +41,9 @@ _Queue = OrderedDict[int, None]  # the keys are chunks, the next one to inspect 
 INSPECTIONS_PER_ALLOCATION: Final = 4
 """Sealed chunks that each allocation inspects: more than it opens, so that reclaiming keeps pace with use."""
 INSPECTIONS_WHEN_FULL: Final = 256
-"""Sealed chunks that an allocation inspects for each chunk of a span that found no room, while the input waits."""
+"""Sealed chunks that an allocation without room inspects for each chunk of its span, while the input waits."""
 MAX_INSPECTIONS_PER_RECLAIM: Final = 512
-"""Limit for one call of `reclaim`, so that the input soon receives again; also for the stuck chunks that it frees."""
+"""Limit for one call of `reclaim`, so that the input soon receives again; also for freed chunks in `_inspect_stuck`."""
 INSPECTIONS_PER_STEP: Final = 32
 """Chunks that `reclaim` inspects before it checks if it has freed enough."""
 INSPECTIONS_PER_SECOND: Final = 4096

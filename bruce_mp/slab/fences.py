@@ -2,8 +2,8 @@
 
 The chunks of a fenced attempt have no other messages, and their headers have its number.  Its runs stay OPEN, so only
 their input may change them.  The completion of an attempt begins with one store to the input's row, ROW_COMPLETING.
-The successor of an input that dies before this store discards the attempt, with its spill file.  The successor of an
-input that dies after it finishes the completion.
+If the input dies before this store, its successor discards the attempt, with its spill file; if after the store, its
+successor finishes the completion.
 """
 
 from __future__ import annotations

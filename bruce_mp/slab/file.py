@@ -35,7 +35,7 @@ MAX_LANDING_SLOTS: Final = 64
 _MIN_LANDING_SLOTS: Final = 4
 """Slots of the landing zone for the largest datagrams: a `recvmmsg()` that receives fewer would save little."""
 _MAX_LANDING_BYTES: Final = 4 << 20
-"""Size of the landing zone from which larger datagrams mean fewer slots, but at least the minimum."""
+"""Limit of the landing zone's slots: larger datagrams get fewer slots, but at least the minimum."""
 _MIN_CHUNKS: Final = 16
 """Chunks of the smallest slab."""
 

@@ -44,7 +44,7 @@ class SweepPause:
         self.ends_ms = 0
 
     def record_sweep(self, now_ms: int, *, has_freed: bool, max_pause_ms: int = MAX_SWEEP_PAUSE_MS) -> None:
-        """Begin the pause after a sweep, or end all pauses if the sweep freed a chunk."""
+        """Begin the pause after a sweep, or none if the sweep freed a chunk."""
         self.ends_ms = 0 if has_freed else now_ms + self.duration_ms
         self.duration_ms = MIN_SWEEP_PAUSE_MS if has_freed else min(2 * self.duration_ms, max_pause_ms)
 

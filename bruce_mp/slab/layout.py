@@ -47,7 +47,7 @@ SUPERBLOCK: Final = Struct("<8sIIQIIIIII")
 SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none
 SUPER_IDEMPOTENCE: Final = 84  # u32: 0 = unknown, 1 = supported by the brokers, 2 = not, 3 = the cluster is changing
 SUPER_CREATED_MS: Final = 88  # i64
-SUPER_TOPIC_COUNT: Final = 96  # u32, entries of the topic table up to the last used one, which was stored before it
+SUPER_TOPIC_COUNT: Final = 96  # u32, entries of the topic table up to the last used one; stored after that entry
 SUPER_PARTITION_COUNT: Final = 100  # u32, the same of the partition table
 SUPER_TOPICS_VERSION: Final = 104  # u32, incremented when an entry of the topic table changes
 SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch of a new entry of the partition table
@@ -106,7 +106,7 @@ ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
 ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # of the status process, in place of redo records: status/history/losses.py
 
 # Numbers of the counters of moves of messages between stages (telemetry/stages.py); each move changes its counter.
-ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # u32, the last incarnation that counted its moves, 0 = none has
+ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # offset: u32, the last incarnation that counted its moves, 0 = none
 FLOW_ASSIGNED: Final = 8  # router: messages handed over to dispatchers
 FLOW_SENT: Final = 9  # dispatcher: messages that became IN_FLIGHT, from QUEUED or from ASSIGNED_SENT
 FLOW_RETURNED: Final = 10  # dispatcher: messages handed back, never sent
@@ -137,7 +137,7 @@ DISPATCHER_SLOTS: Final = ROW_COUNT - ROW_FIRST_DISPATCHER
 DISPATCHER_ROWS: Final = range(ROW_FIRST_DISPATCHER, ROW_COUNT)
 
 # --- senders: messages of each user, a table for each input -----------------------------------------------------------
-SENDER_ENTRY: Final = 64  # bytes of an entry; its u64: user + 2 (0 = free), quota interval, messages in it, sums
+SENDER_ENTRY: Final = 64  # bytes; u64 fields: user + 2 (0 = free), quota interval, messages in it, `SenderSums`
 SENDERS_PER_INPUT: Final = 64  # entries; a further user gets the entry of the user that has been silent for longest
 
 # --- landing zone: written by recvmmsg(), in shared memory -----------------------------------------------------------
@@ -194,7 +194,7 @@ RUN_PARTITION: Final = 20  # i32, -1 = not bound
 RUN_SEQUENCE: Final = 24  # i32, the sequence number of the first record, -1 = none
 RUN_EPOCH: Final = 28  # i16, the producer epoch, -1 = none
 RUN_FLAGS: Final = 30  # u8, FLAG_...
-RUN_RETRIES: Final = 31  # u8, number of answers with an error after which the messages were to be sent again
+RUN_RETRIES: Final = 31  # u8, number of answers with a retriable error
 RUN_ARRIVED_MS: Final = 32  # i64, steady time at which the run was opened
 RUN_PAYLOAD: Final = 40  # u32, sum of the records' key, value and header bytes
 RUN_PARTITION_INDEX: Final = 44  # i32, of PartitionKey messages: key mod RUN_PARTITION_COUNT; -1 = several or none
@@ -212,7 +212,7 @@ RECORD_HEADER: Final = 48  # bytes of the header
 RECORD: Final = Struct("<IBBBBIIIiihHqQ")
 """state word, flags, retries, reason, options, key length, value length, partition key, partition,
 sequence, epoch, record headers length, timestamp, arrival"""
-# State word, retries, reason, partition, sequence and epoch are those of a run, and valid only in a SPLIT run.
+# State word, retries, reason, partition, sequence and epoch are as in a run's header, and valid only in a SPLIT run.
 RECORD_WORD: Final = 0  # u32
 RECORD_FLAGS: Final = 4  # u8, FLAG_...
 RECORD_RETRIES: Final = 5  # u8

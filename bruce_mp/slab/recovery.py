@@ -255,7 +255,7 @@ def copied_arrivals(slab: Slab, base: int) -> frozenset[int]:
 
 
 def partition_counts_from(slab: Slab, base: int) -> dict[int, int]:
-    """Return the partition count of each topic by which a dead input chose lanes for datagrams from arrival `base` on.
+    """Return by topic the partition count with which a dead input chose lanes for datagrams from arrival `base` on.
 
     Its successor uses the same counts, so that messages of one key stay in one lane.
     """

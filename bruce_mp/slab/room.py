@@ -9,10 +9,10 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
 
-__all__ = ["PAUSE_SHARE", "chunks_for", "messages_that_fit", "room_for", "room_for_largest"]
+__all__ = ["PAUSE_RATIO", "chunks_for", "messages_that_fit", "room_for", "room_for_largest"]
 
-PAUSE_SHARE: Final = 0.75
-"""The share of the usable slab in use above which an input pauses between receives."""
+PAUSE_RATIO: Final = 0.75
+"""The used part of the usable chunks above which an input pauses between receives."""
 
 
 def chunks_for(size: int) -> int:

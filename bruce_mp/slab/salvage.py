@@ -119,7 +119,7 @@ class Salvage:
             self._finish_transactions()
         self._topics = TopicTable(self.slab)
         self._nameless: set[int] = set()
-        """Topic numbers without a name that `damage` has."""
+        """Topic numbers with a lost name that `damage` mentions already."""
 
     def close(self) -> None:
         self.slab.close()

@@ -47,9 +47,9 @@ __all__ = [
 _MAGIC: Final = b"BRUCESPL"
 _VERSION: Final = 1
 _HEADER: Final = Struct("<8sIIqII")
-"""magic, version, row, creation time of the slab in ms, attempt, 1 if clamping must not replace timestamps"""
+"""magic, version, row, creation time of the slab in ms, attempt, 1 if the policy must not replace timestamps"""
 _SEAL: Final = Struct("<QQQ")
-"""state (0 open, 1 complete), number of messages, end of the blocks; written when the attempt is complete"""
+"""state (0 open, 1 complete), number of messages, end of the blocks; written by `seal` and `complete`"""
 _SEAL_AT: Final = 64
 _PROGRESS: Final = Struct("<QQQ")
 """offset of the next message to feed, number of messages before it, offset from which `fed_ahead` counts (0 = none)"""

@@ -29,7 +29,7 @@ _MAX_NUMBER: Final = 0xFFFFFFFF  # of a topic: a u32
 
 
 class TopicTable:
-    """The numbers and partition counts of topics, and for the router the changes of them.
+    """The numbers and partition counts of topics; only the router changes them.
 
     Numbers and names are cached; `refresh` reads the changes.
     """
@@ -231,12 +231,12 @@ _HASH_BYTES: Final = 3  # of TOPIC_ID_HASH
 
 
 class PartitionTable:
-    """The next sequence number of each partition, with its producer epoch; a partition is its topic and number."""
+    """The next sequence number of each partition, with its producer epoch."""
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self._entries: dict[tuple[int, int], int] = {}
-        """The index of each partition's entry."""
+        """The index of each partition's entry, by (topic number, partition)."""
         self._free: list[int] = []
         """Indexes of free entries below `_count`."""
         self._count = 0

@@ -44,7 +44,7 @@ TRIAL_MESSAGES: Final = 8
 
 
 class _Excess(NamedTuple):
-    """A topic over its threshold: since when it has freed no chunk, and the spans freed by then, its own and all."""
+    """A topic over its threshold: since when it has freed no chunk, and the counts of freed spans at that time."""
 
     since_ms: int
     freed_spans: int

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bruce_mp.cli.top.page import SORT_KEYS
-from bruce_mp.slab.room import PAUSE_SHARE
+from bruce_mp.slab.room import PAUSE_RATIO
 from bruce_mp.status.pages.health import FULL_RATIO
 from bruce_mp.telemetry.clock import utc_text
 
@@ -148,7 +148,7 @@ def _rates(page: TopPage) -> Text:
     median, p99 = duration_text(latency.p50_ms), duration_text(latency.p99_ms)
     window = "last minute" if flow.seconds >= _MINUTE_S else f"last {flow.seconds:.0f} s"
     used = page.slab.in_use / page.slab.size
-    style = _BAD if used >= FULL_RATIO else _WARN if used >= PAUSE_SHARE else ""
+    style = _BAD if used >= FULL_RATIO else _WARN if used >= PAUSE_RATIO else ""
     return _line(
         (f"{window}: ", _QUIET),
         f"in {rate_text(flow.received)}/s  delivered {rate_text(flow.delivered)}/s  ",

@@ -16,7 +16,7 @@ from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT, EXPLANATIONS, discar
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import Action, action_for
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.room import PAUSE_SHARE
+from bruce_mp.slab.room import PAUSE_RATIO
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.pages.certificates import certificate_problems, certificate_warnings, list_certificates
 from bruce_mp.status.pages.header import Page
@@ -430,7 +430,7 @@ def _recreated_topics(evidence: Evidence) -> Iterator[str]:
 
 
 def _filling_slab(evidence: Evidence) -> Iterator[str]:
-    if PAUSE_SHARE <= evidence.slab_in_use < FULL_RATIO:
+    if PAUSE_RATIO <= evidence.slab_in_use < FULL_RATIO:
         yield f"The slab is {evidence.slab_in_use:.0%} full, and senders are slowed down; see /brokers."
 
 
