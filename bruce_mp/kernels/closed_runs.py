@@ -20,7 +20,7 @@ __all__ = ["LEEWAY_MS", "MAX_CLOSED_BYTES", "ClosedRuns", "tick_after"]
 LEEWAY_MS: Final = 4
 """The longest time by which an input publishes before a tick, so that a late wake-up does not delay a run."""
 MAX_CLOSED_BYTES: Final = 4 << 20
-"""Size of the closed runs from which they are published before their tick; an input fills as much in about 5 ms."""
+"""Size from which the closed runs are published before their tick; an input fills as much in about 5 ms."""
 _SLAB_DIVISOR: Final = 16
 """In a small slab that size is the slab's divided by this number."""
 _NEVER_MS: Final = 1 << 62

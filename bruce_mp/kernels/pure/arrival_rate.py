@@ -13,17 +13,17 @@ __all__ = ["NO_COALESCING", "ArrivalRate", "Coalescing"]
 WINDOW_US: Final = 2000
 """Minimum length of a window over which the rate is measured."""
 AWAKE_INTERVAL_US: Final = 500_000
-"""Time after a window without naps until the next.  Only these measure the true rate, because a nap slows a sender."""
+"""Time from one window without naps to the next.  Only these have the true rate, because a nap slows a sender."""
 MIN_MESSAGES: Final = 3
-"""Smallest number of messages that must be expected during a nap: with fewer, its timer costs as much as it saves."""
+"""Smallest number of messages to expect during a nap: with fewer, the timer costs as much as the nap saves."""
 MIN_NAP_US: Final = 400
 """A shorter sleep saves less than its system call costs."""
 OVERHEAD_BYTES: Final = 768
-"""Bytes that the kernel charges to a sender's buffer for a datagram, in addition to twice its length."""
+"""Bytes that Linux charges to a sender's buffer for a datagram, in addition to twice its length."""
 
 
 class Coalescing(NamedTuple):
-    """The limits of a nap: its length, the messages expected during it, and the bytes that the kernel charges for them.
+    """The limits of a nap: its length, the messages expected during it, and the bytes that Linux charges for them.
 
     `max_messages` is below the capacity of the socket's queue, `max_bytes` below that of a sender's buffer.
     """
@@ -42,7 +42,7 @@ class ArrivalRate:
     def __init__(self, coalescing: Coalescing = NO_COALESCING) -> None:
         self._coalescing = coalescing
         self._since_us = self._messages = self._charged_bytes = 0
-        """Start of the present window, its messages, and the bytes that the kernel charged for them."""
+        """Start of the present window, its messages, and the bytes that Linux charged for them."""
         self._has_slept = False
         """True if the input has taken a nap in the present window."""
         self._messages_per_us = self._bytes_per_us = 0.0

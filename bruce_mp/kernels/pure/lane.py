@@ -58,7 +58,7 @@ def record_size(item: Item) -> int:
 class Lane:
     """A lane with its open chunk or span, and the open run at its end.
 
-    `chunk` is -1 without a chunk.  `runs` counts the chunk's runs, `records` those of the open run; 0 = no open run.
+    `chunk` is -1 without a chunk.  `runs` counts the chunk's runs, `records` the open run's records; 0 = no open run.
     `due_ms` is the steady time at which the open run is due, 0 without a linger; `used_ms` is that of the last append.
     """
 
@@ -77,7 +77,7 @@ class Lane:
         self.window: TimestampWindow | None = None
         """Window for the timestamps of the lane's records; None admits any timestamp."""
         self.keeps_timestamps = False
-        """True if clamping must not replace the timestamps of the next records, by their client's choice."""
+        """True if clamping (`timestamps.py`) must not replace the next records' timestamps: their client's choice."""
         # File offsets: start of the chunk, start and end of its last run, end of the span.
         self._start = self._run_at = self._end = self._limit = 0
         self._generation = 0

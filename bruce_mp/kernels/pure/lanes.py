@@ -44,16 +44,16 @@ IDLE_MS: Final = 1000
 MAX_SHARED_LANES: Final = 64
 """Number of shared lanes in a large slab."""
 _SHARED_LANE_DIVISOR: Final = 64
-"""The most shared lanes are the chunks of the slab divided by this number: each keeps a chunk open."""
+"""Limit of shared lanes: the chunks of the slab divided by this number, because each lane keeps a chunk open."""
 _LANE_DIVISOR: Final = 4
-"""The most other lanes are the chunks of the slab divided by this number."""
+"""Limit of other lanes: the chunks of the slab divided by this number."""
 _ARRIVAL, _TIMESTAMP, _PARTITION_KEY, _OPTIONS = range(4)  # fields of a parsed message (`parse.Item`)
 WAKE_SLACK_MS: Final = 12
 """`close_due` also closes runs that are due within this time, so that fewer frames wake the router."""
 _LEEWAY_DIVISOR: Final = 6
-"""The leeway is 0 if twice the usual one exceeds the shortest linger divided by this number."""
+"""The leeway is 0 if twice LEEWAY_MS exceeds the shortest linger divided by this number."""
 _MAX_LINGER_MS: Final = 250
-"""Taken as the shortest linger before any is known."""
+"""The longest linger, taken as the shortest before any is known."""
 
 
 _UNUSED_HEADER: Final = LaneHeader(0, b"", 0, -1, 0)
@@ -387,7 +387,7 @@ class Lanes:
         self._closed.request_publish()  # runs that filled their chunks waited for this tick
 
     def _close_due_lanes(self, now_ms: int) -> list[LaneKey]:
-        """Close due runs in lanes that are not shared; seal the chunks of idle lanes, and return the lanes' keys."""
+        """Close due runs in lanes that are not shared; seal the chunks of idle ones, and return the keys of these."""
         return [key for key, lane in self._lanes.items() if self._close_if_due(lane, now_ms)]
 
     def _close_if_due(self, lane: Lane, now_ms: int) -> bool:

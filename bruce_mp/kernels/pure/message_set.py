@@ -72,7 +72,7 @@ def _encode_segment(
     if len(source) <= lay.CHUNK_BYTES:
         source = bytes(source)  # slices of bytes cost less than slices of a view
     at, end = 0, len(source)
-    pack, uncovered, length, crc = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack, crc32
+    pack, uncovered, length, crc = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack, crc32  # covered: by the CRC
     for offset in range(len(timestamps), len(timestamps) + segment.records):
         state, options, key_length, value_length, headers_length, timestamp = RECORD_FIELDS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER

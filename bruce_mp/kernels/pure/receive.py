@@ -1,7 +1,7 @@
 """Receive a batch of datagrams into the landing zone with one `recvmmsg()`.
 
-The message headers, into which the kernel stores the lengths, lie in the landing zone: see `slab/landing_zone.py`.  The
-kernel also stores the credentials of senders there, if the socket has SO_PASSCRED and the caller has called
+The message headers, into which Linux stores the lengths, lie in the landing zone: see `slab/landing_zone.py`.  Linux
+also stores the credentials of senders there, if the socket has SO_PASSCRED and the caller has called
 `landing_zone.request_credentials`.  There is no room for further control messages, such as descriptors.
 
 The module calls `recvmmsg` through ctypes, because Python's socket module lacks it.

@@ -165,7 +165,7 @@ class StreamIntake:
         return StreamIntakeResult(leftovers, uncounted, others)
 
     def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
-        """Read each ready source of the same lanes once; return the other events as well.
+        """Read once each ready source with the first one's lanes; return the events left to the caller as well.
 
         The next rounds read the sources that this round did not read, before a new poll, so that all have a turn.
         """
@@ -176,7 +176,7 @@ class StreamIntake:
         for descriptor, events in ready:
             source = self._sources.get(descriptor)
             if source is None or events != select.EPOLLIN:
-                if is_new_poll:  # an older event may be outdated; otherwise the next poll reports it again
+                if is_new_poll:  # an older event may be outdated; if not, the next poll reports it again
                     others.append((descriptor, events))
                 continue
             received_at = begin + len(source.start)
