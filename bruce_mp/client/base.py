@@ -184,7 +184,7 @@ class Client(ABC):
 
     def _reset(self) -> None:
         """Initialise the state, in the constructor and in the child after a fork."""
-        self._counting = threading.RLock()  # reentrant, because a signal handler may send as well
+        self._counting = threading.RLock()  # guards counts and datagrams; reentrant: a signal handler may send
         self._dropped: Counter[str] = Counter()
 
 

@@ -28,7 +28,7 @@ MAX_BACKOFF_S: Final = 5.0
 """Each failed connection doubles the wait; a daemon that restarts is found within these seconds."""
 READ_SIZE: Final = 1 << 16
 MAX_CONNECT_S: Final = 5.0
-"""Longest wait for one connection, so that a call notices the end of its time limit."""
+"""Longest wait for one connection, so that a call without a time limit notices a `close()`."""
 MIN_CONNECT_S: Final = 0.001
 """connect() over TCP fails with a timeout of 0; over loopback it takes almost no time."""
 

@@ -153,6 +153,7 @@ def run(args: Namespace) -> int:
 
 
 def _create_client(args: Namespace) -> Client:
+    """Create a client that accepts any size, because `_check_size` enforces the limit."""
     linger = 0.0 if args.interval else LINGER_S
     if args.socket_path is not None:
         buffer = args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None
@@ -187,16 +188,16 @@ def _check_size(message: bytes, args: Namespace) -> None:
 
 
 def _limit(args: Namespace) -> int:
-    _, default = _daemon_limit(args)
+    _, default = _setting_and_default(args)
     return default if args.max_size is None else int(args.max_size)
 
 
-def _daemon_limit(args: Namespace) -> tuple[str, int]:
+def _setting_and_default(args: Namespace) -> tuple[str, int]:
     return _STREAM_LIMIT if args.socket_path is None else _DATAGRAM_LIMIT
 
 
 def _too_large(size: str, args: Namespace) -> MessageTooLargeError:
-    setting, _ = _daemon_limit(args)
+    setting, _ = _setting_and_default(args)
     return MessageTooLargeError(
         f"A message of {size} bytes is too large: the daemon accepts {_limit(args)}. Split it; or raise "
         f"{setting} in the daemon's configuration, and give --max-size."

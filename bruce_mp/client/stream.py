@@ -94,14 +94,14 @@ class _ConnectedClient(Client):
         self._send_buffer = send_buffer
         self._closed = False
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
-        self._destination = destination
+        self._destination = destination  # `_initialize` needs both before `Client` sets them
         self._max_message = max_message
         self._initialize()
         super().__init__(destination, errors, max_message, advice)
 
     def _initialize(self) -> None:
         self._lock = threading.Lock()
-        self._flush_lock = threading.Lock()
+        self._flush_lock = threading.Lock()  # one flush at a time
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._outgoing = SendBuffer(self._lock, self._max_message)
@@ -184,7 +184,7 @@ class _ConnectedClient(Client):
                 self._check_open()
                 self._outgoing.append(encode_end(), is_message=False)
                 self._write(deadline)
-                self._check_open()
+                self._check_open()  # another thread may have closed the client during the write
                 self._attempt_state = _AttemptState.NONE
         except SendError:
             self._abort_attempt()

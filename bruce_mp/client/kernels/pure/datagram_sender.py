@@ -17,7 +17,7 @@ __all__ = ["DatagramSender"]
 
 
 class DatagramSender:
-    """Sends from a socket that is not connected to the present owner of a path.
+    """Sends to the present owner of a path, from a socket that is not connected.
 
     Args:
         lock: held during each call, so that no thread sends from a closed descriptor.

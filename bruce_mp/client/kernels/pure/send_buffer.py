@@ -47,8 +47,8 @@ class SendBuffer:
         """Bytes of the first message that this connection has written; always less than its size."""
         self.messages = 0
         self.room = 0
-        """Bytes up to which `accept` fills the buffer. Each caller that locks sets it to 0, and a caller that has
-        scheduled a write may open it again."""
+        """Bytes up to which `accept` fills the buffer. Each holder of `lock` sets it to 0, and may raise it once a
+        write is scheduled."""
 
     def __len__(self) -> int:
         return len(self._bytes)
