@@ -27,7 +27,7 @@ Partition: Final = Topic.MetadataResponsePartition
 Broker: Final = MetadataResponse.MetadataResponseBroker
 NO_ID: Final = UUID(int=0)
 EMPTY_MEANS_ALL_UNTIL: Final = 0  # versions in which an empty list requests all topics
-AUTO_CREATE_ASKED_SINCE: Final = 4  # versions whose requests have allow_auto_topic_creation
+AUTO_CREATE_ASKED_SINCE: Final = 4  # versions with the field allow_auto_topic_creation
 
 
 def handle(request: Any, context: Context) -> Any:

@@ -95,7 +95,7 @@ class _Outstanding(NamedTuple):
 class BrokerConnection:
     """One connection.  `broker` is its name in error texts; `timeout` applies to the connect and to each request.
 
-    ApiVersions has the shorter VERSIONS_TIMEOUT_S.  The owner writes all bytes: each request only returns its own.
+    ApiVersions has the shorter VERSIONS_TIMEOUT_S.  The owner writes all bytes: each request only returns them.
     """
 
     def __init__(
