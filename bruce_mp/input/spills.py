@@ -56,12 +56,12 @@ class Spills:
         self._directory = directory
         self.max_bytes = max_bytes
         self.completed: deque[CompletedSpill] = deque()
-        """Files that the feed reads back into the slab, in turn."""
+        """Files that `SpillFeed` reads back into the slab, in turn."""
         self.last_number = 0
         """Largest attempt number among the files that `adopt` found."""
 
     def adopt(self) -> None:
-        """Take over the files of a dead worker of this row, all of them completed."""
+        """Take over the files of a dead worker of this row; its recovery has removed the incomplete ones."""
         files = self._directory.files(self._row_index)
         self.completed.extend(CompletedSpill(file, None) for file in files.values())
         self.last_number = max(files, default=0)

@@ -27,7 +27,7 @@ MAX_SPAN_CHUNKS: Final = 32
 _SPAN_DIVISOR: Final = 512
 """In a small slab, the longest span is the slab divided by this number."""
 _FEW_RUNS: Final = 2
-"""The next span of a lane doubles if at most this number of runs filled the last one: a run ends with its span."""
+"""The next span of a lane doubles if at most this number of runs filled the last one, whose end cut runs short."""
 _MANY_RUNS: Final = 6
 """The next span halves if more runs filled the last one."""
 MAX_DONORS: Final = 256
@@ -64,10 +64,10 @@ class Thresholds(Protocol):
         """Return True if a topic with `span` more chunks is within its threshold."""
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if a retry of a refused topic, which needs `span` more chunks, is worth its cost."""
+        """Return True if it is worth trying again to append a message of a topic that was refused `span` chunks."""
 
     def on_topics_changed(self) -> None:
-        """Move the chunks of topic names to the numbers that the router has given them."""
+        """Count the chunks of a topic under its number once it has one, no longer under its name."""
 
 
 class LaneChunks:
@@ -96,7 +96,7 @@ class LaneChunks:
         self._donors = _DonorOrder()
         self._longest_span = max(1, min(MAX_SPAN_CHUNKS, slab.geometry.chunks // _SPAN_DIVISOR))
         self.caller_retries = False
-        """See `Lanes.caller_retries`."""
+        """True if the input appends refused messages again later, as stream inputs do: see `Lanes`."""
         self.refusal = DiscardReason.NO_MEM
         """Reason for the last failure of `make_room`."""
         self.refuses_rest = False
@@ -113,7 +113,7 @@ class LaneChunks:
         self._donors.clear()
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if a retry of a refused topic, which needs `span` more chunks, is worth its cost."""
+        """Return True if it is worth trying again to append a message of a topic that was refused `span` chunks."""
         return self._thresholds is None or self._thresholds.may_grow(topic, span, now_ms)
 
     def seal_lane(self, lane: Lane) -> None:
@@ -152,7 +152,7 @@ class LaneChunks:
     def _adopt_donor_chunk(self, lane: Lane, size: int) -> bool:
         """Move the open chunk of another lane of the topic, the *donor*, to this lane; return False if none has room.
 
-        Otherwise a topic of many partitions would need a chunk for each partition, however few messages it has.
+        Without donors, a topic of many partitions would need a chunk for each partition, however few messages it has.
         """
         header = lane.header
         for key in self._donors.candidates(header.topic, self._partitions.get(header.topic, 0)):
@@ -169,7 +169,8 @@ class LaneChunks:
         self._request_publish()  # only the delivery of published runs frees room
         is_over_threshold = self._thresholds is not None and self._thresholds.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over_threshold else DiscardReason.NO_MEM
-        # After a message that needs a span, a smaller one may fit, but must not overtake it if the caller retries.
+        # If one chunk was refused, no later message of the lane fits.  After one that needs a span, a smaller one may
+        # fit, but must not overtake it if the caller retries.  Without memory, each message is refused by itself.
         self.refuses_rest = is_over_threshold and (needed == 1 or self.caller_retries)
 
     def _next_span(self, lane: Lane) -> int:
@@ -195,7 +196,7 @@ class _DonorOrder:
         """For each topic, the lane that adopted a chunk last, or that was searched last."""
 
     def candidates(self, topic: int, partitions: int) -> Iterator[LaneKey]:
-        """Yield keys of a topic's lanes; the lane that adopted a chunk last comes first, so that few lanes lose one."""
+        """Yield keys of a topic's lanes; the last adopter of a chunk comes first, so that few lanes are donors."""
         last = self._last.get(topic, (topic, -1, 0))
         yield last
         yield topic, -1, 0

@@ -55,7 +55,7 @@ def _read(file: Path, what: str) -> str:
 
 
 def read_remedy(error: OSError) -> str:
-    """Return the remedy for a file that cannot be read, as a sentence behind a space; empty without one."""
+    """Return the remedy for a file that cannot be read, as a sentence with a leading space; empty if none is known."""
     remedies = {
         errno.EACCES: " Check its owner and mode, and those of the directories above it.",
         errno.ENOENT: " Create the file, or correct its name.",
@@ -101,7 +101,7 @@ def unreadable_files(config: Config) -> Iterator[str]:
 def _secret_files(config: Config) -> dict[str, str | None]:
     tls, sasl = config.kafka.tls, config.kafka.sasl
     return {
-        "kafka.tls.key_file": tls.key_file or tls.certificate_file,
+        "kafka.tls.key_file": tls.key_file or tls.certificate_file,  # which then has the key, too
         "kafka.tls.key_password_file": tls.key_password_file,
         "kafka.sasl.password_file": sasl.password_file,
         "kafka.sasl.token_file": sasl.token_file,

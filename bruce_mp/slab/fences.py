@@ -71,7 +71,7 @@ def clear_last_completed(slab: Slab, row: int) -> None:
 
 
 def finish_completion(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
-    """Finish a completion that the dead input of a row began, after `HandoverTickets.catch_up`.
+    """Finish a completion that the dead input of a row began.  Call it after `HandoverTickets.catch_up`.
 
     `spills` maps the numbers of attempts to the spill files of the row.
     """
@@ -104,7 +104,7 @@ def _hand_over_completed(slab: Slab, row: int, attempt: int, segments: Iterable[
     """Hand the runs of an attempt over, and end its completion."""
     tickets = HandoverTickets(slab, row)
     for segment in segments:
-        tickets.hand_over(slab.chunk_at(segment.chunk) + segment.run)
+        tickets.hand_over(slab.chunk_at(segment.chunk) + segment.run)  # the offset of the run's header
     slab.words[_index(slab, row, lay.ROW_LAST_COMPLETED)] = attempt
     slab.words[_index(slab, row, lay.ROW_COMPLETING)] = 0
 

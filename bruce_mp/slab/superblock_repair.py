@@ -75,8 +75,10 @@ def _candidate_geometries(first: int) -> Iterator[Geometry]:
     for slots in range(1, MAX_LANDING_SLOTS + 1):
         padded_size = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at  # all slots, and the padding
         # A slot size is a multiple of 64, and the padding is less than a page.
-        for slot_size in range(padded_size // slots & -64, max(0, padded_size - lay.PAGE) // slots, -64):
-            geometry = Geometry.for_size(0, slot_size)
+        largest = (padded_size // slots) & -64
+        too_small = max(0, padded_size - lay.PAGE) // slots
+        for slot_size in range(largest, too_small, -64):
+            geometry = Geometry.for_size(size=0, largest_datagram=slot_size)  # as few chunks as possible
             if (geometry.landing_slots, geometry.chunks_at) == (slots, first):
                 yield geometry
 
@@ -92,7 +94,7 @@ def _repair_topic_count(slab: Slab) -> list[str]:
     index = lay.SUPER_TOPIC_COUNT >> 2
     if 1 <= slab.words[index] <= slab.geometry.topics:
         return []
-    count = 1
+    count = 1  # the unused entry 0 is counted
     while count < slab.geometry.topics and 1 <= _name_length(slab, count) <= lay.TOPIC_NAME_MAX:
         count += 1
     slab.words[index] = count

@@ -33,7 +33,7 @@ class Readings(msgspec.Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """Return the first line of a check without faults."""
+        """Return the first line that `bruce monitor` prints if no check finds a fault."""
         return balance_line(self.books)
 
 

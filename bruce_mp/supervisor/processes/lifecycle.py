@@ -15,7 +15,7 @@ __all__ = ["ALIVE", "TRANSITIONS", "UNWANTED", "ProcessEvent", "ProcessState", "
 @unique
 class ProcessState(Enum):
     WAITING = auto()
-    """No process runs, and one starts at the time `due`."""
+    """No process runs, and one starts after a delay."""
     BOOTING = auto()
     RUNNING = auto()
     REPLACING = auto()
@@ -31,7 +31,7 @@ class ProcessEvent(Enum):
     SPAWNED = auto()
     READY = auto()
     FINISHED = auto()
-    """A process that ends when drained exited with code 0 after the control message `Drain`."""
+    """The process exited with code 0 after the control message `Drain`, which ends some kinds of process."""
     CRASHED = auto()
     """The process ended in any other way."""
     STOP = auto()

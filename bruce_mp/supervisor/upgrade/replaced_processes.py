@@ -1,8 +1,8 @@
-"""Processes of the replaced code, which are children known only by pid and control pipe.
+"""Processes that the old version started before the supervisor replaced itself by exec(): it knows pid and pipe only.
 
 They exit when the supervisor closes their pipe; after a time limit, the supervisor kills them. The inputs end after
-router and dispatchers, because without inputs, messages wait in the sockets. The status process ends last, because it
-receives the others' last reports.
+router and dispatchers, so that messages wait in the sockets as briefly as possible. The status process ends last,
+because it receives the others' last reports.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ReplacedProcesses:
         self._helpers = _children() - {member.pid for member in processes}
 
     def end_others(self) -> None:
-        """End all but the inputs and the status process. Their messages stay in the slab."""
+        """End all but the inputs and the status process. The messages of the ended processes stay in the slab."""
         _end_and_reap([member for member in self._processes if not member.name.startswith((_INPUT, _STATUS))])
 
     def end_inputs(self) -> None:

@@ -34,6 +34,7 @@ class DatagramSender:
         self.sent = 0
         self.sent_bytes = 0
 
+    # Named like the method of the send buffer; it sends, and has nothing to do with `socket.accept`.
     def accept(  # noqa: PLR0917  # keywords would cost as much as the rest of the call
         self,
         topic: bytes | str,
