@@ -13,7 +13,7 @@ __all__ = ["NO_COALESCING", "ArrivalRate", "Coalescing"]
 WINDOW_US: Final = 2000
 """Minimum length of a window over which the rate is measured."""
 AWAKE_INTERVAL_US: Final = 500_000
-"""Time from one window without naps to the next.  Only these have the true rate, because a nap slows a sender."""
+"""Time from one window without naps to the next.  Only such a window shows the true rate: a nap slows a sender."""
 MIN_MESSAGES: Final = 3
 """Smallest number of messages to expect during a nap: with fewer, the timer costs as much as the nap saves."""
 MIN_NAP_US: Final = 400
@@ -33,7 +33,7 @@ class Coalescing(NamedTuple):
     max_bytes: int
 
 
-NO_COALESCING: Final = Coalescing(0, 0, 0)
+NO_COALESCING: Final = Coalescing(max_nap_us=0, max_messages=0, max_bytes=0)
 
 
 class ArrivalRate:
@@ -68,7 +68,7 @@ class ArrivalRate:
         if now_us - self._since_us >= WINDOW_US:
             self._end_window(now_us)
         if now_us - self._awake_us > AWAKE_INTERVAL_US:
-            return 0
+            return 0  # a window without naps is due
         nap_us = self._longest_nap_us()
         if nap_us < MIN_NAP_US or nap_us * self._messages_per_us < MIN_MESSAGES:
             return 0
@@ -76,7 +76,7 @@ class ArrivalRate:
         return int(nap_us)
 
     def _longest_nap_us(self) -> float:
-        """Return the longest nap within the limits, at the larger rate of the last window and the last awake window."""
+        """Return the longest nap within the limits, at the larger rate of the last window and the last nap-free one."""
         messages_per_us = max(self._messages_per_us, self._awake_messages_per_us)
         bytes_per_us = max(self._bytes_per_us, self._awake_bytes_per_us)
         nap_us = float(self._coalescing.max_nap_us)

@@ -1,8 +1,9 @@
 """A lane: a chunk that an input is filling, with the open run at its end.
 
 The lane writes records behind the open run.  One 8-byte store of the run's count and size makes them part of the run,
-so a crash leaves whole records or none.  The lane stores the run's sums and the chunk's last arrival before that.
-After a crash these may include records that the run does not, never the reverse.
+so a crash leaves whole records or none.  Before that the lane stores the run's sums (payload sizes and the smallest
+timestamp) and the chunk's last arrival.  So after a crash the sums and the last arrival may cover records that the run
+does not have, but they never lack one that it has.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Lane:
     """A lane with its open chunk or span, and the open run at its end.
 
     `chunk` is -1 without a chunk.  `runs` counts the chunk's runs, `records` the open run's records; 0 = no open run.
-    `due_ms` is the steady time at which the open run is due, 0 without a linger; `used_ms` is that of the last append.
+    `due_ms` is the steady time at which the open run is due, 0 without a linger; `used_ms` is the steady time of the
+    last append.
     """
 
     __slots__ = (
@@ -77,7 +79,7 @@ class Lane:
         self.window: TimestampWindow | None = None
         """Window for the timestamps of the lane's records; None admits any timestamp."""
         self.keeps_timestamps = False
-        """True if clamping (`timestamps.py`) must not replace the next records' timestamps: their client's choice."""
+        """True if the client of the next records has exempted their timestamps from clamping (`timestamps.py`)."""
         # File offsets: start of the chunk, start and end of its last run, end of the span.
         self._start = self._run_at = self._end = self._limit = 0
         self._generation = 0
@@ -136,8 +138,8 @@ class Lane:
             parts += (buffer[value_at:value_end], buffer[headers_at:end], _PADDING[payload & 7])
             payloads.append(payload)
         stop = start + len(payloads)
-        self._update_sums(payloads, [item[1] for item in items[start:stop]])
-        self._commit(b"".join(parts), len(payloads), items[stop - 1][0])
+        self._update_sums(payloads, timestamps=[item[1] for item in items[start:stop]])
+        self._commit(b"".join(parts), len(payloads), last_arrival=items[stop - 1][0])
         return stop
 
     def _update_sums(self, payloads: list[int], timestamps: list[int]) -> None:
@@ -175,7 +177,7 @@ class Lane:
         words[(run_at + lay.RUN_PAYLOAD) >> 2] = self._payload
         words[(run_at + lay.RUN_LARGEST) >> 2] = self._largest_payload
         self._slab.store_signed(run_at + lay.RUN_MIN_TIMESTAMP, self._min_timestamp)
-        longs[(run_at + lay.RUN_COUNT) >> 3] = self.records | (self._end - run_at) << 32
+        longs[(run_at + lay.RUN_COUNT) >> 3] = self.records | (self._end - run_at) << 32  # count and size in one store
 
     def close_run(self, tickets: HandoverTickets) -> Segment:
         """Hand the open run over to the router, and return its segment."""

@@ -5,8 +5,8 @@ its linger ends.  Lingers end on *ticks*, times that all lanes share (`closed_ru
 publishes the runs of many topics together.  A run that filled its chunk also waits for the tick.
 
 Topics that the router has not numbered use a *shared* lane, and so does any topic when there are too many lanes.  The
-runs of unnumbered topics carry the topic's name.  `Lanes` closes the run of a shared lane after each group, so that the
-input hands it over before the runs of the separate lane that the topic may get later.  A hash of the name chooses the
+runs of unnumbered topics carry the topic's name.  `Lanes` closes the run of a shared lane after each group: the topic
+may get a separate lane later, and the input must hand over its earlier messages first.  A hash of the name chooses the
 shared lane, so a topic whose messages are stuck keeps the chunks of only one shared lane.
 """
 
@@ -51,12 +51,12 @@ _ARRIVAL, _TIMESTAMP, _PARTITION_KEY, _OPTIONS = range(4)  # fields of a parsed 
 WAKE_SLACK_MS: Final = 12
 """`close_due` also closes runs that are due within this time, so that fewer frames wake the router."""
 _LEEWAY_DIVISOR: Final = 6
-"""The leeway is 0 if twice LEEWAY_MS exceeds the shortest linger divided by this number."""
+"""The shortest linger divided by this number must be at least twice LEEWAY_MS; else inputs wake without leeway."""
 _MAX_LINGER_MS: Final = 250
-"""The longest linger, taken as the shortest before any is known."""
+"""The longest linger; `Lanes` takes it as the shortest while it knows the linger of no topic."""
 
 
-_UNUSED_HEADER: Final = LaneHeader(0, b"", 0, -1, 0)
+_UNUSED_HEADER: Final = LaneHeader(topic=0, name=b"", flags=0, partition_index=-1, partition_count=0)
 """The header of a shared lane before its first use."""
 
 
@@ -107,7 +107,7 @@ class Lanes:
         self._linger_ms = linger_ms
         self._lingers: dict[int, int] = {}
         self.partitioners = partitioners
-        """The partitioner of each topic, for later messages; None = no record key chooses a partition."""
+        """The partitioner of each topic in later batches; None = no record key chooses a partition."""
         self.windows = windows
         self._windows_by_topic: dict[int, TimestampWindow | None] = {}
         self._replaced = ReplacedCounts()
@@ -115,7 +115,7 @@ class Lanes:
         """The time since 1970 less the steady time, in ms."""
         self._set_leeway(_MAX_LINGER_MS)
         self._partition_counts: dict[int, int] = {}
-        """Cached partition counts by topic number, see `_partitions_of`; `_restored_counts` come first."""
+        """Partition counts by topic number, cached from `_restored_counts`, for other topics from the topic table."""
         self._restored_counts: Mapping[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         shared_count = min(MAX_SHARED_LANES, max(1, slab.geometry.chunks // _SHARED_LANE_DIVISOR))
@@ -157,7 +157,7 @@ class Lanes:
     ) -> Ingested:
         """Parse and append a batch of messages; see `parse` for the arguments.
 
-        `now_ms` is a steady time.  With `keeps_timestamps` clamping replaces no timestamps: see `TimestampWindow`.
+        `now_ms` is a steady time.  With `keeps_timestamps` a window with `is_clamp` replaces no timestamps.
         """
         self._refresh_topics()
         batch = parse(buffer, extents, first_arrival, skip, sources=sources, partitioners=self.partitioners)
@@ -170,7 +170,8 @@ class Lanes:
                 no_room += [NoRoom(topic, item[_TIMESTAMP], item[_ARRIVAL], reason) for item, reason in refused]
                 self._schedule_close(lane, topic, now_ms)
         keyed_items = chain.from_iterable(items for (_, keyed), items in batch.groups.items() if keyed)
-        partition_key = sum(not item[_OPTIONS] & lay.OPTION_HASHED for item in keyed_items)  # hashed: AnyPartition
+        # A message whose partition key is the hash of its record key arrived as an AnyPartition message.
+        partition_key = sum(not item[_OPTIONS] & lay.OPTION_HASHED for item in keyed_items)
         valid = sum(map(len, batch.groups.values()))
         return Ingested(valid - partition_key, partition_key, batch.rejections, no_room)
 
@@ -180,13 +181,14 @@ class Lanes:
         A datagram of more than `max_size` bytes is malformed, even if its truncated bytes are a valid message.
         """
         extents = landing_zone.landed_extents_within(self._slab, count, max_size)
-        base = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
-        return self.ingest(self._slab.view, extents, base, now_ms, skip)
+        first_arrival = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
+        return self.ingest(self._slab.view, extents, first_arrival, now_ms, skip)
 
     def _refresh_topics(self) -> None:
-        """Close all runs after a change of the topic table, because later messages of a topic may use another lane.
+        """Close all runs after a change of the topic table.
 
-        The lanes keep their chunks, because most topics are unchanged.
+        The later messages of a topic may use another lane, and must not overtake the earlier ones.  The lanes keep
+        their chunks, because most topics are unchanged.
         """
         if self._topics.version != self._topics_version:
             self._topics_version = self._topics.version
@@ -223,11 +225,11 @@ class Lanes:
         return count
 
     def restore_partition_counts(self, counts: Mapping[int, int]) -> None:
-        """Use the partition counts of a dead input by topic number to finish its batch, until `close_all`."""
+        """Use until `close_all` the partition counts of a dead input, by topic number, to finish its last batch."""
         self._restored_counts = counts
 
     def _lane_for(self, topic: bytes, number: int, index: int, count: int) -> Lane:
-        """Return the lane of a numbered topic; `index` and `count` are those of `LaneKey`."""
+        """Return the lane of a numbered topic; for messages without a partition key `index` is -1 and `count` 0."""
         key = (number, index, count)
         lane = self._lanes.get(key)
         if lane is None:
@@ -239,7 +241,7 @@ class Lanes:
         return lane
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
-        """Return True if a retry of a refused topic, which needs `span` more chunks, is worth its cost."""
+        """Return True if it is worth ingesting a refused message again; its topic needs `span` more chunks for it."""
         return self._chunks.may_grow(self._topics.number_of(topic) or topic, span, now_ms)
 
     def _shared_lane(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
@@ -249,7 +251,8 @@ class Lanes:
         split.
         """
         lane = self._shared[crc32(topic) % len(self._shared)]
-        lane.header = LaneHeader(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, count)
+        name, flags = b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0
+        lane.header = LaneHeader(number, name, flags, partition_index=-1, partition_count=count)
         lane.window = self._window_of(number, topic)
         return lane
 
@@ -263,7 +266,7 @@ class Lanes:
             return  # the open run has its due time already
         if self._is_shared(lane) or self._linger_of(lane.header.topic, topic) == 0:
             self._close_run(lane)
-            self._wake_by(now_ms + IDLE_MS)
+            self._wake_by(now_ms + IDLE_MS)  # to seal the lane's chunk if the lane is idle by then
         elif lane.records:
             lane.due_ms = tick_after(now_ms + self.leeway_ms, self._linger_of(lane.header.topic, topic))
             self._wake_by(lane.due_ms - self.leeway_ms)
@@ -277,8 +280,8 @@ class Lanes:
     def _set_leeway(self, shortest_linger_ms: int) -> None:
         """Set `leeway_ms` by the shortest linger.
 
-        `next_due_ms` is early by the leeway, so that a caller may wake late by as much.  So a wake-up may be off by
-        twice the leeway, which must be little compared with the lingers.
+        `next_due_ms` is earlier than the tick by the leeway, so that a caller that wakes late by as much is in time.  A
+        wake-up may thus be off by twice the leeway, and this time must be short compared with the shortest linger.
         """
         self._shortest_linger_ms = shortest_linger_ms
         self.leeway_ms = LEEWAY_MS if shortest_linger_ms // _LEEWAY_DIVISOR >= 2 * LEEWAY_MS else 0
@@ -300,11 +303,11 @@ class Lanes:
         self._windows_by_topic.clear()
         names = {number: name for name, number in self._topics.numbers().items()}
         for (number, _, _), lane in self._lanes.items():
-            if number in names:  # else the topic has lost its entry, and would get other lanes with a new number
+            if number in names:  # a topic that lost its entry uses this lane no more: it would get a new number
                 lane.window = self._window_of(number, names[number])
 
     def _window_of(self, number: int, topic: bytes) -> TimestampWindow | None:
-        """Return the timestamp window, cached by topic number as in `_linger_of`."""
+        """Return the timestamp window, cached for numbered topics only: clients can invent any number of names."""
         if not number:
             return self.windows(topic)
         if number not in self._windows_by_topic:
@@ -314,7 +317,7 @@ class Lanes:
     def _apply_window(
         self, lane: Lane, items: list[Item], now_ms: int, *, keeps_timestamps: bool
     ) -> tuple[list[Item], list[Item]]:
-        """Return the messages with the timestamps to store, and unchanged those whose timestamps clamping replaces."""
+        """Return all messages with the timestamps to store, and the originals of those that clamping changes."""
         window, lane.keeps_timestamps = lane.window, keeps_timestamps
         if window is None or (keeps_timestamps and window.is_clamp):
             return items, []
@@ -346,7 +349,8 @@ class Lanes:
     ) -> list[tuple[Item, DiscardReason]]:
         """Append messages to a lane; return those without room, each with the reason.
 
-        Shorter messages behind one without room may find room, unless `LaneChunks.refuses_rest` is set.
+        Shorter messages behind one without room may find room.  If `LaneChunks.refuses_rest` is set, the call refuses
+        them without a try.
         """
         refused: list[tuple[Item, DiscardReason]] = []
         index = 0
@@ -387,7 +391,7 @@ class Lanes:
         self._closed.request_publish()  # runs that filled their chunks waited for this tick
 
     def _close_due_lanes(self, now_ms: int) -> list[LaneKey]:
-        """Close due runs in lanes that are not shared; seal the chunks of idle ones, and return the keys of these."""
+        """Close due runs in lanes that are not shared; seal the chunks of idle lanes, and return their keys."""
         return [key for key, lane in self._lanes.items() if self._close_if_due(lane, now_ms)]
 
     def _close_if_due(self, lane: Lane, now_ms: int) -> bool:
@@ -407,8 +411,8 @@ class Lanes:
     def _is_chunk_settled(self, lane: Lane) -> bool:
         """Return True if all messages of the lane's chunk are settled, so that the pool can reclaim the chunk.
 
-        A lane with held messages keeps its chunk for further messages.  Otherwise, in an outage, a slow sender would
-        fill the slab with one chunk for each message.
+        A lane with unsettled messages keeps its chunk for further messages.  If it sealed the chunk, a slow sender
+        would fill the slab in an outage, with one chunk for each message.
         """
         return lane.chunk < 0 or is_settled(self._slab, lane.chunk)
 

@@ -47,7 +47,7 @@ class Failure(IntEnum):
 
 
 class RejectedMessage(NamedTuple):
-    """A rejected message: its index in the batch, the reason, and API key and version (0 if they are not readable)."""
+    """A rejected message: `slot` is its index in the batch; API key and version are 0 if they are not readable."""
 
     slot: int
     failure: Failure
@@ -88,7 +88,7 @@ def parse(
 ) -> ParsedBatch:
     """Parse the messages of `buffer` at `extents`, pairs of offset and length.
 
-    Message i has the arrival number first_arrival + i; with `sources` stream_arrival(first_arrival + i, sources[i]).
+    Message i has the arrival number first_arrival + i, or with `sources` stream_arrival(first_arrival + i, sources[i]).
     Messages whose arrival numbers are in `skip` are omitted.  Without `partitioners` no record key chooses a partition.
     """
     partitioner_of = None if partitioners is None else cache(partitioners)
@@ -129,12 +129,12 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
     if size != length or api_key not in _API_KEYS or version_and_flags not in _VERSIONS or topic_size <= 0:
         raise _Malformed
     topic, timestamp, key_size, value_size = _body(topic_size).unpack_from(buffer, topic_at)
-    key_at = topic_at + topic_size + 12
+    key_at = topic_at + topic_size + 12  # behind the timestamp (8 bytes) and the key size (4)
     options = 0
     # In version 2 a size of -1 means null and 0 means empty; the record has size 0, and an option tells them apart.
     if version_and_flags == _VERSION_2 and key_size in {_NULL, 0}:
         key_size, options = 0, 0 if key_size else lay.OPTION_EMPTY_KEY
-    value_at = key_at + key_size + 4
+    value_at = key_at + key_size + 4  # behind the key and the value size
     if key_size:
         if key_size < 0:
             raise _Malformed
@@ -143,6 +143,7 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
         value_size, options = 0, options | (lay.OPTION_NULL_VALUE if value_size else lay.OPTION_EMPTY_VALUE)
     value_end = value_at + value_size
     headers_at = _find_headers(buffer, value_end, end) if version_and_flags else value_end
+    # Only version 0 has `headers_at == value_end`: without record headers, the message must end with its value.
     if value_size < 0 or (headers_at != end and headers_at == value_end):
         raise _Malformed
     bounds = (key_at, value_at - 4, value_at, value_end, headers_at, end)

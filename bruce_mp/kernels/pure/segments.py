@@ -69,11 +69,11 @@ def assign_sequences(
 ) -> list[tuple[int, int] | None]:
     """Assign to batches the next sequence numbers of their partitions, and move their segments.
 
-    Return (epoch, base sequence) of each batch: NO_SEQUENCE for both without `is_numbered` and in LAST_EPOCH; None for
-    a batch with a segment that is damaged or not in the state before the move, to which the call stores nothing.  For
-    each batch the stores are in this order: partition and sequence numbers, the transaction of the move, the
-    partition's next sequence number.  After a crash, a sent batch has its numbers, and the dispatcher corrects the
-    partition's next number.
+    Return (epoch, base sequence) of each batch.  Both are NO_SEQUENCE without `is_numbered`, and in LAST_EPOCH.  For a
+    batch with a segment that is damaged or not in the state `move.before`, the call stores nothing and returns None.
+    For each batch the stores are in this order: partition and sequence numbers, the transaction of the move, the
+    partition's next sequence number.  So after a crash each sent batch has its numbers, and the dispatcher corrects
+    the partition's next number.
     """
     return [_assign_one(slab, row, batch, move, is_numbered=is_numbered) for batch in batches]
 
@@ -106,10 +106,10 @@ def bind_partition(slab: Slab, segments: Iterable[Segment], partitions: Iterable
 def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
     """Split a PartitionKey segment by the partitions of its keys; return (partition, segment) of the parts in order.
 
-    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  A run with a partition index for as many
-    partitions needs no split, because all its keys have that index.
+    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  A run whose partition index is for the
+    same number of partitions needs no split, because all its keys have that index.
     """
-    segment_bounds(slab, segment)
+    segment_bounds(slab, segment)  # raises SlabError for a damaged segment
     run = read_run(slab, segment.chunk, segment.run)
     if run.partition_count == len(partitions) and 0 <= run.partition_index < len(partitions):
         return [(partitions[run.partition_index], segment)]
@@ -150,7 +150,7 @@ def split_at(slab: Slab, segment: Segment, max_records: int, max_payload: int) -
 
 
 def split_by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
-    """Split a segment into parts of records with at most `limit` bytes of payload (True) or more (False)."""
+    """Split a segment into parts of records that each have at most `limit` payload bytes (True), or more (False)."""
     sizes = [(offset, record.payload) for offset, record in segment_records(slab, segment)]
     parts = [(fits, list(members)) for fits, members in groupby(sizes, lambda item: item[1] <= limit)]
     if len(parts) == 1:

@@ -3,8 +3,8 @@
 The intake serves *plain* connections: those without a quota, a spill file or a paused message.  In a round it reads
 each ready connection once, splits the bytes, appends all messages as one batch and counts them.  All connections of a
 round append to the same lanes: the worker's, or those of one fenced attempt.  The caller handles the bytes behind the
-last whole message, the events of other connections, and batches with a message that is invalid, found no room or got
-another timestamp.
+last whole message, the events of other connections, and batches with a message that is invalid, found no room or has a
+timestamp that clamping replaced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_EVENTS: Final = 512
 
 
 class CountedFlushGroup(Protocol):
-    """The flush group of a client's messages: the source in their arrival numbers, and the number of messages."""
+    """A client's flush group: `number` is the source in the arrival numbers of its messages, `received` their count."""
 
     number: int
     received: int
@@ -128,7 +128,8 @@ class StreamIntake:
     def apply_config(self, coalescing: Coalescing, max_size: int, *, blocks: bool) -> None:
         """Apply limits of naps and of messages, and discard all sources.
 
-        A message has at most `max_size` bytes.  With `blocks` clients wait for room, so no message may lack it.
+        A message has at most `max_size` bytes.  With `blocks` clients wait for room, so the intake must not
+        append a round that lacks room for a message.
         """
         self._rate = self.rate_type(coalescing)
         self._max_size = max_size
@@ -157,6 +158,7 @@ class StreamIntake:
         if not reads:
             return StreamIntakeResult([], None, others)
         if not self._have_room([size for read in reads for _, size in read.extents]):
+            # With `stop` at `begin` the caller gets all bytes of the round.
             return StreamIntakeResult(
                 self._stop_serving([read._replace(stop=read.begin) for read in reads]), None, others
             )
@@ -165,7 +167,7 @@ class StreamIntake:
         return StreamIntakeResult(leftovers, uncounted, others)
 
     def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
-        """Read once each ready source with the first one's lanes; return the events left to the caller as well.
+        """Read once each ready source that has the same lanes as the first; return also the events for the caller.
 
         The next rounds read the sources that this round did not read, before a new poll, so that all have a turn.
         """
@@ -181,7 +183,7 @@ class StreamIntake:
                 continue
             received_at = begin + len(source.start)
             if received_at + MIN_READ > len(self._buffer) or (reads and source.lanes is not reads[0].source.lanes):
-                self._unread.append((descriptor, events))
+                self._unread.append((descriptor, events))  # the round has no buffer left for it, or other lanes
                 continue
             end = self._receive(source, received_at)
             if end > received_at:
@@ -196,7 +198,7 @@ class StreamIntake:
     def _receive(self, source: StreamSource, begin: int) -> int:
         """Receive into the buffer from offset `begin` on, and return the end of the received bytes.
 
-        After an error no bytes are received: the caller, which gets the event, receives again and handles the error.
+        After an error the end is `begin`; the caller of `run` gets the event, receives again and handles the error.
         """
         self._row.add(self._counters.reads[source.kind])
         try:
@@ -208,7 +210,7 @@ class StreamIntake:
         return begin + count
 
     def _stop_serving(self, reads: list[_Read]) -> list[tuple[StreamSource, bytes]]:
-        """Discard these sources, and return their bytes from `stop` on."""
+        """Discard the sources of these reads, and return the bytes of each from its `stop` on."""
         for read in reads:
             self.discard(read.source.socket.fileno())
         return [(read.source, bytes(self._buffer[read.stop : read.end])) for read in reads]

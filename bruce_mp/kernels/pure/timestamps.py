@@ -19,7 +19,7 @@ MAX_TOPICS: Final = 64
 
 
 class TimestampWindow(NamedTuple):
-    """The number of ms by which a timestamp may precede or follow the arrival; `is_clamp` makes the kind clamping."""
+    """The number of ms by which a timestamp may precede or follow the arrival; `is_clamp` is True for clamping."""
 
     before_ms: int
     after_ms: int
@@ -27,7 +27,7 @@ class TimestampWindow(NamedTuple):
 
 
 class ReplacedTimestamps(NamedTuple):
-    """The number of a topic's messages with replaced timestamps; the original timestamp and arrival of the first."""
+    """A topic's number of messages with replaced timestamps; original timestamp and arrival number of the first one."""
 
     topic: bytes
     timestamp: int
@@ -49,8 +49,8 @@ class ReplacedCounts:
         """Count messages of a topic; `timestamp` and `arrival` are those of the first."""
         if topic not in self._counts and len(self._counts) >= MAX_TOPICS:
             topic = b""
-        first = self._counts.get(topic, ReplacedTimestamps(topic, timestamp, arrival, 0))
-        self._counts[topic] = first.plus(messages)
+        counted = self._counts.get(topic, ReplacedTimestamps(topic, timestamp, arrival, 0))
+        self._counts[topic] = counted.plus(messages)
 
     def __bool__(self) -> bool:
         return bool(self._counts)

@@ -1,7 +1,7 @@
 """The send buffer of a stream client: messages back to back, and the number of written bytes.
 
-A write may stop at any byte, but the daemon needs whole messages. After a break, the partly written message is sent
-again from its start (`rewind`). This module uses no sockets.
+A write may stop at any byte, but the daemon needs whole messages. After a break of the connection, the partly
+written message is sent again from its start (`rewind`). This module uses no sockets.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SendBuffer:
         self._sizes: deque[tuple[int, bool]] = deque()
         """Size of each message, and False for a barrier or a fence, which do not count as messages."""
         self._written = 0
-        """Bytes of the first message that this connection has written; always less than its size."""
+        """Bytes of the first message that are written to the present connection; always less than its size."""
         self.messages = 0
         self.room = 0
         """Bytes up to which `accept` fills the buffer. Each holder of `lock` sets it to 0, and may raise it once a
@@ -100,7 +100,7 @@ class SendBuffer:
         return WrittenMessages(messages, done_bytes)
 
     def rewind(self) -> bool:
-        """Restart the first message after a break. Return True if it was partly written."""
+        """Restart the first message after a break of the connection. Return True if it was partly written."""
         was_partial, self._written = self._written > 0, 0
         return was_partial
 
