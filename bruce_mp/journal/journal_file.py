@@ -4,7 +4,7 @@ The file is a sequence of entries, each with a checksum:
 
     BEGIN     a daemon begins to use a slab: creation time of the slab, boot id of the machine, seed of the file
     RUN       a closed run: its key in the slab, its topic, its records as they are in the slab
-    FENCED    a closed run of a complete fenced attempt: row and number of the attempt, then as RUN
+    FENCED    a closed run of a complete fenced attempt: row and number of the attempt, then the fields of a RUN
     COMMIT    the attempts with FENCED runs since the last COMMIT, and the number of these runs
     CLUSTER   the id of the Kafka cluster that all messages are for from here on
     SETTLED   keys of runs that no longer hold a message
@@ -12,11 +12,12 @@ The file is a sequence of entries, each with a checksum:
 
 `sync` makes the entries before it durable.  After a power failure, any part of later entries may be missing, in any
 order.  A reader skips bytes without a valid checksum up to the next entry.  It ignores the FENCED runs of an attempt
-unless a COMMIT follows, and all runs that it counts are there: so an attempt is restored as a whole or not at all.
-A RUN needs no COMMIT, because its checksum alone shows that it is whole.
+unless a COMMIT follows with the number of runs that the reader has found: an attempt is restored as a whole or not at
+all.  A RUN needs no COMMIT, because its checksum alone shows that it is whole.
 
 A reader that skips damage may meet the bytes of a message that look like entries.  So the checksums of all headers but
-the first begin with a random seed, which no client knows.  Journals of earlier versions have the seed 0.
+the first, whose body has the seed, begin with this random number, which no client knows.  Journals of earlier versions
+have the seed 0.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ __all__ = [
 
 _MAGIC: Final = b"BRJL"
 _ENTRY: Final = Struct("<4sIIII")
-"""The header: magic, kind, length of the body, checksum of the body, checksum of these fields."""
+"""The header: magic, kind, length of the body, checksum of the body, checksum of the fields before."""
 _CHECKED_BYTES: Final = 16
 """Bytes of a header that its last checksum covers: all fields before it."""
 _BEGIN: Final = Struct("<q36s")
@@ -64,7 +65,7 @@ _KEY: Final = Struct("<III")
 """The fields of `RunKey`."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _WRITE_BYTES: Final = 4 << 20
-"""Size of the buffered entries from which they are written to the file."""
+"""The buffered entries are written to the file when they have at least this size."""
 
 
 @unique
@@ -172,7 +173,7 @@ class Journal:
         self._add(_EntryKind.CLEAN, b"")
 
     def _add(self, kind: _EntryKind, body: bytes) -> None:
-        header = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED_BYTES]
+        header = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED_BYTES]  # without its checksum
         is_first = not self.size and not self._buffer
         self._buffer += header + _header_checksum(header, b"" if is_first else self._seed)
         self._buffer += body
@@ -201,7 +202,7 @@ class Journal:
         sync_directory(path.parent)
 
     def close(self) -> None:
-        """Close the file, without the entries that were not written."""
+        """Close the file. Entries that are still in the buffer are lost."""
         os.close(self._descriptor)
 
 

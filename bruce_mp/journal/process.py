@@ -39,7 +39,7 @@ class _JournalProcess(ProcessShell):
         self.serve_bytes(JOURNAL_REQUESTS, self._on_request)
 
     def _on_request(self, _: bytes) -> None:
-        self._due_ms = 0
+        self._due_ms = 0  # `after_round` records at once
 
     def after_round(self, now_ms: int) -> int:
         if now_ms >= self._due_ms:

@@ -40,11 +40,11 @@ JOURNAL_SETTING: Final = "slab.journal_dir"
 _MAX_GARBAGE: Final = 64 << 20
 """The recorder rewrites a journal without its settled runs when they take this many bytes more than the held ones.
 
-So the file has at most twice the held bytes plus this constant.  It spares small journals frequent rewrites."""
+So the file has at most twice the held bytes plus this constant, which spares small journals frequent rewrites."""
 _PART_RUNS: Final = 20_000
 """Runs after which `on_progress` is called; they take a fraction of a second."""
 _PART_BYTES: Final = 64 << 20
-"""Unsynced bytes after which it is called; a slow disk writes 64 MiB in a few seconds."""
+"""Unsynced bytes after which `on_progress` is called; a slow disk writes 64 MiB in a few seconds."""
 
 
 class JournalRecorder:

@@ -118,7 +118,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         # The new code cannot be executed, so no process reads the sockets before a service manager starts the daemon.
         resources.input_sockets.remove_files()
         resources.http.remove_file()
-        return ExitCode.SETUP  # a failure status makes the service manager start it
+        return ExitCode.SETUP  # after a failure, the service manager starts the daemon again
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
@@ -159,7 +159,8 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
         run_dir,
         slab,
         (InheritedDescriptor(run_lock), InheritedDescriptor(slab_lock)),
-        # The files become ours only now: after a failed start, `bruce hold` still needs those of its sockets.
+        # Only now may the daemon remove socket files: `bruce hold` still needs the files of its sockets after a failed
+        # start.
         InputSockets(*(bound and with_file(bound) for bound in input_sockets)),
         with_file(http),
         rows,
@@ -290,7 +291,8 @@ class _Supervisor:
         is_kept = config.slab.sync != "off"
         JournalSetup.change_directory(slab, Path(config.journal_path) if is_kept else None)
         if not is_kept:
-            JournalSetup.remove(Path(config.journal_path), slab.path)  # else it replaces the slab after a power failure
+            # A journal left on the disk would replace the slab after a power failure.
+            JournalSetup.remove(Path(config.journal_path), slab.path)
             slab.store_signed(lay.SUPER_JOURNALED_MS, 0)
 
     def _step_upgrade(self) -> None:
@@ -339,7 +341,7 @@ class _Supervisor:
             self._signals.fileno(): self._on_signals,
         }
         for ready in wait(list(sources), self._timeout()):
-            sources[cast("int", ready)]()  # all sources are file descriptors, as `wait` cannot tell
+            sources[cast("int", ready)]()  # all sources are descriptors; `wait` declares more types
 
     def _timeout(self) -> float:
         times = (self._heartbeat_due, self._group.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
@@ -361,7 +363,7 @@ class _Supervisor:
     def _shut_down(self, number: Signals) -> None:
         """Shut down. During an upgrade by draining, pass the first request on to the new code.
 
-        Messages wait in the sockets then, and the new code must receive them before it shuts down.
+        New messages wait in the sockets while the old processes drain; the new code must receive them before it ends.
         """
         if self.is_draining_for_upgrade and not self._deferred_signals:
             log.log(NOTICE, "Shutdown requested: the new code receives the messages at the sockets, then shuts down.")
@@ -374,7 +376,7 @@ class _Supervisor:
     def _request_upgrade(self) -> None:
         self._upgrade.request()
         if self._is_ending and not self.is_draining_for_upgrade:
-            self._upgrade.cancel()  # so `bruce upgrade` gets the reason
+            self._upgrade.cancel()  # records the reason for `bruce upgrade`
 
 
 def _max_delay_s(config: Config) -> float:

@@ -7,7 +7,7 @@ Running processes receive an accepted configuration; others start with it. The s
 confirm in time; the process restarts with the new configuration. One more reload serves all requests that arrive during
 a reload, because the file may have changed again.
 
-`step` runs after every event and at the time `due`; it never blocks.
+The supervisor calls `Reloads.step`, which never blocks, after every event and at the time in `Reloads.due`.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Reloads:
         log.log(NOTICE, "Reloaded %s: %s.", self._source.path, keys, extra={"about": self._active_config})
         for warning in (*risk_warnings(self.config), *exposed_files(self.config)):
             log.warning("%s", warning, extra={"about": warning})
-        self._answer(ReloadOutcome(0, accepted=True, text=f"Reloaded {self._source.path}: {keys}."))
+        self._answer(ReloadOutcome(number=0, accepted=True, text=f"Reloaded {self._source.path}: {keys}."))
 
     def _refuse(self, reason: str) -> None:
         before = self._active_config
@@ -184,10 +184,10 @@ class Reloads:
         )
         text = "Reload refused: {} The old configuration stays in force."
         log.error(text.format(self._active_config.refused), extra={"about": self._active_config})
-        self._answer(ReloadOutcome(0, accepted=False, text=text.format(reason)))
+        self._answer(ReloadOutcome(number=0, accepted=False, text=text.format(reason)))
 
     def _answer(self, outcome: ReloadOutcome) -> None:
-        """Send the outcome to all requests that this reload served, each with its own number."""
+        """Send the outcome to all requests that this reload served, each with its own number in place of 0."""
         finished, self._in_progress = self._in_progress, []
         self._group.publish_config_status(self._active_config)
         for request in finished:

@@ -5,8 +5,8 @@
 
 First the datagram socket refuses new messages; the input still receives those in the kernel. A service manager's socket
 keeps accepting messages, which wait for the next daemon. The supervisor counts undelivered messages in the slab instead
-of asking the processes, which may die and restart during the shutdown. `step` runs after every event and at the time
-`due`; it never blocks.
+of asking the processes, which may die and restart during the shutdown. It calls `Shutdown.step`, which never blocks,
+after every event and at the time in `Shutdown.due`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Input, router and status always run, and a journal process unless `slab.sync` is
 for each dispatcher slot in use. When the broker of a slot changes its address, the slot gets a new process.
 
 After a death, the supervisor finishes the transaction in the process's row, restarts the process, and then sends
-PeerDied to the router, which claims the runs that the process handed over without a doorbell. A starting router sweeps
-the slab and needs no such message.
+PeerDied to the router, which claims the runs that the process handed over without a doorbell (the frame that says where
+they are). A starting router sweeps the slab and needs no such message.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ProcessGroup:
 
     def _create_input(self, row: int) -> ManagedProcess:
         input_sockets, number = self._resources.input_sockets, row - lay.ROW_FIRST_INPUT
-        if number:
+        if number:  # a stream worker; the datagram input has the number 0
             child = self._create_process(self._programs.stream, f"input-{number}", row, ends_when_drained=True)
             unix, tcp = (bound.socket if bound else None for bound in (input_sockets.unix_stream, input_sockets.tcp))
             child.start = replace(child.start, unix_stream=unix, tcp=tcp)

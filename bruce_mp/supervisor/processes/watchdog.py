@@ -1,9 +1,9 @@
 """Watchdog: finds live processes without a heartbeat.
 
-The supervisor kills them: that loses no messages, while a hung process blocks a broker's partitions or all messages. A
-pause of the whole machine does not count: after a gap between two checks, all measurements start again.
+The supervisor kills them: a kill loses no messages, while a hung process blocks a broker's partitions or all messages.
+A pause of the whole machine does not count: after a gap between two checks, all measurements start again.
 
-Separate because it needs heartbeats and the time only, no process.
+Separate because it needs only heartbeats and the time, and no processes.
 """
 
 from __future__ import annotations

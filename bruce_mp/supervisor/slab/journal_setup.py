@@ -76,7 +76,7 @@ class JournalSetup:
         if content is None or content.is_clean or content.boot_id == boot_id():
             return False  # the slab is complete
         if identity is None:
-            return not any(page)
+            return not any(page)  # a lost page is all zero; any other content is not that of a slab
         return content.slab_id == identity.created_ms
 
     @staticmethod

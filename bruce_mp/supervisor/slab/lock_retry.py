@@ -27,7 +27,7 @@ RETRY_S: Final = 0.05
 
 
 def retry_lock(acquire: Callable[[], _Lock]) -> _Lock:
-    """Call `acquire` until it succeeds, and return its result. Raise its last BruceError after 5 s."""
+    """Call `acquire` until it succeeds, and return its result. Raise its last BruceError after `TIMEOUT_S`."""
     deadline = time.monotonic() + TIMEOUT_S
     is_logged = False
     while True:

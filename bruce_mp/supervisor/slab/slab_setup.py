@@ -1,8 +1,8 @@
 """Set-up of the slab at a start: create one, adopt that of the previous daemon, or move a damaged one aside.
 
 The daemon must deliver the messages in a slab. It therefore replaces only an empty slab, renames an unreadable one, and
-refuses a slab of another daemon. While it holds the lock, no other daemon writes. It completes the transactions of
-killed processes before it reads anything else.
+refuses a slab of another daemon. While it holds the lock, no other daemon writes to the slab. It completes the
+transactions of killed processes before it reads anything else in the slab.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _open_locked(path: Path) -> int | None:
     except OSError as error:
         raise StartError(f"The slab {path} cannot be opened: {error.strerror}.") from error
     try:
-        _check_file(path, os.fstat(descriptor))  # the path may name another file than before
+        _check_file(path, os.fstat(descriptor))  # `_check_path` may have seen another file
     except StartError:
         os.close(descriptor)
         raise
@@ -224,12 +224,13 @@ def recover_after_upgrade(slab: Slab, input_rows: Sequence[int], spills: SpillDi
 def _count_lost_copies(slab: Slab) -> None:
     """Count the copies for the discard file that the ended processes had not written.
 
-    A negative number corrects the count of an upgrade: its old status process wrote some of these copies afterwards.
+    During an upgrade, the old status process may write copies after they were counted as lost. The number is then
+    negative at the next count, and corrects MsgCopyLost.
     """
     lost = counter_total(slab, Counter.DiscardCopyQueued) - counter_total(slab, Counter.DiscardCopySettled)
     if not lost:
         return
-    ProcessRow(slab, lay.ROW_SUPERVISOR).settle(  # without segments: both counters or none
+    ProcessRow(slab, lay.ROW_SUPERVISOR).settle(  # a transaction without segments raises both counters or neither
         (), RunState.DISCARDED, 0, {Counter.MsgCopyLost: lost, Counter.DiscardCopySettled: lost}
     )
     if lost < 0:
@@ -251,12 +252,12 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
     for index in lay.STREAM_ROWS:
         row = ProcessRow(slab, index)
         is_spilling = spilled_messages(slab, index) or completed_messages(slab, index)
-        has_open_batch = row.version & 1  # see `telemetry.stages`
+        has_open_batch = row.version & 1  # odd from `begin_batch` until the batch is committed
         if index in owners or has_open_batch or is_spilling or last_completed(slab, index):
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):
-        invalidate_counts(slab, lay.ROW_SUPERVISOR)  # a ticket, which the counts use, grows without a hand-over
+        invalidate_counts(slab, lay.ROW_SUPERVISOR)  # the counts rely on tickets, which the next line raises
         _reassign_chunks(slab, [chunk for chunk, _ in spans], rows)
     rebuild_table(slab, spans)
     if not has_counts(slab):
@@ -266,8 +267,8 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
     """Assign the chunks of inputs that no longer exist to the first of these rows.
 
-    Routers ignore runs with later tickets than the row's, and an input numbers arrivals from its row's count on. The
-    first row's ticket and count therefore advance to the maximum.
+    A router ignores runs with later tickets than the ticket in their input's row, and an input numbers arrivals from
+    the count in its row on. Ticket and count of the first row therefore advance to the maximum among the rows.
     """
     successor, tickets = rows[0], last_tickets(slab)
     for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):

@@ -4,9 +4,9 @@ A service manager passes descriptors and their names in three environment variab
 https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. A daemon under upgrade passes its own sockets to
 the new code (`handover.py`); the new code owns them, with their files. `kept_sockets.py` describes `bruce hold`.
 
-A setting claims the socket that is bound to its address; a service manager's socket may have its name instead. A socket
-of a service manager or of `bruce hold` that no setting claims is an error, because its clients would wait forever. A
-socket from before an upgrade that no setting claims is closed.
+A setting claims the socket that is bound to its address, or a service manager's socket that has the setting's name. A
+socket of a service manager or of `bruce hold` that no setting claims is an error, because its clients would wait
+forever. A socket from before an upgrade that no setting claims is closed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class InheritedSocket:
     """An open socket, with the name that the service manager or the replaced code gave it.
 
     `is_ours` is False for a socket of a service manager, which keeps it open. `is_kept` is True for one of `bruce
-    hold`: the daemon may close it, but a failed start leaves its file. `queue_length` is that at the bind.
+    hold`: the daemon may close it, but a failed start leaves its file. `queue_length` is the maximum number of queued
+    datagrams, 0 if unknown.
     """
 
     socket: socket.socket

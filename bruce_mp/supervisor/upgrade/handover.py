@@ -93,7 +93,7 @@ def execute(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     try:
         for number in read_signals():
-            signal.raise_signal(number)  # for this thread, which blocks it; another thread would handle it at once
+            signal.raise_signal(number)  # waits for this thread, which blocks it; `os.kill` could reach another thread
         _set_inheritable(handover, inheritable=True)
         os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - executes the running program again
     finally:

@@ -1,8 +1,8 @@
-"""Processes that the old version started before the supervisor replaced itself by exec(): it knows pid and pipe only.
+"""Processes that the old version started before the supervisor replaced itself by exec().
 
-They exit when the supervisor closes their pipe; after a time limit, the supervisor kills them. The inputs end after
-router and dispatchers, so that messages wait in the sockets as briefly as possible. The status process ends last,
-because it receives the others' last reports.
+The supervisor knows only their pids and control pipes. They exit when it closes their pipes; after a time limit, it
+kills them. The inputs end after router and dispatchers, so that messages wait in the sockets as briefly as possible.
+The status process ends last, because it receives the others' last reports.
 """
 
 from __future__ import annotations
