@@ -40,7 +40,7 @@ _MIN_INTERVAL_MS: Final = 1
 _MAX_INTERVAL_MS: Final = 20
 """Bounds of the interval between two polls for outcomes."""
 _GROWTH: Final = 2.0
-"""Largest ratio of an interval to the one before; without new outcomes, intervals grow by it."""
+"""Largest ratio of an interval to the one before; without new outcomes, intervals grow by this factor."""
 _REMAINING_FRACTION: Final = 0.5
 """Part of the remaining time that passes before the next poll: near the end the polls are close to each other."""
 _MIN_INTERVAL_IN_POLLS: Final = 4
@@ -189,7 +189,7 @@ class Barriers:
     def _merge_finished(self, client: StreamClientState) -> None:
         """Merge a client's finished flush groups into `finished_totals`, so that the client keeps few flush groups.
 
-        No pending barrier needs one of these as its `last_group`: that barrier would be finished, too.
+        No merged group is the `last_group` of a pending barrier: such a barrier would be finished, and answered.
         """
         while client.unfinished_groups and not client.unfinished_groups[0].outstanding:
             flush_group = client.unfinished_groups.pop(0)
@@ -240,7 +240,7 @@ def _measure_progress(barrier: _PendingBarrier) -> float:
 
 
 def _next_interval_ms(interval_ms: float, remaining_intervals: float) -> float:
-    """Return the interval after one of `interval_ms`, if the next barrier finishes after that many intervals."""
+    """Return the interval after one of `interval_ms`, if the next barrier needs `remaining_intervals` more."""
     factor = min(_GROWTH, _REMAINING_FRACTION * remaining_intervals)
     return max(_MIN_INTERVAL_MS, min(interval_ms * factor, _MAX_INTERVAL_MS))
 

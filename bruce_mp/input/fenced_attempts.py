@@ -91,7 +91,7 @@ class _NoHandover(HandoverTickets):
 class _AttemptThresholds:
     """Allocates chunks for an attempt, for topics within their thresholds.
 
-    The completion of the attempt charges the chunks to their topics.  Until then only its client can free them.
+    The completion of the attempt charges the chunks to their topics.  Until then only the client can free them.
     """
 
     def __init__(self, attempt: Attempt, thresholds: TopicThresholds) -> None:
@@ -113,7 +113,7 @@ class _AttemptThresholds:
         return self._thresholds.may_grow(topic, span, now_ms)
 
     def on_topics_changed(self) -> None:
-        """Do nothing: the completion charges the chunks to the numbers that topics have then."""
+        """Do nothing: the completion of the attempt charges the chunks, to the topic numbers of that time."""
 
 
 class Attempt:
@@ -218,7 +218,7 @@ class FencedAttempts:
         self._last_number = 0
 
     def apply_limits(self, max_chunks: int) -> None:
-        """Apply a reloaded limit for one attempt; 0 = the limit for all together."""
+        """Apply a reloaded limit for one attempt; 0 stands for `max_total_chunks`."""
         self._max_chunks = min(max_chunks or self._max_total_chunks, self._max_total_chunks)
 
     def __len__(self) -> int:
@@ -279,7 +279,7 @@ class FencedAttempts:
     def reserve_spill(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
         """Reserve `size` bytes in the spill file of an attempt that spills.
 
-        Return GRANTED, the limit for which the attempt waits, or the reason for its end if waiting cannot help.
+        Return GRANTED, the limit that makes the attempt wait, or the reason for its end if waiting cannot help.
         """
         assert attempt.spill is not None  # the attempt is spilling
         room = self._spills.extend(attempt.spill, size)
@@ -317,7 +317,7 @@ class FencedAttempts:
         )
 
     def _is_oldest(self, attempt: Attempt) -> bool:
-        """Return True if no older attempt has a spill file; the oldest waits without limit, so one completes."""
+        """Return True if no older attempt has a spill file; the oldest waits without limit, so one can complete."""
         oldest_by_row = counter_by_row(self.slab, lay.SPILL_OLDEST)  # 0 in a row without a spill file
         return attempt.began_ms <= min(filter(None, oldest_by_row), default=0)
 

@@ -7,8 +7,8 @@ numbers show a successor which messages of the slice are in lanes (`pipeline/str
 
 Completed files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
 
-A message waits while its topic holds its share of the slab: the daemon has accepted the message, so it must not discard
-it for that reason.  The other messages of its slice stay in lanes, and the file's header lists them, as after a crash.
+A message waits while its topic holds its share of the slab: the daemon has accepted the message, so a full topic is no
+reason to discard it.  The other messages of the slice stay in lanes, and the file's header lists them (`fed_ahead`).
 The file then waits until the topic may hold more, while the feed serves other files.
 """
 
@@ -82,7 +82,7 @@ class SpillPump:
             self._timer = self._loop.call_later(0, self._run)
 
     def _run(self) -> None:
-        """Feed slices for 4 ms, then return to the loop, so that connections are read between."""
+        """Feed slices for `_FEED_S` seconds, then return to the loop, which reads connections before the next call."""
         self._timer = None
         until = time.monotonic() + _FEED_S
         while (is_fed := self._feed.feed(steady_ms())) and time.monotonic() < until:
@@ -145,7 +145,7 @@ class SpillFeed:
             self._spills.completed.append(completed)
 
     def _ensure_room(self) -> bool:
-        """Reclaim chunks if needed; return False if only those are free that stay free for clients."""
+        """Reclaim chunks if needed; return False if no more are free than the feed leaves to clients."""
         pool = self._pool
         kept = pool.usable // _FREE_DIVISOR
         if pool.free_count <= kept:
@@ -201,7 +201,7 @@ class SpillFeed:
         # The lanes return these messages to their caller (`caller_retries`), so they are not discarded.
         waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, extents, first)
-        has_fed_behind = max(file.fed_ahead, default=-1) >= len(extents)  # behind the messages that find room
+        has_fed_behind = max(file.fed_ahead, default=-1) >= len(extents)  # some message behind those that find room
         if waiting or has_fed_behind:
             return self._advance_partly(file, view, extents, ingested)
         # The messages were counted as received when they were spilled.
@@ -259,7 +259,7 @@ class SpillFeed:
         others.update(index_in_batch(dropped.arrival, first) for dropped in ingested.no_room)
         added = [index for index in range(len(extents)) if index not in others and index not in file.fed_ahead]
         if added:
-            # Before the count: a successor that repeats this finds the same messages in lanes.
+            # The header lists them before they are counted: a successor that repeats this finds the same ones in lanes.
             file.store_fed_ahead(added)
         increments = Tally[int](processed_counter(view[at : at + size]) for at, size in map(extents.__getitem__, added))
         self._count(file, len(extents), len(added), increments)

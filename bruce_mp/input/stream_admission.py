@@ -118,7 +118,7 @@ class StreamAdmission:
     def is_plain(self, client: StreamClientState) -> bool:
         """Return True if `StreamIntake` may serve a client: its messages all go to the same lanes, and none waits.
 
-        The intake keeps the start of a message, unless the message is longer than one read.
+        The intake keeps the start of an incomplete message, except one that is longer than one read.
         """
         is_spilling = client.attempt is not None and client.attempt.is_spilling
         is_waiting = client.is_blocked or client.counted_in_quota or client.completed_spill
@@ -147,7 +147,7 @@ class StreamAdmission:
             batch, added = self._add_allowed(buffer, batch, client, split.extents, now_ms)
             if added < len(split.extents):
                 at, _ = split.extents[added]
-                client.block(client.paused_until_ms)  # quota or spill files may have set a time
+                client.block(client.paused_until_ms)  # `_add_allowed` may have set a time
                 break
             at, client.wanted = split.at, split.size  # of the frame or incomplete message behind the whole ones
             if split.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
@@ -204,7 +204,7 @@ class StreamAdmission:
         if client.postponed:
             return False  # messages behind the frame must not overtake the postponed ones before it
         if client.must_close:
-            return True  # the caller stops
+            return True  # `_admit_portion` ends its loop then
         if stop is SplitStop.BARRIER:
             self._on_barrier(client, frame)
             return True
@@ -349,7 +349,7 @@ class StreamAdmission:
         """Count a batch, and handle its messages without room and its replaced timestamps."""
         first = self._row.counted  # the number of the batch's first message
         if ingested.no_room:
-            self._lanes.request_publish()  # delivery frees room; also if only an attempt's separate lanes lack it
+            self._lanes.request_publish()  # delivery frees room, also for the separate lanes of an attempt
             ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)
         else:
             ending = None
@@ -371,7 +371,7 @@ class StreamAdmission:
         postponed = remove_over_share(ingested) if self._blocks else []
         increments = self._record_received(batch, ingested)
         increments[lay.SPILL_IN] = len(spilled)
-        # The feed of the spill file counts these messages as processed.
+        # `SpillFeed` counts these messages as processed when it feeds the file back.
         increments.subtract(processed_counter(buffer[at : at + length]) for at, length in spilled)
         self._return_postponed(buffer, batch, postponed, increments, first)
         self._count_batch(buffer, batch, ingested, increments, first)
@@ -461,7 +461,7 @@ class StreamAdmission:
     ) -> None:
         """Report a batch's discarded messages, count them in their flush groups, and correct the forwarded counters."""
         for rejection in ingested.rejections:
-            client, flush_group = batch.sender_of(rejection.slot)  # its index in the batch
+            client, flush_group = batch.sender_of(rejection.slot)  # `slot` is the message's index in the batch
             report_rejected(self._reporter, rejection, buffer, batch.extents[rejection.slot], client.peer)
             flush_group.discard(DiscardReason(rejection.failure))
             increments[client.kind.forwarded] -= 1

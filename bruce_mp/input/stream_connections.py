@@ -72,7 +72,7 @@ _MAX_OUTGOING: Final = 64 << 10
 class StreamConnections:
     """Serves the listening sockets and the connections.
 
-    `admit(buffer, portions)` appends the received data; `on_admitted()` follows each call of it.
+    `admit(buffer, portions)` appends the received data; a call of `on_admitted()` follows each call of `admit`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class StreamConnections:
         self._loop.unwatch(self._epoll)
 
     def apply_limits(self, coalescing: Coalescing, max_size: int, *, blocks: bool) -> None:
-        """Apply the limits of naps and messages; `blocks` makes clients wait for room."""
+        """Apply the settings of coalescing and the size limit of messages; `blocks` makes clients wait for room."""
         self._intake.apply_config(coalescing, max_size, blocks=blocks)
 
     def apply_config(self, config: Input) -> None:
@@ -156,7 +156,7 @@ class StreamConnections:
     # --- accepting ---------------------------------------------------------------------------------------------------
 
     def _add_connection(self, connection: socket.socket) -> None:
-        if self._flush_groups.is_full:  # without a number, no outcomes could be counted for the connection
+        if self._flush_groups.is_full:  # without a flush group, no outcomes could be counted for it
             connection.close()
             return
         peer = peer_of(connection)
@@ -461,7 +461,7 @@ class StreamConnections:
             self._update_events(descriptor)
 
     def _close_idle(self) -> None:
-        """Close the connections that stopped inside a message, and have no bytes in the kernel either."""
+        """Close the connections that stopped inside a message, and whose sockets hold no unread bytes."""
         for client in self._unfinished.find_idle(steady_ms()):
             descriptor = self._descriptors[client]
             if not has_input(self._connections[descriptor].socket):

@@ -101,7 +101,7 @@ class UniqueAttempts:
     def prepare(self, client: FlushGroupOwner, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
         """Store that an attempt is about to complete; return (reason, explanation) if the daemon must end it instead.
 
-        The registry stores no attempt without messages, because repeating it does no harm.
+        The registry stores no attempt without messages, because a repetition of an empty attempt does no harm.
         """
         if not attempt.is_unique or not attempt.flush_group.received:
             return None

@@ -113,7 +113,7 @@ class BrokerSocket:
         """The timer for the connection's next deadline."""
         self._alarm_at = 0.0
         self._address_timer: Timer | None = None
-        """The time limit of an address before the last one."""
+        """The time limit of the present address, unless it is the last: the connection's deadline limits that one."""
         self._is_closed = False
 
     def _new_connection(self) -> BrokerConnection:
@@ -127,7 +127,7 @@ class BrokerSocket:
             self._connect()
 
     def _request_login(self, logins: SaslSessions, on_answer: Callable[[Mechanism | None, str], None]) -> None:
-        """Call `on_answer` from the loop once: with an exchange, or with the reason why there is none in time."""
+        """Call `on_answer` once from the loop: with a SASL mechanism, or with the reason why none came in time."""
         reason = f"No credentials came within {self._timeout_s:g} s. Check the KDC, or kafka.sasl.token_command."
         timer = self._login_timer = self._loop.call_later(self._timeout_s, lambda: on_answer(None, reason))
 
@@ -235,7 +235,7 @@ class BrokerSocket:
         self._loop.watch(self._socket, lambda _: self._on_connected(), select.POLLOUT)
 
     def _on_address_timeout(self) -> None:
-        """Give up on an address that did not answer within its share of the timeout."""
+        """Give up on an address that did not answer within its part of the timeout."""
         self._drop_socket()
         self._connect_next("it does not answer")
 
@@ -413,7 +413,7 @@ class BrokerSocket:
     # --- deadlines ---------------------------------------------------------------------------------------------------
 
     def _set_alarm(self) -> None:
-        """Set the alarm for the next deadline, unless an earlier one is set: that one sets the next when it fires."""
+        """Set the alarm for the next deadline, unless an earlier one is set, which sets the next when it fires."""
         deadline = self.connection.next_deadline()
         if self._is_closed or deadline is None or (self._alarm is not None and self._alarm_at <= deadline):
             return
