@@ -41,14 +41,14 @@ __all__ = [
 ]
 
 BUILT_IN_LIMITS: Final = {"standard": BatchLimits(time_ms=100, bytes=256 * KIB)}
-"""Limits for a configuration that defines none; a config of the same name takes precedence."""
+"""Limits that a rule can name without defining them; an entry of the same name takes precedence."""
 
 NO_COMPRESSION: Final = CompressionConfig(type="none")
 
 
 @unique
 class BatchingKind(Enum):
-    """The place where a topic's messages are batched."""
+    """How a topic's messages are batched: alone, together with other topics, or not at all."""
 
     PER_TOPIC = "per_topic"
     COMBINED = "combined"
@@ -103,9 +103,9 @@ def timestamp_policy_for(timestamps: Timestamps, topic: bytes, input_policy: Tim
     return timestamps.topics.get(_decode_topic(topic)) or input_policy or timestamps.policy
 
 
-def alpha_for(share: TopicShare, topic: bytes) -> int:
+def alpha_for(topic_share: TopicShare, topic: bytes) -> int:
     """Return the topic's own factor, else the factor of unlisted topics."""
-    return share.topics.get(_decode_topic(topic), share).alpha  # `share.alpha` is for unlisted topics
+    return topic_share.topics.get(_decode_topic(topic), topic_share).alpha  # its own `alpha` is for unlisted topics
 
 
 def _batching_of_rule(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:

@@ -67,6 +67,7 @@ def _draw_axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
     labels = [
         (_LEFT - 6, _TOP + 4, "end", f"{tallest:,}"), (_LEFT - 6, _BASE, "end", "0"),
         (_LEFT, _HEIGHT - 8, "start", _format_time(bars[0].start_ms)),
+        # 260 px leave room for both times in a chart of few bars.
         (max(right, _LEFT + 260), _HEIGHT - 8, "end", end), (_LEFT - 6, _MARKS_TOP + 18, "end", "problems"),
     ]  # fmt: skip
     texts = (

@@ -185,7 +185,7 @@ def rank_daemons(samples: DataFrame) -> FleetRanking:
     """Rank the daemons, topics and reasons of the samples.
 
     A daemon's discards before its first sample do not count. Messages of abandoned attempts count separately, because
-    their clients send them again. If no table is cut, the discards of all three have the same sum.
+    their clients send them again. The discards of all three tables have the same sum, unless a table is cut to its worst rows.
     """
     increases = _counter_increases(samples).cache()
     lost = increases.where(f"reason <> '{_ABANDONED}'")
@@ -210,7 +210,7 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
         "substring(name, 11) as reason",  # behind the 10 characters of 'discarded '
         "value",
     )
-    # A reason appears with its first discard, so its first value is an increase, except in the daemon's first sample.
+    # A sample has only reasons that have occurred: a reason's first value is an increase, unless it was there at first.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
     known = counters.selectExpr("*", f"{before} as before").join(_first_samples(samples), "daemon")
     base = "coalesce(before, if(at_ms = first_ms, value, 0))"
