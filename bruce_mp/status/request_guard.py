@@ -39,7 +39,8 @@ _UNAUTHORIZED: Final = (
 def guard_host(config: Http) -> None:
     """Abort the current request with 403 if its `Host` header has a name that an attacker could resolve to this host.
 
-    Addresses are safe, and so is a request with an empty header or none, because a browser always sends the name that it has resolved.
+    Addresses are safe, and so is a request with an empty header or none, because a browser always sends the name that
+    it has resolved.
     """
     given = request.headers.get("Host")
     if not given or not isinstance(config.address, HostPort):

@@ -185,7 +185,8 @@ def rank_daemons(samples: DataFrame) -> FleetRanking:
     """Rank the daemons, topics and reasons of the samples.
 
     A daemon's discards before its first sample do not count. Messages of abandoned attempts count separately, because
-    their clients send them again. The discards of all three tables have the same sum, unless a table is cut to its worst rows.
+    their clients send them again. The discards of all three tables have the same sum, unless a table is cut to its
+    worst rows.
     """
     increases = _counter_increases(samples).cache()
     lost = increases.where(f"reason <> '{_ABANDONED}'")
