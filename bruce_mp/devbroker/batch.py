@@ -148,7 +148,7 @@ def read_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
     Raises:
         RefusedError: with the error code that a real broker returns.
     """
-    if raw is None or len(raw) <= MAGIC_AT:
+    if raw is None or len(raw) <= MAGIC_AT:  # Kafka sees no batch in bytes that end before the magic
         raise RefusedError(Code.INVALID_RECORD, "There must be one record batch per partition.")
     if len(raw) < HEADER.size:
         raise RefusedError(Code.CORRUPT_MESSAGE, "The record batch is shorter than its header.")

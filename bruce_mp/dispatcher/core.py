@@ -6,8 +6,8 @@ slot, so a successor finds them by a sweep.
 
 A new dispatcher sends HELLO and waits for the router's RESYNC, which names all records assigned to it.  Then it
 completes the work of its predecessor: it claims the rest of each partly claimed batch, and repeats RETURNED for records
-that the router has not claimed.  SYNCED ends this step and makes the slot's earlier frames void.  A new router sends
-RESYNC, too.  The dispatcher ignores frames of dead routers.
+that the router has not claimed.  SYNCED ends this step: the router ignores frames that the predecessor sent.  A new
+router sends RESYNC, too.  The dispatcher ignores frames of dead routers.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Dispatcher:
         if kind is ParcelKind.QUEUE:
             self._add_to_queues(self._accumulator.add(claimed, kernels.read_headers(self._slab, claimed), now_ms))
             return
-        if kind is ParcelKind.WAITED:  # in the router; the accumulated records are older
+        if kind is ParcelKind.WAITED:  # these waited in the router; send older ones first
             self._flush_topic(topic)
         self._make_ready(topic, partition, claimed)
 
@@ -240,7 +240,7 @@ class Dispatcher:
     def _claim_sent(self, segments: Iterable[Segment]) -> list[Segment]:
         """Claim segments of batches that another dispatcher built."""
         assigned, in_flight = state_word(RunState.ASSIGNED_SENT, self._slot), state_word(RunState.IN_FLIGHT, self._slot)
-        return self._row.move(segments, Move(assigned, in_flight, lay.FLOW_SENT))  # FLOW_SENT counts the move
+        return self._row.move(segments, Move(assigned, in_flight, lay.FLOW_SENT))  # counted by FLOW_SENT
 
     def _adopt_assigned(self, batches: list[SentBatch]) -> None:
         """Queue batches of another dispatcher; they may become duplicates if the broker does not detect repetitions."""
@@ -298,7 +298,7 @@ class Dispatcher:
         states = {RunState.RETURNED: ParcelKind.RETURNED, RunState.RETURNED_SENT: ParcelKind.RETURNED_SENT}
         found = sweep(self._slab, states, self._slot)
         self._outbox += [Parcel(states[part.state], part.topic, part.partition, [part.segment]) for part in found]
-        for topic, partition in {(part.topic, part.partition): None for part in found}:  # the rest must follow them
+        for topic, partition in {(part.topic, part.partition): None for part in found}:  # in order: return what is left
             self._return_queue(self._queues.get_or_create(topic, partition))
 
     # --- to the broker -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""List the files of a ledger, and merge them into fewer.
+"""List the files of a ledger, the record of what each Spark commit wrote, and merge them into fewer.
 
 A commit writes one small file, and a stream may commit each second. So the files of 256 neighbouring micro-batches of a
 query are merged into one file, and 256 such files into a larger one. A merged file is named after its first and last
@@ -7,8 +7,8 @@ batch. Files of batch jobs have no batch numbers; they are merged by the minute 
 A range of batches is merged only when no file can be added to it: the query has committed a later batch, or, for
 minutes of batch jobs, an hour has passed. So two processes that merge a range write the same file, and no lock is
 needed. A file in the range of a wider file is *covered*: readers ignore it, and it stays for an hour, because a reader
-may have listed it before. The file of a named run (`runId`) is never merged, because another run of the name replaces
-it.
+may have listed it before. The file of a batch job with a `runId` is never merged, because a repetition of the job
+replaces it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Condense the contents of Kafka to facts, as few rows as the comparison needs, with Spark's own expressions.
 
-A *fact* is a row about consecutive messages of one attempt in one partition, with neighbouring sequence numbers and
-equal times. Messages of other writers may lie between them.
+A *fact* is a row about consecutive messages of one attempt of a Spark task in one partition, with neighbouring sequence
+numbers and equal times, which the record header `bruce.stamp` (the *stamp*) gives. Messages of other writers may lie
+between them.
 
-The *place* of a message is the offset that it would have without the other writers' messages since the attempt began.
+The *place* of a message is the offset that it would have if other writers had sent nothing since the attempt began.
 Places of an attempt are in the order of its offsets, also in facts that were made from different parts of a topic. Each
 message's place is its number plus the fact's `shift`, so a fact determines both for all its messages (`explode_facts`).
 
@@ -137,7 +138,7 @@ def _join_pieces(pieces: DataFrame) -> DataFrame:
 
 
 def _parse_tails(joined: DataFrame) -> DataFrame:
-    """Return the columns of `SCHEMA`; the author of a foreign stamp becomes a writer that is in no ledger."""
+    """Return the columns of `SCHEMA`; an author in a stamp of another form becomes a writer that is in no ledger."""
     fields = joined.selectExpr(
         "*", "try_cast(cast(substring(tail, 1, 13) as string) as bigint) as sent",
         "make_valid_utf8(cast(author as string)) as name",
