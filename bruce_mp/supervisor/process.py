@@ -1,8 +1,8 @@
 """The supervisor: acquires all resources of the daemon, and starts, restarts and ends its processes.
 
 Every check that can end a start runs before the first process starts. The order matters: the locks come first, so that
-two daemons never use the same resources. The datagram socket comes last, so that clients find it only shortly before an
-input reads from it.
+two daemons never use the same resources. The sockets come last, so that clients find them only shortly before an input
+reads from them.
 
 The event loop waits for process exits, control messages and signals. It wakes at least once a second to store the
 supervisor's heartbeat in the slab, as all processes do.
@@ -286,7 +286,7 @@ class _Supervisor:
             self._wait()
 
     def _remove_old_journal(self) -> None:
-        """Remove a journal that the new config no longer names; the replaced code's process has ended."""
+        """Remove a journal that the new config no longer names; the replaced code's journal process has ended."""
         config, slab = self._resources.config, self._resources.slab
         is_kept = config.slab.sync != "off"
         JournalSetup.change_directory(slab, Path(config.journal_path) if is_kept else None)

@@ -188,7 +188,7 @@ class JournalSetup:
 
     @staticmethod
     def close(slab: Slab, directory: Path) -> None:
-        """Write slab and journal to the disk after all processes have ended with messages in the slab."""
+        """Write a slab with messages and its journal to the disk, after all processes have ended."""
         try:
             slab.flush()
             JournalRecorder(slab, directory).rewrite(is_clean=True)

@@ -257,7 +257,7 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):
-        invalidate_counts(slab, lay.ROW_SUPERVISOR)  # the counts rely on tickets, which the next line raises
+        invalidate_counts(slab, lay.ROW_SUPERVISOR)  # the stage counts rely on tickets, which the next line raises
         _reassign_chunks(slab, [chunk for chunk, _ in spans], rows)
     rebuild_table(slab, spans)
     if not has_counts(slab):
@@ -291,7 +291,7 @@ def _validate_and_count(slab: Slab) -> int:
 
 
 def _raise_damage(slab: Slab, chunks: Iterable[tuple[int, int]]) -> NoReturn:
-    """Raise the SlabError or ValueError with which the walk meets the first damaged run or record."""
+    """Walk through all runs and records: the first damaged one raises its SlabError or ValueError."""
     for chunk, _ in chunks:
         for offset, run in runs_of(slab, chunk):
             if run.state in {RunState.SPLIT, RunState.OPEN}:

@@ -1,8 +1,8 @@
 """Inherited sockets: from a service manager, from `bruce hold`, or from the daemon that this code replaces.
 
 A service manager passes descriptors and their names in three environment variables:
-https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. A daemon under upgrade passes its own sockets to
-the new code (`handover.py`); the new code owns them, with their files. `kept_sockets.py` describes `bruce hold`.
+https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. A daemon under upgrade passes its sockets to the
+new code (`handover.py`), which then owns the same socket files. `kept_sockets.py` describes `bruce hold`.
 
 A setting claims the socket that is bound to its address, or a service manager's socket that has the setting's name. A
 socket of a service manager or of `bruce hold` that no setting claims is an error, because its clients would wait
@@ -97,7 +97,7 @@ class InheritedSocket:
 
 
 def with_file(bound: BoundSocket) -> BoundSocket:
-    """Return one of our sockets with its socket file; a socket of `bruce hold` lacks it until a start has succeeded."""
+    """Return a socket with its file if it is ours; one of `bruce hold` has no file until a start has succeeded."""
     if not bound.is_ours:
         return bound
     return InheritedSocket(bound.socket, "", is_ours=True, queue_length=bound.queue_length).bound

@@ -1,4 +1,4 @@
-"""Sockets that `bruce hold` keeps open: the messages between it and the daemon, and the daemon's end of them.
+"""Sockets that `bruce hold` keeps open: its messages to and from the daemon, and the daemon's end of the connection.
 
 `bruce hold` listens at a socket in the run directory. Each message carries descriptors (SCM_RIGHTS) in the order of its
 list:

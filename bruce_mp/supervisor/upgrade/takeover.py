@@ -44,7 +44,7 @@ class Takeover:
         self._run_dir = run_dir
         self._no_input_since = handover.since
         self._others_due = 0.0
-        self._gap_s: float | None = None
+        self._without_input_s: float | None = None
         self._is_reported = False
 
     def carry_out(self, group: ProcessGroup, slab: Slab, input_rows: tuple[int, ...], spills: SpillDirectory) -> None:
@@ -67,11 +67,11 @@ class Takeover:
         self._replaced.reap_helpers()
         if group.inputs_have_started or time.monotonic() >= self._others_due:
             group.start_all()
-        if self._gap_s is None and group.inputs_have_started:
-            self._gap_s = time.monotonic() - self._no_input_since
-        if self._gap_s is not None and group.is_complete and not self._is_reported:
+        if self._without_input_s is None and group.inputs_have_started:
+            self._without_input_s = time.monotonic() - self._no_input_since
+        if self._without_input_s is not None and group.is_complete and not self._is_reported:
             self._is_reported = True
-            self._report(round(self._gap_s * 1000))
+            self._report(round(self._without_input_s * 1000))
 
     def _report(self, waited_ms: int) -> None:
         log.log(
