@@ -167,7 +167,7 @@ class DatagramAdmission:
         close_open_runs(self._slab, owner)
         landed = len(landing_zone.landed_lengths(self._slab))
         if landed:
-            # The predecessor's counts, so that messages of one key stay in one lane.
+            # With the predecessor's partition count of each topic, messages of one key stay in one lane.
             self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._first_arrival))
             self.admit(landed, now_ms, copied_arrivals(self._slab, self._first_arrival))
         self._lanes.close_all()

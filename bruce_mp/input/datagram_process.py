@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _MAX_TURNS: Final = 4
 """Turns (see `backpressure.py`) before the loop serves its other sources."""
 _MAX_ROUND_MS: Final = 200
-"""Longest time between reads of the supervisor's control messages: about the linger of a batch due after 200 ms."""
+"""Longest time between reads of the supervisor's control messages."""
 _MIN_WAIT_MS: Final = 50
 """Remaining time of a round below which it ends: another wait would cost as much as the next round."""
 _MAX_BATCHES_AT_STOP: Final = 2048

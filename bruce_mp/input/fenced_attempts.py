@@ -1,10 +1,10 @@
 """Fenced attempts: a client's messages between a begin and an end frame, delivered after the end frame or never.
 
-The input appends the messages to separate lanes of the slab and holds them.  The end frame completes the attempt: the
-router gets all the messages.  If the connection ends earlier, the input discards them.  Only the client can complete an
-attempt and so free its memory.  Therefore all open attempts of a worker together get a limited part of the slab.  An
-attempt that needs more, or more for a topic than the topic's share, writes its further messages to a spill file
-(`slab/spill.py`).
+The input appends the messages to separate lanes of the slab and keeps them there.  The end frame completes the
+attempt: the router gets all the messages.  If the connection ends earlier, the input discards them.  Only the client
+can complete an attempt and so free its memory.  Therefore all open attempts of a worker together get a limited part of
+the slab.  An attempt that needs more, or more for a topic than the topic's share, writes its further messages to a
+spill file (`slab/spill.py`).
 """
 
 from __future__ import annotations
@@ -91,13 +91,14 @@ class _NoHandover(HandoverTickets):
 class _AttemptThresholds:
     """Allocates chunks for an attempt, for topics within their thresholds.
 
-    The completion of the attempt charges the chunks to their topics.  Until then only the client can free them.
+    The chunks count against their topics only once the attempt is completed: until then only its client can free them.
     """
 
     def __init__(self, attempt: Attempt, thresholds: TopicThresholds) -> None:
         self._attempt = attempt
         self._thresholds = thresholds
         self.has_refused = False
+        """True if the topic's threshold, and not the attempt's limit, refused the last allocation."""
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
         """Return the first of `span` neighbouring chunks; None over the topic's threshold or the attempt's limit."""
@@ -117,7 +118,10 @@ class _AttemptThresholds:
 
 
 class Attempt:
-    """One attempt.  Closed runs of its lanes stay OPEN, in chunks with the attempt's number in their headers."""
+    """One attempt, and the chunk pool of its lanes.
+
+    Closed runs of the lanes stay OPEN, in chunks with the attempt's number in their headers.
+    """
 
     def __init__(
         self,
@@ -170,7 +174,7 @@ class Attempt:
         return chunk
 
     def can_spare(self, span: int) -> bool:
-        """Return True if the pool can spare a larger span, and the attempt stays within its limit."""
+        """Return True if the pool can spare `span` neighbouring chunks, and the attempt stays within its limit."""
         return self._attempts.allows(span, self) and self._pool.can_spare(span)
 
     def seal(self, chunk: int) -> None:

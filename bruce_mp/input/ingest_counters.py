@@ -54,7 +54,7 @@ PROCESSED_COUNTERS: Final[Mapping[int, Counter]] = {
 
 def processed_counter(message: memoryview) -> Counter:
     """Return the counter for processed messages of this message's API key."""
-    return PROCESSED_COUNTERS[int.from_bytes(message[4:6], "big")]
+    return PROCESSED_COUNTERS[int.from_bytes(message[4:6], "big")]  # the key follows the 4 bytes of the size
 
 
 def unappended_count(ingested: Ingested) -> int:

@@ -1,4 +1,7 @@
-"""Paused stream connections: they wait for room, for a stuck topic or for the next interval of a quota."""
+"""Paused stream connections: they wait for room, for a stuck topic or for the next interval of a quota.
+
+A topic is *stuck* here while it is over its share of the slab (`topic_share`), so that the lanes refuse its messages.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ class PausedConnections:
         if client.is_blocked and client.stuck_topic:
             self._stuck_topics[client.stuck_topic] = descriptor
 
-    def pause_topics(self, now_ms: int) -> None:
+    def pause_stuck_topics(self, now_ms: int) -> None:
         """End a round of retries: pause the connections of topics still over their shares, with doubling pauses.
 
         The retried connection moves to the end, so the next round retries another connection of its topic.

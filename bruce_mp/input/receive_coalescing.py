@@ -32,7 +32,7 @@ QUEUE_DIVISOR: Final = 4
 MIN_QUEUE_LENGTH: Final = 128
 """Shortest queue for naps: a shorter one has no room for the burst of a sender that does not block."""
 SEND_BUFFER: Final = 212_992
-"""Linux' default send buffer in bytes, used if the setting cannot be read."""
+"""Linux' default send buffer in bytes, used if the setting is larger or cannot be read."""
 SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
 _ANY_NUMBER: Final = 1 << 30
 """No limit of messages in a nap: the nap of streams is bounded by bytes."""

@@ -64,7 +64,10 @@ def rules_for_streams(config: Input) -> SenderRules:
 
 
 class SenderQuotas:
-    """Applies the rules of the input with row `owner`, if `is_active`.  Times are in ms of the steady clock."""
+    """Applies the rules of the input with row `owner`, if `is_active`.  Times are in ms of the steady clock.
+
+    A user's quota is for all inputs together; `inputs` has their rows.
+    """
 
     def __init__(self, rules: SenderRules, slab: Slab, owner: int, inputs: Sequence[int]) -> None:
         self.apply_config(rules)

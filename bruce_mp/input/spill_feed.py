@@ -7,8 +7,8 @@ numbers show a successor which messages of the slice are in lanes (`pipeline/str
 
 Completed files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
 
-A message waits while its topic holds its share of the slab: the daemon has accepted the message, so a full topic is no
-reason to discard it.  The other messages of the slice stay in lanes, and the file's header lists them (`fed_ahead`).
+A message waits while its topic is over its share of the slab: the daemon has accepted the message, so a full topic is
+no reason to discard it.  The other messages of the slice stay in lanes, and the file's header lists them (`fed_ahead`).
 The file then waits until the topic may hold more, while the feed serves other files.
 """
 
@@ -49,7 +49,7 @@ __all__ = ["SpillFeed", "SpillPump"]
 
 log = logging.getLogger(__name__)
 _SLICE_BYTES: Final = 256 << 10
-"""Bytes that a turn reads from a file, so that other clients wait for milliseconds at most."""
+"""Bytes that a turn reads from a file, so that clients wait for milliseconds at most."""
 _FREE_DIVISOR: Final = 4
 """The feed pauses while fewer chunks are free than the usable ones divided by this number."""
 _FEED_S: Final = 0.004
@@ -61,7 +61,7 @@ _ANY_SIZE: Final = (1 << 31) - 1
 
 
 class _StuckTopic(NamedTuple):
-    """A topic that holds its share of the slab, and the number of chunks that its messages in a slice need."""
+    """A topic over its share of the slab, and the number of chunks that its messages in a slice need."""
 
     topic: bytes
     span: int
@@ -145,7 +145,7 @@ class SpillFeed:
             self._spills.completed.append(completed)
 
     def _ensure_room(self) -> bool:
-        """Reclaim chunks if needed; return False if no more are free than the feed leaves to clients."""
+        """Reclaim chunks if needed; return False unless more are free than the feed leaves to clients."""
         pool = self._pool
         kept = pool.usable // _FREE_DIVISOR
         if pool.free_count <= kept:
@@ -153,7 +153,7 @@ class SpillFeed:
         return pool.free_count > kept
 
     def _feed_slice(self, completed: CompletedSpill, now_ms: int) -> bool:
-        """Feed the next messages of a file; return False if none of them is accepted."""
+        """Feed the next messages of a file, or discard the rest of a damaged one; return False if none is accepted."""
         view, extents = self._read(completed.file)
         if not extents:
             self._discard_damaged(completed)
@@ -176,7 +176,7 @@ class SpillFeed:
             self._buffer = bytearray(split.size)
 
     def _count_before_full(self, extents: Extents, fed_ahead: frozenset[int]) -> int:
-        """Return the number of messages of a slice that find room; those in `fed_ahead` are in lanes and need none."""
+        """Return how many first messages of a slice find room; those in `fed_ahead` are in lanes and need none."""
         every = range(len(extents))
         missing = [index for index in every if index not in fed_ahead] if fed_ahead else every
         fitting = self._count_fitting([length_of(extents[index]) for index in missing]) if missing else 0
@@ -201,7 +201,7 @@ class SpillFeed:
         # The lanes return these messages to their caller (`caller_retries`), so they are not discarded.
         waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, extents, first)
-        has_fed_behind = max(file.fed_ahead, default=-1) >= len(extents)  # some message behind those that find room
+        has_fed_behind = max(file.fed_ahead, default=-1) >= len(extents)  # a later message of the file is in lanes
         if waiting or has_fed_behind:
             return self._advance_partly(file, view, extents, ingested)
         # The messages were counted as received when they were spilled.
@@ -209,13 +209,15 @@ class SpillFeed:
         at, length = extents[-1]
         offset, fed = file.offset + at + length, file.fed + len(extents)
         progress = self._progress_increments(file, offset, fed)
-        self._count(file, len(extents), len(extents) - len(file.fed_ahead), {**+increments, **progress})
+        self._count(
+            file, {**+increments, **progress}, messages=len(extents) - len(file.fed_ahead), numbers=len(extents)
+        )
         file.advance_to(offset, fed)
         self._report_discarded(completed, view, extents, ingested, first)
         return True
 
     def _append(self, completed: CompletedSpill, view: memoryview, extents: Extents, now_ms: int) -> Ingested:
-        """Append the messages that are not in lanes; the timestamp policy compares with their time of arrival."""
+        """Append the messages that are not in lanes; the policy compares timestamps with the time of arrival."""
         lanes, file, first = self._lanes, completed.file, self._row.counted
         source = 0 if completed.flush_group is None else completed.flush_group.number
         skip = frozenset(lay.stream_arrival(first + index, source) for index in file.fed_ahead)
@@ -259,13 +261,13 @@ class SpillFeed:
         others.update(index_in_batch(dropped.arrival, first) for dropped in ingested.no_room)
         added = [index for index in range(len(extents)) if index not in others and index not in file.fed_ahead]
         if added:
-            # The header lists them before they are counted: a successor that repeats this finds the same ones in lanes.
+            # The header lists them before they are counted: a successor that repeats the slice finds them in lanes.
             file.store_fed_ahead(added)
         increments = Tally[int](processed_counter(view[at : at + size]) for at, size in map(extents.__getitem__, added))
-        self._count(file, len(extents), len(added), increments)
+        self._count(file, increments, messages=len(added), numbers=len(extents))
         return bool(added)
 
-    def _count(self, file: SpillFile, numbers: int, messages: int, increments: Mapping[int, int]) -> None:
+    def _count(self, file: SpillFile, increments: Mapping[int, int], *, messages: int, numbers: int) -> None:
         """Count messages that left a file, and use up `numbers` arrival numbers, in one transaction."""
         out = {
             lay.SPILL_OUT: messages,

@@ -85,7 +85,7 @@ class Spills:
 
     @property
     def has_room(self) -> bool:
-        """Return True if the bound leaves room for the first block of another file."""
+        """Return True if the bound leaves room for the first step of another file."""
         return self.reserved_bytes + _MIN_STEP <= self.max_bytes
 
     def create(self, number: int, *, keeps_timestamps: bool) -> SpillFile:
@@ -123,5 +123,6 @@ class Spills:
 
     def remove(self, file: SpillFile) -> None:
         """Remove a file, and subtract its bytes from the worker's."""
+        # At least 0, because the counter is unsigned.
         self._row.counters[lay.SPILL_BYTES] -= min(file.reserved, self._row.counters[lay.SPILL_BYTES])
         file.remove()

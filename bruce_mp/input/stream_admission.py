@@ -96,7 +96,7 @@ class StreamAdmission:
         """Apply a reloaded size limit; `blocks` makes clients wait for room."""
         self._max_size = max_size
         self._blocks = blocks
-        self._lanes.caller_retries = blocks  # later messages of a topic must not overtake its postponed ones
+        self._lanes.caller_retries = blocks  # the lanes then refuse a topic's messages behind a postponed one
 
     def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
         """Append the whole messages of each portion; the remaining bytes become its client's `unprocessed`."""
@@ -118,7 +118,7 @@ class StreamAdmission:
     def is_plain(self, client: StreamClientState) -> bool:
         """Return True if `StreamIntake` may serve a client: its messages all go to the same lanes, and none waits.
 
-        The intake keeps the start of an incomplete message, except one that is longer than one read.
+        The intake keeps the start of an incomplete message itself, unless that message is longer than `MIN_READ`.
         """
         is_spilling = client.attempt is not None and client.attempt.is_spilling
         is_waiting = client.is_blocked or client.counted_in_quota or client.completed_spill
@@ -149,7 +149,7 @@ class StreamAdmission:
                 at, _ = split.extents[added]
                 client.block(client.paused_until_ms)  # `_add_allowed` may have set a time
                 break
-            at, client.wanted = split.at, split.size  # of the frame or incomplete message behind the whole ones
+            at, client.wanted = split.at, split.size  # of the frame or incomplete message after whole messages
             if split.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
                 break
             self._append_batch(buffer, batch, now_ms)
@@ -159,7 +159,7 @@ class StreamAdmission:
             batch = StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps)
             at += split.size
         if client.must_close:
-            return StreamBatch()  # the messages before the end of the attempt are appended
+            return StreamBatch()  # the messages before the end of the attempt are already appended
         client.unprocessed = bytearray(buffer[at:end])
         if client.is_blocked or split.stop is SplitStop.MORE:
             return batch
@@ -263,7 +263,7 @@ class StreamAdmission:
 
     def _pause_for_quota(self, client: StreamClientState, now_ms: int) -> None:
         """Pause a client until the next interval of its user's quota."""
-        assert self._quotas is not None  # without them there are no quotas
+        assert self._quotas is not None  # else no message is over a quota
         client.paused_until_ms = self._quotas.next_interval_ms(now_ms)
         self._quotas.warn_over_quota(client.user, "connections are not read before the next interval")
         self._quotas.add_sums(client.user, SenderSums(waited=1), now_ms)

@@ -37,7 +37,7 @@ length_of: Final = itemgetter(1)
 
 
 class Portion(NamedTuple):
-    """The received bytes of a client: those of the common buffer from `begin` to `end`."""
+    """The received bytes of a client: those from `begin` to `end` in the buffer that the caller passes with it."""
 
     client: StreamClientState
     begin: int
@@ -85,7 +85,7 @@ class StreamBatch:
         return max(0, messages_that_fit(pool, count, largest, first_size) - len(self.extents))
 
     def _room_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
-        """Return the room before a message larger than the pool; 1 if it comes first: waiting would not help."""
+        """Return how many messages find room before one larger than the pool; 1 if that one is first, to discard it."""
         oversized = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > pool.capacity)
         before = more[:oversized]
         return self.room_for(pool, before, max(map(length_of, before))) if before else 1

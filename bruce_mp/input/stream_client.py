@@ -77,7 +77,7 @@ class StreamClientState:
     paused_until_ms: int = 0
     """Time of the next retry, such as the start of that interval; 0 if the message waits for room."""
     stuck_topic: bytes = b""
-    """The topic of the first message of `unprocessed`, if it waits because the topic holds its share of the slab."""
+    """The topic of the first message of `unprocessed`, if it waits because the topic is over its share of the slab."""
     postponed: bytearray = field(default_factory=bytearray)
     """Messages of stuck topics that were removed from a batch; they precede `unprocessed`."""
     counted_in_quota: int = 0

@@ -2,11 +2,11 @@
 
 A worker has all its connections in one epoll set, which is one source of the process's loop.  In a round the worker
 reads readable connections once, up to the size of its buffer, and admits all the data together.  The next round
-continues behind the last one read, so no connection starves another.  The worker keeps the bytes of an incomplete
-message and allocates nothing for the missing ones; `unfinished_limits.py` limits these bytes.
+continues behind the last connection read, so no connection starves another.  The worker keeps the received bytes of
+an incomplete message, within the limits of `unfinished_limits.py`, and allocates nothing for the missing ones.  The
+*intake* (`StreamIntake`) reads *plain* connections (`StreamAdmission.is_plain`) and appends their messages itself.
 
-If the slab has no room for a client's message, the worker pauses that client.  If the worker has no free chunk, it
-reads no client.
+If the slab has no room for a client's message, the worker pauses that client.  Without a free chunk it reads no client.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ class StreamConnections:
         return Portion(client, fill, begin + count)
 
     def _read_long(self, descriptor: int) -> None:
-        """Read a message too long for the common buffer into `unprocessed`, which grows with the received bytes."""
+        """Read a message longer than `MIN_READ` into `unprocessed`, which grows with the received bytes."""
         client = self._connections[descriptor].client
         scratch = bytearray(min(_MAX_READ, client.wanted - len(client.unprocessed)))
         count = self._receive(descriptor, memoryview(scratch))
@@ -493,7 +493,7 @@ class StreamConnections:
             )
             if self._paused.waits_for_room(descriptor) and not self._pool.own_free:
                 break  # no other client finds room either, and each search for room costs time
-        self._paused.pause_topics(steady_ms())
+        self._paused.pause_stuck_topics(steady_ms())
         if len(self._paused):
             self._schedule_retry()
         if self._pool.own_free or not self._paused.any_waits_for_room:

@@ -1,6 +1,6 @@
 """Limits on the memory for unfinished messages of stream clients, in total and for each user.
 
-A message that is longer than one read needs a grant for its whole size before the worker reads more of it. So a granted
+A message longer than `MIN_READ` needs a grant for its whole size before the worker reads more of it. So a granted
 message can always be completed, and grants never wait for each other. Without room for a grant, the connection waits,
 unread, for its turn. Bytes without a grant, at most one read of each connection, have limits of the same size. Beyond
 these the worker closes the connection. It also closes a connection that stops in the middle of a message.

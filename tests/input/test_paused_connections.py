@@ -96,7 +96,7 @@ def look(found: PausedConnections, now_ms: int, *, may_resume: bool) -> tuple[li
             return may_resume
 
         found.retry_one(descriptor, ask, admitted.append)
-    found.pause_topics(now_ms)
+    found.pause_stuck_topics(now_ms)
     return asked, admitted
 
 
@@ -130,5 +130,5 @@ def test_backoff_for_a_stuck_topic_restarts_after_progress(loop: FakeLoop) -> No
     look(found, 2000, may_resume=False)
     found.rotate_due(3000)
     found.retry_one(1, lambda _: True, lambda _: client.unprocessed.clear())
-    found.pause_topics(3000)
+    found.pause_stuck_topics(3000)
     assert client.paused_until_ms == 3005
