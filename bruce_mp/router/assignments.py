@@ -240,8 +240,8 @@ class Assignments:
         self._outbox.post_flush(topic)
 
     def request_leader(self, now_ms: int) -> None:
-        """Request newer metadata, because the present metadata names no leader that has a dispatcher slot."""
-        self._refresh.request_after_error(self._leaderless_backoff.next_fetch_ms(now_ms, now_ms))
+        """Request newer metadata for messages that cannot go to a leader's dispatcher now."""
+        self._refresh.request_after_error(self._leaderless_backoff.next_fetch_ms(after_ms=now_ms, now_ms=now_ms))
 
     def _set_holder(self, route: Route, slot: int | None) -> None:
         if route.slot != slot:
@@ -282,11 +282,11 @@ class Assignments:
         """
         self._metadata_started_ms = started_ms
         self._open_slots.clear()
-        for slot in self._dispatchers.on_metadata(view, now_ms):
-            removed = self._dispatcher_scopes.pop(slot, None)
+        for freed_slot in self._dispatchers.on_metadata(view, now_ms):
+            removed = self._dispatcher_scopes.pop(freed_slot, None)
             if removed is not None and removed.is_paused:
                 self._row.add(Counter.PauseFinished)
-            self._outbox.remove_slot(slot)
+            self._outbox.remove_slot(freed_slot)
         for dispatcher in self._dispatcher_scopes.values():
             if dispatcher.state is ScopeState.WAITING:
                 self._try_resume(dispatcher)
@@ -338,7 +338,7 @@ class Assignments:
         assert route.slot is not None
         route.recall(now_ms)
         self._row.add(Counter.PauseStarted)
-        if self._dispatcher_scope(route.slot).is_flowing:  # else `_on_synced` does it, or HAND_BACK for everything did
+        if self._dispatcher_scope(route.slot).is_flowing:  # else `_on_synced` posts it, or EVERYTHING includes it
             self._outbox.post(route.slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
 
     def _send_waiting(self, topic: int, partition: int, route: Route, slot: int) -> None:
@@ -446,8 +446,8 @@ class Assignments:
     def _resync(self, slot: int, assigned: list[FoundSegment]) -> None:
         """Send RESYNC, and repeat the `assigned` records: the dispatcher has not claimed them, and frames may be lost.
 
-        Before SYNCED the dispatcher returns again what it had returned to a dead router.  These records are older, so
-        the router sends nothing more until then.
+        Before SYNCED the dispatcher returns again what it had returned to a dead router.  These records are older than
+        those that wait in the router, so the router sends nothing else before SYNCED.
         """
         dispatcher = self._dispatcher_scope(slot)
         if dispatcher.is_paused:

@@ -6,8 +6,8 @@ would wake all dispatchers.  So the topics choose together, again in each *turn*
 
 In a turn each broker has a *weight*.  A topic divides the weight of each broker by the number of its partitions there,
 and sends to the broker with the smallest quotient.  With exponentially distributed weights this is a weighted random
-choice (Efraimidis and Spirakis, 2006): each partition of a topic has the same share, and topics with similar partitions
-choose the same broker.
+choice (Efraimidis and Spirakis, 2006): each partition of a topic has the same share of its messages, and topics with
+similar partitions choose the same broker.
 
 Kafka places the leaders of a new topic on successive brokers.  The most frequent number of leaders is the *spread*.  A
 topic with one partition on each of `spread` successive brokers sends to the broker that is first in a common order.
@@ -81,6 +81,7 @@ class BrokerTurns:
         limits = find_limits(batching, batching.combined.config)
         batch_ms = (limits.time_ms if limits is not None else None) or TURN_MS
         self.turn_ms = max(TURN_MS, batch_ms)
+        # One full produce request for each batch in a turn.
         self._max_small_bytes = batching.produce_request_data_limit * self.turn_ms // max(SHORTEST_BATCH_MS, batch_ms)
 
     def record_routed(self, size: int, now_ms: int) -> None:

@@ -208,14 +208,14 @@ class Router:
         return [name for name, topic_id in ids.items() if self._tables.topics.store_topic_id(name, topic_id)]
 
     def clear_topic_ids(self) -> None:
-        """Expect other ids of all topics, because they are in another cluster."""
+        """Expect other ids of all topics, because the daemon changes to another cluster."""
         self._tables.topics.clear_topic_ids()
 
     def _update_topic(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
         """Apply new metadata to a topic; if it was deleted, discard its messages that wait in the router."""
         topic.update_view(view)
         if view is not None:
-            self._topics.assign_number(topic.name)  # the number stays; the number of key partitions may change
+            self._topics.assign_number(topic.name)  # it keeps its number; its count of key partitions may change
             return
         waiting = [*self._runs.pop_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
         self._discards.settle(waiting, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
@@ -273,7 +273,7 @@ class Router:
         return self._assignments.paused_scopes()
 
     def leaderless_partitions(self) -> list[tuple[int, int]]:
-        """Return (topic, partition) for messages that wait for a leader, `ALL_PARTITIONS` if none has a leader."""
+        """Return (topic, partition) for messages that wait for a leader; `ALL_PARTITIONS` if a topic has none."""
         return [*self._runs.leaderless_topics(), *self._assignments.leaderless_partitions()]
 
     def waiting_routes(self) -> Iterator[tuple[tuple[int, int], int | None, Route]]:

@@ -30,9 +30,9 @@ class SlotTable:
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self._slots = {
-            stored - 1: slot
+            node_plus_1 - 1: slot
             for slot in range(lay.DISPATCHER_SLOTS)
-            if (stored := self._slab.words[self._word_index(slot)])
+            if (node_plus_1 := self._slab.words[self._word_index(slot)])
         }
 
     def _word_index(self, slot: int) -> int:

@@ -273,7 +273,7 @@ class _RouterProcess(ProcessShell):
         self._slab.store_signed(lay.SUPER_METADATA_STEADY_MS, now_ms)
         if has_changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
-        # If the operator disables the comparison, each refresh reroutes all messages, even for unchanged metadata.
+        # If the operator disables the comparison, a refresh with unchanged metadata reroutes all messages.
         if self._current_is_refresh and not (has_changed or self._config.delivery.compare_metadata_on_refresh):
             self._core.hand_back_all(now_ms)
         self._schedule_refresh()

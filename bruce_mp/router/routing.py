@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["RunRouter"]
 
 DISPATCHER_START_WAIT_MS: Final = 2_000
-"""The longest time for which parked messages wait for starting dispatchers, so that each dispatcher gets a share."""
+"""The longest time for which parked messages wait for starting dispatchers, so that each dispatcher gets a part."""
 _NO_RUN_IS_PLAIN: Final = -1
 """A value of `max_plain_payload` below the payload of every message."""
 _HAS_KEY: Final = lay.FLAG_PARTITION_KEY
@@ -201,7 +201,7 @@ class RunRouter:
         if header.flags & _HAS_KEY:
             routed.keyed_records += segment.records
             partition = topic.partition_of_lane(header.partition_index, header.partition_count)
-            if partition is None:  # the lane is shared, or the topic has fewer partitions than the input knew
+            if partition is None:  # the lane mixes keys, or the topic has fewer partitions than the input knew
                 self._split_by_keys(topic, segment, header.partition_count, routed)
                 return
         else:
@@ -360,7 +360,7 @@ class RunRouter:
         """Yield topic name and segments of parked messages; b"" for messages from before the first metadata."""
         yield b"", self._awaiting_metadata
         for topic in self._by_number.values():
-            if parked := topic.parked or topic.parked_keyed:  # either kind shows that the topic waits
+            if parked := topic.parked or topic.parked_keyed:  # one kind is enough to show that the topic waits
                 yield topic.name, parked
 
     def pop_waiting(self, topic: Topic) -> list[Segment]:

@@ -54,9 +54,10 @@ class SlabTables:
     def reclaim_entries(
         self, existing: Container[bytes], find_topics_in_use: Callable[[], AbstractSet[int]], now_ms: int
     ) -> list[int]:
-        """Free the entries of topics that the cluster lacks, if a table is full; return the numbers of freed topics.
+        """Free the entries of deleted topics, if a table is full; return the numbers of freed topics.
 
-        `find_topics_in_use` returns topics that keep their entries.
+        `existing` are the cluster's topics and those within their grace period.  `find_topics_in_use` returns the
+        numbers of topics that keep their entries, too.
         """
         is_full = not self.topics.free_entries or self.partitions.is_full
         if not is_full or now_ms < self._next_sweep_ms:

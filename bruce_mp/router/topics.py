@@ -47,7 +47,7 @@ class _ChunkPartition(NamedTuple):
 class Topic:
     """A topic's metadata, batch, parked messages and choice of partitions.
 
-    AnyPartition messages go to the available partitions in rotation, so that each broker gets a share.  The messages
+    AnyPartition messages go to the available partitions in rotation, so that each broker gets a part.  The messages
     of a chunk go to one partition, so that an error of another partition does not keep the chunk in use; a chunk that
     fills slowly changes its partition after `TURN_MS`.  A batch that ends in a new chunk goes to the next partition.
     Combined topics, which share a batch at each broker, also stay with a partition for the duration of a batch, because
@@ -91,7 +91,7 @@ class Topic:
         self._cursor = 0
         """The index in `_rotation` of the partition chosen last."""
         self._stays_until_ms = 0
-        """The time until which the rotation stays at this partition."""
+        """The time until which the rotation stays at the partition chosen last."""
         self._by_leader: dict[int, list[int]] = {}
         """The partitions that each broker leads; the partition chosen last is at the end."""
         self._chosen_partition = 0
@@ -141,7 +141,10 @@ class Topic:
         return self.key_partitions[:count] if 0 < count <= len(self.key_partitions) else None
 
     def partition_of_lane(self, index: int, count: int) -> int | None:
-        """Return the partition of a lane in which all keys modulo `count` are `index`; None if the lane mixes keys."""
+        """Return the partition of a lane in which all keys modulo `count` are `index`.
+
+        Return None if the lane mixes keys or the topic has fewer than `count` partitions.
+        """
         return self.key_partitions[index] if 0 <= index < count <= len(self.key_partitions) else None
 
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
@@ -171,7 +174,7 @@ class Topic:
         else:
             partition = self._partition_of_turn(turn, turns, is_open)
             turn_end_ms = (turn + 1) * turns.turn_ms
-            until_ms = turn_end_ms + TURN_MS * (chunks - 1)
+            until_ms = turn_end_ms + TURN_MS * (chunks - 1)  # the turn is the time of the first chunk
             self._span_until_ms = max(self._span_until_ms, until_ms)
         if partition is not None:
             self._chunk_partitions[owner] = _ChunkPartition(last.chunk, last.generation, partition, until_ms)
@@ -266,7 +269,7 @@ class TopicRegistry:
             raise SlabError(f"A run names topic number {number}, which the topic table never assigned.")
 
     def resolve(self, name: bytes, segment: Segment, header: RunHeader) -> Topic | None:
-        """Return the topic of a run, and store its number in the run's header; None if the cluster does not know it."""
+        """Return the topic of a run, and store its number in the run's header; None if it gets no number."""
         number = self.assign_number(name)
         if number and number != header.topic:
             self._slab.words[(self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = number
@@ -286,10 +289,11 @@ class TopicRegistry:
             return 0
         number = self._topic_table.number_of(name)
         known = self._topic_table.partitions_of(number) if number else 0
-        added = self._topic_table.add(name, view.key_partition_count(known, keys_wait=self._config.keys_wait_for(name)))
-        if not number:  # the topic may be deleted and created again before the next metadata
+        count = view.key_partition_count(known, keys_wait=self._config.keys_wait_for(name))
+        assigned = self._topic_table.add(name, count)
+        if not number:  # store the id now, because the topic may be created again before the next metadata
             self._topic_table.store_topic_id(name, self.topic_ids.get(name, b""))
-        return added
+        return assigned
 
     def key_partitions_in_use(self, topic: Topic) -> list[int]:
         """Return the partitions over which inputs spread the keys of a topic."""
