@@ -1,9 +1,8 @@
 """Record batch v2 as a broker handles it: a header of 61 bytes, and an opaque body.
 
 The broker stores the body, which the CRC covers, unchanged, compressed or not. It rewrites only base offset and leader
-epoch, which lie outside the CRC for this purpose. `CHECKS` lists the faults of a batch in Kafka's order, with the error
-code of each. `check_records` parses the records only on demand, because that costs more in Python than all other
-checks.
+epoch, which the CRC does not cover. `CHECKS` lists the faults of a batch in Kafka's order, with the error code of each.
+`check_records` parses the records only on demand, because that costs more in Python than all other checks.
 
 Layout: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -148,7 +147,8 @@ def read_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
     Raises:
         RefusedError: with the error code that a real broker returns.
     """
-    if raw is None or len(raw) <= MAGIC_AT:  # Kafka sees no batch in bytes that end before the magic
+    # Kafka's reader recognises a batch once it has the byte of the magic, even if the rest of the header is missing.
+    if raw is None or len(raw) <= MAGIC_AT:
         raise RefusedError(Code.INVALID_RECORD, "There must be one record batch per partition.")
     if len(raw) < HEADER.size:
         raise RefusedError(Code.CORRUPT_MESSAGE, "The record batch is shorter than its header.")

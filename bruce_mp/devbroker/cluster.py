@@ -5,6 +5,8 @@ in-sync replica. A partition whose leader is down has no leader until `move_lead
 
 Metadata responses come from a `View`, an immutable snapshot. A fault may keep an old snapshot for a number of responses
 (`freeze`), which simulates a broker that has not learned of the change.
+
+The numbers after RefusedError in docstrings are Kafka's error codes.
 """
 
 from __future__ import annotations

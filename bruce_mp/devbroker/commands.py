@@ -124,7 +124,8 @@ class MoveLeader(BrokerCommand, frozen=True):
 
     async def run(self, server: DevServer) -> None:
         cluster = server.cluster
-        cluster.partition(self.topic, self.partition)  # as the next line, a check before the metadata freezes
+        # Two checks first, because a refused command must not freeze the metadata.
+        cluster.partition(self.topic, self.partition)
         cluster.check_id(self.broker)
         cluster.freeze(self.stale)
         cluster.move_leader(self.topic, self.partition, self.broker)
@@ -141,7 +142,7 @@ class BrokerDown(BrokerCommand, frozen=True):
     stale: Count = 0
 
     async def run(self, server: DevServer) -> None:
-        server.cluster.check_id(self.broker)  # a check before the metadata freezes
+        server.cluster.check_id(self.broker)  # first, because a refused command must not freeze the metadata
         server.cluster.freeze(self.stale)
         await server.broker_down(self.broker, elect=self.elect)
 

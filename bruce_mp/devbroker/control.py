@@ -266,7 +266,7 @@ class DevBroker:
         self.close()
 
     def _records(self, topic: str, partition: int) -> Iterator[StoredRecord]:
-        offset, end_offset = 0, 1
+        offset, end_offset = 0, 1  # the first response brings the real end
         while offset < end_offset:
             read = self._request(commands.Batches(topic=topic, partition=partition, offset=offset), commands.LogSlice)
             offset, end_offset = max(offset, read.start), read.end

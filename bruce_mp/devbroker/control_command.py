@@ -27,6 +27,7 @@ __all__ = ["main"]
 
 def create_parser() -> argparse.ArgumentParser:
     fields = [f"  {name} {' '.join(kind.__struct_fields__)}" for name, kind in sorted(BY_NAME.items())]
+    # The first field of a fault is its action, which has a line of its own.
     faults = [f"  actions: {' '.join(FaultAction)}", f"  fields: {' '.join(Fault.__struct_fields__[1:])}"]
     options = argparse.ArgumentParser(
         prog="bruce dev-broker control",

@@ -192,6 +192,7 @@ EFFECTS: Final = {
     FaultAction.SILENCE: Effect(),
     FaultAction.THROTTLE: Effect(),
 }
+"""The handlers in `apis` and `server` carry out the actions whose `Effect()` has no arguments."""
 
 
 class TriggeredFaults(NamedTuple):

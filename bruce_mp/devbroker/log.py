@@ -160,7 +160,7 @@ class PartitionLog:
 
 def with_base_offset(batch: StoredBatch, base_offset: int) -> StoredBatch:
     """Return the batch with another base offset."""
-    epoch = HEADER.unpack_from(batch.raw)[2]
+    head = BatchHead._make(HEADER.unpack_from(batch.raw))
     last = base_offset + batch.last_offset - batch.base_offset
-    raw = rebase(batch.raw, base_offset, epoch)
+    raw = rebase(batch.raw, base_offset, head.leader_epoch)
     return StoredBatch(base_offset, last, batch.max_timestamp, raw, batch.appended_ns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bruce_mp.devbroker.batch import HEADER, LENGTH_OVERHEAD, SEQUENCE_MASK, BatchHead, records_of
+from bruce_mp.devbroker.batch import HEADER, SEQUENCE_MASK, BatchHead, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ def decode_batches(batches: bytes) -> Iterator[StoredRecord]:
     at = 0
     while at < len(batches):
         head = BatchHead._make(HEADER.unpack_from(batches, at))
-        yield from decode_batch(head, batches[at : at + head.length + LENGTH_OVERHEAD])
+        yield from decode_batch(head, batches[at : at + head.size])
         at += head.size
 
 
