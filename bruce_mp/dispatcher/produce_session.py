@@ -201,7 +201,7 @@ class ProduceSession:
             return
         self._copy_for_debugging(CopyTarget.MSG_SEND, batches)
         acks, timeout_ms = self._config.kafka.required_acks, self._config.kafka.replication_timeout_ms
-        request = self._socket.connection.send_produce(data, time.monotonic(), acks=acks, timeout_ms=timeout_ms)
+        request = self._socket.connection.request_produce(data, time.monotonic(), acks=acks, timeout_ms=timeout_ms)
         self._row.add(Counter.SerializeProduceRequest)
         self._row.add(Counter.SendProduceRequestOk)
         if acks == 0:

@@ -88,7 +88,7 @@ class Client:
         return answer.response.producer_id
 
     def produce(self, *data: PartitionData) -> list[tuple[bytes, int, int, int]]:
-        answer = self.request(self._connection.send_produce(data, time.monotonic(), acks=-1, timeout_ms=1000))
+        answer = self.request(self._connection.request_produce(data, time.monotonic(), acks=-1, timeout_ms=1000))
         assert isinstance(answer, ProduceAcked)
         return [(ack.topic, ack.partition, ack.error, ack.base_offset) for ack in answer.response.acks]
 

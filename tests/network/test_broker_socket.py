@@ -142,7 +142,7 @@ class Client:
     def send_produce(self, size: int) -> bytes:
         """Send a Produce request with `size` bytes of records and return its bytes."""
         data = [PartitionData(b"t", 0, b"r" * size)]
-        sent = self.socket.connection.send_produce(data, time.monotonic(), acks=-1, timeout_ms=1000)
+        sent = self.socket.connection.request_produce(data, time.monotonic(), acks=-1, timeout_ms=1000)
         self.socket.send(sent.buffers)
         return b"".join(sent.buffers)
 

@@ -69,7 +69,7 @@ class Client:
 
     def produce(self, topic: str, batch: bytes, acks: int = -1) -> int:
         data = [PartitionData(topic.encode(), 0, batch)]
-        return self.send(self.connection.send_produce(data, time.monotonic(), acks=acks, timeout_ms=5000))
+        return self.send(self.connection.request_produce(data, time.monotonic(), acks=acks, timeout_ms=5000))
 
     def ack(self) -> PartitionAck:
         (ack,) = self.wait(ProduceAcked).response.acks

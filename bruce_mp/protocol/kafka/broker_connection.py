@@ -4,7 +4,7 @@
     connection.on_connecting(now)            DISCONNECTED -> CONNECTING
     write(connection.on_connected(now))      CONNECTING -> NEGOTIATING
     for event in connection.receive(data, now): ...     ConnectionReady: NEGOTIATING -> READY
-    write(connection.send_produce(...).buffers)
+    write(connection.request_produce(...).buffers)
 
 Invariants:
 
@@ -117,7 +117,7 @@ class BrokerConnection:
         self._outstanding: deque[_Outstanding] = deque()
         self._last_id = 0
         self._progress_at = 0.0
-        """The time of the last response, which is now in an `on_response`; before the first one, of the connect."""
+        """The time of the last response (in an `on_response`: now); before the first response, that of the connect."""
         self._capabilities: BrokerCapabilities | None = None
         self._mechanism: Mechanism | None = None
         self._login: Login | None = None
@@ -186,6 +186,7 @@ class BrokerConnection:
 
     def _on_eof_in_login(self) -> list[Event]:
         assert self._login is not None
+        # A broker that expects tokens without headers refuses a login by closing the connection.
         cause = FailureCause.CLOSED_BY_BROKER if self._login.has_headers else FailureCause.LOGIN_REFUSED
         return self._fail(self._login.describe_close(), cause)
 
@@ -209,12 +210,12 @@ class BrokerConnection:
         return unanswered
 
     # --- requests -----------------------------------------------------------------------------------------------------
-    def send_produce(
+    def request_produce(
         self, data: Sequence[PartitionData] | EncodedTopics, now: float, *, acks: int, timeout_ms: int
     ) -> SentRequest:
-        """Send one batch for each partition, with acks -1, 1 or 0; `timeout_ms` bounds the broker's wait for replicas.
+        """Request to append one batch for each partition; `timeout_ms` bounds the broker's wait for replicas.
 
-        ProduceAcked follows, except with acks 0.  Raises LocalProtocolError as `encode_produce` does.
+        `acks` is -1, 1 or 0; ProduceAcked follows, except with 0.  Raises LocalProtocolError as `encode_produce` does.
         """
         self._step(ConnectionStep.SEND)
         version, correlation_id = self.capabilities.produce_version, self._next_id()
@@ -293,7 +294,7 @@ class BrokerConnection:
         self._frames.feed(data)
         events: list[Event] = []
         try:
-            while (frame := self._frames.next_frame(0 if self._awaits_bare_token() else MIN_FRAME)) is not None:
+            while (frame := self._next_frame()) is not None:
                 events += self._on_frame(frame, now)
         except LoginRefusedError as error:
             events += self._fail(f"refused the login. {error}", FailureCause.LOGIN_REFUSED)
@@ -302,6 +303,9 @@ class BrokerConnection:
         except RemoteProtocolError as error:
             events += self._fail(f"broke the protocol. {error}", FailureCause.BAD_DATA)
         return events
+
+    def _next_frame(self) -> bytes | None:
+        return self._frames.next_frame(smallest=0 if self._awaits_bare_token() else MIN_FRAME)
 
     def _awaits_bare_token(self) -> bool:
         """Return True if the next frame is a token without a header, which may be empty."""

@@ -110,7 +110,7 @@ def ready(apis: dict[int, tuple[int, int]] = KAFKA_2_8, **options: Any) -> Broke
 
 
 def produce(connection: BrokerConnection, now: float = 0.0, *data: PartitionData, acks: int = -1) -> SentRequest:
-    return connection.send_produce(data or [BATCH], now, acks=acks, timeout_ms=1000)
+    return connection.request_produce(data or [BATCH], now, acks=acks, timeout_ms=1000)
 
 
 def the_failure(events: list[Event]) -> Failed:

@@ -92,7 +92,7 @@ def the_failure(events: list[Event]) -> Failed:
 
 
 def produce(connection: BrokerConnection) -> int:
-    return connection.send_produce([PartitionData(b"t", 0, b"r")], 5.0, acks=-1, timeout_ms=1).correlation_id
+    return connection.request_produce([PartitionData(b"t", 0, b"r")], 5.0, acks=-1, timeout_ms=1).correlation_id
 
 
 # --- logins -----------------------------------------------------------------------------------------------------------
