@@ -9,8 +9,8 @@ between begin and end, and sends them to Kafka after the end frame.  If the conn
 them with the reason ABANDONED_ATTEMPT.  Name identifies the attempt in the daemon's log.
 
 After a NUL byte, Name may have options, separated by spaces.  A daemon ignores unknown options; a daemon from before
-options treats all of them as part of the name.  `timestamps=client`: the daemon keeps the timestamps of all messages up
-to the next begin frame, of any age.  So a client can send an attempt without messages to set this option for the
+options treats all of them as part of the name.  `timestamps=client`: the daemon keeps the timestamps, of any age, of
+all messages up to the next begin frame.  So a client can send an attempt without messages to set this option for the
 messages after it.  `name=unique`: the daemon remembers the name of the complete attempt, and completes no second
 attempt of this name (see `inquiry.py`).
 

@@ -234,7 +234,7 @@ class _Body(NamedTuple):
 
 
 def _as_bytes(field: Buffer | None) -> Buffer | None:
-    """Return a buffer with its number of bytes as `len`, which a memoryview may count in larger items."""
+    """Return a buffer whose `len` is its number of bytes; the `len` of a memoryview may count larger items."""
     return bytes(field) if isinstance(field, memoryview) and len(field) != field.nbytes else field
 
 

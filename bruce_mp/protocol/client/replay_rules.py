@@ -37,7 +37,7 @@ class LineFate(StrEnum):
     IN_KAFKA = "in_kafka"
     """Selected by topic and time, but its info is one of `IN_KAFKA`, and the selection does not name it."""
     ABANDONED = "abandoned"
-    """Selected by topic and time, but its info is `ABANDONED`, and neither `infos` nor a flag includes it."""
+    """Selected by topic and time, with the info `ABANDONED`, which neither `infos` nor `includes_abandoned` covers."""
     NO_MESSAGE = "no_message"
     """Unparsable lines, duplicates (`DUP`), and bytes that the daemon could not read as a message."""
 

@@ -50,7 +50,8 @@ class Action(Enum):
     )
     RESTAMP = (
         "nothing was written: send the batch once more, with arrival times for the records that the answer names, or "
-        "for a message that is refused alone; as HALVE if they have them already or the client insists on its own"
+        "for a message that is refused alone; as HALVE if these records have arrival times already or the "
+        "client insists on its own"
     )
     SEND_UNNUMBERED = (
         "nothing was written: drain the partition, then send without sequence numbers, at least once; a batch "

@@ -83,7 +83,7 @@ def broker_address(node: int, host: str | None, port: int, rack: str | None) -> 
 
 
 class PartitionMetadata(Struct, frozen=True):
-    """One partition; `leader` is NO_BROKER if it has none, or one that the same response does not list."""
+    """One partition; `leader` is NO_BROKER if it has none, or if the same response does not list its leader."""
 
     error: int
     leader: int

@@ -104,8 +104,8 @@ def encode_produce(
 ) -> list[bytes]:
     """Return a whole frame as buffers in order; large `records` are not copied.
 
-    `timeout_ms` is the broker's longest wait for its replicas.  The list has at most one buffer and two for
-    each partition; the caller splits it at the system's limit (IOV_MAX, 1024 on Linux).
+    `timeout_ms` is the broker's longest wait for its replicas.  The list has at most 1 + 2 * partitions
+    buffers; the caller splits it at the system's limit (IOV_MAX, 1024 on Linux).
     Raises LocalProtocolError for a version, acks or a number out of range, and for a partition that occurs twice.
     """
     _check_version_and_acks(version, acks)

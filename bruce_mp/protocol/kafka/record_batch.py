@@ -1,11 +1,11 @@
 """Record batches, message format v2: the header for records that the kernel `encode` has encoded.
 
-    offset 0   base offset i64          27  first timestamp i64     43  producer id i64
-           8   length i32 (of the rest)  35  max timestamp i64     51  producer epoch i16
-          12   leader epoch i32                                     53  base sequence i32
-          16   magic i8 (2)             17  CRC-32C u32 over all    57  count i32
-          21   attributes i16               from attributes on      61  records, compressed or not
-          23   last offset delta i32
+    offset 0   base offset i64             21  attributes i16           51  producer epoch i16
+           8   length i32 (of the rest)    23  last offset delta i32    53  base sequence i32
+          12   leader epoch i32            27  first timestamp i64      57  count i32
+          16   magic i8 (2)                35  max timestamp i64        61  records, compressed or not
+          17   CRC-32C u32 of all from     43  producer id i64
+               attributes on
 
 All integers are big-endian.  A record is length, attributes i8 (0), timestamp delta, offset delta, key, value and
 headers, with zigzag varints for every number and -1 as the length of a null.  Deltas count from the batch's first
