@@ -138,7 +138,7 @@ class _Probe:
             self._finish(BrokerResult())
             return
         self._needs_producer_id &= event.capabilities.has_producer_ids
-        # An older broker would create a named topic, so the request is for all topics.
+        # Without this capability, a broker would create a named topic, so the request is for all topics.
         topics = self._topics if event.capabilities.can_name_topics else None
         request = self._socket.connection.request_metadata(topics, time.monotonic(), with_operations=True)
         self._socket.send(request.buffers)

@@ -57,7 +57,7 @@ def _file_findings(config: Config) -> Iterator[Finding]:
 
 
 def _space_finding(subject: str, path: Path, size: int, level: CheckLevel, remedy: str) -> Finding:
-    """Return a finding of `level` if the free space and the present files of `path` are less than `size` bytes."""
+    """Return a finding of `level` if the free space plus the present files of `path` is below `size` bytes, else OK."""
     directory = next(parent for parent in path.parents if os.access(parent, os.F_OK))
     file_system = os.statvfs(directory)
     available = file_system.f_bavail * file_system.f_frsize + sum(map(_bytes_on_disk, _files_of(path)))

@@ -2,14 +2,14 @@
 
 A run of the command sends the messages in groups. Each group is a unique attempt: the daemon delivers all of its
 messages or none, and remembers its name. After a kill, the next run inquires for the outcomes of unconfirmed groups, so
-few stay in doubt. Retries of a group keep its name, because the daemon may not have read the end of an earlier attempt
-yet.
+few stay in doubt. Retries of a group keep its name: the daemon may still read the end of an earlier attempt, and
+completes only one of each name.
 
 The files of one log, `PATH` and the `PATH.MS` that the daemon rotated, count as one: equal lines in them are different
 messages. Equal lines of different logs are one message, because an archive holds copies.
 
-Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a cut line, if the daemon
-lost their counts, or if the daemon failed. A further run continues.
+Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a last line without a
+newline, if the daemon lost their counts, or if the daemon failed. A further run continues.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ COUNTS_OF_UNSENT: Final = {
     LineFate.IN_KAFKA: Replayed(in_kafka=1),
     LineFate.ABANDONED: Replayed(abandoned=1),
 }
-"""The counts of one line of each fate without sending."""
+"""What a line that is not sent adds to the counts, by its fate."""
 COMPLETE: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
 """Outcomes of complete attempts without pending messages."""
 
@@ -90,7 +90,7 @@ class GroupFate(Enum):
     CONFIRMED = auto()
     """The daemon has all of its messages, or the user skips them."""
     INCOMPLETE = auto()
-    """The daemon has not completed it; it may still read the end of an earlier attempt."""
+    """The daemon has not completed the group, but may still read the end of an earlier attempt."""
     REMOVED = auto()
     """The user has its lines sent as new ones."""
 
@@ -133,7 +133,7 @@ class ReplayDaemon:
         return StreamClient(self._target, timeout=self._timeout_s, linger=LINGER_S, max_message=max_message)
 
     def inquire(self, name: str = "") -> InquiryAnswer:
-        """Inquire for the outcome of an attempt, and for the largest message. Without a name, only for the latter.
+        """Inquire for the outcome of an attempt, and for the message size limit; without a name, only for the latter.
 
         Raises:
             ReplayError: no daemon answers, or one that does not know inquiries.
@@ -205,7 +205,7 @@ class ReplayRun:
         self._equal_lines_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
         """The number of equal lines that this run has read in each log, by the hash of the line."""
         self._most_equal_lines: Counter[bytes] = Counter()
-        """The largest of these numbers among all logs. A line whose number is not larger is a copy."""
+        """The largest of these numbers among all logs: a line with a number up to it is a copy from another log."""
         self._incomplete: dict[LineKey, IncompleteGroup] = {}
         """The groups of killed runs that are to be sent again, by each of their unread lines."""
         self._max_message_bytes = sys.maxsize

@@ -157,20 +157,20 @@ def _read(salvage: Salvage, *, was_in_use: bool) -> Inspection:
         landing_slots=slab.geometry.landing_slots,
         landing_slot_bytes=slab.geometry.landing_slot_size,
         producer_id=slab.read_signed(lay.SUPER_PRODUCER_ID),
-        idempotence=IDEMPOTENCE.get(slab.words[lay.SUPER_IDEMPOTENCE >> 2], "damaged"),
+        idempotence=IDEMPOTENCE.get(slab.words[lay.SUPER_IDEMPOTENCE >> 2], "damaged"),  # `words` has 4-byte items
         processes=list(_processes(slab)),
         books=books,
         chunks=chunks,
         topics=topics,
         landing=landing,
-        damage=[*salvage.damage, *differences],  # complete, because the readings above have ended
+        damage=[*salvage.damage, *differences],  # the readings above add to `salvage.damage`
     )
 
 
 def _processes(slab: Slab) -> Iterator[LastProcess]:
     for row in range(lay.ROW_COUNT):
         at = slab.row_at(row)
-        incarnation = slab.words[(at + lay.ROW_INCARNATION) >> 2]  # `words` counts in 4 bytes
+        incarnation = slab.words[(at + lay.ROW_INCARNATION) >> 2]
         if incarnation:
             yield LastProcess(
                 row_name(row),

@@ -78,6 +78,6 @@ def _disable_without_target(draft: Draft) -> None:
         if is_missing and is_enabled:
             draft.set((*key, "enable"), False)
             draft.add_note(f"It had no {name}, so the old daemon did not use it.", (*key, "enable"))
-        # The old daemons did not check the path of a disabled section; an absolute one is valid here, too.
+        # The old daemons did not check the path of a disabled section; here a relative one would be an error.
         if is_missing or (name == "path" and not is_enabled and not target.startswith("/")):
             draft.remove((*key, name))

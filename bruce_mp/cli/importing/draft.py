@@ -173,7 +173,7 @@ def _comment_lines(text: str) -> list[str]:
 
 
 def _toml_value(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML escapes DEL, JSON does not
 
 
 def _toml_key(key: Key) -> str:

@@ -35,7 +35,7 @@ PAUSES_NOTE: Final = (
     "and pause_rate_limit_max_double = 4."
 )
 MSG_DEBUG_NOTE: Final = (
-    "Without --debug_dir too, the old daemon copied messages to the directory debug in the home directory of bruce or "
+    "Even without --debug_dir, the old daemon copied messages to the directory debug in the home directory of bruce or "
     "dory as soon as /msg_debug chose topics. Set msg_debug.enable and msg_debug.path to allow it here."
 )
 TIMESTAMPS_NOTE: Final = (

@@ -56,7 +56,7 @@ SLAB_NOTE: Final = (
     "The old buffer held only keys and values. The slab also holds topics and headers, and survives a crash. Make it "
     "larger for small messages."
 )
-FAILED_NOTE: Final = "Remove the line to retry without limit while the cluster is the cause."
+FAILED_NOTE: Final = "Remove the line to retry without limit while the cluster causes the failures."
 PAUSE_NOTE: Final = (
     "The old daemon paused all traffic, this one only the affected partitions or broker: remove the line for the "
     "shorter default."

@@ -65,7 +65,7 @@ class Check(NamedTuple):
         value = self._number(readings, previous_state)
         severity = _severity_of(value, warning, critical)
         limits = ";".join("" if limit is None else f"{limit:g}" for limit in (warning, critical))
-        # Nagios reads U as unknown, and no exponents, which 12 digits avoid.
+        # Nagios reads U as unknown. It reads no exponents: 12 digits avoid them.
         shown = "U" if value is None else f"{round(value, 3):.12g}{self.unit}"
         text = self.text.format(shown) + " ".join(self.sentences(readings))
         return Result(severity, text, f"{self.option.replace('-', '_')}={shown};{limits}")
@@ -96,7 +96,7 @@ def _discard_counters(reasons: Iterable[DiscardReason]) -> tuple[str, ...]:
 
 
 def _unaccounted(readings: Readings) -> float | None:
-    """Return the difference in the books, or else the daemon's own difference between books and records."""
+    """Return the imbalance of the books; if they balance, the difference between held messages and records."""
     books = readings.books
     if not books.consistent:
         return None

@@ -47,7 +47,7 @@ class Credentials(msgspec.Struct):
 def presigned_url(
     url: str, parameters: Mapping[str, str], credentials: Credentials, *, service: str, region: str, now_s: float
 ) -> str:
-    """Return `url`, without a query, with the parameters and their signature as its query.
+    """Return `url`, which has no query, with the parameters and their signature as the query.
 
     `now_s` is in seconds since the epoch.
     """

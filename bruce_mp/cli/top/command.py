@@ -88,7 +88,7 @@ class TopState:
         """The time of the next reading on the monotonic clock; 0 for at once."""
 
     def refresh(self, height: int) -> None:
-        """Read the page if it is due, or if the window now has more than its previous `height` lines."""
+        """Read the page if it is due, or if the window has grown to `height` lines."""
         if height > self._height:
             self._next_reading_s = 0.0
         self._height = height

@@ -77,8 +77,9 @@ class TopScreen(NamedTuple):
 
 def topic_rows(page: TopPage, height: int) -> int:
     """Return the number of topics that fit into `height` lines below everything else."""
-    brokers = min(len(page.brokers), MAX_BROKERS) + 1 + (len(page.brokers) > MAX_BROKERS)
-    return max(1, height - len(_head(page, is_paused=False)) - brokers - 1)
+    heading = 1
+    broker_lines = heading + min(len(page.brokers), MAX_BROKERS) + (len(page.brokers) > MAX_BROKERS)  # "and N more"
+    return max(1, height - len(_head(page, is_paused=False)) - broker_lines - heading)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ def duration_text(ms: float | None) -> str:
         return _ABSENT
     if _SECOND_MS <= ms < 10 * _SECOND_MS:
         return f"{ms / _SECOND_MS:.1f} s"
-    # Each unit begins at two of it: 119 s, then 2 min.
+    # Minutes, hours and days begin at two: 119 s, then 2 min.
     if ms < _SECOND_MS:
         return f"{ms:.0f} ms"
     if ms < 2 * _MINUTE_MS:
