@@ -13,7 +13,11 @@ from bruce_mp.config.section import DAY_MS, INT32_MAX, RESTART_TO_BIND, Section
 __all__ = ["AllowGroups", "AllowUsers", "Group", "Mode", "Quota", "User"]
 
 Mode = (
-    Annotated[int, fields.mode("Mode of the socket; senders need write. Absent: the umask decides."), RESTART_TO_BIND]
+    Annotated[
+        int,
+        fields.mode("Mode of the socket; senders need write permission. Absent: the umask decides."),
+        RESTART_TO_BIND,
+    ]
     | None
 )
 User = Annotated[str, fields.text("Its owner, by name or number. Absent: the daemon's user."), RESTART_TO_BIND] | None

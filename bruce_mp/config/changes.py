@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Change", "list_changes"]
 
 Path = tuple[str, ...]
+"""The path of a setting; that of `slab.size` is ("slab", "size")."""
 
 
 class Change(NamedTuple):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["check"]
 
 Path = tuple[str, ...]
+"""The path of a setting; that of `slab.size` is ("slab", "size")."""
 
 _LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 16), "zstd": (1, 22)}
 """The lowest and highest level of each codec."""

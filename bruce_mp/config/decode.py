@@ -29,6 +29,7 @@ _OTHER_NAMES: Final = {"ssl": "tls"}
 """Names of sections in other Kafka clients, each with our name."""
 
 Path = tuple[str, ...]
+"""The path of a setting; that of `slab.size` is ("slab", "size")."""
 
 
 class Decoder:
@@ -54,7 +55,7 @@ class Decoder:
         if not field.required:
             return _ABSENT
         if is_section(setting.type):
-            return self.decode_table(setting.type, {}, path)
+            return self.decode_table(setting.type, {}, path)  # reports the settings that it requires
         self._report(path, f"{dotted(path)} is missing: give {setting.allowed}.")
         return _ABSENT
 

@@ -16,14 +16,14 @@ class DiscardLog(Section, frozen=True):
     """A file of all discarded messages; see `docs/delivery.md`."""
 
     enable: Annotated[bool, fields.switch("Write the file."), LIVE] = False
-    path: Annotated[str, fields.path("The file; rolled files are in the same directory."), LIVE] = (
+    path: Annotated[str, fields.path("The file; rotated files are in the same directory."), LIVE] = (
         "/var/log/bruce/discard.log"
     )
     max_file_size: Annotated[
-        int, fields.size("Size at which the file is rolled; at least twice the largest message.", 0, 64 * GIB), LIVE
+        int, fields.size("Size at which the file is rotated; at least twice the largest message.", 0, 64 * GIB), LIVE
     ] = 64 * MIB
     max_archive_size: Annotated[
-        int, fields.size("Total size of rolled files; the oldest are deleted.", 0, 64 * GIB), LIVE
+        int, fields.size("Total size of rotated files; the oldest are deleted.", 0, 64 * GIB), LIVE
     ] = 256 * MIB
     max_msg_prefix_size: (
         Annotated[int, fields.size("Bytes of each key and value to keep. Absent: all.", 0, GIB), LIVE] | None

@@ -105,7 +105,7 @@ class Streams(Section, frozen=True):
         int,
         fields.size(
             "Memory of the slab for a fenced attempt; the rest goes to a spill file. Open attempts share half of the "
-            "slab; 0: one may have all of it.",
+            "slab; with 0, one may take that whole half.",
             0,
             64 * GIB,
         ),

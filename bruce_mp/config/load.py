@@ -93,7 +93,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _explain(text: str, error: str) -> str:
-    """Move the position from the end of tomllib's message behind the file's name, where editors look for it."""
+    """Explain tomllib's message. The position moves from its end to its start, where editors look for it."""
     message, quote = _POSITION.sub("", error), _UNCLOSED.get(error.partition(" (")[0])
     explanation = f"the string that begins with {quote} in this line is not closed" if quote else message
     explanation = _EXPLANATIONS.get(message.partition(" (")[0], explanation)

@@ -54,5 +54,5 @@ def disk_path_for(slab_path: str, directory: str | None, suffix: str) -> str:
     """
     slab_directory, _, name = slab_path.rpartition("/")
     if directory is None and slab_path.startswith(_DEV_SHM):
-        directory = os.environ.get(_STATE_DIRECTORY, _DEFAULT_DISK_DIRECTORY).partition(":")[0]
+        directory = os.environ.get(_STATE_DIRECTORY, _DEFAULT_DISK_DIRECTORY).partition(":")[0]  # the first of a list
     return f"{directory or slab_directory}/{name}.{suffix}"

@@ -90,7 +90,7 @@ HEADER: Final = "| key | allowed | default | meaning |\n|---|---|---|---|\n"
 
 def render() -> str:
     """Return the page as Markdown."""
-    return INTRODUCTION + "".join(_sections(Config, "", {}))
+    return INTRODUCTION + "".join(_sections(Config, prefix="", described={}))
 
 
 def _sections(model: type[Struct], prefix: str, described: dict[str, str]) -> Iterator[str]:

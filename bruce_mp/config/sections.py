@@ -145,7 +145,7 @@ class DaemonSection(Section, frozen=True):
     run_dir: Annotated[
         str,
         fields.path(
-            "Directory of internal sockets; each daemon needs another one.",
+            "Directory of internal sockets; each daemon needs its own.",
             SettingKind.RUN_DIR,
         ),
         restart("the daemon locks it, and its processes meet in it"),
@@ -180,8 +180,8 @@ class Delivery(Section, frozen=True):
     topic_autocreate: Annotated[
         bool,
         fields.switch(
-            "Ask the brokers to create an unknown topic. Before 0.10.1 they need `auto.create.topics.enable`; "
-            "before 2.4 that, or the next two settings."
+            "Ask the brokers to create an unknown topic. Brokers before 0.10.1 need `auto.create.topics.enable`; "
+            "those before 2.4 need it, or both of the next settings."
         ),
         LIVE,
     ] = False
@@ -327,7 +327,7 @@ class CompressionConfig(Section, frozen=True):
     ) = None
     adaptive: Annotated[
         bool,
-        fields.switch("Compress a topic whose batches shrink by less than a tenth only periodically."),
+        fields.switch("Compress a topic only periodically while its batches shrink by less than a tenth."),
         LIVE,
     ] = False
 
@@ -418,7 +418,9 @@ class Http(Section, frozen=True):
     ) = None
     mode: (
         Annotated[
-            int, fields.mode("Mode of a UNIX socket; readers need write. Absent: the umask decides."), RESTART_TO_BIND
+            int,
+            fields.mode("Mode of a UNIX socket; readers need write permission. Absent: the umask decides."),
+            RESTART_TO_BIND,
         ]
         | None
     ) = None

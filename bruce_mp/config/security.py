@@ -1,7 +1,7 @@
 """The sections of the connections' security; `config/sections.py` has the conventions.
 
 The configuration names the file or environment variable of each secret. It never contains the secret itself, because
-processes receive, show and log it.
+processes receive, show and log the configuration.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
