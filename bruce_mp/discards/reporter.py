@@ -183,11 +183,11 @@ class DiscardReporter:
             self._add_sample(DiscardReason.LONG_MSG, topic + b" " + value)
 
     def copy(self, reason: DiscardReason, messages: Iterable[Message]) -> None:
-        """Copy discarded messages to the file. The caller truncates keys and values to `copy_size` bytes."""
+        """Stage a copy of each discarded message. The caller truncates keys and values to `copy_size` bytes."""
         self._copy(info_of(reason), messages)
 
     def copy_duplicates(self, messages: Iterable[Message]) -> None:
-        """Copy possible duplicates to the file, truncated as for `copy`."""
+        """Stage a copy of each possible duplicate, truncated as for `copy`."""
         self._copy("", messages)
 
     def _copy(self, info: str, messages: Iterable[Message]) -> None:
@@ -199,12 +199,12 @@ class DiscardReporter:
             self._copies.queue.stage(Copy(CopyTarget.DISCARDS, now_ms, *fields, int(each.empty)))
 
     def copy_increments(self) -> dict[int, int]:
-        """Return the increment that counts the copies since `queue_copies`, for the transaction of the discards."""
+        """Return the increment that counts the staged copies, for the transaction that discards their messages."""
         staged = self._copies.queue.staged_count if self._copies is not None else 0
         return {Counter.DiscardCopyQueued: staged} if staged else {}
 
     def queue_copies(self) -> None:
-        """Queue the copies for the file, after the commit of the transaction that discards their messages."""
+        """Queue the staged copies, after the commit of the transaction that discards their messages."""
         if self._copies is not None:
             self._copies.queue.queue_staged()
 

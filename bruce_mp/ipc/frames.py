@@ -1,6 +1,6 @@
 """The frames between input, router and dispatchers.
 
-A frame is a list of *parcels*. Some parcels name records in the slab, most of them of one topic and partition; the
+A frame is a list of *parcels*. Some parcels name records in the slab, usually of one topic and partition; the
 others pause and resume partitions or synchronize a dispatcher. A parcel is a header of 16 bytes and its segments. The
 messages themselves stay in the slab. The order of frames on a link is the delivery order within a partition.
 

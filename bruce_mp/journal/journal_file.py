@@ -15,9 +15,9 @@ order.  A reader skips bytes without a valid checksum up to the next entry.  It 
 unless a COMMIT follows with the number of runs that the reader has found: an attempt is restored as a whole or not at
 all.  A RUN needs no COMMIT, because its checksum alone shows that it is whole.
 
-A reader that skips damage may meet the bytes of a message that look like entries.  So the checksums of all headers but
-the first, whose body has the seed, begin with this random number, which no client knows.  Journals of earlier versions
-have the seed 0.
+A reader that skips damage may meet the bytes of a message that look like entries.  So the body of the first entry has
+the *seed*, a random number that no client knows, and the checksums of all later headers start from the seed.
+Journals of earlier versions have the seed 0.
 """
 
 from __future__ import annotations
@@ -156,7 +156,10 @@ class Journal:
         self._add(kind, b"".join((fields, run.topic, run.data)))
 
     def add_commit(self) -> None:
-        """Add a commit of the attempts whose runs were added since the last one; all their runs must be there."""
+        """Add a commit of the attempts whose runs were added since the last commit.
+
+        All runs of these attempts must have been added.
+        """
         body = b"".join([_COMMITTED.pack(*attempt, runs) for attempt, runs in self._uncommitted.items()])
         self._uncommitted.clear()
         if body:

@@ -4,8 +4,8 @@ The runs of a fenced attempt are recorded together.  A recording leaves out the 
 and all runs handed over after the recording began.  It ends with a COMMIT, without which a reader leaves out the
 attempts of the recording.  The journal lacks the messages of an attempt that are in its spill file.
 
-A run is recorded whole.  It counts as held until its last message is settled, so a power failure repeats the settled
-messages of a split run, and those that were settled since the last recording.
+A run is recorded whole.  It counts as held until its last message is settled.  So after a power failure the daemon
+sends again the settled messages of a split run, and those that were settled since the last recording.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ __all__ = ["partitioners_of"]
 
 
 def partitioners_of(config: Config) -> Partitioners | None:
-    """Return the function from a topic to its partitioner; None if no topic has one, which spares a call for each."""
+    """Return the function from a topic to its partitioner; None if no topic has one, which spares the calls."""
     names = {config.partitioner.default, *config.partitioner.topics.values()}
     if names == {"none"}:
         return None

@@ -1,7 +1,7 @@
 """Batches with three limits: age, number of messages and bytes; the first one reached completes the batch.
 
-`add` splits a segment that does not fit, at the message that reaches the limit.  `add_whole` adds it unsplit to the
-batch that it completes, because a split costs work for each message of the run.
+`add` splits a segment that does not fit, at the message that reaches the limit.  `add_whole` adds such a segment
+unsplit, because a split costs work for each message of the run.
 
 The age of a batch counts from the arrival of its oldest message at the input.  The router accumulates the AnyPartition
 messages of per-topic batching, the dispatchers all other batched messages.
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["SIZE_OVERHEAD", "UNLIMITED", "PendingBatch"]
 
 SIZE_OVERHEAD: Final = 26
-"""Bytes added to key and value where the size of a message or a batch is limited: the overhead of message format 0."""
+"""Bytes added to key and value for the size limits of a message and of a record batch, but not of a `PendingBatch`: the
+overhead of message format 0."""
 UNLIMITED: Final = 1 << 62
 """Stands for an absent limit: no size, number or time reaches it."""
 

@@ -48,7 +48,7 @@ def _count_once(slab: Slab) -> Books:
     first, step = (slab.geometry.rows_at + lay.ROW_COUNTERS) >> 3, lay.ROW_BYTES >> 3  # as indexes in `slab.longs`
     rows = [slab.longs[at : at + BOOK_COUNTERS].tolist() for at in range(first, first + lay.ROW_COUNT * step, step)]
     used_rows = filter(any, rows)
-    counters = [sum(counts) for counts in zip(*used_rows, strict=True)] or rows[0]  # else all rows are 0
+    counters = [sum(counts) for counts in zip(*used_rows, strict=True)] or rows[0]  # without a used row, all are 0
     held = {**_held_by_stage(slab), SPILLED: spilled_total(slab)}
     has_transaction = any(version & 1 for version in before)  # a version is odd during a transaction
     return books_of(counters, held, is_consistent=before == _versions(slab) and not has_transaction)
@@ -89,7 +89,7 @@ def recount(slab: Slab) -> None:
     held = _held_by_stage(slab).values()
     bases = [messages - flow for messages, flow in zip(held, flows(read_rows(slab)), strict=True)]
     if landed_lengths(slab):
-        # The input counts these datagrams as received when it starts, so those with a record must not count twice.
+        # The input counts the landed datagrams as received when it starts, so those with a record must not count twice.
         bases[_INPUT_STAGE] -= len(copied_arrivals(slab, slab.longs[base_at(slab) >> 3]))
     first = (slab.row_at(lay.ROW_SUPERVISOR) + lay.ROW_COUNTERS) >> 3
     for stage, base in enumerate(bases):

@@ -3,7 +3,8 @@
 The recovery counts the messages that the worker appended but did not count.  It discards incomplete fenced attempts, in
 the slab and in spill files.  Spilled messages of complete attempts stay in their files for the next worker of the row.
 
-A worker *feeds* a spill file: it appends its messages to lanes.  Its row and the file's header have the progress.
+A worker *feeds* a spill file: it appends the file's messages to lanes.  The worker's row and the file's header have the
+progress.
 """
 
 from __future__ import annotations

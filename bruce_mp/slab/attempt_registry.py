@@ -206,7 +206,7 @@ class AttemptRegistry:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock of the registry, after reading all entries."""
+        """Hold the lock of the registry; all entries are read before the body runs."""
         self._create_directory()
         lock = os.open(self._path.with_name(_LOCK), _OPEN_FLAGS, 0o600)
         try:

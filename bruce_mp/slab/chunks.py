@@ -43,7 +43,8 @@ INSPECTIONS_PER_ALLOCATION: Final = 4
 INSPECTIONS_WHEN_FULL: Final = 256
 """Sealed chunks that an allocation without room inspects for each chunk of its span, while the input waits."""
 MAX_INSPECTIONS_PER_RECLAIM: Final = 512
-"""Limit for one call of `reclaim`, so that the input soon receives again; also for freed chunks in `_inspect_stuck`."""
+"""Limit for one call of `reclaim`, so that the input soon receives again; also the limit of chunks that one call of
+`_inspect_stuck` frees."""
 INSPECTIONS_PER_STEP: Final = 32
 """Chunks that `reclaim` inspects before it checks if it has freed enough."""
 INSPECTIONS_PER_SECOND: Final = 4096
@@ -59,7 +60,7 @@ _KEPT_FREE_PART: Final = 0.1
 _FRAGMENTATION_FACTOR: Final = 1.25
 """Free chunks to obtain for each chunk of the wanted spans, because not all free chunks are neighbours."""
 _GENERATION_STEP: Final = 32
-"""More than the number of input rows: a generation modulo the step names its input, so no two inputs share one."""
+"""More than the number of input rows: a generation modulo the step names its input, so no two inputs use the same."""
 
 
 class ChunkWatcher(Protocol):
@@ -142,7 +143,7 @@ class ChunkPool:
         adopted, self._unreclaimable = self._unreclaimable, []
         for chunk in adopted:
             if last_arrival(self._slab, chunk) >= first_landed:
-                self._unreclaimable.append(chunk)
+                self._unreclaimable.append(chunk)  # also each chunk of a stream input: its arrival numbers are larger
             else:
                 self._sealed[chunk] = None
 
@@ -399,7 +400,7 @@ class ChunkPool:
         return span
 
     def _add_free(self, chunk: int, span: int) -> None:
-        """Add a released span to the free chunks, or release its shares if shares are scarce."""
+        """Add a released span to the free chunks; if shares are scarce, also release its empty shares."""
         self._set_used(chunk, span, used=0)
         self.holdings.remove(chunk)
         if span == 1:

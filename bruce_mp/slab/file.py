@@ -6,8 +6,8 @@ on the file (`lock_exclusive`).  Its children inherit the flock, so it lasts whi
 write.  A reader outside of the daemon maps a *private* copy; with `lock_shared`, no daemon can start on the file until
 the reader has finished.
 
-Creation reserves the file's blocks.  Otherwise a store after the file system has become full ends the process with
-SIGBUS.
+Creation reserves the file's blocks.  Without them, a store to the mapping would end the process with SIGBUS once the
+file system is full.
 """
 
 from __future__ import annotations

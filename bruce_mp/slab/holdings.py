@@ -50,7 +50,7 @@ class SweepPause:
 
 
 class Holding:
-    """The chunks and spans that one topic holds: the length of each span by its first chunk."""
+    """The spans of chunks that one topic holds."""
 
     __slots__ = ("alpha", "freed_spans", "held", "pause", "spans")
 
@@ -80,7 +80,7 @@ class Holdings:
 
     @property
     def max_inspections(self) -> int:
-        """Return the maximum number of inspections of one sweep over every topic."""
+        """Return the maximum number of inspections if each topic is swept once."""
         return min(len(self._topics), len(self.by_topic) * INSPECTIONS_PER_SWEEP)
 
     def holding_of(self, topic: TopicKey) -> Holding:

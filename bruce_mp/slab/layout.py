@@ -103,15 +103,15 @@ ROW_COUNTER_CAPACITY: Final = 448  # with room for counters of later releases
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/rows.py
 ROW_REDO_BYTES: Final = 36 * 1024  # limits a transaction, and so a record batch, to about 1,500 segments
 ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
-ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # of the status process, in place of redo records: status/history/losses.py
+ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # of the status process, behind its void redo record: status/history/losses.py
 
-# Numbers of the counters of moves of messages between stages (telemetry/stages.py); each move changes its counter.
-ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # offset: u32, the last incarnation that counted its moves, 0 = none
+# Numbers of the counters from which telemetry/stages.py computes the messages in each stage.
+ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # at number 7: u32, the last incarnation that counted its moves, 0 = none
 FLOW_ASSIGNED: Final = 8  # router: messages handed over to dispatchers
 FLOW_SENT: Final = 9  # dispatcher: messages that became IN_FLIGHT, from QUEUED or from ASSIGNED_SENT
 FLOW_RETURNED: Final = 10  # dispatcher: messages handed back, never sent
 FLOW_RETURNED_SENT: Final = 11  # dispatcher: messages handed back, part of a built batch
-FLOW_BASE: Final = 12  # supervisor: the first of four corrections, one for the number of messages in each stage
+FLOW_BASE: Final = 12  # supervisor: the first of four corrections, each of the number of messages in one stage
 
 # Numbers of the counters of a stream input for its spill files (slab/spill.py); its transactions change them.
 SPILL_OLDEST: Final = 439  # when the oldest open attempt with a spill file began, in ms on the steady clock, 0 = none
@@ -143,7 +143,7 @@ SENDERS_PER_INPUT: Final = 64  # entries; a further user gets the entry of the u
 # --- landing zone: written by recvmmsg(), in shared memory -----------------------------------------------------------
 LANDING_BASE_ARRIVAL: Final = 0  # u64, arrival number of the datagram in slot 0
 LANDING_HEADERS: Final = 64  # the message headers of the slots
-MMSGHDR_BYTES: Final = 64  # size of struct mmsghdr on 64-bit Linux; its fields follow
+MMSGHDR_BYTES: Final = 64  # size of struct mmsghdr on 64-bit Linux; offsets of its fields follow
 MMSGHDR_CONTROL_LENGTH: Final = 40  # u64: size of the control buffer; after a receive, bytes used
 MMSGHDR_LENGTH: Final = 56  # u32, msg_len: the length of the received datagram
 IOVEC_BYTES: Final = 16  # size of struct iovec
@@ -197,8 +197,8 @@ RUN_FLAGS: Final = 30  # u8, FLAG_...
 RUN_RETRIES: Final = 31  # u8, number of answers with a retriable error
 RUN_ARRIVED_MS: Final = 32  # i64, steady time at which the run was opened
 RUN_PAYLOAD: Final = 40  # u32, sum of the records' key, value and header bytes
-RUN_PARTITION_INDEX: Final = 44  # i32, of PartitionKey messages: key mod RUN_PARTITION_COUNT; -1 = several or none
-RUN_PARTITION_COUNT: Final = 48  # u32, of PartitionKey messages: the topic's partitions that the input knew; 0 = none
+RUN_PARTITION_INDEX: Final = 44  # i32, with FLAG_PARTITION_KEY: key mod RUN_PARTITION_COUNT; -1 = several or none
+RUN_PARTITION_COUNT: Final = 48  # u32, with FLAG_PARTITION_KEY: the topic's partitions that the input knew; 0 = none
 RUN_NAME_LENGTH: Final = 52  # u16, of the topic's name behind the header, if RUN_TOPIC is 0
 RUN_REASON: Final = 54  # u8, DiscardReason
 RUN_LARGEST: Final = 56  # u32, the largest payload of a record
@@ -232,7 +232,7 @@ ARRIVAL_STREAM: Final = 1 << 63  # set in arrival numbers of stream inputs: see 
 ARRIVAL_SOURCE_BITS: Final = 20  # low bits, for the source (flush group); the 43 above them have the message number
 ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
 
-FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message; on a run: all its records are
+FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message or has OPTION_HASHED; on a run: all its records
 FLAG_BATCH_START: Final = 2  # the record, or the run's first one, begins a built record batch
 FLAG_ADMITTED: Final = 4  # on a run: the topic's rate limit has counted its records
 FLAG_IN_DOUBT: Final = 8  # with FLAG_BATCH_START: the broker may have the batch, although no response confirms this

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _UNKNOWN, _SUPPORTED, _UNSUPPORTED, _CHANGING = 0, 1, 2, 3
-"""Values of SUPER_IDEMPOTENCE; with _CHANGING batches may have numbers of the old cluster: see `change_cluster`."""
+"""Values of SUPER_IDEMPOTENCE; with _CHANGING, batches may have numbers of the old cluster: see `change_cluster`."""
 
 
 def is_idempotent(slab: Slab) -> bool:

@@ -224,9 +224,9 @@ def _split_at_batch_starts(members: list[FoundSegment]) -> Iterator[list[FoundSe
 def close_open_runs(slab: Slab, owner: int) -> None:
     """Hand over the runs that the dead input of row `owner` left open, except those of fenced attempts.
 
-    The sums in their headers may include records that the run does not, so they are computed again.
+    The sums in a run's header may include a record that its count lacks, so the call computes them again.
     """
-    own = [found for found in all_runs(slab) if slab.owner_of(found[0]) == owner]
+    own = [(chunk, offset, run) for chunk, offset, run in all_runs(slab) if slab.owner_of(chunk) == owner]
     tickets = HandoverTickets(slab, owner)
     tickets.catch_up(max((run.ticket for _, _, run in own if run.state is not RunState.OPEN), default=0))
     for chunk, offset, run in own:

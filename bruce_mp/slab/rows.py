@@ -79,6 +79,7 @@ class ProcessRow:
         row._apply_redo()
         if row.version & 1 and not row._is_stream and not landing_zone.landed_lengths(slab):
             # The dead input called `begin_batch`, but the landing zone has no batch that could make the version even.
+            # A stream input's version becomes even when its recovery calls `commit_counted`.
             slab.longs[(row._at + lay.ROW_VERSION) >> 3] += 1
         return row
 
@@ -87,7 +88,7 @@ class ProcessRow:
 
         `now_ms` is in ms since 1970, because pages show it; `heartbeat_ms` is a steady time.
         """
-        incarnation = (self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] + 1) & 0xFFFFFF
+        incarnation = (self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] + 1) & 0xFFFFFF  # 24 bits, like a holder
         self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] = incarnation
         self._slab.words[(self._at + lay.ROW_COUNTING) >> 2] = incarnation
         self._slab.words[(self._at + lay.ROW_PID) >> 2] = pid
@@ -135,7 +136,7 @@ class ProcessRow:
         self._transact(increments, outcome=outcome, reason=reason, segments=segments)
 
     def move(self, segments: Iterable[Segment], move: Move) -> list[Segment]:
-        """Store `move.after` in the state words of segments, raise the counter of the move, and return these segments.
+        """Store `move.after` in the state words of segments, raise the move's counter, and return the moved segments.
 
         The call skips damaged segments, and those with another state word than `move.before`.
         """

@@ -225,7 +225,10 @@ def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]
 
 
 def raise_damage(slab: Slab, segments: Iterable[Segment]) -> NoReturn:
-    """Raise SlabError for the first segment that disagrees with its headers, else for records past their run's end."""
+    """Raise the SlabError of segments that cannot be read.
+
+    It is about the first one that disagrees with its headers; if none does, about records past their run's end.
+    """
     for segment in segments:
         segment_bounds(slab, segment)
     raise SlabError("The records of a run go past its end.")

@@ -136,6 +136,7 @@ class Salvage:
     def count_chunks(self) -> ChunkCounts:
         """Count the chunks and add the damaged ones to `damage`."""
         used = sum(span for _, state, span, _ in chunk_headers(self.slab) if state is not ChunkState.FREE)
+        # `chunk_headers` yields a damaged header as free with generation 0, like a header that was never written.
         damaged = [
             chunk
             for chunk, state, _, generation in chunk_headers(self.slab)
@@ -175,8 +176,10 @@ class Salvage:
         for found in read_each(self.slab, self._runs_in):
             if isinstance(found, str):
                 self.damage.append(found)
-            elif settled or found[0].state not in lay.SETTLED:
-                yield found[1]
+                continue
+            run, location = found
+            if settled or run.state not in lay.SETTLED:
+                yield location
 
     def _runs_in(self, chunk: int) -> Iterator[tuple[Run, _RunLocation] | str]:
         """Yield the runs of a chunk, and a sentence for damage."""

@@ -38,7 +38,7 @@ class SenderSums(NamedTuple):
 class SenderTable:
     """The table of the input of row `owner`; `inputs` are the rows of all inputs.
 
-    A user is a uid, or -1 for all TCP clients together.  `interval` is the number of one of the intervals of quotas.
+    A user is a uid, or -1 for all TCP clients together.  `interval` is the number of a quota interval.
     """
 
     def __init__(self, slab: Slab, owner: int, inputs: Sequence[int] = ()) -> None:

@@ -11,8 +11,9 @@ which SIGKILL does not interrupt.
       └──abandoned──▶ removed
 
 An attempt is complete once `ROW_COMPLETING` of the worker's row has its number.  Then the worker marks the file
-complete, and *feeds* its messages into lanes.  The messages before `offset` have been fed.  A worker that dies may have
-fed some messages behind `offset` as well: its successor stores their indexes, counted from `offset`, in `fed_ahead`.
+complete, and *feeds* its messages into lanes.  The header has the `offset` before which all messages have been fed.  A
+worker that dies may have fed some messages behind it as well: its successor stores in `fed_ahead` the index of each, 0
+for the message at `offset`.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ class SpillFile:
         return os.preadv(self._descriptor, [buffer[: self._block_end - self.offset]], self.offset)
 
     def _enter_block(self) -> bool:
-        """Find the block of `offset`; if `offset` is at its header, skip it.  Return False at a damaged header."""
+        """Find the block of `offset`, and skip its header if `offset` is there.  Return False at a damaged header."""
         while self._block_end <= self.offset < self.end:
             header = os.pread(self._descriptor, _BLOCK.size, self._block_end).ljust(_BLOCK.size, b"\0")
             data_at = self._block_end + _BLOCK.size

@@ -6,9 +6,9 @@ entry is complete before the store that makes it visible.
 
 A topic keeps its number while it has an entry.  If Kafka does not have the topic any more, and the slab has no messages
 of it, the router may reuse the entry for another topic, under another number: the index of the entry plus a multiple of
-the capacity.  So no number ever means another topic.  A partition that gets an entry again begins in a producer epoch
-that it has not had.  Otherwise the broker would take its messages for repetitions of those with the same sequence
-numbers.
+the capacity.  So a number means no other topic before the entry has had about a million numbers.  A partition that gets
+an entry again begins in a producer epoch that it has not had.  Otherwise the broker would take its messages for
+repetitions of those with the same sequence numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionTable", "TopicTable", "store_next_sequence"]
 
-_MAX_NUMBER: Final = 0xFFFFFFFF  # of a topic: a u32
+_MAX_NUMBER: Final = 0xFFFFFFFF  # the largest topic number that a u32 can store
 
 
 class TopicTable:
@@ -62,7 +62,10 @@ class TopicTable:
         return self._slab.words[first : first + self._slab.words[lay.SUPER_TOPIC_COUNT >> 2] * step : step].tolist()
 
     def _read_entry(self, topic: int) -> int:
-        """Read the entry of a topic and return its number; 0 if the router changed the entry during the read."""
+        """Read the entry of a topic and return its number; 0 if the router changed the entry during the read.
+
+        `topic` is 0 for a free entry.
+        """
         if not topic:
             return 0
         at = self._at(topic)
@@ -106,7 +109,7 @@ class TopicTable:
     @property
     def free_entries(self) -> int:
         """Return the number of further topics that can have an entry."""
-        return self._capacity - 1 - len(self._names)
+        return self._capacity - 1 - len(self._names)  # entry 0 is never used
 
     def has(self, topic: int) -> bool:
         if topic not in self._names:
@@ -288,8 +291,8 @@ class PartitionTable:
         first_epoch_index = lay.SUPER_FIRST_EPOCH >> 2
         first_epoch = self._slab.words[first_epoch_index]
         # A new entry begins in an epoch after those of all removed entries, so that a partition that returns gets an
-        # epoch that it has not had.  Removed entries in LAST_EPOCH do not count: otherwise no later partition would
-        # have sequence numbers.
+        # epoch that it has not had.  Removed entries in LAST_EPOCH count like those in the first epoch: otherwise no
+        # later partition would have sequence numbers.
         removed_epochs = [epoch for epoch, _ in map(self._epoch_and_sequence_at, removed)]
         used = [epoch if epoch < lay.LAST_EPOCH else first_epoch for epoch in removed_epochs]
         self._slab.words[first_epoch_index] = min(max([first_epoch, *(epoch + 1 for epoch in used)]), lay.LAST_EPOCH)
@@ -322,10 +325,14 @@ class PartitionTable:
             self.store_next_sequence(topic, partition, 0, 0)
 
     def change_epochs(self) -> None:
-        """Begin another epoch with sequence number 0 in each partition (router only, while it has all batches)."""
+        """Begin another epoch with sequence number 0 in each partition, for another cluster.
+
+        Only the router calls this, while it has all batches.
+        """
         self._reread_entries()
         for topic, partition in self._entries:
             epoch, _ = self.epoch_and_sequence(topic, partition)
+            # The epoch only has to differ from the last one: the new cluster knows none of ours.
             self.store_next_sequence(topic, partition, 0, epoch + 1 if epoch + 1 < lay.LAST_EPOCH else 0)
 
     def _index_of(self, topic: int, partition: int) -> int:

@@ -4,8 +4,8 @@ The rule is that of shared-memory switches (Choudhury and Hahne, "Dynamic queue 
 packet switches", 1998): a topic may hold at most `alpha` times the free memory.  A single stuck topic then fills `alpha
 / (1 + alpha)` of the memory.  Some memory stays free for any number of stuck topics.
 
-That part shrinks with each stuck topic, so the last eighth of the memory is a reserve: within it, a topic may hold at
-most a quarter of the free memory.  A topic without chunks gets one span of any size that is free, because a large
+This free part shrinks with each stuck topic, so the last eighth of the memory is a reserve: within it, a topic may hold
+at most a quarter of the free memory.  A topic without chunks gets one span of any size that is free, because a large
 message would otherwise never fit.
 
 `Holdings` counts chunks when a lane gets them and when the pool reclaims them, so a message costs nothing.  The pool
@@ -79,7 +79,7 @@ class TopicThresholds:
         self.on_topics_changed()
 
     def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
-        """Apply changed factors, and end all pauses of topics."""
+        """Apply changed factors, and end each topic's pause between sweeps."""
         self._alpha_of = alpha_of
         for holding in self._pool.holdings.by_topic.values():
             holding.alpha = None
@@ -188,7 +188,7 @@ class TopicThresholds:
         return self._sweep_oldest(now_ms) or has_freed_own
 
     def _sweep_own(self, holding: Holding, now_ms: int) -> bool:
-        """Reclaim the topic's chunks that were not inspected for longest."""
+        """Inspect the topic's chunks, those with the oldest inspection first, and reclaim the settled ones."""
         if now_ms < holding.pause.ends_ms:
             return False
         inspected = list(islice(holding.spans, INSPECTIONS_PER_SWEEP))
@@ -206,7 +206,7 @@ class TopicThresholds:
         if now_ms < self._pause.ends_ms:
             return False
         before = self._pool.free_count
-        self._pool.reclaim(before + INSPECTIONS_PER_SWEEP)
+        self._pool.reclaim(target_free=before + INSPECTIONS_PER_SWEEP)
         has_freed = self._pool.free_count > before
         self._pause.record_sweep(now_ms, has_freed=has_freed)
         return has_freed
