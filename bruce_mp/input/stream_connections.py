@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["STREAM_COUNTERS", "StreamConnections"]
 
 log = logging.getLogger(__name__)
-_KINDS: Final = (UNIX, TCP)
+_KINDS: Final = (UNIX, TCP)  # the index of a kind selects the counter in each pair below
 STREAM_COUNTERS: Final = StreamCounters(
     Counter.MsgReceived,
     Counter.InputAgentProcessAnyPartitionMsg,

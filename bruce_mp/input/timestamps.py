@@ -50,7 +50,7 @@ def _windows(config: Config, input_policy: TimestampPolicy | None) -> TimestampW
 
 def _windows_by_policy(timestamps: Timestamps) -> dict[TimestampPolicy, TimestampWindow | None]:
     return {
-        "client": None,
+        "client": None,  # replaces no timestamp
         "arrival": TimestampWindow(0, 0, is_clamp=False),  # replaces every timestamp
         "clamp": TimestampWindow(timestamps.before_max_ms, timestamps.after_max_ms, is_clamp=True),
     }

@@ -1,7 +1,7 @@
 """Sockets that `bruce hold` keeps open: its messages to and from the daemon, and the daemon's end of the connection.
 
-`bruce hold` listens at a socket in the run directory. Each message carries descriptors (SCM_RIGHTS) in the order of its
-list:
+`bruce hold` listens at a socket in the run directory. A message with sockets lists their settings, and carries their
+descriptors (SCM_RIGHTS) in the same order:
 
 | a daemon | sends | and receives |
 |---|---|---|
