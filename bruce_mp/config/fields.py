@@ -184,6 +184,7 @@ class SettingType:
     """
 
     annotation: Any
+    """The whole annotation, without `| None`."""
     type: Any
     meta: Meta
     reload_rule: ReloadRule | None = None
