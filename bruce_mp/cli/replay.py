@@ -6,7 +6,7 @@ few stay in doubt. Retries of a group keep its name: the daemon may still read t
 completes only one of each name.
 
 The files of one log, `PATH` and the `PATH.MS` that the daemon rotated, count as one: equal lines in them are different
-messages. Equal lines of different logs are one message, because an archive holds copies.
+messages. Equal lines of different logs are one message, because one log may be a backup of the other.
 
 Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a last line without a
 newline, if the daemon lost their counts, or if the daemon failed. A further run continues.
@@ -58,7 +58,7 @@ __all__ = ["main"]
 
 GROUP_MESSAGES: Final = 1000
 GROUP_BYTES: Final = 1 << 20
-"""A group ends with the message that reaches one of these numbers: a kill leaves at most one group in doubt."""
+"""A group ends with the message that reaches one of these numbers. A kill leaves at most one group in doubt."""
 LINGER_S: Final = 0.01
 """Time for which the client collects messages for one write."""
 MAX_ATTEMPTS: Final = 5
@@ -183,8 +183,8 @@ class ReplayDaemon:
 class ReplayRun:
     """One run of the command.
 
-    `counts`, `discarded`, `too_large` and `cut_lines` have its result; `copies` counts the lines that other logs of
-    the run have too, and `uncounted` the messages whose outcomes the daemon has lost.
+    `counts`, `discarded` and `too_large` have its result; `cut_lines` counts last lines without a newline, `copies` the
+    lines that other logs of the run have too, and `uncounted` the messages whose outcomes the daemon has lost.
     """
 
     def __init__(

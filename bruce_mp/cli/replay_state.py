@@ -102,7 +102,7 @@ class ReplayState:
         self._database.execute("commit")
 
     def confirm(self, name: str) -> None:
-        """Record that the daemon has answered for all messages of the group."""
+        """Record that no message of the group is to be sent again."""
         self._database.execute("update chunks set confirmed = 1 where name = ?", (name,))
 
     def remove(self, name: str) -> None:
@@ -113,7 +113,7 @@ class ReplayState:
         self._database.execute("commit")
 
     def lines_of(self, name: str) -> list[LineKey]:
-        """Return the lines to send again if the group is in doubt."""
+        """Return all lines of the group."""
         rows = self._database.execute("select hash, number from lines where chunk = ?", (name,))
         return [LineKey(*row) for row in rows.fetchall()]
 

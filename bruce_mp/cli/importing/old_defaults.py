@@ -47,7 +47,10 @@ LOGGING_FLAGS_NOTE: Final = "As the old daemon did: to syslog always, and to sta
 
 
 class OldDefault(NamedTuple):
-    """A default of Dory's file, and of the command line, each None if it equals ours; `ours` is a text for notes."""
+    """The old default of a setting, in Dory's file and on the command line; None where it equals ours.
+
+    `ours` is our default as a text for notes.
+    """
 
     key: tuple[str, str]
     of_file: object
@@ -70,7 +73,7 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
 
     With `from_options`, the defaults are those of the command line, else those of Dory's file.
     """
-    for name in INPUTS:  # of these, only the datagram input is enabled by default here
+    for name in INPUTS:  # without `enable`, the old daemons disabled each, but ours enables the datagram input
         key = ("input", name, "enable")
         if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):
             draft.set(key, False)

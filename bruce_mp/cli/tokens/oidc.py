@@ -100,6 +100,7 @@ def _read_token(response: HttpResponse, url: str, secret: str) -> IssuedToken:
         text = f"{endpoint} redirects to another address (HTTP status {response.status}). Give that one as --token-url."
         raise TokenError("redirect", text)
     try:
+        # Not strict, because some servers write `expires_in` as a string.
         content = msgspec.json.decode(response.body, type=TokenResponse, strict=False)
     except msgspec.MsgspecError:
         text = (
