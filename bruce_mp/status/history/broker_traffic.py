@@ -22,7 +22,7 @@ __all__ = ["BrokerHistory", "BrokerTraffic"]
 
 _NO_ERROR: Final = response_counter(0)
 _RESPONSES: Final = slice(response_counter(-1), UNKNOWN_RESPONSES + 1)
-"""The counters of the responses by error code."""
+"""The counters of the responses by error code, from the lowest code to the unknown ones."""
 
 
 class _BrokerSample(NamedTuple):
@@ -101,7 +101,7 @@ class BrokerHistory:
 
 
 def _traffic(samples: _SlotSamples, now: _BrokerSample, since_ms: int) -> BrokerTraffic:
-    """Summarize the traffic since `since_ms`; before the dispatcher of the broker started, it is 0."""
+    """Summarize the traffic since `since_ms`. The time before the broker had a dispatcher counts as idle."""
     minute_ago = samples.minute.first_since(since_ms) or now
     hour_ago = samples.hour.first or now
     buckets = increases(now.delays, minute_ago.delays)

@@ -1,11 +1,12 @@
 """Flow of the last hour, day and month, of the daemon and by topic, in a file that outlives restarts.
 
-An SQLite file, because it survives a killed writer and its size is limited by one setting. Each period has steps of
-its own length, and a write adds to the current step of each period. `MAX_BYTES` limits the file whatever names clients
-invent: old steps give way to a new one. The file is not synced, so a damaged one is replaced.
+An SQLite file, because it survives a killed writer, and one PRAGMA limits its size. Each period has steps of its own
+length, and a write adds to the current step of each period. `MAX_BYTES` limits the file whatever topics clients invent:
+old steps give way to a new one. The file is not synced; if a power failure damages it, a new one replaces it.
 
-The clock of the host may be wrong for a time, ahead or behind. So a period keeps a number of steps, and those
-farthest from now expire first: the wrong clock costs no more steps than it lasted, and its own steps expire first.
+The clock of the host may be wrong for a time, ahead or behind. So a period keeps a fixed number of steps, and those
+farthest from now expire first: under the wrong clock, each new step displaces at most one correct step; when the clock
+is right again, the wrong steps are the farthest.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ _STARTS: Final = """
         SELECT (SELECT max(at) FROM steps WHERE step_s = :step AND at < starts.at) FROM starts WHERE at NOT NULL
     ) SELECT at FROM starts WHERE at NOT NULL
 """
-"""Starts of a period's steps, each found from the next later one by one look-up in the primary key."""
+"""Starts of a period's steps, the latest first. Each costs one look-up in the primary key."""
 _REMOVE: Final = "DELETE FROM steps WHERE step_s = ? AND at = ?"
 _ADD: Final = """
     INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET

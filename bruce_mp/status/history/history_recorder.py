@@ -1,8 +1,8 @@
 """Writes the flow of each minute to the history file, and reads its series for the pages.
 
-A thread opens the file and writes, because a disk may stop and the process must not. A write changes a few pages of the
-file. The thread also counts the held messages by topic, from which `TopicTotals` derives the received ones. Counting
-takes at most `_COUNT_RATIO` of its time: in a full slab of many GB, it takes seconds.
+A thread opens the file and writes, because a disk may stop and the process must not. The thread also counts the held
+messages by topic, from which `TopicTotals` derives the received ones. Counting takes at most `_COUNT_RATIO` of the
+thread's time: in a full slab of many GB, one count takes seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["HistoryRecorder", "open_history"]
 log = logging.getLogger(__name__)
 FILE: Final = "history.sqlite"
 OTHER: Final = b"(other)"
-"""Name of the sum of the topics without a row, as on `/metrics`; it is no legal name of a topic."""
+"""Name of the sum of the topics without a separate total, as on `/metrics`; it is no legal name of a topic."""
 MAX_TOPICS: Final = 100
 """Topics that a write records: those with the most messages."""
 _MINUTE_S: Final = 60
@@ -57,7 +57,7 @@ _OPEN_S: Final = 2.0
 
 
 def open_history(directory: Path, run_dir: Path, slab: Path) -> HistoryFile | None:
-    """Open the file in `directory`, or in the run directory if that is not usable; then a reboot may remove it.
+    """Open the file in `directory`, or, if this is not usable, in `run_dir`, which a reboot may empty.
 
     Return None if neither is usable.
     """
@@ -86,8 +86,9 @@ def _reason_of(error: OSError | sqlite3.Error) -> str:
 class HistoryRecorder:
     """Recorder of the counters of `rates` and of the topics' `totals`.
 
-    `open_file` returns the file, or None without one; then `hour` has the running minute only. `count_held` counts the
-    held messages by topic, and updates `totals`. `now_ms` is a monotonic clock; `now_s` is in seconds since the epoch.
+    `open_file` returns the file, or None if none can be opened; then `hour` has the running minute only. `count_held`
+    counts the held messages by topic, and updates `totals`. `now_ms` is a monotonic clock; `now_s` is in seconds since
+    the epoch.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class HistoryRecorder:
         if topic == WHOLE:
             return _series(period, self._with_pending(period, whole, last_sample, now_s), now_s)
         steps = self._read(period, topic, now_s)
-        # A topic has no row for a step without messages, and the rates are over all of the observed time.
+        # A topic has no row for a step without messages. Its rates are over the observed time of the whole daemon.
         return _series(
             period, {at: steps.get(at, _NO_AMOUNTS)._replace(seconds=each.seconds) for at, each in whole.items()}, now_s
         )

@@ -1,11 +1,11 @@
 """Losses of the last minute and hour: discarded messages by reason, and copies that were not written.
 
-The samples are in the slab, so they survive a restart of the status process or of the daemon. The status process's
-row settles no messages, and the samples use the place of its redo record's segments. Their times are on the monotonic
-clock of the kernel, which all processes of a boot share, and which no change of the wall clock affects.
+The samples are in the slab, so they survive a restart of the status process or of the daemon. The status process's row
+settles no messages, and the samples use the place of its redo record's segments. The samples' times are on the
+monotonic clock of the kernel, which all processes of a boot share, and which no change of the wall clock affects.
 
-The sampling thread writes, and HTTP threads read. A sample's time is cleared before and stored after its counts, so
-that neither a reader nor a crash uses half a sample.
+The sampling thread writes, and HTTP threads read. A sample's time is cleared before its counts are written, and stored
+after them, so that neither a reader nor a crash uses half a sample.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class RateHistory:
             self._hour.add(reading)
 
     def read(self, now_ms: int) -> CounterSample:
-        """Read all counters, MsgReceived after those of settled messages, which must not seem to be more."""
+        """Read all counters, MsgReceived after those of settled messages: no more may seem settled than received."""
         return CounterSample(
             now_ms,
             counter_total(self._slab, Counter.MsgDelivered),
@@ -160,7 +160,7 @@ def _interval_between(before: CounterSample, now: CounterSample) -> Interval:
         per_s(now.received - before.received, ms),
         per_s(now.delivered - before.delivered, ms),
         per_s(sum(increases(now.discarded, before.discarded)), ms),
-        Latency(sum(latencies), *(latency_ms(latencies, share) for share in (0.5, 0.9, 0.99))),
+        Latency(sum(latencies), *(latency_ms(latencies, quantile) for quantile in (0.5, 0.9, 0.99))),
     )
 
 

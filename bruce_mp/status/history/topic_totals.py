@@ -1,11 +1,12 @@
 """Totals by topic for `/metrics`: messages received, delivered and discarded, and bytes delivered.
 
-The loop adds the events of other processes, and HTTP threads read. Inputs do not count by topic: the received messages
-are the settled ones, which the events report, plus the held ones, which `/held` counts. The totals begin with the
-status process.
+The event loop adds the events of other processes, and HTTP threads read. Inputs do not count by topic: the received
+messages are the settled ones, which the events report, plus the held ones, which `/held` counts. The totals begin with
+the status process.
 
-A topic keeps its series: if topics changed places with `(other)`, its counters would fall, and Prometheus would take
-each fall for a restart. Only topics of Kafka get one, because clients may invent names.
+A topic keeps its series: if topics moved to `(other)`, the sum of all topics without a series, and back, its counters
+would fall, and Prometheus would take each fall for a restart. Only topics of Kafka get one, because clients may invent
+names.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TopicTotal", "TopicTotals"]
 
 _OTHER: Final = b""
-"""Key of the sum of all topics without a series; senders of events sum topics beyond their bound under it, too."""
+"""Key of the sum of all topics without a series; reports have it for the topics beyond their bound, too."""
 _IDLE_MS: Final = HOUR_MS
 """Time without a message after which a topic gives its series to another one, if all are in use."""
 
@@ -47,7 +48,7 @@ class TopicTotal(msgspec.Struct):
         return self.delivered + self.discarded
 
     def since(self, before: TopicTotal | None) -> TopicTotal:
-        """Return the messages since `before`, an earlier total; if that has more messages, it was of another series."""
+        """Return the messages since `before`; a larger `before` is of an earlier series and is ignored."""
         if before is None or before.received > self.received or before.settled > self.settled:
             return self
         return TopicTotal(

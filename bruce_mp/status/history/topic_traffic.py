@@ -1,7 +1,7 @@
 """Traffic of each topic over the last minute: messages, bytes, latencies and errors, as dispatchers report them.
 
-The loop stores events, and HTTP threads read the sums. The minute is divided into steps of 10 s. The memory is bounded:
-the table drops idle topics, and beyond `MAX_TOPICS` the empty topic name sums all further topics.
+The event loop stores events, and HTTP threads read the sums. The minute is divided into steps of 10 s. The memory is
+bounded: the table drops idle topics, and beyond `MAX_TOPICS` the empty topic name sums all further topics.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _TopicWindow:
             del self.steps[0]
 
     def summarize(self, now_ms: int, since_ms: int) -> TopicTraffic:
-        """Sum the steps. The rates count from `since_ms` or from the start of the last minute, whichever is later."""
+        """Sum the steps. The rates are over the time since `since_ms` or `minute_start_ms`, whichever is later."""
         messages, size, errors, *buckets = map(sum, zip(_EMPTY_SUMS, *(sums for _, sums in self.steps), strict=True))
         interval_ms = now_ms - max(since_ms, minute_start_ms(now_ms))
         return TopicTraffic(

@@ -55,7 +55,7 @@ class Window(Generic[_Sample]):
         return self._samples[0] if self._samples else None
 
     def first_since(self, start_ms: int) -> _Sample | None:
-        """Return the oldest sample of at least this time; None without one."""
+        """Return the oldest sample from `start_ms` on; None without one."""
         return next((sample for sample in self._samples if sample.at_ms >= start_ms), None)
 
     def pairs(self) -> Iterator[tuple[_Sample, _Sample]]:
@@ -81,7 +81,7 @@ def per_s(amount: int, ms: int) -> float:
     return round(1000 * amount / ms, 2) if ms > 0 else 0.0
 
 
-def latency_ms(buckets: Sequence[int], share: float) -> float | None:
-    """Return the quantile `share` (0 to 1) of the latencies in ms; `buckets` has the messages of each bucket."""
-    latency = percentile(buckets, share)
+def latency_ms(buckets: Sequence[int], quantile: float) -> float | None:
+    """Return a quantile (0 to 1) of the latencies in ms; `buckets` has the number of messages of each bucket."""
+    latency = percentile(buckets, quantile)
     return None if latency is None else round(latency, 2)
