@@ -19,7 +19,11 @@ __all__ = ["BooksPage", "books_page"]
 
 
 class BooksPage(Page, frozen=True, kw_only=True):
-    """JSON of `/books`: received = delivered + all discarded + all held, if `consistent`."""
+    """JSON of `/books`: received = delivered + all discarded + all held, if `consistent`.
+
+    `checked` is the time of the last check of the books in ms, 0 before the first; `unaccounted` is the number of
+    messages by which records and counts differed.
+    """
 
     received: int
     delivered: int

@@ -68,8 +68,8 @@ class BrokerLine(msgspec.Struct, frozen=True):
 
     `troubles` lists the partitions whose last response was an error. `in_flight` messages are sent and await a
     response; `queued` messages wait for the broker, in its dispatcher or, while the broker or a partition is paused, in
-    the router. The router reports them once the oldest of their partition has waited for 500 ms. `oldest_ms` is the age
-    of the oldest message that is in flight or queued, or None. A broker that leads no partition has no dispatcher:
+    the router. Those in the router count once the oldest of their partition has waited for 500 ms. `oldest_ms` is the
+    age of the oldest message that is in flight or queued, or None. A broker that leads no partition has no dispatcher:
     `dispatcher` is None and `connection` is unknown.
     """
 
@@ -156,7 +156,9 @@ def read_brokers(
     brokers = [BrokerLine(node, address) for node, address in addresses.items() if node not in slots]
     for node, slot in slots.items():
         slot_counts = counts.get(slot, _SlotCounts())
-        broker = _broker_with_slot(slab, node, addresses.get(node, ""), slot, counts=slot_counts, now_ms=steady_now_ms)
+        broker = _broker_with_slot(
+            slab, node, addresses.get(node, ""), slot, counts=slot_counts, steady_now_ms=steady_now_ms
+        )
         status = cluster.brokers.get(slot)
         # The last report of a slot may be of its former broker.
         if status is not None and status.node == node:
@@ -200,7 +202,7 @@ def _count_by_slot(groups: Iterable[HeldGroup]) -> dict[int, _SlotCounts]:
 
 
 def _broker_with_slot(
-    slab: Slab, node: int, address: str, slot: int, *, counts: _SlotCounts, now_ms: int
+    slab: Slab, node: int, address: str, slot: int, *, counts: _SlotCounts, steady_now_ms: int
 ) -> BrokerLine:
     first_ms = counts.first_arrived_ms
     return BrokerLine(
@@ -209,7 +211,7 @@ def _broker_with_slot(
         dispatcher=f"dispatcher-{slot}",
         in_flight=counts.in_flight,
         queued=counts.queued,
-        oldest_ms=None if first_ms is None else max(0, now_ms - first_ms),
+        oldest_ms=None if first_ms is None else max(0, steady_now_ms - first_ms),
         retries=_count_retries(slab, slot),
     )
 
@@ -235,7 +237,7 @@ def _with_stalls(slab: Slab, broker: BrokerLine, stalls: list[PartitionStall], s
 
 def _arrived_ms(slab: Slab, stall: PartitionStall) -> int:
     """Return the arrival of the oldest message, or the time at which it was first seen if it has left the slab."""
-    segment = Segment(*stall.oldest, records=1, payload=0)
+    segment = Segment(*stall.oldest, records=1, payload=0)  # the arrival does not depend on the payload
     return arrived_ms(slab, segment) if is_current(slab, segment) else stall.since_ms
 
 

@@ -33,7 +33,7 @@ class TopicCompression(msgspec.Struct, frozen=True):
     Dispatchers compressed `tried` batches and sent `kept` of them compressed; the others did not shrink enough. They
     did not try `skipped` batches, because earlier batches of the topic did not shrink enough. Bytes and time refer to
     the tried batches: `plain_bytes` became `packed_bytes` (`percent` of them) in `cpu_ms` of dispatcher CPU time. The
-    line with an empty topic sums the topics beyond the bound.
+    line with an empty topic sums the topics beyond the bound of `CompressionSums`.
     """
 
     topic: str
@@ -104,7 +104,7 @@ MAX_TOPICS: Final = 20
 
 
 class CompressionSummary(msgspec.Struct, frozen=True):
-    """Lines as on `/compression`: `codecs` has one sum per codec, `topics` the largest of `topic_count` topics."""
+    """Lines as on `/compression`: `codecs` has one sum per codec, `topics` the largest of `topic_count` lines."""
 
     codecs: list[TopicCompression]
     topics: list[TopicCompression]

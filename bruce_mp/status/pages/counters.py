@@ -91,7 +91,7 @@ _LOCATIONS: Final = (
 """First counter of each part of the daemon, with the location that the page shows."""
 _LEGACY_LOCATION: Final = "[old names]"
 _UNLISTED: Final = frozenset({Counter.AckErrorFirst, Counter.AckDelayFirst, Counter.StreamConnections})
-"""Base numbers of counter ranges, and a gauge: monitors report a counter that decreases as an error."""
+"""Base numbers of counter ranges, and a gauge, because monitors report each decrease as an error."""
 
 
 class CounterLine(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -97,7 +97,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
-    """JSON of `/discards`. `interval` is in seconds; `finished_report` is absent during the first period."""
+    """JSON of `/discards`. `interval` is in seconds; `finished_report` is the latest, absent in the first period."""
 
     interval: int
     unfinished_report: Report

@@ -35,7 +35,7 @@ CONTENT_TYPES: Final[Mapping[Format, str]] = {
     "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
 }
 OTHER: Final = "(other)"
-"""Label value of the series that sums all topics without a separate one. Kafka allows no topic of this name."""
+"""Label value of the series for all topics that have no series of their own. Kafka allows no topic of this name."""
 
 Kind = Literal["counter", "gauge", "histogram"]
 _ESCAPES: Final = {"\\": r"\\", "\n": r"\n", '"': r"\""}
@@ -59,7 +59,7 @@ class Family(NamedTuple):
 
 
 def choose_format(accept: MIMEAccept) -> Format:
-    """Choose OpenMetrics if a scraper's Accept header names it and prefers it to plain text."""
+    """Choose OpenMetrics if a scraper's Accept header names it, unless the header prefers plain text."""
     preferences = {"openmetrics": 0.0, "prometheus": 0.0}
     for value, quality in accept:
         media_type, options = parse_options_header(value)

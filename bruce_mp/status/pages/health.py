@@ -118,7 +118,7 @@ class Evidence(NamedTuple):
 
     @property
     def stalled_nodes(self) -> set[int]:
-        """Return the brokers that `_stalled_brokers` reports, with their errors; no other check repeats these."""
+        """Return the node numbers of the stalled brokers. Only `_stalled_brokers` reports their errors."""
         return {stall.status.node for stall in self.stalls.brokers}
 
 
@@ -135,7 +135,7 @@ def collect_evidence(
 ) -> Evidence:
     """Read the input of the checks. `now_ms` is the wall clock; `steady_now_ms` is the steady clock."""
     losses, hour_losses = history.last_minute(), history.last_hour()
-    books = read_books()  # after the losses, so that these are at most the totals of the books
+    books = read_books()  # after the losses, which must not exceed the books' totals
     return Evidence(
         steady_now_ms=steady_now_ms,
         processes=read_processes(slab, now_ms, steady_now_ms),
@@ -312,9 +312,9 @@ def _full_slab(evidence: Evidence) -> Iterator[str]:
 
 
 def _topics_over_share(evidence: Evidence) -> Iterator[str]:
-    for topic, share in evidence.over_share.items():
+    for topic, ratio in evidence.over_share.items():
         yield (
-            f"Topic {topic_text(topic)} holds {share:.0%} of the slab, and more of it is discarded so that other "
+            f"Topic {topic_text(topic)} holds {ratio:.0%} of the slab, and more of it is discarded so that other "
             "topics have room: see /brokers for what it waits for, or change topic_share.alpha."
         )
 

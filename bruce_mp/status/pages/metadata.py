@@ -35,7 +35,7 @@ def read_metadata(slab: Slab, now_ms: int) -> MetadataPage:
 
 
 def read_metadata_age(slab: Slab, steady_now_ms: int) -> int | None:
-    """Return the time since the last successful fetch in ms, None without one, by the steady clock."""
+    """Return the time since the last successful fetch in ms, by the steady clock; None before the first."""
     updated_ms = slab.read_signed(lay.SUPER_METADATA_UPDATED_MS)
     fetched_ms = slab.read_signed(lay.SUPER_METADATA_STEADY_MS) or updated_ms  # 0 in a slab of an older version
     return max(0, steady_now_ms - fetched_ms) if updated_ms else None

@@ -92,7 +92,7 @@ LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
         },
     ),
 }
-"""Families with one counter for each value of a label."""
+"""Families with one counter for each value of a label: the label, the meaning, and the counters by value."""
 
 TOPIC_COUNTERS: Final[Mapping[str, tuple[str, Callable[[TopicTotal], int]]]] = {
     "bruce_topic_messages_received_total": ("Messages received.", lambda total: total.received),

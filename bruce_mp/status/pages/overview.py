@@ -101,8 +101,9 @@ class BrokerPart(BrokerLine, frozen=True, kw_only=True):
 class OverviewPage(Page, frozen=True, kw_only=True):
     """JSON of `/overview`.
 
-    `host` is this machine's name. `sampled_since` (s) is the start of the status process: the data of the last minute
-    and hour begin no earlier. `oldest_ms` is the age of the oldest held message, or None.
+    `host` is this machine's name. `sampled_since` (s) is the start of the status process, with which all rates and
+    latencies begin; only the hour of `history` reaches back further. `oldest_ms` is the age of the oldest held message,
+    or None.
     """
 
     host: str
@@ -182,7 +183,7 @@ def read_overview(
         brokers=_brokers(slab, brokers, histories.brokers, steady_now_ms),
         paused=brokers.paused,
         paused_count=brokers.paused_count,
-        topics=TopicsPart([], 0, 0),
+        topics=TopicsPart([], 0, 0),  # `with_topics` replaces it
         discards=read_discard_summary(evidence.books, evidence.losses, evidence.hour_losses, reports),
         compression=read_compression_summary(compression),
         processes=evidence.processes.processes,

@@ -41,7 +41,7 @@ class ProcessLine(msgspec.Struct, frozen=True):
     """A process that was started at least once.
 
     `state` is `running`, `stalled` (alive with an old heartbeat), `dead` (it should run), or `stopped` (on purpose).
-    Memory is in bytes, None if the kernel does not report it: `pss` is private memory plus the share of shared memory,
+    Memory is in bytes, None if the kernel does not report it: `pss` is private memory plus a part of shared memory,
     `uss` is the memory that ending the process would free. Only stream workers report open `connections`.
     """
 
@@ -69,10 +69,10 @@ def read_processes(slab: Slab, now_ms: int, steady_now_ms: int) -> ProcessesPage
     return ProcessesPage(**read_header(slab, now_ms), processes=[line for line in lines if line.incarnation])
 
 
-def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
+def _read_row(slab: Slab, row: int, steady_now_ms: int) -> ProcessLine:
     at = slab.row_at(row)
     pid, incarnation = slab.words[(at + lay.ROW_PID) >> 2], slab.words[(at + lay.ROW_INCARNATION) >> 2]
-    age_ms = max(0, now_ms - slab.read_signed(at + lay.ROW_HEARTBEAT_MS))
+    age_ms = max(0, steady_now_ms - slab.read_signed(at + lay.ROW_HEARTBEAT_MS))
     process = _live_process(pid)
     restarts = incarnation - 1
     line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, restarts, age_ms)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["SizeClass", "SlabUse", "largest_topics", "read_slab_use"]
 
 MAX_LARGEST: Final = 3
-"""Topics that the page names."""
+"""Topics that `/healthz` names."""
 MIN_RATIO: Final = 0.01
-"""Ratio of the slab from which the page names a topic."""
+"""Ratio of the slab from which `/healthz` names a topic."""
 
 
 class SizeClass(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class SlabUse(msgspec.Struct, frozen=True):
 
     @property
     def in_use_ratio(self) -> float:
-        """Return the ratio of the slab that cannot be reclaimed, from 0 to 1."""
+        """Return the ratio of the slab that unsettled messages use, from 0 to 1."""
         return round(self.in_use / self.size, 4)
 
 
@@ -85,7 +85,7 @@ def read_slab_use(slab: Slab) -> SlabUse:
 
 
 def largest_topics(slab: Slab) -> dict[bytes, float]:
-    """Return the topics that hold most of the slab, each with its ratio of it: at most 3, the largest first."""
+    """Return the topics that use most of the slab, the largest first, each with the ratio of the slab that it uses."""
     held_chunks = Tally[TopicKey]()
     for chunk, _, span_chunks, _ in used_chunk_headers(slab):
         topic = topic_of_chunk(slab, chunk)

@@ -1,9 +1,8 @@
 """Stalls: brokers and partitions that acknowledge nothing for a while although messages wait for them.
 
-The health page, `/metrics` and `/brokers` show the same stalls. A broker is stalled if it acknowledges nothing at
-all; its stall includes those of its partitions. A partition is stalled if its broker acknowledges others.
-
-Separate because three pages use it.
+The health page, `/metrics` and `/brokers` show the same stalls. A broker is stalled if it acknowledges nothing at all;
+its stall includes those of its partitions. A partition is listed separately if its broker acknowledges others, or if it
+has no leader.
 """
 
 from __future__ import annotations
@@ -61,6 +60,7 @@ def find_stalls(cluster: ClusterReport, now_ms: int, after_ms: int) -> Stalls:
 
 
 def _broker_stall(status: BrokerStatus, stalls: Sequence[PartitionStall], cluster: ClusterReport) -> BrokerStall:
+    # Messages may have begun to wait after the last acknowledgement.
     since_ms = max(status.acked_ms, min((stall.since_ms for stall in stalls), default=0))
     messages = sum(stall.messages for stall in stalls)
     return BrokerStall(status, since_ms, messages, len(stalls), _reason(status, stalls, cluster))
@@ -75,6 +75,6 @@ def _reason(status: BrokerStatus, stalls: Iterable[PartitionStall], cluster: Clu
 
 def partition_text(topic: bytes, partition: int) -> str:
     """Return the name of a partition, or of a topic whose messages have no partition yet."""
-    if not topic:
+    if not topic:  # before the first metadata
         return "all topics"
     return topic_text(topic) if partition == ALL_PARTITIONS else f"{topic_text(topic)}-{partition}"

@@ -31,8 +31,8 @@ class TopicLine(msgspec.Struct, frozen=True):
 
     Values of the last minute: messages (`delivered`) and bytes (`size`) acknowledged per second, `errors` in responses,
     and percentiles of the latency from receipt to acknowledgement. `waiting` and `in_flight` messages are held;
-    `oldest_ms` is the age of the oldest. `paused` counts paused partitions; it is None before the router's first
-    report. `discarded` covers this report period and the previous one.
+    `oldest_ms` is the age of the oldest. `paused` counts the paused partitions that the router's report lists; it is
+    None before the first report. `discarded` covers this report period and the previous one.
     """
 
     topic: str
