@@ -1,7 +1,7 @@
 """Flask application of the status pages: the routes, and the response of each.
 
-The application reads a page from the slab on request into a struct. `/NAME/json` returns its fields, `/NAME/plain` text
-rendered from them, and `/NAME` the text form if the page has one, else JSON. Only `/metadata_update`, `/reload`,
+On request, the application reads a page from the slab into a struct. `/NAME/json` returns its fields, `/NAME/plain`
+text rendered from them, and `/NAME` the text form if the page has one, else JSON. Only `/metadata_update`, `/reload`,
 `/accept_cluster` and `/msg_debug` change state; the request guard refuses such requests from pages of other sites, and
 all requests under a foreign host name.
 """
@@ -263,10 +263,10 @@ def _read_snapshot(daemon: DaemonView, evidence: Evidence) -> OverviewSnapshot:
 def _topic_selection() -> TopicSelection:
     args, defaults = request.args, TopicSelection()
     return TopicSelection(
-        args.get("topic", defaults.text),
-        args.get("sort", defaults.sort),
-        args.get("order") == "ascending",
-        args.get("limit", defaults.limit, type=int),
+        text=args.get("topic", defaults.text),
+        sort=args.get("sort", defaults.sort),
+        ascending=args.get("order") == "ascending",
+        limit=args.get("limit", defaults.limit, type=int),
     )
 
 
@@ -316,7 +316,6 @@ def _http_error(daemon: DaemonView, error: HTTPException) -> Response:
     if code >= _SERVER_ERROR:
         daemon.count(Counter.MongooseStdException)
     response = _text(_ERROR_TEXTS.get(code) or str(error.description), code)
-    response.content_type = "text/plain; charset=utf-8"
     for name, value in error.get_headers():
         if name in {"Allow", "WWW-Authenticate"}:
             response.headers[name] = value

@@ -61,7 +61,8 @@ class BooksCheck:
 
     def step(self, steady_ms: int, now_ms: int) -> None:
         """Begin a pass if one is due, continue it for a moment, or judge it once it is complete."""
-        if self._is_complete:  # a step after the pass, so that the rows have counted a batch that was open during it
+        # A step after the last chunks: an input counts a batch as received only after it has appended the records.
+        if self._is_complete:
             self._evaluate(steady_ms, now_ms)
         elif self._chunks is None and steady_ms >= self._due_ms:
             self._begin()
@@ -96,7 +97,7 @@ class BooksCheck:
         self._is_repeated, self._due_ms = unaccounted > 0, steady_ms + INTERVAL_MS
 
     def _report(self, unaccounted: int) -> None:
-        invalidate_counts(self._slab, lay.ROW_STATUS)
+        invalidate_counts(self._slab, lay.ROW_STATUS)  # this mark in one row is for the counts of all
         log.error(
             "The records in the slab differ by %d messages from the counts of the processes. `bruce slab inspect` "
             "shows damage; the next start of the daemon counts the records again.",
@@ -110,7 +111,7 @@ def count_unaccounted(before: Sequence[RowReading], after: Sequence[RowReading],
     if list(before) == list(after):
         return sum(abs(counted[stage] - held[stage]) for stage in counted)
     entered, left = _entered(after) - _entered(before), _left(after) - _left(before)
-    held_before, records = sum(held.values()) - held[SPILLED], sum(counted.values())
+    held_before, records = sum(held.values()) - held[SPILLED], sum(counted.values())  # spilled ones have no record
     return max(0, (held_before - left) - records, records - (held_before + entered))
 
 

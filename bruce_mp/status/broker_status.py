@@ -1,4 +1,4 @@
-"""Last reports of dispatchers and router about brokers: the loop stores them, and HTTP threads read them."""
+"""Last reports of dispatchers and router about brokers: the event loop stores them, and HTTP threads read them."""
 
 from __future__ import annotations
 

@@ -186,16 +186,17 @@ class _Status(ProcessShell):
         except RemoteProtocolError as error:
             log.warning("%s  The pages do not include this report.", error)
             return
-        now_ms = steady_ms()
+        steady_now_ms = steady_ms()
         traffic = [item for item in events if isinstance(item, TrafficEvent)]
-        self._histories.traffic.record(traffic, now_ms)
-        self._histories.totals.record(traffic, now_ms)
+        self._histories.traffic.record(traffic, steady_now_ms)
+        self._histories.totals.record(traffic, steady_now_ms)
         # Traffic events may be as many as topics, and the lines below walk the others several times.
         others = [item for item in events if not isinstance(item, TrafficEvent)]
         self._reports.record([item for item in others if isinstance(item, DiscardReportEvent)], wall_ms())
         self._compression.record([item for item in others if isinstance(item, CompressionEvent)])
-        self._histories.totals.record([item for item in others if isinstance(item, DiscardEvent)], now_ms)
+        self._histories.totals.record([item for item in others if isinstance(item, DiscardEvent)], steady_now_ms)
         for item in others:
             if isinstance(item, RouterStatus):
                 self._pauses.record(item.paused, is_complete=len(item.paused) == item.paused_count)
-        self._broker_status.record([item for item in others if isinstance(item, BrokerStatus | RouterStatus)], now_ms)
+        statuses = [item for item in others if isinstance(item, BrokerStatus | RouterStatus)]
+        self._broker_status.record(statuses, steady_now_ms)

@@ -43,7 +43,7 @@ def guard_host(config: Http) -> None:
     it has resolved.
     """
     given = request.headers.get("Host")
-    if not given or not isinstance(config.address, HostPort):
+    if not given or not isinstance(config.address, HostPort):  # no browser connects to a UNIX socket
         return
     host = _name_in(given)
     if host not in _names_of_this_host(config) and not _is_address(host):

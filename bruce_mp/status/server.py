@@ -5,10 +5,8 @@ response, so `stop` ends the worker threads first, then the server thread, and t
 listening socket stays open in the supervisor, so new connections wait for the next status process.
 
 Slow clients cannot keep others out. A request must be complete, and a response read, within a time limit, however often
-bytes move. The server always accepts a new connection: at the limit it closes another one that has no running request:
-the oldest of the peer that has the most of these.
-
-Separate because no other module needs waitress.
+bytes move. The server always accepts a new connection. At the limit, it closes one without a running request: the
+oldest of the peer with the most such connections.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ class _Transfer(NamedTuple):
     """A request or response in transfer. `since_s` is a time of the monotonic clock."""
 
     waitress_object: object
-    """The object by which waitress holds the request or response; another one is another transfer."""
+    """The object that waitress has for the request or response; another object means another transfer."""
     since_s: float
     limit_s: float
 
@@ -124,7 +122,8 @@ class HttpServer:
     def _end_loop(self) -> None:
         """Take all sockets from the loop, which then ends.
 
-        `stop` closes the connections: waitress may run this before `pull_trigger` has written to its pipe.
+        Only `stop` closes them: waitress may run this before `pull_trigger` has written to its pipe, which is one of
+        them.
         """
         self._open_at_end = dict(self._map)
         self._map.clear()

@@ -48,7 +48,7 @@ def read_held_groups(slab: Slab) -> list[HeldGroup]:
 
 
 def _topic_name(table: TopicTable, topic: bytes | int) -> bytes:
-    """Return the name of a topic, which a run holds as a name or as its number in the table."""
+    """Return the name of a topic, which a run gives as a name or as a number in the table."""
     if isinstance(topic, bytes):
         return topic
     try:

@@ -2,7 +2,7 @@
 
 `PauseWatch` compares the router's reports and logs one line for all partitions that changed. A partition flows again
 once several reports in a row lack its pause, because a partition that Kafka refuses is paused and tried in turn.
-`HealthWatch` has a thread, because the evidence takes long to read from a large slab. The hook gets the same changes.
+`HealthWatch` has a thread, because the evidence takes long to read from a large slab. Both post to the event hook.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ are those of the discarded message, and:
 A dead letter that is discarded itself never becomes another one. Without room in the daemon, dead letters are lost and
 counted: for the copies of one frame, the writer thread waits at most `PATIENCE_S` for the input. After such a wait, it
 sends nothing for `PAUSE_S`. If a dead input has closed a connection, the thread opens a new one at once. A message that
-the kernel refuses for its size is lost alone.
+the kernel refuses for its size is lost without such a pause.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["DeadLetterTopic"]
 log = logging.getLogger(__name__)
 
 REFUSED_SENDERS: Final = frozenset({DiscardReason.SENDER_NOT_ALLOWED.name, DiscardReason.OVER_QUOTA.name})
-"""Infos of messages that must not reach Kafka by another way."""
+"""Values of `Copy.info` for messages that must not reach Kafka as dead letters either."""
 PATIENCE_S: Final = 1.0
 """Longest wait for the input, in which further copies queue."""
 PAUSE_S: Final = 5.0
@@ -51,6 +51,7 @@ PAUSE_S: Final = 5.0
 _CLOSED_ERRNOS: Final = frozenset({errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN})
 """Errors of a connection whose input process has ended; its successor accepts a new one."""
 _MAX_BYTES_BEFORE_TOPIC: Final = 64
+"""More than the fields before the topic in any version of the client protocol."""
 _SIZE_HEADER_BYTES: Final = 64
 """Room for the header with the size of a cut value."""
 _SHORTEST_WAIT_S: Final = 0.001

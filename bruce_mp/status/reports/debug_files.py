@@ -45,7 +45,7 @@ FILE_NAMES: Final = {
 MAX_TOPICS: Final = 1000
 """Most topics that can be selected by name, because every process on the message path gets the list."""
 MAX_NAME_BYTES: Final = 96 << 10
-"""Most bytes of their names: with at most 5 bytes more for each, the list fits in a control message."""
+"""Most bytes of the selected topics' names: with up to 5 more to encode each, the list fits in a control message."""
 
 
 class MessageDebug:

@@ -28,7 +28,7 @@ _MODE: Final = 0o660  # the files have message contents, so only the user and th
 _DIRECTORY_MODE: Final = 0o750
 _OTHERS: Final = 0o007
 _CUT: Final = b" cut\n"
-"""End of a torn line. The mark keeps the line from parsing; without it, a line that lost its last fields parses."""
+"""End of a torn line. The mark makes the line invalid; without it, a line that lost its last fields could parse."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """O_NONBLOCK: opening a FIFO must not wait for a reader."""
 
