@@ -54,7 +54,7 @@ def acquire_run_dir(path: Path) -> int:
     Raise StartError if it cannot be created, is open to others, or belongs to a running daemon.
     """
     create_run_dir(path)
-    descriptor = retry_lock(lambda: _lock(path))
+    descriptor = retry_lock(lambda: _lock(path), StartError)
     (path / _PID_FILE).write_text(str(os.getpid()), "ascii")
     return descriptor
 

@@ -10,10 +10,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bruce_mp.errors import BruceError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from bruce_mp.errors import BruceError
 
 __all__ = ["retry_lock"]
 
@@ -26,14 +26,17 @@ RETRY_S: Final = 0.05
 """Interval of the tries."""
 
 
-def retry_lock(acquire: Callable[[], _Lock]) -> _Lock:
-    """Call `acquire` until it succeeds, and return its result. Raise its last BruceError after `TIMEOUT_S`."""
+def retry_lock(acquire: Callable[[], _Lock], held: type[BruceError]) -> _Lock:
+    """Call `acquire` until it succeeds, and return its result.
+
+    `held` is its error for a lock that another daemon holds, which is raised after `TIMEOUT_S`; others at once.
+    """
     deadline = time.monotonic() + TIMEOUT_S
     is_logged = False
     while True:
         try:
             return acquire()
-        except BruceError as error:
+        except held as error:
             if time.monotonic() >= deadline:
                 raise
             if not is_logged:  # at once, so that an interactive user sees the reason of the delay

@@ -71,7 +71,7 @@ def acquire_slab(
     wanted = Geometry.for_size(size, largest_datagram)
     while True:
         _check_path(path)
-        descriptor = retry_lock(lambda: _open_locked(path))
+        descriptor = retry_lock(lambda: _open_locked(path), SlabError)
         if descriptor is None:
             _create(path, wanted)
             continue

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
@@ -58,6 +59,20 @@ def test_a_new_slab_has_the_configured_size_and_is_locked(path: Path) -> None:
     with pytest.raises(SlabError, match="belongs to a daemon that is running"):
         acquire_slab(path, SIZE, DATAGRAM)
     os.close(lock)
+
+
+def test_only_a_held_lock_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[Path] = []
+
+    def refuse(path: Path) -> int:
+        tries.append(path)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(lock_retry, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr("bruce_mp.supervisor.slab.slab_setup.lock_exclusive", refuse)
+    with pytest.raises(StartError, match="cannot be opened: Permission denied"):
+        acquire_slab(path, SIZE, DATAGRAM)
+    assert tries == [path]
 
 
 def test_a_slab_with_messages_is_adopted_at_any_size(path: Path, caplog: pytest.LogCaptureFixture) -> None:
