@@ -110,7 +110,7 @@ def test_an_inherited_socket_without_a_setting_is_refused(tmp_path: Path) -> Non
         opened.bind(str(tmp_path / "other"))
         ended = run_until_exit(daemon.config_path, handed_over={"bruce.socket": opened})
     assert ended.code == 1
-    assert f"passes a socket at unix:{tmp_path}/other that no setting names" in ended.text
+    assert f"No setting names the socket at unix:{tmp_path}/other that the service manager passes" in ended.text
     assert not daemon.socket_path.exists()
     assert not daemon.slab_path.exists()
 

@@ -139,7 +139,7 @@ def test_a_daemon_is_refused_when_hold_has_another_configuration(daemon: Daemon,
         ended = run_until_exit(daemon.config_path, {"input.unix_datagram.path": tmp_path / "elsewhere"})
         assert daemon.socket_path.is_socket()
     assert ended.code == 1
-    assert f"bruce hold passes a socket at unix:{daemon.socket_path} that no setting names" in ended.text
+    assert f"No setting names the socket at unix:{daemon.socket_path} that bruce hold passes" in ended.text
     assert "Start it with the daemon's configuration" in ended.text
 
 

@@ -35,11 +35,11 @@ _KINDS: Final = {
     socket.SOCK_STREAM: "a listening stream socket (systemd: ListenStream=)",
 }
 
-_REFUSALS: Final = {
-    False: ("The service manager", "Remove it there (systemd: in the .socket unit)"),
-    True: ("bruce hold", "Start it with the daemon's configuration"),
+_REMEDIES: Final = {
+    False: "Remove it there (systemd: in the .socket unit)",
+    True: "Start it with the daemon's configuration",
 }
-"""The program that keeps an unclaimed socket open, and the remedy, by `is_kept`."""
+"""What to do about an unclaimed socket that another program keeps open, by `is_kept`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,18 @@ class InheritedSocket:
             bound_to = HostPort(bound_to.host, 0)  # the kernel chose the port
         return tuple(bound_to) == _resolved(address)
 
+    @property
+    def origin(self) -> str:
+        """The program that passes the socket to the daemon."""
+        if self.is_kept:
+            return "bruce hold"
+        return "the replaced daemon" if self.is_ours else "the service manager"
+
     def refuse(self) -> NoReturn:
         """Raise StartError, because no setting claims the socket."""
-        keeper, remedy = _REFUSALS[self.is_kept]
         raise StartError(
-            f"{keeper} passes a socket at {_address_text(self.socket)} that no setting names. {remedy}, or name its "
-            "address in the configuration, as in input.unix_datagram.path."
+            f"No setting names the socket at {_address_text(self.socket)} that {self.origin} passes. "
+            f"{_REMEDIES[self.is_kept]}, or name its address in the configuration, as in input.unix_datagram.path."
         )
 
     def check(self, setting: str, kind: SocketKind) -> None:
@@ -91,8 +97,8 @@ class InheritedSocket:
         listens = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if self.socket.type != kind or bool(listens) != (kind == socket.SOCK_STREAM):
             raise StartError(
-                f"{setting}: the socket that the service manager passes at {_address_text(self.socket)} is unusable; "
-                f"it must be {_KINDS[kind]}."
+                f"{setting}: the socket that {self.origin} passes at {_address_text(self.socket)} is unusable; it must "
+                f"be {_KINDS[kind]}."
             )
 
 

@@ -102,8 +102,8 @@ def _open_tcp(config: Tcp, inherited: InheritedSockets) -> BoundSocket:
     host = claimed.socket.getsockname()[0]
     if config.loopback_only and not is_loopback(host):
         raise StartError(
-            f"{TCP_SETTING}: the socket that the service manager passes listens at {host}, which other hosts can "
-            "reach. Let it listen at 127.0.0.1, or set input.tcp.loopback_only = false."
+            f"{TCP_SETTING}: the open socket that the daemon was given listens at {host}, which other hosts can reach. "
+            "Let it listen at 127.0.0.1, or set input.tcp.loopback_only = false."
         )
     return claimed
 

@@ -101,8 +101,20 @@ def test_a_stream_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None
             )
 
 
+@pytest.mark.parametrize(
+    ("is_ours", "is_kept", "origin"),
+    [(False, False, "the service manager"), (True, True, "bruce hold"), (True, False, "the replaced daemon")],
+)
+def test_a_refused_socket_is_named_with_its_origin(
+    datagrams: socket.socket, *, is_ours: bool, is_kept: bool, origin: str
+) -> None:
+    inherited = InheritedSocket(datagrams, SETTING, is_ours=is_ours, is_kept=is_kept)
+    with pytest.raises(StartError, match=rf"the socket that {origin} passes at .*/in is unusable"):
+        inherited.check(SETTING, socket.SOCK_STREAM)
+
+
 def test_a_socket_without_a_setting_is_refused(datagrams: socket.socket, tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=r"passes a socket at .*/in that no setting names"):
+    with pytest.raises(StartError, match=r"^No setting names the socket at .*/in that the service manager passes"):
         open_input_sockets(
             configured(str(tmp_path / "elsewhere")), InheritedSockets([InheritedSocket(datagrams, "bruce.socket")])
         )
