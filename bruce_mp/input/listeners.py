@@ -42,12 +42,14 @@ class Listeners:
         self._loop = loop
         self._row = row
         self._add = add
+        self._is_paused = False
 
     def __contains__(self, descriptor: int) -> bool:
         return descriptor in self._sockets
 
     def listen(self) -> None:
         """Add the sockets to the epoll set, which then reports waiting connections."""
+        self._is_paused = False
         for listener in self._sockets.values():
             listener.setblocking(False)
             self._epoll.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
@@ -70,6 +72,8 @@ class Listeners:
             self._row.add(Counter.AcceptExhausted)
             text = "A connection cannot be accepted: %s. The worker retries in a second."
             log.error(text, error.strerror, extra={"about": error.errno})
-            for listener in self._sockets.values():
-                self._epoll.unregister(listener)
-            self._loop.call_later(_ERROR_PAUSE_S, self.listen)
+            if not self._is_paused:  # another listener of the same round may have paused all
+                self._is_paused = True
+                for listener in self._sockets.values():
+                    self._epoll.unregister(listener)
+                self._loop.call_later(_ERROR_PAUSE_S, self.listen)
