@@ -196,14 +196,13 @@ class _ConnectedClient(Client):
             self._lose_attempt()
             self._attempt_state = _AttemptState.NONE
 
-    def _lose_attempt(self) -> None:
+    def _lose_attempt(self, own: int = 0) -> None:
+        """Clear the buffer, and count its messages as dropped, except `own`, which their sender counts."""
         if self._attempt_state is _AttemptState.OPEN:
             self._attempt_state = _AttemptState.LOST
             if self._link.disconnect():
                 self._ledger.on_connection_ended()
-            lost = self._outgoing.clear()
-            if self._linger:  # without linger, the sender counts its own message
-                self._count_dropped(self._attempt_lost_error(), lost)
+            self._count_dropped(self._attempt_lost_error(), self._outgoing.clear() - own)
 
     def _attempt_lost_error(self) -> AttemptLostError:
         return AttemptLostError(f"{self._destination}: the connection broke within an attempt. Repeat the attempt.")
@@ -223,7 +222,7 @@ class _ConnectedClient(Client):
     def _write_through(self, message: Buffer, deadline: Deadline) -> None:
         self._outgoing.append(message)
         try:
-            self._write(deadline)
+            self._write(deadline, own=1)
         except AttemptLostError:
             raise
         except SendError:
@@ -231,15 +230,15 @@ class _ConnectedClient(Client):
                 raise
             self._wake_writer()  # the message is partly written, and the writer thread writes the rest
 
-    def _write(self, deadline: Deadline) -> None:
-        """Write all buffered messages. Raise SendError on timeout."""
+    def _write(self, deadline: Deadline, *, own: int = 0) -> None:
+        """Write all buffered messages. Raise SendError on timeout; its catcher counts the last `own` messages."""
         while self._outgoing:
             self._link.connect(deadline)
             try:
                 with self._outgoing.unwritten() as data:
                     size = self._link.write(data, deadline)
             except ConnectionBrokenError:
-                self._on_break()
+                self._on_break(own)
             else:
                 self._on_written(size)
 
@@ -253,10 +252,10 @@ class _ConnectedClient(Client):
                 self._sent += completed.messages
                 self._sent_bytes += completed.bytes
 
-    def _on_break(self) -> None:
+    def _on_break(self, own: int) -> None:
         self._ledger.on_connection_ended()
         if self._attempt_state is _AttemptState.OPEN:
-            self._lose_attempt()
+            self._lose_attempt(own)
             raise self._attempt_lost_error()
         was_in_message = self._outgoing.rewind()
         self._breaks_in_message = self._breaks_in_message + 1 if was_in_message else 0

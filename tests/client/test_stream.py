@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.client import (
+    AttemptLostError,
     ClientClosedError,
     DaemonUnreachableError,
     FlushError,
@@ -237,6 +238,19 @@ def test_a_partly_written_message_is_completed_without_a_further_call(daemon: St
         assert client.stats().waiting == 1
         daemon.reading.set()
         assert values(daemon.wait(1)) == [LARGE]
+
+
+def test_all_messages_of_a_lost_attempt_are_counted_as_dropped(daemon: StreamDaemon, path: Path) -> None:
+    daemon.reading.clear()
+    with StreamClient(path, timeout=0.1) as client:
+        attempt = client.attempt()
+        attempt.__enter__()
+        assert client.send("t", LARGE)  # partly written
+        daemon.cut()
+        with pytest.raises(AttemptLostError):
+            client.send("t", b"behind")
+        stats = client.stats()
+        assert (stats.sent, stats.waiting, dict(stats.dropped)) == (0, 0, {AttemptLostError.reason: 2})
 
 
 def test_a_message_that_always_breaks_the_connection_is_dropped(path: Path) -> None:
