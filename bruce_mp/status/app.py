@@ -279,7 +279,10 @@ def _metadata_update(daemon: DaemonView) -> Response:
 def _accept_cluster(daemon: DaemonView) -> Response:
     """Send the held messages to the brokers' cluster, which `?id=` names."""
     daemon.guard_change()
-    cluster_id = daemon.router.foreign_cluster if daemon.router is not None else ""
+    router = daemon.router
+    if router is None:
+        return _text("The router has not reported the brokers' cluster in the last seconds; try again.\n", 503)
+    cluster_id = router.foreign_cluster
     if not cluster_id:
         return _text(f"The brokers belong to the expected cluster {cluster_of(daemon.slab)}.\n", 409)
     if request.args.get("id") != cluster_id:

@@ -177,3 +177,8 @@ def test_a_step_of_the_wall_clock_does_not_hide_the_other_cluster(daemon: Offlin
     daemon.now_ms += 3_600_000
     answer = daemon.client.post("/accept_cluster?id=a")
     assert (answer.status_code, "belong to the cluster b" in answer.get_data(as_text=True)) == (409, True)
+
+
+def test_the_cluster_is_unknown_without_a_report_of_the_router(daemon: OfflineStatusPages) -> None:
+    answer = daemon.client.post("/accept_cluster?id=b")
+    assert (answer.status_code, daemon.accepted_clusters) == (503, [])
