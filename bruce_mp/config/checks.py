@@ -27,6 +27,7 @@ Path = tuple[str, ...]
 
 _LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 16), "zstd": (1, 22)}
 """The lowest and highest level of each codec."""
+_ALL_ADDRESSES: Final = {"0.0.0.0", "::"}  # noqa: S104  # compared, not bound
 _FIRST_RELEASE_WITH_LOGIN: Final = (0, 10)
 _EXTENSION_NAME: Final = re.compile("(?!auth$)[A-Za-z]+")  # RFC 7628, section 3.1
 
@@ -221,8 +222,9 @@ def _distinct_ports(config: Config) -> Iterator[Problem]:
     tcp, http = config.input.tcp, config.http.address
     if not tcp.enable or not tcp.port or not isinstance(http, HostPort):
         return
-    same_host = tcp.host == http.host or {tcp.host, http.host} == {"localhost", "127.0.0.1"}
-    if same_host and tcp.port == http.port:
+    hosts = {tcp.host, http.host}
+    is_same_host = len(hosts) == 1 or hosts == {"localhost", "127.0.0.1"} or not hosts.isdisjoint(_ALL_ADDRESSES)
+    if is_same_host and tcp.port == http.port:
         yield Problem.not_allowed(("input", "tcp", "port"), tcp.port, "http.listen uses this port; give another port")
 
 

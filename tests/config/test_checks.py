@@ -51,6 +51,10 @@ if TYPE_CHECKING:
             "input.tcp.port = 9090 is not allowed: http.listen uses this port; give another port.",
         ),
         (
+            '[input.tcp]\nenable = true\nhost = "0.0.0.0"\nloopback_only = false\nport = 9090\n',
+            "input.tcp.port = 9090 is not allowed: http.listen uses this port; give another port.",
+        ),
+        (
             '[input.unix_stream]\nenable = true\npath = "/run/bruce.dgram"\n',
             'input.unix_stream.path = "/run/bruce.dgram" is not allowed: input.unix_datagram.path uses this path',
         ),
