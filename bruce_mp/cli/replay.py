@@ -412,8 +412,8 @@ def _print_outcome(run: ReplayRun, args: Namespace) -> None:
         )
     if counts.abandoned:
         sys.stderr.write(
-            f"bruce: {counts.abandoned:,} messages of refused tries ({ABANDONED}) were left out, because their client "
-            "sends them again by itself. --include-abandoned includes them.\n"
+            f"bruce: {counts.abandoned:,} messages of incomplete fenced attempts ({ABANDONED}) were left out, because "
+            "their client sends them again by itself. --include-abandoned includes them.\n"
         )
     if run.copies:
         sys.stderr.write(
