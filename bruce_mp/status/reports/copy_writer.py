@@ -168,8 +168,8 @@ class CopyWriter:
         if file is not None:
             self._log_failure(lambda: file.write(copies))
         elif dead_letters is not None:
-            self._count(Counter.DiscardCopySettled, len(copies))  # not lost: there is no file
-        else:
+            self._count(Counter.DiscardCopySettled, len(copies))  # no file has to get them
+        else:  # queued before a reload that removed both destinations
             count_lost(self._count, copies)
         if dead_letters is not None:
             dead_letters.send(copies)
