@@ -197,12 +197,12 @@ def check_path(path: str | os.PathLike[str]) -> str:
     return name
 
 
-def new_socket(family: int, kind: int, send_buffer: int | None) -> socket.socket:
+def new_socket(family: int, kind: int, so_sndbuf: int | None) -> socket.socket:
     """Create a blocking socket; `socket.setdefaulttimeout()` does not apply."""
     created = socket.socket(family, kind)
     created.settimeout(None)
-    if send_buffer is not None:
-        created.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+    if so_sndbuf is not None:
+        created.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, so_sndbuf)
     return created
 
 

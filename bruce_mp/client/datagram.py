@@ -53,7 +53,7 @@ class DatagramClient(Client):
     ) -> None:
         destination = check_path(path)
         self.timeout = timeout
-        self._send_buffer = send_buffer
+        self._so_sndbuf = send_buffer
         self._socket = new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, send_buffer)
         advice = (
             "Send less at once, or by a stream. If the daemon's input.max_datagram_size is larger, set the "
@@ -86,7 +86,7 @@ class DatagramClient(Client):
         if self.timeout == 0:
             raise self._explain(queue_full, len(message)) from queue_full
         try:
-            with new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._send_buffer) as blocking:
+            with new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._so_sndbuf) as blocking:
                 blocking.settimeout(self.timeout)
                 blocking.connect(self._destination)
                 blocking.send(message)
@@ -98,7 +98,7 @@ class DatagramClient(Client):
         was_closed = self._socket.fileno() == -1
         self._socket.close()  # only the child's descriptor
         if not was_closed:
-            self._socket = new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._send_buffer)
+            self._socket = new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._so_sndbuf)
         self._create_sender()
 
     def _sent_counts(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Stream connection to the daemon that reconnects after a break, with growing back-off.
 
-The owner holds a lock around every method except `interrupt`. One thread may read from the connection without the lock;
-while it reads, other threads only shut the socket down, and the reader closes it.
+The owner holds a lock around every method except `interrupt` and `sleep`. One thread may read from the connection
+without the lock; while it reads, other threads only shut the socket down, and the reader closes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ConnectionBrokenError", "ReconnectingLink"]
 
 FIRST_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 5.0
-"""Each failed connection doubles the wait; a daemon that restarts is found within these seconds."""
+"""Each try to connect doubles the wait up to this, so a restarted daemon is found within this time."""
 READ_SIZE: Final = 1 << 16
 MAX_CONNECT_S: Final = 5.0
 """Longest wait for one connection, so that a call without a time limit notices a `close()`."""
@@ -42,10 +42,10 @@ class ConnectionBrokenError(Exception):
 class ReconnectingLink:
     """Connection to `address`, a path or (host, port). The first write opens it."""
 
-    def __init__(self, destination: str, address: Address, send_buffer: int | None) -> None:
+    def __init__(self, destination: str, address: Address, so_sndbuf: int | None) -> None:
         self._destination = destination
         self._address = address
-        self._send_buffer = send_buffer
+        self._so_sndbuf = so_sndbuf
         self._socket: socket.socket | None = None
         self._read_from: socket.socket | None = None
         """The connection from which a thread reads without the lock."""
@@ -84,7 +84,7 @@ class ReconnectingLink:
 
     def _open(self, timeout: float) -> socket.socket:
         family = socket.AF_UNIX if isinstance(self._address, str) else socket.AF_INET
-        opened = new_socket(family, socket.SOCK_STREAM, self._send_buffer)
+        opened = new_socket(family, socket.SOCK_STREAM, self._so_sndbuf)
         try:
             opened.settimeout(max(timeout, MIN_CONNECT_S))
             opened.connect(self._address)
@@ -175,7 +175,7 @@ class ReconnectingLink:
         return connection is self._socket and self.disconnect()
 
     def interrupt(self) -> None:
-        """Wake the thread that waits while it holds the lock. Only this method needs no lock."""
+        """End the wait of the thread that holds the lock. The caller needs no lock."""
         self._closed.set()
         if (connection := self._socket) is not None:
             _shut_down(connection, socket.SHUT_RDWR)
@@ -190,7 +190,7 @@ class ReconnectingLink:
         self.disconnect()
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but return early when the link is closed."""
+        """Wait, but return early when the link is closed. The caller needs no lock."""
         self._closed.wait(seconds)
 
     def abandon_after_fork(self) -> None:

@@ -156,8 +156,8 @@ def _create_client(args: Namespace) -> Client:
     """Create a client that accepts any size, because `_check_size` enforces the limit."""
     linger = 0.0 if args.interval else LINGER_S
     if args.socket_path is not None:
-        buffer = args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None
-        return DatagramClient(args.socket_path, max_message=MAX_MESSAGE, send_buffer=buffer)
+        so_sndbuf = args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None  # the default suffices below
+        return DatagramClient(args.socket_path, max_message=MAX_MESSAGE, send_buffer=so_sndbuf)
     if args.stream_socket_path is not None:
         return StreamClient(args.stream_socket_path, timeout=TIMEOUT_S, linger=linger, max_message=MAX_MESSAGE)
     return TcpClient(args.port, timeout=TIMEOUT_S, linger=linger, max_message=MAX_MESSAGE)

@@ -91,7 +91,7 @@ class _ConnectedClient(Client):
         self.timeout = timeout
         self._linger = linger
         self._buffer_size = buffer
-        self._send_buffer = send_buffer
+        self._so_sndbuf = send_buffer
         self._closed = False
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
         self._destination = destination  # `_initialize` needs both before `Client` sets them
@@ -110,7 +110,7 @@ class _ConnectedClient(Client):
         self._ledger = FlushLedger()
         self._breaks_in_message = 0
         self._attempt_state = _AttemptState.NONE
-        self._link = ReconnectingLink(self._destination, self._address, self._send_buffer)
+        self._link = ReconnectingLink(self._destination, self._address, self._so_sndbuf)
 
     def _reset(self) -> None:
         super()._reset()
@@ -153,10 +153,10 @@ class _ConnectedClient(Client):
         """Deliver all messages of the `with` block together when it succeeds, or none.
 
         If the block raises, or the connection breaks, the daemon discards its messages. A `flush()` after the block
-        reports the outcome. `name` identifies the sender in the daemon's log. With `keep_timestamps` the daemon keeps
-        the timestamps of messages, however old they are, up to the next attempt on this client. With `unique`
-        the daemon delivers one attempt of this name, and discards repetitions. Raise `AttemptLostError` if the
-        connection broke, and `LocalProtocolError` for an attempt within an attempt.
+        reports the outcome. `name` identifies the sender in the daemon's log. With `keep_timestamps`, from this attempt
+        until the next one begins, the daemon keeps the timestamps of messages, however old they are. With `unique` the
+        daemon delivers one attempt of this name, and discards repetitions. Raise `AttemptLostError` if the connection
+        broke, and `LocalProtocolError` for an attempt within an attempt.
         """
         self._begin_attempt(encode_begin(name, keeps_timestamps=keep_timestamps, is_unique=unique))
         try:

@@ -1,7 +1,7 @@
 """The work of a client for each message, compiled where the package was built with a C compiler.
 
-`pure` has it in Python, and is the reference. `compiled` has it in Cython, in a file of the same name; it needs nothing
-but the extension module, and the same tests run on both.
+`pure` has it in Python, and is the reference. `compiled` has the same in Cython, file by file, and needs no further
+libraries. The same tests run on both.
 
     SendBuffer      the messages of a stream client that are not written yet
     DatagramSender  sends one datagram for each message
