@@ -2,15 +2,18 @@
 
     sent = delivered + discarded + missing
 
-Delivered messages are distinct, so copies count as `doubled`; `unknown` messages are in no ledger. All tables here are
-as small as the ledgers and the facts; none is collected.
+Delivered messages are distinct. All attempts of a task number its rows alike, so a second message with the same number
+is a copy and counts as `doubled`. `unknown` messages are in no ledger. All tables here are as small as the ledgers and
+the facts (`facts.py`); none is collected to the driver.
 
-A ledger states the number of messages of each topic and minute of an attempt (a *cell*), and the discards of the whole
-attempt. Messages of a cell that Kafka does not have for its attempt, topic and minute are *absent*. `_EXPLAINED`
-explains them in this order: messages found elsewhere (`stray`, sent by another attempt or in another minute), then
-discards; the rest is missing. The cells of a *pool* share explanations. The pool of a stamped attempt with the daemon's
-answer is its writer (query/batch/partition). Other stamped attempts form a pool for each topic, and *plain* messages,
-without a stamp, another; both use the counts of the discard files.
+A *cell* is one topic and minute of an attempt. A ledger states the number of messages of each cell, and the discards of
+the whole attempt. *Absent* messages are those of a cell that Kafka does not have for its attempt, topic and minute.
+`_EXPLAINED` explains them first by *stray* messages, which Kafka has for another attempt or minute than the ledger,
+then by discards. The rest is missing.
+
+The cells of a *pool* have their explanations in common. A stamped attempt with the daemon's answer belongs to the pool
+of its writer (query/batch/partition). Each topic has a pool for its other stamped attempts, and one for its *plain*
+messages, which have no stamp. The pools of topics use the counts of the discard files.
 """
 
 from __future__ import annotations
@@ -69,10 +72,10 @@ _ARRIVED: Final = {
 }
 """Facts of writers in the ledgers, with more columns about the writer's facts before them.
 
-`highest_before` is the highest number of the facts before, -1 for none, `sent_before` their latest time, and `fresh`
-the count of this fact's numbers above `highest_before`. `highest_of_cell` and `fresh_in_cell` refer to the facts of the
-same cell. Facts are ordered by their first number, so a fact's numbers up to `highest_before` arrived before; of equal
-facts the one sent first comes first.
+`highest_before` is the highest sequence number of the facts before, -1 for none, `sent_before` their latest time, and
+`fresh` the count of this fact's numbers above `highest_before`. `highest_of_cell` and `fresh_in_cell` are the same for
+the facts of one cell. Facts are ordered by their first number, so earlier facts have all of a fact's numbers up to
+`highest_before`; of facts with the same first number the one sent first comes first.
 """
 _CELLS: Final = {
     "sent": """
@@ -120,7 +123,8 @@ _EXPLANATIONS: Final = {
         select pool, reason, sum(count) as count from {attempts} lateral view explode(discarded) as reason, count
         group by pool, reason
     """,
-    # The files also have the discards of attempts with an answer, whose pools are left out.
+    # A line does not say if its message had a stamp, so it counts in both pools of its topic. Pools with a daemon's
+    # answer are left out, because `reported` has their discards.
     "in_files": """
         select * from (
           select concat(kind, topic) as pool, reason, count from {lines}
@@ -163,8 +167,8 @@ _EXPLAINED: Final = {
 }
 """topic, minute, reason, count: the absent messages of a pool's cells, assigned to the pool's explanations in order.
 
-The query lays the counts of the cells end to end, and those of the explanations; where two overlap, one explains the
-other. `absent_to` and `explained_to` are the ends.
+The query lays the counts of the cells end to end, and likewise those of the explanations. Where a cell and an
+explanation overlap, the latter explains the former. `absent_to` and `explained_to` are their ends.
 """
 _EXPLAINED_COLUMNS: Final = "topic string, minute long, reason string, count long"
 _UNKNOWN: Final = {
@@ -179,7 +183,9 @@ _UNKNOWN: Final = {
         from {found} left join {sent} using (topic) where found > coalesce(rows, 0)
     """,
 }
-"""topic, minute, count: messages of writers without a ledger, and unstamped messages beyond the number in the ledgers.
+"""topic, minute, count: messages of writers in no ledger, and plain messages beyond the number in the ledgers.
+
+The latter count in the last minute in which Kafka has plain messages of the topic.
 """
 _DOUBLED: Final = {
     "doubled": """
@@ -189,7 +195,7 @@ _DOUBLED: Final = {
         from {arrived} where first <= highest_before
     """
 }
-"""The ranges of numbers that had arrived before.
+"""The ranges of numbers that an earlier fact has, too.
 
 Their offsets are exact if no messages of other writers are between them, else those of the whole fact.
 """
@@ -209,7 +215,10 @@ _UNKNOWN_RANGES: Final = {
         from {unknown_facts} group by topic, partition, writer
     """,
 }
-"""The unknown messages of each writer in a partition; without a stamp, those of topics without unstamped ledger rows.
+"""A row for the unknown messages of each writer in a partition.
+
+The plain messages of a partition count as one writer's (null), but only if no ledger has plain messages of the topic.
+`facts_of_minutes` are the facts within `minute_condition` (`fill_books`).
 """
 _BALANCE: Final = {
     "entries": """
@@ -258,11 +267,10 @@ _ANOMALIES: Final = {
 
 @dataclass(frozen=True)
 class AuditBooks:
-    """The result tables of the audit. Leaving the block releases the tables that are cached in memory.
+    """The result tables of the audit. Leaving their `with` block releases the tables that are cached in memory.
 
-    `balance` has topic, minute, the counts, reasons and problems; `arrived` is that of `_ARRIVED`. `doubled` has ranges
-    of numbers that had arrived before, `out_of_order` the messages of `out_of_order_messages`; both with topic,
-    partition, minute, writer, time and offsets. `unknown_ranges` is that of `_UNKNOWN_RANGES`.
+    `balance` has topic, minute, the counts, reasons and problems. `arrived`, `doubled` and `unknown_ranges` are the
+    results of the queries of these names, `out_of_order` that of `out_of_order_messages`.
     """
 
     balance: DataFrame
@@ -284,24 +292,25 @@ def read_ledger(
 ) -> DataFrame:
     """Return the ledger rows of these topics, from files that changed after a time (None: from all files).
 
-    `writer` is spelled as in the facts; `pool` names the pool.
+    Two columns are added: `writer`, spelled as in the facts, and `pool`, the pool's name.
     """
     after_s = 0.0 if changed_after is None else changed_after.timestamp()
     paths = [path for directory in directories for path in _ledger_paths(directory, after_s)]
     with temporary_settings(spark, _FEW_LISTING_TASKS):
         rows = spark.read.schema(_LEDGER).json(paths)
     if changed_after is not None:
-        rows = rows.where(f"minute >= {int(after_s - 60) * 1000}")  # merged files have older commits, too
+        oldest_minute_ms = int(after_s - 60) * 1000  # minutes are named by their start, up to 60 s earlier
+        rows = rows.where(f"minute >= {oldest_minute_ms}")  # merged files have older commits, too
     rows = rows.where(rows["topic"].isin(*topics))
-    has_answer_by_writer = "stamped and acks = 'delivered'"
+    has_answer = "acks = 'delivered'"
     named = rows.selectExpr("*", "concat_ws('/', query, batch, partition) as writer")
     return named.selectExpr(
-        "*", f"if({has_answer_by_writer}, writer, concat(if(stamped, 'topic ', 'plain '), topic)) as pool"
+        "*", f"if(stamped and {has_answer}, writer, concat(if(stamped, 'topic ', 'plain '), topic)) as pool"
     )
 
 
 def _ledger_paths(directory: str, after_s: float) -> list[str]:
-    """Return the visible files of a ledger; `directory` itself without such files, and for a glob or a file."""
+    """Return the paths of a ledger's visible files; for a glob, a file or a directory without any, only `directory`."""
     try:
         names = visible_files(directory, after_s)
     except OSError:
@@ -310,7 +319,7 @@ def _ledger_paths(directory: str, after_s: float) -> list[str]:
 
 
 def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """Return topic, reason and count of the discards in discard files, without possible duplicates."""
+    """Count the lines of discard files by topic and reason, except those of possible duplicates (`DUP`)."""
     discards = lines.where("event = 'DISC'").where(lines["topic"].isin(*topics))
     return discards.groupBy("topic", discards["info"].alias("reason")).count()
 
@@ -320,7 +329,8 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_con
 
     `minute_condition` applies to `AuditBooks.unknown_ranges` only, whose rows have no minute.
 
-    One query detects absent and disordered messages. Both are rare, so the more expensive queries usually do not run.
+    One cheap query detects absent and disordered messages. Both are rare, so the queries that explain or list them
+    usually do not run.
     """
     tables = AuditTables(facts.sparkSession)
     inputs = {"facts": facts, "facts_of_minutes": facts.where(minute_condition), "ledger": ledger, "lines": lines}
@@ -358,7 +368,7 @@ def _explain_absent(tables: AuditTables) -> DataFrame:
 
 
 def out_of_order_messages(facts: DataFrame) -> DataFrame:
-    """Return each message behind a later one of its attempt in its partition.
+    """Return each message that is behind one with a higher number in its attempt and partition.
 
     The columns are `_OUT_OF_ORDER_COLUMNS`. The offsets are those of the message, or those of its whole fact if
     messages of other writers are between.
@@ -366,8 +376,8 @@ def out_of_order_messages(facts: DataFrame) -> DataFrame:
     Such messages are rare. So only the attempts and partitions that `disordered_attempts` finds by their facts are
     checked message by message.
 
-    A smaller number that was sent later than all messages before is in order, because a repeated task restarts its
-    numbers at 0. A repeated number is a copy, and in order, too.
+    If a message with a smaller number was sent later than all messages before it, it is in order, because a repeated
+    task restarts its numbers at 0. A repeated number is a copy, and in order, too.
     """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
@@ -394,7 +404,7 @@ def out_of_order_messages(facts: DataFrame) -> DataFrame:
 def disordered_attempts(facts: DataFrame) -> DataFrame:
     """Return the keys `ATTEMPT_PARTITION` with facts out of order.
 
-    In order, each fact begins behind the end of the fact before, in numbers and in places.
+    Facts are in order if each begins behind the end of the one before, by numbers and by places (number + `shift`).
     """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention

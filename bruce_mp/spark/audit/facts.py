@@ -1,14 +1,15 @@
 """Condense the contents of Kafka to facts, as few rows as the comparison needs, with Spark's own expressions.
 
-A *fact* is a row about consecutive messages of one attempt of a Spark task in one partition, with neighbouring sequence
-numbers and equal times, which the record header `bruce.stamp` (the *stamp*) gives. Messages of other writers may lie
-between them.
+The *stamp*, the record header `bruce.stamp`, has a message's *writer* (a Spark task), the attempt of the task, the
+message's sequence number in the attempt, and the time. A *fact* is a row about messages of one attempt in one partition
+with neighbouring numbers and equal times. Messages of other writers may lie between them.
 
-The *place* of a message is the offset that it would have if other writers had sent nothing since the attempt began.
-Places of an attempt are in the order of its offsets, also in facts that were made from different parts of a topic. Each
-message's place is its number plus the fact's `shift`, so a fact determines both for all its messages (`explode_facts`).
+The *place* of a message is the offset of its attempt's first message in the partition, plus the count of the attempt's
+messages before it. So places are in the order of offsets, but have no gaps for other writers' messages. They keep this
+order although each micro-batch of `follow.py` counts from the first message that it reads. A message's place is its
+number plus the fact's `shift`, so a fact determines the number and the place of each of its messages (`explode_facts`).
 
-Messages without a stamp are counted by topic, partition and minute of Kafka's timestamp; all other columns are null.
+Messages without a stamp are counted by topic, partition and Kafka's timestamp; columns about the stamp are null.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ SCHEMA: Final = (
     "topic string, partition int, writer string, attempt int, minute long, sent long, latency_ms long, shift long, "
     "first long, last long, copies long, from_offset long, to_offset long"
 )
-"""`writer` is query/batch/partition.
+"""`writer` is query/batch/partition, `attempt` Spark's number of the attempt.
 
-`sent` is the stamp's time and `minute` the start of its minute, both in ms since the epoch. `latency_ms` is null unless
-the topic has `LogAppendTime`. `first` and `last` are the numbers of the fact's first and last message, `from_offset`
-and `to_offset` their offsets, and `copies` is the count of the messages.
+`sent` is the stamp's time and `minute` the start of its minute, both in ms since the epoch. `latency_ms`, from stamp to
+append, is null unless the topic has `LogAppendTime`. `first` and `last` are the numbers of the fact's first and last
+message, `from_offset` and `to_offset` their offsets, and `copies` is the count of the messages.
 """
 _LOG_APPEND_TIME: Final = 1  # `timestampType` of Spark's Kafka source
 _LAST_HEADER: Final = "try_element_at(headers, -1)"
 """The header that may be a stamp. Its value is 16 digits, a space, and the *tail*: 13 digits, a space, the *author*.
 
-The author is the writer, a slash and the attempt.
+The author is `TaskAttempt.author`: the writer, a slash and the attempt.
 """
 _PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
 """Columns in which all messages of a *piece*, a part of a fact, are equal (`_split_at_gaps`)."""
@@ -49,6 +50,7 @@ _NUMBERS_PER_BLOCK: Final = 64
 _NUMBER_COLUMNS: Final = {"shift": "place - first", "first": "first", "last": "last"}
 """Columns of `SCHEMA` that are null without a stamp."""
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
+"""The attempt at the end of `name`, the text of an author; null for text of another form."""
 
 
 def facts_of(messages: DataFrame) -> DataFrame:
@@ -60,7 +62,7 @@ def facts_of(messages: DataFrame) -> DataFrame:
 def _read_stamps(messages: DataFrame) -> DataFrame:
     """Return only the columns that the count needs; `number` and `tail` are null without a stamp.
 
-    Producers' timestamps are rounded down to minutes, because only messages without a stamp are counted by them.
+    Producers' timestamps are rounded down to minutes, because they only tell the minute of messages without a stamp.
     """
     stamps = messages.selectExpr(
         "topic", "partition", "offset", "unix_millis(timestamp) as ms",
@@ -80,7 +82,7 @@ def _read_stamps(messages: DataFrame) -> DataFrame:
 def _count_blocks(stamped: DataFrame) -> DataFrame:
     """Count the messages with equal columns whose numbers are in the same block; `bits` has a bit for each number.
 
-    From here to `_join_pieces`, `first` and `last` are offsets for messages without a stamp.
+    From here to `_join_pieces`, `first` and `last` are numbers, or offsets of messages without a stamp.
 
     This step touches every message, so it is one hash aggregate without a sort. The tail is binary, because for strings
     Spark adds a small hash table in front of the large one, which hashes strings byte by byte.
@@ -94,15 +96,15 @@ def _count_blocks(stamped: DataFrame) -> DataFrame:
 
 
 def _split_at_gaps(blocks: DataFrame) -> DataFrame:
-    """Return gapless blocks whole as one piece, and each message of other blocks as a piece.
+    """Return each gapless block as one piece, and each message of other blocks as a piece.
 
     So pieces do not overlap in a partition; `start_offset` is the offset of a piece's first message.
     """
-    number = f"struct(block * {_NUMBERS_PER_BLOCK} + bit as first, block * {_NUMBERS_PER_BLOCK} + bit as last)"
-    single = f"transform(filter(sequence(0, {_NUMBERS_PER_BLOCK - 1}), bit -> getbit(bits, bit) = 1), bit -> {number})"
-    whole = "block is null or copies = last - first + 1"
+    one = f"struct(block * {_NUMBERS_PER_BLOCK} + bit as first, block * {_NUMBERS_PER_BLOCK} + bit as last)"
+    singles = f"transform(filter(sequence(0, {_NUMBERS_PER_BLOCK - 1}), bit -> getbit(bits, bit) = 1), bit -> {one})"
+    gapless = "block is null or copies = last - first + 1"  # null: messages without a stamp
     return blocks.selectExpr(
-        *_PIECE_KEY, "offset_shift", f"inline(if({whole}, array(struct(first, last)), {single})) as (first, last)",
+        *_PIECE_KEY, "offset_shift", f"inline(if({gapless}, array(struct(first, last)), {singles})) as (first, last)",
         "copies as block_copies",
     ).selectExpr(
         *_PIECE_KEY, "substring(tail, 15) as author", "first", "last",
@@ -138,7 +140,7 @@ def _join_pieces(pieces: DataFrame) -> DataFrame:
 
 
 def _parse_tails(joined: DataFrame) -> DataFrame:
-    """Return the columns of `SCHEMA`; an author in a stamp of another form becomes a writer that is in no ledger."""
+    """Return the columns of `SCHEMA`; an author without an attempt becomes a writer that is in no ledger."""
     fields = joined.selectExpr(
         "*", "try_cast(cast(substring(tail, 1, 13) as string) as bigint) as sent",
         "make_valid_utf8(cast(author as string)) as name",

@@ -104,7 +104,7 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
             and _has_read_all(query)
         ):
             break
-    has_read_all = _has_read_all(query)  # before the stop, because a stopped query always has
+    has_read_all = _has_read_all(query)  # before the stop: it is always True for a stopped query
     query.stop()
     if has_read_all or closed_ms != _NONE_CLOSED:
         yield _now_ms() if has_read_all else closed_ms
@@ -115,7 +115,7 @@ def _closed_until(query: StreamingQuery, plan: Follow) -> int:
     report = query.lastProgress
     watermark = report["eventTime"].get("watermark") if report else None
     passed_ms = int(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else _NONE_CLOSED
-    if _has_read_all(query):
+    if _has_read_all(query):  # at its last poll, up to `every_s` ago
         passed_ms = max(passed_ms, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
     return passed_ms - passed_ms % MINUTE_MS if passed_ms > 0 else _NONE_CLOSED
 
@@ -132,7 +132,7 @@ def _oldest_time(plan: Follow) -> datetime:
 
 
 def _remove_old_facts(plan: Follow) -> None:
-    """Remove the facts of micro-batches whose files are all outside two windows."""
+    """Remove the facts of micro-batches whose files are all older than two windows."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = open_directory(plan.audit.facts_directory)

@@ -20,7 +20,8 @@ CONSUMER_OPTIONS: Final = {
     "kafka.max.partition.fetch.bytes": str(4 << 20),
     "kafka.max.poll.records": "5000",
 }
-"""Options of the source: the sizes double its speed; retention may delete messages (`failOnDataLoss`) during a read."""
+"""Options of the source. The sizes double its speed; a read continues (`failOnDataLoss`) if retention deletes messages.
+"""
 
 _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
 

@@ -52,7 +52,8 @@ _BARS: Final = {
 }
 """At most 120 bars for each topic, with the topic's latencies.
 
-All have the same length, in whole minutes, and the numbers of all topics begin at the same minute.
+All have the same length, the number of minutes divided by 120 and rounded up. Bar 0 of every topic begins at the same
+minute.
 """
 _HEADINGS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "unknown writers"}
 _MILLISECONDS: Final = frozenset({"p50_ms", "p99_ms"})
@@ -122,7 +123,7 @@ class Summary:
 
 
 def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:
-    """Collect the bars and sums of each topic; `latencies` has a row with its percentiles."""
+    """Collect the bars and sums of each topic; `latencies` has a row with the percentiles of each topic."""
     with AuditTables(balance.sparkSession) as tables:
         tables.register("balance", balance)
         tables.register("latencies", latencies)

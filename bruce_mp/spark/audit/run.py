@@ -1,6 +1,6 @@
 """Run the audit once: read, compare, write the tables, and return the verdict.
 
-OUTPUT/facts      the contents of Kafka, read once
+OUTPUT/facts      the contents of Kafka, read once and condensed (`facts.py`)
 OUTPUT/balance    one row for each topic and minute
 OUTPUT/problems   ranges of missing, doubled, out-of-order and unknown messages, by writer
 OUTPUT/samples    with `samples`: some of these messages
@@ -55,7 +55,11 @@ _DISCARD_COLUMNS: Final = "event string, topic string, info string"
 
 @dataclass(frozen=True)
 class Audit:
-    """The inputs and outputs of an audit; `table_format` is Spark's name of the tables' format."""
+    """The inputs and outputs of an audit.
+
+    `discards` are the paths of discard files, `kafka` options of Spark's Kafka source. `table_format` is Spark's name
+    of the tables' format.
+    """
 
     bootstrap: str
     topics: Sequence[str]
@@ -94,7 +98,8 @@ def _describe_reading(spark: SparkSession, plan: Audit) -> Callable[[], str]:
     if not stages.are_known:
         return lambda: "reading"
     options = {"kafka.bootstrap.servers": plan.bootstrap, **plan.kafka}
-    total = None if "startingOffsets" in plan.kafka else count_offsets(spark, options, plan.topics)
+    reads_all = "startingOffsets" not in plan.kafka
+    total = count_offsets(spark, options, plan.topics) if reads_all else None
 
     def describe() -> str:
         rows = stages.counts().rows
@@ -244,15 +249,16 @@ def _missing_ranges(arrived: DataFrame, ledger: DataFrame) -> DataFrame:
         )
     )  # fmt: skip
     gaps = arrived.join(by_writer, "writer").selectExpr(
+        # an attempt that is in no ledger may have sent higher numbers than the ledger's
         "only_topic", "writer", "highest_before + 1 as first", "least(first, numbers_used) - 1 as last",
         "coalesce(sent_before, begin_ms) as from_ms", "sent as to_ms",
     )  # fmt: skip
     highest = arrived.groupBy("writer").agg(*expressions("max(last) as highest", "max(sent) as latest"))
-    tail = by_writer.join(highest, "writer", "left").selectExpr(
+    at_end = by_writer.join(highest, "writer", "left").selectExpr(
         "only_topic", "writer", "coalesce(highest, -1L) + 1 as first", "numbers_used - 1 as last",
         "coalesce(latest, begin_ms) as from_ms", "end_ms as to_ms",
     )  # fmt: skip
-    return gaps.unionByName(tail).where("first <= last").selectExpr(
+    return gaps.unionByName(at_end).where("first <= last").selectExpr(
         "'missing' as problem", "only_topic as topic", "cast(null as int) as partition", "writer", "first", "last",
         "cast(null as bigint) as from_offset", "cast(null as bigint) as to_offset", "from_ms", "to_ms",
     )  # fmt: skip
