@@ -207,7 +207,7 @@ def _add_replay_arguments(parser: ArgumentParser) -> None:
         "--doubtful",
         choices=("refuse", "send", "skip"),
         default="refuse",
-        help="messages that a killed run may have sent (default refuse)",
+        help="messages that a killed replay may have sent (default refuse)",
     )
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
     _add_sink_arguments(parser)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["count_messages"]
 
-_TYPICAL_WRITER: Final = b"00000000-0000-0000-0000-000000000000/1000/1000/0"
-"""A writer of typical length, because the size of a message includes the stamp."""
+_TYPICAL_AUTHOR: Final = b"00000000-0000-0000-0000-000000000000/1000/1000/0"
+"""An author of typical length for the stamp, which the size of a message includes."""
 
 
 class MessageCount(NamedTuple):
@@ -92,7 +92,7 @@ class _CountingWriter(DataSourceArrowWriter):
         topic = self._plan["topic"] and self._plan["topic"].encode()
         partitioner = Partitioner(self._plan["partitioner"])
         # The time zone affects neither counts nor sizes.
-        encoder = MessageEncoder(topic, _TYPICAL_WRITER if self._plan["stamp"] else None, partitioner, "UTC")
+        encoder = MessageEncoder(topic, _TYPICAL_AUTHOR if self._plan["stamp"] else None, partitioner, "UTC")
         validator = RowValidator(encoder, RowLimits(*self._plan["limits"]))
         counts = (count for batch in iterator for count in _count_batch(encoder, validator, batch))
         return _CountCommit(_sum_counts(counts))

@@ -4,9 +4,9 @@ A message is joined from *pieces*: neighbouring fields of fixed size, packed as 
 of variable size between them. `binary_join_element_wise` joins the pieces of each row; the data buffer of its result is
 the byte stream. `docs/protocol.md` has the layouts of a message's three versions.
 
-The *stamp* is a record header that names a message's writer and counts the writer's messages:
+The *stamp* is a record header that names a message's author, a task attempt, and numbers the author's messages:
 
-    key "bruce.stamp", value: sequence, 16 digits | " " | ms since the epoch, 13 digits | " " | writer,
+    key "bruce.stamp", value: sequence, 16 digits | " " | ms since the epoch, 13 digits | " " | author,
                               "query/batch/partition/attempt"
 
 The stamp is text, because Spark's expressions parse text quickly, but cannot parse binary integers.
@@ -40,9 +40,10 @@ _HEADER_OVERHEAD_BYTES: Final = 6
 """Size of the two size fields of a record header: int16 for its key, int32 for its value."""
 _MICROS_PER_MS: Final = 1000
 _SHORT_HEADER_KEY: Final = 255
-"""Size in bytes up to which header keys need no check."""
+"""Size in bytes up to which header keys are certainly valid; longer ones are rare, so each row's longest is measured.
+"""
 _STAMP_BYTES: Final = 31
-"""Size of a stamp without its writer."""
+"""Size of a stamp without its author."""
 _TEN_TO_8: Final = 100_000_000
 _FOUR_DIGITS: Final = np.array([b"%04d" % number for number in range(10_000)]).view("V4")
 """The text of each number below 10,000 as 4 raw bytes."""
@@ -75,7 +76,7 @@ class Rows:
     corrupt: pa.Array | None = None
     """Spark's text of each row that it could not parse, null for others."""
     longest_header_keys: Ints | None = None
-    """Size of the longest header key of each row; None if no row has a header key above 255 bytes."""
+    """Size of the longest header key of each row; None if no key has more than 255 bytes, as in most batches."""
 
     def minutes(self, now_ms: int) -> Ints:
         """Return the minute of each row's timestamp in ms since the epoch."""
@@ -162,12 +163,13 @@ def _eight_digits(numbers: Ints) -> list[Field]:
 class MessageEncoder:
     """An encoder for the batches of one task.
 
-    `topic` applies to rows without a topic. `writer` is the writer in the stamp; None omits the stamp. `partitioner`
-    derives partition keys from record keys. `time_zone` is that of timestamps without a zone; None: this host's.
+    `topic` applies to rows without a topic. `author` is `TaskAttempt.author` for the stamp; None omits the stamp.
+    `partitioner` derives partition keys from record keys. `time_zone` is that of timestamps without a zone; None: this
+    host's.
     """
 
     topic: bytes | None
-    writer: bytes | None
+    author: bytes | None
     partitioner: Partitioner = Partitioner.NONE
     time_zone: str | None = None
 
@@ -238,11 +240,11 @@ class MessageEncoder:
         pieces.add_fields((">i4", self.header_sizes(rows)))
         if rows.headers is not None:
             pieces.add_column(rows.headers)
-        if self.writer is not None:
-            value_size = (">i4", _STAMP_BYTES + len(self.writer))
+        if self.author is not None:
+            value_size = (">i4", _STAMP_BYTES + len(self.author))
             pieces.add_fields((">i2", len(STAMP_KEY)), _bytes_field(STAMP_KEY), value_size)
-            time_and_writer = _bytes_field(b" %013d %s" % (now_ms, self.writer))
-            pieces.add_fields(*_sixteen_digits(sequence, rows.count), time_and_writer)
+            time_and_author = _bytes_field(b" %013d %s" % (now_ms, self.author))
+            pieces.add_fields(*_sixteen_digits(sequence, rows.count), time_and_author)
 
     def _topic_column(self, column: pa.Array | None) -> pa.Array | None:
         if column is None:
@@ -264,7 +266,7 @@ class MessageEncoder:
         """
         if value.null_count or _has_empty(value) or (key is not None and _has_empty(key)):
             return NULLS_VERSION
-        return HEADERS_VERSION if headers is not None or self.writer is not None else PLAIN_VERSION
+        return HEADERS_VERSION if headers is not None or self.author is not None else PLAIN_VERSION
 
     def _size_without_columns(self, topic: pa.Array | None, version: int) -> int:
         """Return the part of a message's size that all rows share."""
@@ -274,8 +276,8 @@ class MessageEncoder:
 
     @property
     def _stamp_header_size(self) -> int:
-        """Return the size of the header with the stamp."""
-        return 0 if self.writer is None else _HEADER_OVERHEAD_BYTES + len(STAMP_KEY) + _STAMP_BYTES + len(self.writer)
+        """Return the size of the header with the stamp; 0 without stamps."""
+        return 0 if self.author is None else _HEADER_OVERHEAD_BYTES + len(STAMP_KEY) + _STAMP_BYTES + len(self.author)
 
 
 def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size: int) -> None:
@@ -320,7 +322,7 @@ def _bounds(sizes: Ints) -> Ints:
 
 
 def _measure_longest_header_keys(column: pa.Array) -> Ints | None:
-    """Return `Rows.longest_header_keys`; most batches have short keys, which the first comparison shows."""
+    """Return `Rows.longest_header_keys`."""
     sizes = byte_sizes(_binary(pc.struct_field(pc.list_flatten(column), "key")))
     if not len(sizes) or sizes.max() <= _SHORT_HEADER_KEY:
         return None

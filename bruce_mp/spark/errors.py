@@ -41,7 +41,7 @@ class WriteOnlyError(SinkError):
 
 
 class RowError(SinkError):
-    """A row that cannot be a message: without a topic, or too large. Fails its task."""
+    """A row that cannot be a message, for example because it has no topic or is too large. Fails its task."""
 
     condition = "BRUCE_ROW"
 

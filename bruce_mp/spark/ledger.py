@@ -1,8 +1,8 @@
-"""Write the ledger: the messages that each task attempt sent, and the daemon's answer about them.
+"""Write the ledger: how many messages each task attempt sent, and the daemon's answer about them.
 
 The ledger is the "sent" side of the audit. It has one row for each topic and minute of a task attempt. A commit writes
 all its rows into one new file of JSON lines, which appears by a rename. So no reader sees a part of a commit, and two
-drivers never share a file. A commit that Spark repeats after a restart has the same name and replaces the file.
+drivers never write one file. A micro-batch's commit that Spark repeats after a restart replaces its file.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class TaskAttempt:
         return f"{self.query}/{self.batch}/{self.partition}"
 
     @property
-    def writer(self) -> str:
-        """Return the name of the writer in the stamp."""
+    def author(self) -> str:
+        """Return the name of the attempt, which the stamps of its messages contain."""
         return f"{self.task}/{self.attempt}"
 
 

@@ -1,4 +1,4 @@
-"""List the files of a ledger, the record of what each Spark commit wrote, and merge them into fewer.
+"""List the files of a ledger, the record of how many messages each Spark commit sent, and merge them into fewer.
 
 A commit writes one small file, and a stream may commit each second. So the files of 256 neighbouring micro-batches of a
 query are merged into one file, and 256 such files into a larger one. A merged file is named after its first and last
@@ -7,8 +7,8 @@ batch. Files of batch jobs have no batch numbers; they are merged by the minute 
 A range of batches is merged only when no file can be added to it: the query has committed a later batch, or, for
 minutes of batch jobs, an hour has passed. So two processes that merge a range write the same file, and no lock is
 needed. A file in the range of a wider file is *covered*: readers ignore it, and it stays for an hour, because a reader
-may have listed it before. The file of a batch job with a `runId` is never merged, because a repetition of the job
-replaces it.
+may have listed it before the merge. The file of a batch job with a `runId` is never merged, because a repetition of the
+job replaces it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _GRACE_S: Final = 3600
 """Time for which covered files stay, and after which no batch job adds a file to a minute."""
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _FILE_NAME: Final = re.compile(rf"(?:(?P<series>{_UUID}|jobs)-(?P<first>\d+)(?:-(?P<last>\d+))?|{_UUID})\.json")
+"""Of a batch of a query: QUERY-BATCH; merged: SERIES-FIRST-LAST; of a batch job: a random UUID."""
 _JOBS_SERIES: Final = "jobs"
 
 
@@ -99,7 +100,7 @@ def _parse_all(listed: Iterable[FileInfo]) -> list[_LedgerFile]:
 
 
 def _parse(entry: FileInfo) -> _LedgerFile | None:
-    """Return the file with its range; None for a name without one, such as that of a named run."""
+    """Return the file with its range; None for a name without one, such as that of a job with a `runId`."""
     match = _FILE_NAME.fullmatch(entry.base_name)
     if match is None:
         return None

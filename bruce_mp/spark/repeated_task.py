@@ -1,8 +1,8 @@
 """Find out if the earlier attempt of a repeated task was delivered, not delivered, or is in doubt.
 
-The ledger has the intent of an attempt without its outcome if the task died between its end frame and the daemon's
-answer. The daemon that received the end frame knows the attempt by its name, so the repeated task asks this daemon. If
-the daemon cannot tell, the attempt is in doubt, and the option `onDoubt` decides.
+The ledger has the intent to complete an attempt, but not the outcome, if the task died between the attempt's end frame
+and the daemon's answer. The daemon that received the end frame knows the attempt by its name, so the repeated task asks
+this daemon. If the daemon cannot tell, the attempt is in doubt, and the option `onDoubt` decides.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def find_delivered(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
     if answer is not None and answer.outcome in _COMPLETE_OUTCOMES:
         return _with_outcome(entry, answer, options)
     if answer is not None and answer.outcome is AttemptOutcome.NONE and answer.since_ms <= entry.time_ms:
-        return None  # the daemon would remember the attempt
+        return None  # the daemon remembers each attempt that was completed since the intent, but not this one
     return _resolve_doubt(entry, _DOUBT_REASONS[None if answer is None else answer.outcome], options)
 
 

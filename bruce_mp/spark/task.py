@@ -74,8 +74,8 @@ class _TaskSteps:
         self._options = options
         self._attempt = attempt
         topic = None if options.topic is None else options.topic.encode()
-        writer = attempt.writer.encode() if options.stamp else None
-        self._encoder = MessageEncoder(topic, writer, options.partitioner, time_zone)
+        author = attempt.author.encode() if options.stamp else None
+        self._encoder = MessageEncoder(topic, author, options.partitioner, time_zone)
         self.apply_limits(DEFAULT_LIMITS)
         self._rate = TaskRate(options.max_records_per_second)
         self._ledger = TaskLedger(options.ledger) if options.ledger and options.is_exactly_once else None
@@ -113,20 +113,23 @@ class _TaskSteps:
         return result
 
     def begin(self, channel: Channel, *, keeps_timestamps: bool) -> None:
-        """Send the frames that precede the first row, once. `keeps_timestamps` keeps timestamps of any age."""
+        """Send the frames that precede the first row, once.
+
+        With `keeps_timestamps`, they ask the daemon to keep the messages' timestamps, however old.
+        """
         if self._has_begun:
             return
         self._has_begun = True
         if self._options.fence or keeps_timestamps:
             # All attempts of a task with a ledger have the same name, so that the daemon completes only one of them.
             is_unique = self._ledger is not None
-            name = self._attempt.task if is_unique else self._attempt.writer
+            name = self._attempt.task if is_unique else self._attempt.author
             channel.send(encode_begin(name, keeps_timestamps=keeps_timestamps, is_unique=is_unique))
         if keeps_timestamps and not self._options.fence:
             channel.send(encode_end())  # without fences the begin frame only announces that timestamps are kept
 
     def end(self, channel: Channel, dead_letter_count: int) -> None:
-        """Store the intent to end the attempt, then send the frame that completes it.
+        """Send the frame that completes the attempt. With a ledger, first store the intent to do so.
 
         After a crash, the next attempt finds the intent and asks the daemon about this attempt.
         """
@@ -157,9 +160,9 @@ class _TaskSteps:
 
     def conclude(self, answer: BarrierAnswer | None, dead_letter_count: int) -> TaskResult:
         """Store the result in the ledger and return it. Raise `TaskError` if the answer does not meet the options."""
-        if answer is None:
+        if answer is None:  # acks=none, with which the ledger has no entries of tasks
             return self._unanswered_result(dead_letter_count)
-        # A reason of a newer daemon has no name here.
+        # A reason of a newer daemon has no name here, and remains a number.
         reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
         self._check_answer(answer, reasons)
         delivered = answer.delivered if self._options.acks is Acks.DELIVERED else None
@@ -229,7 +232,7 @@ _STATUS_TEXTS: Final = {
 
 
 def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
-    """Send a barrier and return its answer. Repeat a barrier that timed out while messages were settled."""
+    """Send a barrier and return its answer. After a time-out, repeat the barrier if it saw more settled messages."""
     settled_before = 0
     while True:
         answer = channel.request_outcome(_BARRIER_LEVELS[options.acks], options.timeout_ms)
@@ -306,10 +309,10 @@ class DeadLetters:
             self._writer.close()
 
     def write(self, rows: pa.RecordBatch, reasons: list[str]) -> None:
-        """Append `rows` unchanged, with two more columns: `reason` and `writer`."""
-        writers = pa.array([self._attempt.writer] * rows.num_rows)
+        """Append `rows` unchanged, with two more columns: `reason`, and the author of the attempt as `writer`."""
+        authors = pa.array([self._attempt.author] * rows.num_rows)
         table = pa.Table.from_batches([rows])
-        table = table.append_column("reason", pa.array(reasons)).append_column("writer", writers)
+        table = table.append_column("reason", pa.array(reasons)).append_column("writer", authors)
         if self._writer is None:
             self._writer = self._open(table.schema)
         self._writer.write_table(table)
@@ -317,7 +320,7 @@ class DeadLetters:
 
     def _open(self, schema: pa.Schema) -> pq.ParquetWriter:
         system, root = open_directory(self._uri or "")
-        name = self._attempt.writer.replace("/", "-")
+        name = self._attempt.author.replace("/", "-")
         return pq.ParquetWriter(f"{root}/{name}.parquet", schema, filesystem=system)
 
 

@@ -1,8 +1,8 @@
 """Record the intent and the outcome of each task in the ledger, so that a repeated task sends nothing twice.
 
-A task stores its intent before the end frame of its attempt, and its outcome after the daemon's answer, in the same
-file. A repeated task adopts the outcome; if it finds only the intent, it asks the daemon (`repeated_task.py`). The
-files of a batch are in `LEDGER/_tasks/QUERY/BATCH`, which Spark's readers ignore.
+A task stores the *intent* to complete its attempt before it sends the attempt's end frame. After the daemon's answer it
+stores the *outcome* in the same file. A repeated task adopts the outcome; if it finds only the intent, it asks the
+daemon (`repeated_task.py`). The files of a batch are in `LEDGER/_tasks/QUERY/BATCH`, which Spark's readers ignore.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["RowsDigest", "TaskEntry", "TaskLedger"]
 
 @dataclass(frozen=True, slots=True)
 class TaskEntry:
-    """The intent of an attempt to end, or with `is_done` its outcome.
+    """The intent to complete an attempt, or with `is_done` the attempt's outcome.
 
     `digest` is that of the task's rows, `address` the socket of the daemon, and `time_ms` the wall-clock time of the
     entry.

@@ -121,7 +121,7 @@ def _has_invalid_topic(measured: _MeasuredRows) -> Mask:
     if measured.rows.topic is None:
         return _no_rows(measured)
     names = pc.unique(measured.rows.topic.drop_null()).to_pylist()
-    invalid = [name for name in names if not is_topic_name(name.decode("latin-1"))]
+    invalid = [name for name in names if not is_topic_name(name.decode("latin-1"))]  # which decodes any bytes
     return _to_mask(pc.is_in(measured.rows.topic, pa.array(invalid, pa.binary()))) if invalid else _no_rows(measured)
 
 

@@ -351,7 +351,7 @@ def test_the_limits_of_a_daemon_are_those_of_the_sink(tmp_path: Path) -> None:
     (tmp_path / "daemon").mkdir()
     with DevBroker(topics={"t": 1}) as broker, Daemon(tmp_path / "daemon", broker.bootstrap, settings) as daemon:
         chosen = SinkOptions(f"{tmp_path}/stream", "t", stamp=True, dead_letter_path=str(tmp_path / "dead"))
-        overhead = len("bruce.stamp") + 6 + 31 + len(ATTEMPT.writer)
+        overhead = len("bruce.stamp") + 6 + 31 + len(ATTEMPT.author)
         for size in (500_000 - 26 - overhead, 500_000 - 25 - overhead):
             run_task(chosen, ATTEMPT, batches(b"k" * size))
         books = daemon.wait_settled(1)

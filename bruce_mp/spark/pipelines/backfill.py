@@ -48,9 +48,10 @@ class Backfill:
     """The plan of a backfill.
 
     `path` is a file, a folder or a glob of `format`. `value` to `timestamp` are Spark SQL over the files' columns. If
-    the files have a column `value`, a field without an expression is the column of its name; else `value` is all
-    columns as JSON. `sink` are options of `format("bruce")`, `reader` those of Spark's reader. `tasks_per_chunk` splits
-    chunks evenly (None: as Spark reads the files). The messages of a fenced task must fit into the daemon's slab.
+    the files have a column `value`, each field without an expression is the column of its name. If they have none, only
+    `value` has a default: all columns as JSON. `sink` are options of `format("bruce")`, `reader` those of Spark's
+    reader. `tasks_per_chunk` splits chunks evenly (None: as Spark reads the files), because the messages of a fenced
+    task must fit into the daemon's slab.
     """
 
     path: str
@@ -117,7 +118,7 @@ def read_messages(spark: SparkSession, plan: Backfill) -> DataFrame:
     """Return the stream of the plan's messages, in the columns of the sink.
 
     Set a least number of file splits in the session, unless it has one. By default Spark splits files by the number of
-    cores. So a chunk that is repeated after an executor died would have other tasks than the ledger.
+    cores. So a chunk that is repeated after an executor died would have other tasks than the ledger records.
     """
     if spark.conf.get(_MIN_SPLITS, None) is None:
         spark.conf.set(_MIN_SPLITS, str(plan.files_per_chunk))
@@ -131,11 +132,12 @@ def _show_progress(
     query: StreamingQuery, committed: _CommittedChunks, stages: RunningStages, progress: Progress, unit: str
 ) -> int:
     """Show the progress until the query ends; return the number of rows."""
-    meter = ProgressMeter(unit, committed.files.share())
+    meter = ProgressMeter(unit, committed.files.done_fraction())
     while not query.awaitTermination(_POLL_INTERVAL_S):
         committed.count(query, progress)
         running = stages.counts()
-        progress.show(meter.describe(committed.rows + running.rows, committed.files.share(running.ended_share)))
+        done = committed.files.done_fraction(running.ended_fraction)
+        progress.show(meter.describe(committed.rows + running.rows, done))
     committed.count(query, progress)
     progress.finish(
         f"{meter.summarize(committed.rows)}, {committed.chunks} chunk{'' if committed.chunks == 1 else 's'}"
@@ -171,8 +173,8 @@ class FileProgress:
         chunks = [int(name) for name in read_texts(f"{checkpoint}/commits") if name.isdigit()]
         return cls(total, files_per_chunk, Counter(chunk_of.values()), max(chunks, default=-1))
 
-    def share(self, running: float = 0.0) -> float:
-        """Return the share of all files in committed chunks, with the share `running` of the next chunk; 0 to 1."""
+    def done_fraction(self, running: float = 0.0) -> float:
+        """Return the fraction of all files that is done, 0 to 1: committed chunks, and `running` of the next one."""
         done = sum(self._files(chunk) for chunk in range(self.committed + 1))
         return min((done + running * self._files(self.committed + 1)) / max(self.total, 1), 1.0)
 

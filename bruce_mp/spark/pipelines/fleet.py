@@ -78,6 +78,7 @@ def collect_fleet(
 
     display = progress or Progress("fleet")
     samples_path = f"{absolute_path(output)}/samples"
+    # Nondeterministic, so that Spark calls it once for each daemon.
     fetch = F.udf(fetch_rows, f"array<struct<{SAMPLE_COLUMNS}>>", useArrow=False).asNondeterministic()
     for number in range(1, rounds + 1):
         started_s = time.time()
@@ -211,7 +212,8 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
         "substring(name, 11) as reason",  # behind the 10 characters of 'discarded '
         "value",
     )
-    # A sample has only reasons that have occurred: a reason's first value is an increase, unless it was there at first.
+    # A daemon lists a reason from its first discard on. So a reason's first value counts from 0, except in the
+    # daemon's first sample, which has the discards before it.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
     known = counters.selectExpr("*", f"{before} as before").join(_first_samples(samples), "daemon")
     base = "coalesce(before, if(at_ms = first_ms, value, 0))"
@@ -238,7 +240,10 @@ def _by_daemon(samples: DataFrame, increases: DataFrame) -> DataFrame:
 
 
 def _by_topic(samples: DataFrame, lost: DataFrame) -> DataFrame:
-    """Return discarded and held messages by topic since each daemon's first sample; other discards have `_NO_TOPIC`."""
+    """Return the discards by topic since each daemon's first sample, and the most messages that one daemon held.
+
+    Discards that no report lists by topic have `_NO_TOPIC`.
+    """
     discards = samples.where(f"kind = 'discards' and name <> '{_ABANDONED}'").join(_first_samples(samples), "daemon")
     periods = discards.groupBy("daemon", "since", "period", "topic", "name").agg(
         *expressions("max(value) - coalesce(max(value) filter (where at_ms = first_ms), 0) as increase")

@@ -75,7 +75,7 @@ class Progress:
 class ProgressMeter:
     """The time since the start of a pipeline, and texts about its rate and its time left.
 
-    `unit` is the noun of the counted rows. `done_before` is the share of all work, 0 to 1, that earlier starts did.
+    `unit` is the noun of the counted rows. `done_before` is the fraction of all work, 0 to 1, that earlier starts did.
     """
 
     def __init__(self, unit: str, done_before: float = 0.0) -> None:
@@ -84,7 +84,7 @@ class ProgressMeter:
         self._started_s = time.monotonic()
 
     def describe(self, rows: int, done: float | None) -> str:
-        """Describe rows, percentage, rate and time left; `done` is the share of all work, None if it is unknown."""
+        """Describe rows, percentage, rate and time left; `done` is the fraction of all work, None if it is unknown."""
         spent_s = self._spent_s()
         parts = [f"{rows:,} {self._unit}"]
         if done is not None:

@@ -45,7 +45,7 @@ _SINK_COLUMNS: Final = ("topic", "key", "value", "headers", "partition_key", "ti
 
 
 class DoubtfulError(SinkError):
-    """A killed run left a chunk in doubt."""
+    """A killed replay left a chunk in doubt."""
 
     condition = "BRUCE_DOUBTFUL"
 
@@ -83,9 +83,9 @@ def replay(
 
 @dataclass
 class _ReplayProgress:
-    """The progress of a replay: files done, and the share of all bytes in them.
+    """The progress of a replay: the number of files done, and the messages in them.
 
-    `sizes` are those of the files in bytes, `total` the sum over the files done.
+    `sizes` are those of all files in bytes, `total` is the sum over the files done.
     """
 
     display: Progress
@@ -97,7 +97,7 @@ class _ReplayProgress:
     _has_warned: bool = False
 
     def warn(self, oldest_ms: Mapping[str, int]) -> None:
-        """Warn once of messages that are older than the retention of their topic."""
+        """Warn once of messages that are older than their topic's retention; `oldest_ms` is as for `RetentionCheck`."""
         warning = None if self._has_warned else self.retention.warning(oldest_ms)
         if warning:
             self._has_warned = True
@@ -211,7 +211,7 @@ def _resolve_doubtful(system: FileSystem, root: str, doubtful: DoubtfulPolicy) -
     for entry in unconfirmed:
         if doubtful is DoubtfulPolicy.SKIP:
             system.move(entry.path, entry.path.removesuffix(_UNCONFIRMED) + _DONE)
-        else:
+        else:  # SEND: without their chunk, the messages count as not replayed
             system.delete_dir(entry.path)
 
 

@@ -11,10 +11,10 @@ __all__ = ["RunningStages"]
 
 
 class StageCounts(NamedTuple):
-    """Rows that the tasks of a stage have read, and the share of its tasks that have ended, 0 to 1."""
+    """Rows that the tasks of a stage have read, and the fraction of its tasks that have ended, 0 to 1."""
 
     rows: int = 0
-    ended_share: float = 0.0
+    ended_fraction: float = 0.0
 
 
 class RunningStages:

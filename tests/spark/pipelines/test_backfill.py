@@ -117,13 +117,13 @@ def test_the_progress_counts_files_of_earlier_runs(tmp_path: Path) -> None:
         (commits / str(number)).write_text("v1\n{}")
         (commits / f".{number}.crc").write_bytes(b"")
     files = FileProgress.read(str(tmp_path), 10, 2)
-    assert (files.committed, files.share()) == (1, 0.6), "chunk 2 is planned, but not committed"
-    assert files.share(0.5) == pytest.approx(0.65)
+    assert (files.committed, files.done_fraction()) == (1, 0.6), "chunk 2 is planned, but not committed"
+    assert files.done_fraction(0.5) == pytest.approx(0.65)
     files.committed = 2
-    assert files.share() == pytest.approx(0.7)
+    assert files.done_fraction() == pytest.approx(0.7)
     files.committed = 9
-    assert files.share() == 1
-    assert FileProgress.read(str(tmp_path / "none"), 10, 2).share() == 0
+    assert files.done_fraction() == 1
+    assert FileProgress.read(str(tmp_path / "none"), 10, 2).done_fraction() == 0
 
 
 def test_a_chunk_can_be_split(spark: SparkSession, tmp_path: Path) -> None:
