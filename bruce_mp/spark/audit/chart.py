@@ -79,7 +79,7 @@ def _draw_axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
 
 def _draw_bar(bar: Bar, x: float, width: float, scale: float) -> str:
     parts, y = [], _BASE
-    inner = max(width - 1, 1.0)
+    inner = max(width - 1, 1.0)  # a gap of 1 between bars
     for name in VOLUMES:
         if bar.counts[name]:
             height = max(bar.counts[name] * scale, 1.0)
