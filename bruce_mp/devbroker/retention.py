@@ -29,6 +29,7 @@ class Retention:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
+        """The bytes of all batches, with `OVERHEAD` for each."""
         self.dropped = 0
         self._order: deque[tuple[Retained, int]] = deque()
         """Log and cost of each batch, the oldest first."""

@@ -66,7 +66,7 @@ MAX_ANSWER_BYTES: Final = _ANSWER.size + REASON.size * (2**15 - 1)
 
 @unique
 class Level(IntEnum):
-    """The stage that the messages must reach before the answer."""
+    """What must have happened to the messages before the answer."""
 
     RECEIVED = 0
     """The daemon has them, or has discarded them."""
