@@ -4,8 +4,9 @@ Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope`
 cannot be sent wait in their route, ROUTED in the slab.  `routing` chooses the partition of a message.
 
 One dispatcher at a time *holds* a partition: `Route.slot` names it until it sends HANDED_BACK.  The dispatcher answers
-each HAND_BACK with one HANDED_BACK, so the router sends HAND_BACK once in each pause.  When either process is new, all
-earlier frames are void: the router sends RESYNC with a new number, and nothing else until SYNCED repeats that number.
+each HAND_BACK with one HANDED_BACK, so the router sends HAND_BACK once in each pause.  When router or dispatcher is
+new, all earlier frames are void: the router sends RESYNC with a new number, and nothing else until SYNCED repeats that
+number.
 
 States and parcels with names that end in SENT have records of *built* batches.  Kafka may have received such a batch,
 so it must be sent again unchanged, with the same sequence numbers.
@@ -53,7 +54,7 @@ _HELD_BY_DISPATCHERS: Final = (
     RunState.RETURNED,
     RunState.RETURNED_SENT,
 )
-"""Includes RETURNED records: newer records of their partitions wait until the router has claimed these."""
+"""Includes RETURNED: the router claims these records before it sends newer ones of their partitions."""
 
 _ASSIGNED: Final = (RunState.ASSIGNED, RunState.ASSIGNED_SENT)
 
@@ -159,12 +160,12 @@ class Assignments:
             return True
         slot = self._leader_slot(topic, partition)
         route = self._routes.get((topic, partition))
-        return slot is not None and self._dispatcher_scope(slot).is_flowing and (route is None or route.is_flowing)
+        return slot is not None and self._ensure_scope(slot).is_flowing and (route is None or route.is_flowing)
 
     def is_starting(self, topic: int, partition: int) -> bool:
         """Return True if the partition's dispatcher has not answered RESYNC yet."""
         slot = self._leader_slot(topic, partition)
-        return slot is not None and self._dispatcher_scope(slot).state is ScopeState.SYNCING
+        return slot is not None and self._ensure_scope(slot).state is ScopeState.SYNCING
 
     def send(
         self, kind: ParcelKind, segments_of: Mapping[_TopicPartition, list[Segment]], now_ms: int
@@ -200,7 +201,7 @@ class Assignments:
         return (topic, partition) in self._routes or self._tables.partitions.ensure_entry(topic, partition)
 
     def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> int | None:
-        """Let the leader's dispatcher hold a partition and return its slot; None if the messages must wait."""
+        """Make the leader's dispatcher the holder of a partition; return its slot, None if messages must wait."""
         route = self._ensure_route(topic, partition)
         slot = self._leader_slot(topic, partition)
         if slot is None:
@@ -248,7 +249,7 @@ class Assignments:
             route.slot = slot
             self._dispatchers.on_holder_changed()
 
-    def _dispatcher_scope(self, slot: int) -> DispatcherScope:
+    def _ensure_scope(self, slot: int) -> DispatcherScope:
         """Return the scope of a dispatcher; create it if needed."""
         dispatcher = self._dispatcher_scopes.get(slot)
         if dispatcher is None:
@@ -328,9 +329,9 @@ class Assignments:
             return
         if slot is None:
             if route.has_waiting:
-                fetch_ms = self._leaderless_backoff.next_fetch_ms(self._metadata_started_ms, now_ms)
+                fetch_ms = self._leaderless_backoff.next_fetch_ms(after_ms=self._metadata_started_ms, now_ms=now_ms)
                 self._refresh.request_after_error(fetch_ms)
-        elif self._dispatcher_scope(slot).is_flowing and (route.is_flowing or self._try_resume(route)):
+        elif self._ensure_scope(slot).is_flowing and (route.is_flowing or self._try_resume(route)):
             self._send_waiting(topic, partition, route, slot)
 
     def _recall(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
@@ -338,7 +339,7 @@ class Assignments:
         assert route.slot is not None
         route.recall(now_ms)
         self._row.add(Counter.PauseStarted)
-        if self._dispatcher_scope(route.slot).is_flowing:  # else `_on_synced` posts it, or EVERYTHING includes it
+        if self._ensure_scope(route.slot).is_flowing:  # else `_on_synced` posts it, or EVERYTHING includes it
             self._outbox.post(route.slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
 
     def _send_waiting(self, topic: int, partition: int, route: Route, slot: int) -> None:
@@ -375,7 +376,7 @@ class Assignments:
         """Process one dispatcher's frame; its first parcel, SENDER, names slot and incarnation."""
         _, slot, incarnation, _ = parcels[0]  # SENDER, RESYNC and SYNCED carry numbers in `topic` and `partition`
         self._open_slots.clear()
-        dispatcher = self._dispatcher_scope(slot)
+        dispatcher = self._ensure_scope(slot)
         if incarnation < dispatcher.incarnation:
             return  # the sender is dead; its successor repeats all reports that still apply
         dispatcher.incarnation = incarnation
@@ -449,7 +450,7 @@ class Assignments:
         Before SYNCED the dispatcher returns again what it had returned to a dead router.  These records are older than
         those that wait in the router, so the router sends nothing else before SYNCED.
         """
-        dispatcher = self._dispatcher_scope(slot)
+        dispatcher = self._ensure_scope(slot)
         if dispatcher.is_paused:
             self._row.add(Counter.PauseFinished)
         dispatcher.step(ScopeEvent.RESYNC)
@@ -467,7 +468,7 @@ class Assignments:
         self._outbox.replace(slot, parcels)
 
     def _on_synced(self, slot: int, now_ms: int) -> None:
-        self._dispatcher_scope(slot).step(ScopeEvent.SYNCED)
+        self._ensure_scope(slot).step(ScopeEvent.SYNCED)
         for (topic, partition), route in self._routes.items():
             if route.slot == slot and route.state is ScopeState.HANDING_BACK:
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, topic, partition))

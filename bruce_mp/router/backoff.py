@@ -67,7 +67,7 @@ class LeaderlessBackoff:
         self._planned_ms = 0
 
     def next_fetch_ms(self, after_ms: int, now_ms: int) -> int:
-        """Return the time of the fetch that is planned after `after_ms`; plan one if there is none."""
+        """Return the time of the planned fetch; plan another if that time is not after `after_ms`."""
         if after_ms >= self._planned_ms:
             self._planned_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), MAX_LEADERLESS_DELAY_MS)
         return self._planned_ms

@@ -11,11 +11,11 @@ similar partitions choose the same broker.
 
 Kafka places the leaders of a new topic on successive brokers.  The most frequent number of leaders is the *spread*.  A
 topic with one partition on each of `spread` successive brokers sends to the broker that is first in a common order.
-The order begins at any broker and visits every `spread`th, so that few brokers serve all topics.  By symmetry the
-shares are equal if twice the number of brokers is a multiple of the spread.
+The order begins at any broker and visits every `spread`th, so that few brokers serve all topics.  By symmetry all
+brokers get equal shares of the traffic if twice their number is a multiple of the spread.
 
-Weights and orders come from Kronecker sequences (the fractional parts of start + turn * irrational step), because their
-shares are more even after a few turns than those of random numbers.
+Weights and orders come from Kronecker sequences (the fractional parts of start + turn * irrational step), because these
+spread the traffic of a few turns more evenly than random numbers.
 
 Large traffic needs all brokers at once, so each topic then rotates alone.  Traffic is small while a batch of all topics
 fits into one produce request.
@@ -110,6 +110,7 @@ class BrokerTurns:
         """Return True if these brokers are `spread` successive ones, so that `rank_of` gives them equal shares."""
         if len(brokers) != self._spread:
             return False
+        # The last broker of the circle precedes the first.
         predecessors = dict(zip(self._circle, self._circle[-1:] + self._circle, strict=False))
         first_ones = [broker for broker in brokers if predecessors.get(broker) not in brokers]
         return len(first_ones) == 1

@@ -40,7 +40,7 @@ class RateWindows:
         self._interval_ms = interval_ms
         self._max_count = max_count
         late_windows = -(-MAX_LATENESS_MS // interval_ms)  # rounded up
-        self._kept_windows = late_windows + 1
+        self._kept_windows = late_windows + 1  # and the newest
         self._origin_ms: int | None = None
         """The start of window 0."""
         self._newest_window = 0

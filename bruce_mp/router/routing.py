@@ -74,7 +74,7 @@ class _RoutedSegments:
         self.sends: list[tuple[ParcelKind, _SegmentsByPartition]] = []
 
     def queue(self, topic: Topic, partition: int, segment: Segment) -> None:
-        """Add a segment that its dispatcher may batch."""
+        """Add a segment that the dispatcher may batch."""
         self.queued.setdefault((topic.number, partition), []).append(segment)
 
     def add_parcel(self, kind: ParcelKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
@@ -214,7 +214,7 @@ class RunRouter:
             routed.queue(topic, partition, segment)
 
     def _split_by_keys(self, topic: Topic, segment: Segment, count: int, routed: _RoutedSegments) -> None:
-        """Split a segment by key modulo `count` and queue the parts; park it if no partition has a leader."""
+        """Split a segment by key modulo `count` and queue the parts; park it while the topic has no key partitions."""
         if not topic.key_partitions:
             topic.parked_keyed.append(segment)
             self._assignments.request_leader(routed.now_ms)
@@ -344,7 +344,7 @@ class RunRouter:
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
         """Return True while a topic's dispatchers start; request metadata, with which the wait ends at the latest."""
         until_ms = topic.parked_since_ms + DISPATCHER_START_WAIT_MS
-        # `key_partitions` includes all partitions with a leader.
+        # Unless the view is partial, `key_partitions` includes all partitions with a leader.
         starting = (self._assignments.is_starting(topic.number, partition) for partition in topic.key_partitions)
         if now_ms >= until_ms or not any(starting):
             return False
@@ -352,7 +352,7 @@ class RunRouter:
         return True
 
     def leaderless_topics(self) -> list[_TopicPartition]:
-        """Return (topic, `ALL_PARTITIONS`) for each topic with parked messages and no leader for any partition."""
+        """Return (topic, `ALL_PARTITIONS`) for each topic with parked messages and no leader, or a partial view."""
         parked = (topic for topic in self._by_number.values() if topic.has_parked and topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 

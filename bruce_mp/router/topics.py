@@ -77,7 +77,7 @@ class Topic:
         """AnyPartition messages for which no partition is open, in order."""
         self.parked_since_ms = 0
         self.parked_keyed: list[Segment] = []
-        """PartitionKey messages that arrived while no partition had a leader, in order."""
+        """PartitionKey messages that arrived while `key_partitions` was empty, in order."""
         self.keys_wait = keys_wait
         """True if keys wait for a partition without a leader, False if the next one replaces it."""
         self.apply_config(rule)
@@ -85,7 +85,7 @@ class Topic:
         self.scheduled_ms = 0
         """The due time of the topic's newest entry in `RunRouter`'s heap of due batches."""
         self.key_partitions: list[int] = []
-        """The partition for each key index (key modulo partitions); empty while no partition has a leader."""
+        """The partition for each key index (key modulo partitions); empty without a leader and in a partial view."""
         self._rotation: list[int] = []
         """The partitions with a leader, in the order of their use."""
         self._cursor = 0
@@ -312,7 +312,7 @@ class TopicRegistry:
 
 
 def key_partitions_of(view: TopicView, *, keys_wait: bool = False) -> list[int]:
-    """Return the partition for each key index; empty while no partition has a leader.
+    """Return the partition for each key index; empty without a leader and for a partial view.
 
     With `keys_wait` a partition without a leader keeps its keys.
     """

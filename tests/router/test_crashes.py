@@ -211,9 +211,9 @@ def test_an_answer_to_a_dead_router_does_not_end_the_sync(world: World) -> None:
     incarnation, session, dead = peer.incarnation, peer.resync_number, world.router._routed_word >> 8
     world.kill_router()
     assignments = world.router._assignments
-    while assignments._dispatcher_scope(0).resync_number < session:
+    while assignments._ensure_scope(0).resync_number < session:
         assignments._resync(0, [])
     world.router.on_parcels(
         [Parcel(ParcelKind.SENDER, 0, incarnation), Parcel(ParcelKind.SYNCED, session, dead)], world.now_ms
     )
-    assert assignments._dispatcher_scope(0).state is ScopeState.SYNCING
+    assert assignments._ensure_scope(0).state is ScopeState.SYNCING
