@@ -27,9 +27,9 @@ MAX_SPAN_CHUNKS: Final = 32
 _SPAN_DIVISOR: Final = 512
 """In a small slab, the longest span is the slab divided by this number."""
 _FEW_RUNS: Final = 2
-"""The next span of a lane doubles if at most this number of runs filled the last one, whose end cut runs short."""
+"""The next span of a lane doubles if the last one had at most this number of runs: its end cut them short."""
 _MANY_RUNS: Final = 6
-"""The next span halves if more runs filled the last one."""
+"""The next span halves if the last one had more runs."""
 MAX_DONORS: Final = 256
 """The most lanes of a topic that are searched for room for one message."""
 
@@ -56,6 +56,7 @@ class Thresholds(Protocol):
     """The source of chunks for topics that have thresholds: `TopicThresholds`, or a wrapper around it."""
 
     has_refused: bool
+    """True if the last allocation failed because of the topic's threshold, not for lack of free chunks."""
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
         """Open a span of `span` chunks for a topic and return its first chunk; None on failure, see `has_refused`."""
@@ -169,8 +170,8 @@ class LaneChunks:
         self._request_publish()  # only the delivery of published runs frees room
         is_over_threshold = self._thresholds is not None and self._thresholds.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over_threshold else DiscardReason.NO_MEM
-        # If one chunk was refused, no later message of the lane fits.  After one that needs a span, a smaller one may
-        # fit, but must not overtake it if the caller retries.  Without memory, each message is refused by itself.
+        # If a single chunk was refused, no later message of the lane fits.  After a message that needs a span, a
+        # smaller one may fit, but must not overtake it if the caller retries.  For NO_MEM, each message is tried.
         self.refuses_rest = is_over_threshold and (needed == 1 or self.caller_retries)
 
     def _next_span(self, lane: Lane) -> int:
@@ -199,8 +200,9 @@ class _DonorOrder:
         """Yield keys of a topic's lanes; the last adopter of a chunk comes first, so that few lanes are donors."""
         last = self._last.get(topic, (topic, -1, 0))
         yield last
-        yield topic, -1, 0
-        for index in range(last[1] + 1, last[1] + 1 + min(partitions, MAX_DONORS)):
+        yield topic, -1, 0  # the lane of AnyPartition messages
+        first_index = last[1] + 1  # behind the partition index of the last lane
+        for index in range(first_index, first_index + min(partitions, MAX_DONORS)):
             self._last[topic] = key = (topic, index % partitions, partitions)
             yield key
 

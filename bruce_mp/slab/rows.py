@@ -29,7 +29,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.runs import SEGMENT, held_words, is_current, pack_segments, segment_words, unpack_segments
+from bruce_mp.slab.runs import SEGMENT, is_current, matching_words, pack_segments, segment_words, unpack_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -140,7 +140,7 @@ class ProcessRow:
 
         The call skips damaged segments, and those with another state word than `move.before`.
         """
-        moved = [segment for segment in segments if held_words(self._slab, segment, move.before)]
+        moved = [segment for segment in segments if matching_words(self._slab, segment, move.before)]
         for start in range(0, len(moved), MAX_SETTLED_SEGMENTS):
             part = moved[start : start + MAX_SETTLED_SEGMENTS]
             records = sum(segment.records for segment in part)

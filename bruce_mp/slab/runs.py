@@ -26,8 +26,8 @@ __all__ = [
     "Run",
     "Segment",
     "arrived_ms",
-    "held_words",
     "is_current",
+    "matching_words",
     "name_of",
     "next_sequence",
     "pack_segments",
@@ -287,7 +287,7 @@ def segment_words(slab: Slab, segment: Segment) -> list[int]:
     return [at >> 2]
 
 
-def held_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
+def matching_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
     """Return the indexes of `segment_words` if all these words are `expected`, else an empty list.
 
     The list is also empty for a damaged segment and for one of an older generation.
@@ -296,9 +296,9 @@ def held_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
         indexes = segment_words(slab, segment)
     except SlabError:
         return []
-    # Read the generation after the words: the input cannot reuse the chunk while this process holds the record.
-    is_held = all(slab.words[at] == expected for at in indexes) and is_current(slab, segment)
-    return indexes if is_held else []
+    # Read the generation after the words: the input cannot reuse the chunk while this process owns the record.
+    is_match = all(slab.words[at] == expected for at in indexes) and is_current(slab, segment)
+    return indexes if is_match else []
 
 
 def split_run(slab: Slab, chunk: int, offset: int) -> None:

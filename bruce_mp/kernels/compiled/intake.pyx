@@ -8,7 +8,7 @@ from bruce_mp.kernels.compiled.lanes cimport (
 )
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT, MSG_WAITFORONE, mmsghdr, receive_into
-from bruce_mp.kernels.compiled.rows cimport commit_landed_plain
+from bruce_mp.kernels.compiled.rows cimport commit_landed_batch
 
 import os
 
@@ -73,7 +73,7 @@ class DatagramIntake(PureDatagramIntake):
         cdef uint8_t *base
         cdef uint8_t *row
         cdef int64_t committed = 0, now_us, nap_us
-        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # of the caller's clock, which a test may set
+        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # added to the monotonic clock; not 0 in tests
         cdef int64_t publish_ms = lanes.publish_ms
         cdef ArrivalRate rate = self._rate
         cdef int count, max_count, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
@@ -102,7 +102,7 @@ class DatagramIntake(PureDatagramIntake):
                     return IntakeResult(committed, count, batch.outcome())
                 amounts[0] = amounts[1] = count
                 amounts[2], amounts[3] = batch.any_partition, batch.partition_key
-                commit_landed_plain(&memory, row, landing.at, counters, amounts, count)
+                commit_landed_batch(&memory, row, landing.at, counters, amounts, count)
                 committed += count
                 rate.add(count, batch.wire_bytes)
                 if batch.are_times_stale:

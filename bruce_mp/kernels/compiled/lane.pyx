@@ -123,6 +123,7 @@ cdef class Lane:
         cdef uint8_t *body = at + RECORD_HEADER
         cdef uint32_t options = item.options | (OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0)
         store32(at, 0)  # the state word
+        # flags, retries (0), reason (0), options: one byte each
         store32(at + RECORD_FLAGS, self.flags | options << 8 * (RECORD_OPTIONS - RECORD_FLAGS))
         store32(at + RECORD_KEY_LENGTH, item.key_size)
         store32(at + RECORD_VALUE_LENGTH, item.value_size)

@@ -21,7 +21,7 @@ cdef class IngestBatch(ParsedBatch):
     cdef int order_capacity
     cdef list no_room
     cdef bint keeps_timestamps    # clamping must not replace the timestamps of the batch
-    cdef int64_t wall_offset_ms   # lead of the wall clock
+    cdef int64_t wall_offset_ms   # the time since 1970 less the steady time
     cdef bint are_times_stale     # true after a call of the pure lanes, which may have changed the times
     cdef Times times
     cdef uint32_t topics_version
@@ -31,7 +31,7 @@ cdef class IngestBatch(ParsedBatch):
 
 cdef struct Landing:     # the landing zone
     uint8_t *at
-    uint8_t *headers
+    uint8_t *headers     # of messages, for recvmmsg()
     uint8_t *slots
     uint64_t slot_size
     uint32_t max_size    # of a datagram

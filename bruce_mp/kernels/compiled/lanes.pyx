@@ -32,9 +32,9 @@ cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 
 
 cdef struct Chain:           # messages of a group for one partition, linked by `Item.next`
-    uint64_t batch_number    # the batch in which first, last and is_shared were set
+    uint64_t batch_number    # the batch in which first and last were set
     int first, last
-    bint is_shared           # true if its lane is shared
+    bint is_shared           # true if the partition's lane is shared
 
 
 cdef class TopicLanes(KnownTopic):
@@ -103,8 +103,8 @@ class Lanes(PureLanes):
         return (<IngestBatch>self._batch).wall_offset_ms
 
     @wall_offset_ms.setter
-    def wall_offset_ms(self, int64_t step_ms):
-        (<IngestBatch>self._batch).wall_offset_ms = step_ms
+    def wall_offset_ms(self, int64_t offset_ms):
+        (<IngestBatch>self._batch).wall_offset_ms = offset_ms
 
     def _refresh_topics(self):
         before = self._topics_version
@@ -137,8 +137,8 @@ class Lanes(PureLanes):
         cdef Lane lane
         cdef int64_t due_ms = now_ms + WAKE_SLACK_MS, idle_ms = now_ms - IDLE_MS, earliest_ms = 0
         cdef uint64_t row_at = self._tickets.last_at
-        # Hand runs over here unless a test wraps the tickets.
-        cdef bint has_idle_lane = False, hands_over = type(self._tickets) is HandoverTickets
+        cdef bint has_idle_lane = False
+        cdef bint hands_over = type(self._tickets) is HandoverTickets  # False if a test wraps the tickets
         cdef list idle = [], closed = self._closed.segments
         attach(self._slab, &memory)
         try:
@@ -233,7 +233,7 @@ cdef int read_landed(Landing *landing, IngestBatch batch, int count, skip) excep
         length = load32(headers + MMSGHDR_LENGTH)
         batch.wire_bytes += length
         if length > landing.max_size or (length == landing.max_size and load32(headers + MMSGHDR_FLAGS) & TRUNCATED):
-            length = 0
+            length = 0  # malformed
         if not skip or first_arrival + slot not in skip:
             batch.add(slot, data, length, first_arrival + slot)
         headers += MMSGHDR_BYTES
@@ -287,7 +287,7 @@ cdef int append_group(lanes, IngestBatch batch, Group *group, uint8_t *base, int
         known = batch.find(first.topic, first.topic_size)
     if group.keyed:
         return append_keyed(lanes, batch, topic, number, known, group, base, now_ms)
-    lane = lanes._lane_for(topic, number, -1, 0) if number else lanes._shared_lane(0, topic, keyed=False)
+    lane = lanes._lane_for(topic, number, index=-1, count=0) if number else lanes._shared_lane(0, topic, keyed=False)
     if known != NULL and not lanes._is_shared(lane):
         (<TopicLanes>known).any_lane = lane
     return append_chain(lanes, batch, lane, topic, group.first, base, now_ms)
@@ -356,17 +356,17 @@ cdef int append_chain(
     cdef uint64_t size
     cdef int end
     cdef Item *item
-    cdef bint is_any, is_counted = False
+    cdef bint counts_replaced = False
     cdef Replaced replaced
     lane.keeps_timestamps = batch.keeps_timestamps
     if lane.has_window and not (batch.keeps_timestamps and lane.limits.is_clamp):
-        is_any = replace_timestamps(batch.items, first, &lane.limits, now_ms + batch.wall_offset_ms)
-        is_counted = is_any and lane.limits.is_clamp
+        if replace_timestamps(batch.items, first, &lane.limits, now_ms + batch.wall_offset_ms):
+            counts_replaced = lane.limits.is_clamp
     while first != NONE:
         size = record_size(&batch.items[first])
         if lane.has_room(size) or make_room(lanes, batch, lane, size, now_ms):
             end = lane.append(base, batch.items, first, now_ms)
-            if is_counted:
+            if counts_replaced:
                 replaced = count_replaced(batch.items, first, end)
                 if replaced.count:
                     item = &batch.items[replaced.first]
@@ -380,6 +380,7 @@ cdef int append_chain(
     if lane.linger_ms and lane.records:
         lane.used_ms = now_ms
         lane.due_ms = ((now_ms + <int64_t>lanes.leeway_ms) // lane.linger_ms + 1) * lane.linger_ms  # `tick_after`
+        # No call is needed if an earlier wake-up is set.
         if batch.are_times_stale or lane.due_ms - batch.times.leeway_ms < batch.times.due_ms or not batch.times.due_ms:
             wake_by(lanes, batch, lane.due_ms - <int64_t>lanes.leeway_ms)
         return 0
@@ -390,7 +391,7 @@ cdef int append_chain(
 
 
 cdef int record_no_room(lanes, IngestBatch batch, bytes topic, int first) except -2:
-    """Record a message without room, and later ones if `refuses_rest`; return the next message, or NONE."""
+    """Record a message that found no room, and with `refuses_rest` all later ones; return the next message, or NONE."""
     reason = lanes._chunks.refusal
     cdef bint refuses_rest = lanes._chunks.refuses_rest
     while first != NONE:

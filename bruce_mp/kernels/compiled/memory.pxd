@@ -10,7 +10,7 @@ cdef extern from "Python.h":
     bint PyTuple_Check(object)
     Py_ssize_t PyTuple_GET_SIZE(object)
     PyObject *PyTuple_GET_ITEM(object, Py_ssize_t)
-    uint64_t PyLong_AsUnsignedLongLong(object) except? <uint64_t>-1  # with Py_LIMITED_API Cython's own takes 14 ns
+    uint64_t PyLong_AsUnsignedLongLong(object) except? <uint64_t>-1  # faster than Cython's under Py_LIMITED_API
 
 
 cdef extern from *:
@@ -61,7 +61,7 @@ cdef struct SegmentRef:  # the fields of a `Segment`
 cdef struct Bounds:      # the location of a segment, after its checks
     uint8_t *base        # its chunk
     uint8_t *run
-    uint8_t *first
+    uint8_t *first       # its first record
     uint8_t *end         # of the run
     bint is_whole        # true if the segment has all records of the run
 
@@ -76,7 +76,7 @@ cdef struct RecordFields:    # the fields of a record, after the checks of its l
 
 
 cdef inline int attach(object slab, Memory *memory) except -1:
-    """Hold the slab's memory until `release`."""
+    """Keep the slab's memory mapped until `release`."""
     PyObject_GetBuffer(slab.view, &memory.buffer, PyBUF_SIMPLE)
     cdef uint64_t at = PyLong_AsUnsignedLongLong(slab.chunks_at)
     memory.chunk_count = PyLong_AsUnsignedLongLong(slab.geometry.chunks)

@@ -25,7 +25,7 @@ cdef struct Item:        # a valid message
 cdef struct Group:       # messages of one topic and type, in order
     int first, last      # items
     bint keyed           # messages with a partition key, from the client or a partitioner
-    int partitioner      # of the topic, if it is unknown
+    int partitioner      # set only for an unknown topic
 
 
 cdef class KnownTopic:

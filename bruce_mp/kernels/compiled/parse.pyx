@@ -40,7 +40,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     cdef int api_key, topic_size
     cdef int64_t key_size, value_size, headers_size
     cdef uint32_t version
-    if length < GENERIC_HEADER + 4 or <int32_t>big32(at) != length:
+    if length < GENERIC_HEADER + 2 + 2 or <int32_t>big32(at) != length:  # 2: flags, 2: topic size
         return 0
     api_key = big16(at + 4)
     if api_key != ANY_PARTITION and api_key != PARTITION_KEY:
@@ -162,17 +162,17 @@ cdef class ParsedBatch:
         topic.name, topic.partitioner = name, self.partitioner_of(name)
         topic.name_hash = hash_name(<uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
         self.topics.append(topic)
-        if <uint64_t>len(self.topics) * 2 > self.mask:
+        if <uint64_t>len(self.topics) * 2 > self.mask:  # more than half full
             self.grow()
         else:
             self.insert(topic)
         return 0
 
     cdef void insert(self, KnownTopic topic):
-        cdef uint64_t slot = topic.name_hash & self.mask
-        while self.table[slot] != NULL:
-            slot = (slot + 1) & self.mask
-        self.table[slot] = <PyObject *>topic
+        cdef uint64_t position = topic.name_hash & self.mask
+        while self.table[position] != NULL:
+            position = (position + 1) & self.mask
+        self.table[position] = <PyObject *>topic
 
     cdef int grow(self) except -1:
         cdef uint64_t size = (self.mask + 1) * 4
@@ -188,13 +188,13 @@ cdef class ParsedBatch:
     cdef PyObject *find(self, uint8_t *name, uint64_t size):
         """Return the `KnownTopic` of a name; NULL for an unknown topic."""
         cdef uint64_t hashed = hash_name(name, size)
-        cdef uint64_t slot = hashed & self.mask
-        while self.table[slot] != NULL:
-            topic = <KnownTopic>self.table[slot]
+        cdef uint64_t position = hashed & self.mask
+        while self.table[position] != NULL:
+            topic = <KnownTopic>self.table[position]
             if topic.name_hash == hashed and <uint64_t>PyBytes_GET_SIZE(topic.name) == size:
                 if memcmp(PyBytes_AS_STRING(topic.name), name, size) == 0:
-                    return self.table[slot]
-            slot = (slot + 1) & self.mask
+                    return self.table[position]
+            position = (position + 1) & self.mask
         return NULL
 
     cdef int begin(self, int max_messages) except -1:

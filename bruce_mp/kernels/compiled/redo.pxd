@@ -6,10 +6,10 @@ from bruce_mp.kernels.compiled.memory cimport *
 cdef enum:               # offsets in the redo record, which begins with 1 if it is valid
     REDO_OUTCOME = 4     # of a move the state word after it
     REDO_REASON = 8      # of a move the state word before it
-    REDO_COUNTERS = 12
-    REDO_SEGMENTS = 16
-    REDO_LANDED = 20
-    REDO_BASE = 24
+    REDO_COUNTERS = 12   # number of pairs
+    REDO_SEGMENTS = 16   # number of segments
+    REDO_LANDED = 20     # number of landing slots to empty
+    REDO_BASE = 24       # new LANDING_BASE_ARRIVAL, or a stream input's new ROW_COUNTED; 0: neither
     REDO_PAIRS = 32
     PAIR = 16            # bytes: number of a counter, its new value
     MAX_COUNTERS = 32

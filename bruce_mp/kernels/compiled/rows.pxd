@@ -1,9 +1,9 @@
 from bruce_mp.kernels.compiled.memory cimport *
 
-cdef void commit_landed_plain(
+cdef void commit_landed_batch(
     Memory *memory, uint8_t *row, uint8_t *landing, uint64_t *counters, uint64_t *amounts, uint64_t landed
 ) noexcept nogil
 
-cdef void commit_counted_plain(
+cdef void commit_counted_batch(
     Memory *memory, uint8_t *row, uint64_t *counters, uint64_t *amounts, int counter_count, uint64_t counted
 ) noexcept nogil

@@ -8,7 +8,7 @@ from libc.stdlib cimport free, malloc
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.redo cimport *
 from bruce_mp.kernels.compiled.segments cimport (
-    LocatedSegment, any_unsettled, find_state_words, locate_held, move_located, raise_damaged, settle_segment,
+    LocatedSegment, any_unsettled, find_state_words, locate_matching, move_located, raise_damaged, settle_segment,
 )
 
 from bruce_mp.errors import SlabError
@@ -30,7 +30,7 @@ cdef void settle_all(Memory *memory, SegmentRef *refs, uint64_t count, uint32_t 
     for index in range(count):
         if find_state_words(memory, &refs[index], &bounds) or not any_unsettled(&bounds, refs[index].records):
             continue
-        # Read the generation after an unsettled word: only then can the input not reuse the chunk.
+        # Read the generation after the words: the input cannot reuse the chunk while a record is unsettled.
         if load32(bounds.base + CHUNK_GENERATION) == refs[index].generation:
             settle_segment(&bounds, refs[index].records, outcome, reason)
 
@@ -72,7 +72,7 @@ cdef void commit_redo(
     for index in range(pairs):
         store64(counter_at(row, load64(pair)), load64(pair + 8))
         pair += PAIR
-    for index in range(landed):  # empty the slots
+    for index in range(landed):  # empty the landing slots
         store32(landing + LANDING_HEADERS + index * MMSGHDR_BYTES + MMSGHDR_LENGTH, <uint32_t>LANDING_EMPTY)
     if landed:
         store64(landing + LANDING_BASE_ARRIVAL, load64(redo + REDO_BASE))
@@ -82,24 +82,24 @@ cdef void commit_redo(
     store32(redo, 0)
 
 
-cdef void commit_landed_plain(
+cdef void commit_landed_batch(
     Memory *memory, uint8_t *row, uint8_t *landing, uint64_t *counters, uint64_t *amounts, uint64_t landed
 ) noexcept nogil:
     """Commit a batch of datagrams that are all valid and found room, and raise four counters."""
     cdef uint64_t base = load64(landing + LANDING_BASE_ARRIVAL) + landed
-    write_plain_redo(row, counters, amounts, 4, landed, base)
+    write_redo_without_segments(row, counters, amounts, 4, landed, base)
     commit_redo(memory, row, landing, NULL, 0, 4, DELIVERED, 0, landed)
 
 
-cdef void commit_counted_plain(
+cdef void commit_counted_batch(
     Memory *memory, uint8_t *row, uint64_t *counters, uint64_t *amounts, int counter_count, uint64_t counted
 ) noexcept nogil:
     """Raise a stream input's number of counted messages to `counted`, and `counter_count` counters."""
-    write_plain_redo(row, counters, amounts, counter_count, 0, counted)
+    write_redo_without_segments(row, counters, amounts, counter_count, 0, counted)
     commit_redo(memory, row, NULL, NULL, 0, counter_count, DELIVERED, 0, 0)
 
 
-cdef void write_plain_redo(
+cdef void write_redo_without_segments(
     uint8_t *row, uint64_t *counters, uint64_t *amounts, int counter_count, uint64_t landed, uint64_t base
 ) noexcept nogil:
     """Write the redo record of a transaction without segments."""
@@ -131,7 +131,7 @@ class ProcessRow(PureRow):
                     if count == max_count:
                         move_located(row, &move_ref, located, count)
                         count = 0
-                    if not locate_held(&memory, segment, move_ref.before, &located[count]):
+                    if not locate_matching(&memory, segment, move_ref.before, &located[count]):
                         moved.append(segment)
                         count += 1
                 if count:

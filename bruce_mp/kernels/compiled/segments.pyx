@@ -12,6 +12,7 @@ from bruce_mp.slab.runs import Segment
 
 cdef enum:
     FIRST_UNKNOWN_STATE = SPLIT + 1
+    NO_SEQUENCE = -1
 
 
 cdef object raise_damaged(object slab, object segment):
@@ -27,7 +28,7 @@ cdef inline bint is_split(Bounds *bounds) noexcept nogil:
 
 
 cdef int find_state_words(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil:
-    """Locate a segment; return 0 if it is valid and has separate state words (a whole or a SPLIT run), else -1."""
+    """Locate a segment; return 0 if it is valid and a whole run, or records of a SPLIT run, else -1."""
     if find_bounds(memory, ref, bounds):
         return -1
     if is_split(bounds):
@@ -63,12 +64,12 @@ cdef void store_state(Bounds *bounds, uint64_t records, uint32_t state_word) noe
         at = fields.next
 
 
-cdef int locate_held(Memory *memory, object segment, uint32_t expected, LocatedSegment *found) except -2:
+cdef int locate_matching(Memory *memory, object segment, uint32_t expected, LocatedSegment *found) except -2:
     """Locate a segment; return 0 if its state words are all `expected` and its generation is current, else -1."""
     read_segment(segment, &found.ref)
     if find_state_words(memory, &found.ref, &found.bounds) or not has_state(&found.bounds, found.ref.records, expected):
         return -1
-    # Read the generation after the words: the input cannot reuse the chunk while this process holds the record.
+    # Read the generation after the words: the input cannot reuse the chunk while this process owns the record.
     return 0 if load32(found.bounds.base + CHUNK_GENERATION) == found.ref.generation else -1
 
 
@@ -79,7 +80,7 @@ def claim(slab, segments, uint32_t expected, uint32_t state_word):
     attach(slab, &memory)
     try:
         for segment in segments:
-            if not locate_held(&memory, segment, expected, &found):
+            if not locate_matching(&memory, segment, expected, &found):
                 store_state(&found.bounds, found.ref.records, state_word)
                 claimed.append(segment)
     finally:
@@ -158,16 +159,16 @@ def bind_partition(slab, segments, partitions):
             read_segment(segment, &ref)
             if find_state_words(&memory, &ref, &bounds):
                 return raise_damaged(slab, segment)
-            write_placement(&bounds, ref.records, partition, -1, -1, 0)
+            write_placement(&bounds, ref.records, partition, NO_SEQUENCE, NO_SEQUENCE, 0)
     finally:
         release(&memory)
 
 
-cdef int locate_all_held(Memory *memory, list segments, uint32_t expected, LocatedSegment *found) except -2:
-    """Locate all segments; return 0 if `locate_held` succeeds for each, else -1."""
+cdef int locate_all_matching(Memory *memory, list segments, uint32_t expected, LocatedSegment *found) except -2:
+    """Locate all segments; return 0 if `locate_matching` succeeds for each, else -1."""
     cdef Py_ssize_t index
     for index in range(len(segments)):
-        if locate_held(memory, segments[index], expected, &found[index]):
+        if locate_matching(memory, segments[index], expected, &found[index]):
             return -1
     return 0
 
@@ -192,20 +193,20 @@ cdef object assign_one(
     cdef uint8_t *row = <uint8_t *>memory.buffer.buf + row_at
     cdef uint8_t *next_sequence_at = <uint8_t *>memory.buffer.buf + entry_at + PARTITION_NEXT_SEQUENCE
     cdef int64_t sequence = <int32_t>load32(next_sequence_at), following
-    cdef int epoch = <int32_t>load32(next_sequence_at + 4)
+    cdef int epoch = <int32_t>load32(next_sequence_at + 4)  # the next field of the entry
     cdef LocatedSegment *located = <LocatedSegment *>malloc((count or 1) * sizeof(LocatedSegment))
     if located == NULL:
         raise MemoryError
     if not is_numbered or epoch >= LAST_EPOCH:
-        sequence = epoch = -1
+        sequence = epoch = NO_SEQUENCE
     try:
         if count > rows.MAX_SETTLED_SEGMENTS:
             raise SlabError("A batch has more segments than a transaction.")
-        if locate_all_held(memory, segments, move.before, located):
+        if locate_all_matching(memory, segments, move.before, located):
             return None
         following = store_batch(located, count, partition, sequence, epoch, row, move)
         if sequence >= 0:
-            store64(next_sequence_at, <uint64_t>following | <uint64_t>epoch << 32)
+            store64(next_sequence_at, <uint64_t>following | <uint64_t>epoch << 32)  # both fields in one store
         return epoch, sequence
     finally:
         free(located)
@@ -235,6 +236,7 @@ cdef inline bint is_settled(uint8_t *state_at) noexcept nogil:
 
 
 cdef bint any_unsettled(Bounds *bounds, uint64_t records) noexcept nogil:
+    """Return True if a segment has an unsettled record before any damaged one."""
     cdef RecordFields fields
     cdef uint8_t *at = bounds.first
     cdef uint64_t _
@@ -299,7 +301,7 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
     if is_split(&whole):
         return 0
     cdef uint32_t state_word = load32(whole.run)
-    # Only the first record gets the flags of the run.
+    # Only the first record gets these flags of the run.
     cdef int flags = load8(whole.run + RUN_FLAGS) & (FLAG_BATCH_START | FLAG_IN_DOUBT | FLAG_AFTER_GAP)
     cdef uint8_t retries = load8(whole.run + RUN_RETRIES)
     cdef int partition = <int>load32(whole.run + RUN_PARTITION)
@@ -319,8 +321,8 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
     return 0
 
 
-cdef inline object part_of(SegmentRef *whole, uint64_t first, uint64_t records, uint64_t payload):
-    return tuple.__new__(Segment, (whole.chunk, whole.generation, whole.run, first, records, payload))
+cdef inline object part_of(SegmentRef *ref, uint64_t first, uint64_t records, uint64_t payload):
+    return tuple.__new__(Segment, (ref.chunk, ref.generation, ref.run, first, records, payload))
 
 
 def split_at(slab, segment, uint64_t max_records, int64_t max_payload):
@@ -343,6 +345,7 @@ def split_at(slab, segment, uint64_t max_records, int64_t max_payload):
             left -= <int64_t>fields.payload
             payload += fields.payload
             at = fields.next
+            # `head_records == index`: all records before this one are in the head.
             if head_records == index and head_records < max_records and left >= 0:
                 head_records, head_payload, rest_at = index + 1, payload, at
         if head_records == 0:
@@ -360,7 +363,7 @@ def split_at(slab, segment, uint64_t max_records, int64_t max_payload):
 def split_by_partition(slab, segment, partitions):
     cdef Memory memory
     cdef SegmentRef ref
-    cdef Bounds bounds, whole
+    cdef Bounds bounds
     cdef RecordFields fields
     cdef uint64_t count = len(partitions), index, records = 0, payload = 0
     cdef uint32_t partition_index, last_index = 0
@@ -370,12 +373,13 @@ def split_by_partition(slab, segment, partitions):
     attach(slab, &memory)
     try:
         read_segment(segment, &ref)
-        if find_bounds(&memory, &ref, &whole) or not is_valid_run(&memory, &ref, &whole):
+        if find_bounds(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
             return raise_damaged(slab, segment)
-        index = <uint64_t><int64_t><int>load32(whole.run + RUN_PARTITION_INDEX)
-        if load32(whole.run + RUN_PARTITION_COUNT) == count and index < count:
+        # An index of -1 becomes larger than any count.
+        index = <uint64_t><int64_t><int>load32(bounds.run + RUN_PARTITION_INDEX)
+        if load32(bounds.run + RUN_PARTITION_COUNT) == count and index < count:
             return [(partitions[index], segment)]
-        if find_bounds(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
+        if check_records(&bounds, ref.records):
             return raise_damaged(slab, segment)
         at = start = bounds.first
         for index in range(ref.records):

@@ -9,7 +9,7 @@ from bruce_mp.kernels.compiled.intake cimport monotonic_us, read_times, sleep_us
 from bruce_mp.kernels.compiled.lanes cimport IngestBatch, Times, append_groups, begin_batch, wait_until
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT
-from bruce_mp.kernels.compiled.rows cimport commit_counted_plain
+from bruce_mp.kernels.compiled.rows cimport commit_counted_batch
 from bruce_mp.kernels.compiled.split_stream cimport WHOLE, find_stop
 
 from bruce_mp.kernels.pure import stream_intake as pure
@@ -134,7 +134,7 @@ class StreamIntake(pure.StreamIntake):
         cdef Memory memory
         cdef Py_buffer buffer
         cdef int descriptor = epoll.fileno(), ready, left_ms
-        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # of the caller's clock, which a test may set
+        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # added to the monotonic clock; not 0 in tests
         cdef int64_t now_us, nap_us, publish_ms = lanes.publish_ms
         cdef bint is_new_poll
         cdef list touched = [], leftovers
@@ -207,7 +207,7 @@ cdef int read_ready(intake, Round served, int ready, bint is_new_poll, Memory *m
     for index in range(ready):
         source = sources.get(served.events[index].data.fd)
         if source is None or served.events[index].events != EPOLLIN:
-            if is_new_poll:  # an older event may be outdated; otherwise the next poll reports it again
+            if is_new_poll:  # an older event may be outdated; if not, the next poll reports it again
                 served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
         start_size = len(source.start)
@@ -246,7 +246,7 @@ cdef bint have_room(intake, Round served) except -1:
 
 
 cdef void rewind_reads(Round served):
-    """Leave all bytes of the round over."""
+    """Move the `stop` of each read to its `begin`, so that `stop_serving` returns all bytes of the round."""
     cdef int index
     for index in range(len(served.sources)):
         served.reads[index].stop = served.reads[index].begin
@@ -319,5 +319,5 @@ cdef int count_round(intake, IngestBatch batch, Round served, Memory *memory, li
         if not source.received:
             touched.append(source)
         source.received += served.reads[index].count
-    commit_counted_plain(memory, row, counters, amounts, COUNTERS, load64(row + ROW_COUNTED) + served.count)
+    commit_counted_batch(memory, row, counters, amounts, COUNTERS, load64(row + ROW_COUNTED) + served.count)
     return 0

@@ -24,7 +24,7 @@ cdef struct Header:      # a record header that lies within its bounds
 
 cdef inline int header_at(uint8_t *at, uint8_t *end, Header *found) noexcept nogil:
     """Read a record header; return 0 if it lies between `at` and `end`, else -1.  Each number is loaded once."""
-    if end - at < 6:
+    if end - at < 6:  # sizes of the key (2 bytes) and of the value (4)
         return -1
     cdef int64_t key_size = big16(at)
     if key_size < 0 or end - at < key_size + 6:

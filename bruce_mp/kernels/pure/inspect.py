@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TimeRange", "messages", "time_range"]
 
+# `_message` converts options to `EmptyFields` by value.
 assert [*EmptyFields] == [lay.OPTION_EMPTY_KEY, lay.OPTION_NULL_VALUE, lay.OPTION_EMPTY_VALUE]
 
 

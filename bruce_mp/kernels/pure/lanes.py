@@ -1,8 +1,9 @@
 """Lanes: the open chunks of an input, one for each busy topic, or topic and partition index of PartitionKey messages.
 
-`Lanes` appends a parsed batch group by group to the lanes' open runs.  It closes a run when its chunk is full, or when
-its linger ends.  Lingers end on *ticks*, times that all lanes share (`closed_runs.tick_after`), so that the input
-publishes the runs of many topics together.  A run that filled its chunk also waits for the tick.
+`Lanes` appends a parsed batch to the lanes' open runs, one *group* (the messages of a topic and type) after another.
+It closes a run when its chunk is full, or when its linger ends.  Lingers end on *ticks*, times that all lanes share
+(`closed_runs.tick_after`), so that the input publishes the runs of many topics together.  A run that filled its chunk
+also waits for the tick.
 
 Topics that the router has not numbered use a *shared* lane, and so does any topic when there are too many lanes.  The
 runs of unnumbered topics carry the topic's name.  `Lanes` closes the run of a shared lane after each group: the topic
@@ -51,7 +52,7 @@ _ARRIVAL, _TIMESTAMP, _PARTITION_KEY, _OPTIONS = range(4)  # fields of a parsed 
 WAKE_SLACK_MS: Final = 12
 """`close_due` also closes runs that are due within this time, so that fewer frames wake the router."""
 _LEEWAY_DIVISOR: Final = 6
-"""The shortest linger divided by this number must be at least twice LEEWAY_MS; else inputs wake without leeway."""
+"""The leeway is LEEWAY_MS if the shortest linger divided by this number is at least twice LEEWAY_MS, else 0."""
 _MAX_LINGER_MS: Final = 250
 """The longest linger; `Lanes` takes it as the shortest while it knows the linger of no topic."""
 
@@ -115,7 +116,7 @@ class Lanes:
         """The time since 1970 less the steady time, in ms."""
         self._set_leeway(_MAX_LINGER_MS)
         self._partition_counts: dict[int, int] = {}
-        """Partition counts by topic number, cached from `_restored_counts`, for other topics from the topic table."""
+        """Partition counts by topic number, cached from `_restored_counts` or else from the topic table."""
         self._restored_counts: Mapping[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         shared_count = min(MAX_SHARED_LANES, max(1, slab.geometry.chunks // _SHARED_LANE_DIVISOR))
@@ -137,7 +138,7 @@ class Lanes:
 
     @property
     def caller_retries(self) -> bool:
-        """True if the caller ingests messages without room again, so that later ones must not overtake them."""
+        """True if the caller will ingest again the messages that found no room; later ones must not overtake them."""
         return self._chunks.caller_retries
 
     @caller_retries.setter
@@ -225,7 +226,7 @@ class Lanes:
         return count
 
     def restore_partition_counts(self, counts: Mapping[int, int]) -> None:
-        """Use until `close_all` the partition counts of a dead input, by topic number, to finish its last batch."""
+        """Use a dead input's partition counts, by topic number, until `close_all`, to finish its last batch."""
         self._restored_counts = counts
 
     def _lane_for(self, topic: bytes, number: int, index: int, count: int) -> Lane:
@@ -241,7 +242,7 @@ class Lanes:
         return lane
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
-        """Return True if it is worth ingesting a refused message again; its topic needs `span` more chunks for it."""
+        """Return True if it is worth ingesting a refused message of a topic again; it needs `span` chunks."""
         return self._chunks.may_grow(self._topics.number_of(topic) or topic, span, now_ms)
 
     def _shared_lane(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
@@ -278,10 +279,10 @@ class Lanes:
         self._set_leeway(_MAX_LINGER_MS)
 
     def _set_leeway(self, shortest_linger_ms: int) -> None:
-        """Set `leeway_ms` by the shortest linger.
+        """Set `leeway_ms`, the time by which a caller may wake late, by the shortest linger.
 
-        `next_due_ms` is earlier than the tick by the leeway, so that a caller that wakes late by as much is in time.  A
-        wake-up may thus be off by twice the leeway, and this time must be short compared with the shortest linger.
+        `next_due_ms` is earlier than the tick by the leeway, so that a late caller is still in time.  The leeway is 0
+        if 2 * LEEWAY_MS is not short compared with the shortest linger.
         """
         self._shortest_linger_ms = shortest_linger_ms
         self.leeway_ms = LEEWAY_MS if shortest_linger_ms // _LEEWAY_DIVISOR >= 2 * LEEWAY_MS else 0
@@ -347,9 +348,9 @@ class Lanes:
     def _append(
         self, lane: Lane, buffer: memoryview, items: list[Item], now_ms: int
     ) -> list[tuple[Item, DiscardReason]]:
-        """Append messages to a lane; return those without room, each with the reason.
+        """Append messages to a lane; return those that found no room, each with the reason.
 
-        Shorter messages behind one without room may find room.  If `LaneChunks.refuses_rest` is set, the call refuses
+        Shorter messages behind such a message may find room.  If `LaneChunks.refuses_rest` is set, the call refuses
         them without a try.
         """
         refused: list[tuple[Item, DiscardReason]] = []

@@ -39,7 +39,7 @@ def count_outcomes(slab: Slab, chunk: int, position: CountedPosition) -> Outcome
     counts: dict[tuple[int, int, int], int] = {}
     words, start = slab.words, slab.chunk_at(chunk)
     runs, end = words[(start + lay.CHUNK_RUNS) >> 2], words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
-    end = min(end, (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES)
+    end = min(end, (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES)  # the span's length may be damaged
     number, at = position
     while number < runs:
         size = _size_of(slab, start + at, end - at)

@@ -134,11 +134,12 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
     # In version 2 a size of -1 means null and 0 means empty; the record has size 0, and an option tells them apart.
     if version_and_flags == _VERSION_2 and key_size in {_NULL, 0}:
         key_size, options = 0, 0 if key_size else lay.OPTION_EMPTY_KEY
-    value_at = key_at + key_size + 4  # behind the key and the value size
+    key_end = key_at + key_size
+    value_at = key_end + _SIZE.size
     if key_size:
         if key_size < 0:
             raise _Malformed
-        (value_size,) = _SIZE.unpack_from(buffer, value_at - 4)
+        (value_size,) = _SIZE.unpack_from(buffer, key_end)
     if version_and_flags == _VERSION_2 and value_size in {_NULL, 0}:
         value_size, options = 0, options | (lay.OPTION_NULL_VALUE if value_size else lay.OPTION_EMPTY_VALUE)
     value_end = value_at + value_size
@@ -146,7 +147,7 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
     # Only version 0 has `headers_at == value_end`: without record headers, the message must end with its value.
     if value_size < 0 or (headers_at != end and headers_at == value_end):
         raise _Malformed
-    bounds = (key_at, value_at - 4, value_at, value_end, headers_at, end)
+    bounds = (key_at, key_end, value_at, value_end, headers_at, end)
     return (topic, api_key == _PARTITION_KEY), (arrival, timestamp, partition_key, options, *bounds)
 
 

@@ -44,9 +44,9 @@ class DatagramReceiver:
 
     @staticmethod
     def _store_addresses(slab: Slab, base: int, slot: int) -> None:
-        """Store the addresses in this process in a slot's message header, but keep the lengths of a landed datagram.
+        """Store addresses in a slot's message header, but keep the lengths of a landed datagram.
 
-        `base` is the address of the slab.
+        `base` is the address of the slab, which differs between processes.
         """
         geometry = slab.geometry
         iovec = geometry.landing_iovecs_at + slot * lay.IOVEC_BYTES

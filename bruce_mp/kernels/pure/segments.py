@@ -10,7 +10,7 @@ from bruce_mp.slab import runs
 from bruce_mp.slab.runs import (
     NO_SEQUENCE,
     Segment,
-    held_words,
+    matching_words,
     next_sequence,
     read_run,
     segment_bounds,
@@ -46,7 +46,7 @@ def claim(slab: Slab, segments: Iterable[Segment], expected: int, state_word: in
 
 
 def _claim_one(slab: Slab, segment: Segment, expected: int, state_word: int) -> bool:
-    indexes = held_words(slab, segment, expected)
+    indexes = matching_words(slab, segment, expected)
     for at in indexes:
         slab.words[at] = state_word
     return bool(indexes)
@@ -69,8 +69,10 @@ def assign_sequences(
 ) -> list[tuple[int, int] | None]:
     """Assign to batches the next sequence numbers of their partitions, and move their segments.
 
-    Return (epoch, base sequence) of each batch.  Both are NO_SEQUENCE without `is_numbered`, and in LAST_EPOCH.  For a
-    batch with a segment that is damaged or not in the state `move.before`, the call stores nothing and returns None.
+    Return (epoch, base sequence) of each batch.  Both are NO_SEQUENCE without `is_numbered`, and if the partition's
+    epoch is LAST_EPOCH.  For a batch with a segment that is damaged or not in the state `move.before`, the call stores
+    nothing and returns None.
+
     For each batch the stores are in this order: partition and sequence numbers, the transaction of the move, the
     partition's next sequence number.  So after a crash each sent batch has its numbers, and the dispatcher corrects
     the partition's next number.
@@ -79,12 +81,12 @@ def assign_sequences(
 
 
 _Batch = tuple[int, int, "Sequence[Segment]"]
-"""File offset of the partition's entry in the partition table, the partition, and segments that this process holds."""
+"""File offset of the partition's entry in the partition table, the partition, and this process' segments."""
 
 
 def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_numbered: bool) -> tuple[int, int] | None:
     entry_at, partition, segments = batch
-    if not all(held_words(slab, segment, move.before) for segment in segments):
+    if not all(matching_words(slab, segment, move.before) for segment in segments):
         return None
     _, _, sequence, epoch = lay.PARTITION.unpack_from(slab.view, entry_at)
     if not is_numbered or epoch >= lay.LAST_EPOCH:
@@ -106,8 +108,9 @@ def bind_partition(slab: Slab, segments: Iterable[Segment], partitions: Iterable
 def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
     """Split a PartitionKey segment by the partitions of its keys; return (partition, segment) of the parts in order.
 
-    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  A run whose partition index is for the
-    same number of partitions needs no split, because all its keys have that index.
+    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  All keys of a
+    run with a partition index have the same value modulo the run's `partition_count`, so the run needs no split if this
+    count is `len(partitions)`.
     """
     segment_bounds(slab, segment)  # raises SlabError for a damaged segment
     run = read_run(slab, segment.chunk, segment.run)

@@ -1,4 +1,4 @@
-"""Messages from stream connections into lanes, one round of reads after another.
+"""Append the messages of stream connections to lanes, one round of reads after another.
 
 The intake serves *plain* connections: those without a quota, a spill file or a paused message.  In a round it reads
 each ready connection once, splits the bytes, appends all messages as one batch and counts them.  All connections of a
@@ -183,7 +183,7 @@ class StreamIntake:
                 continue
             received_at = begin + len(source.start)
             if received_at + MIN_READ > len(self._buffer) or (reads and source.lanes is not reads[0].source.lanes):
-                self._unread.append((descriptor, events))  # the round has no buffer left for it, or other lanes
+                self._unread.append((descriptor, events))  # no room in the buffer, or the source has other lanes
                 continue
             end = self._receive(source, received_at)
             if end > received_at:
@@ -198,7 +198,8 @@ class StreamIntake:
     def _receive(self, source: StreamSource, begin: int) -> int:
         """Receive into the buffer from offset `begin` on, and return the end of the received bytes.
 
-        After an error the end is `begin`; the caller of `run` gets the event, receives again and handles the error.
+        After an error and at the end of the stream the result is `begin`.  The caller of `run` then gets the event, and
+        handles both when it receives again.
         """
         self._row.add(self._counters.reads[source.kind])
         try:

@@ -28,7 +28,7 @@ cdef enum:
     MAX_TOPIC = 0x7FFF
     FIXED_BYTES = 28          # of an AnyPartition message without topic, key, value and headers
     PARTITION_KEY_BYTES = 4
-    HEADERS_BYTES = 4         # the size of no headers, in NULLS_VERSION
+    HEADERS_BYTES = 4         # the headers' size field, which is 0; only in NULLS_VERSION
 
 
 cdef struct Bytes:
