@@ -54,11 +54,11 @@ _READ_BYTES: Final = 64 * 1024
 """Bytes of one read; a produce response is far shorter."""
 _MAX_BUFFERS: Final = 64
 """Buffers of one `sendmsg()`, far below Linux' limit of 1,024."""
-_RENEWAL_SHARE: Final = 0.8
+_RENEWAL_FRACTION: Final = 0.8
 """Fraction of a login's lifetime after which it is renewed, as `sasl.login.refresh.window.factor` of the Java client.
 
 The broker closes the connection when the login expires."""
-_RETRY_SHARE: Final = 0.05
+_RETRY_FRACTION: Final = 0.05
 """Fraction of a login's lifetime between two tries to renew it, so that three more fit before it expires."""
 _MIN_RETRY_S: Final = 1.0
 """Least time between two tries, for a login with a short lifetime."""
@@ -132,7 +132,7 @@ class BrokerSocket:
         timer = self._login_timer = self._loop.call_later(self._timeout_s, lambda: on_answer(None, reason))
 
         def answer(mechanism: Mechanism | None, reason: str) -> None:
-            if not timer.cancelled:
+            if not timer.cancelled:  # neither timed out nor closed
                 timer.cancel()
                 on_answer(mechanism, reason)
 
@@ -211,7 +211,7 @@ class BrokerSocket:
     def _connect_next(self, last_error: str) -> None:
         """Try the next address; fail when none remains."""
         while self._addresses:
-            share_s = (self._connect_deadline - time.monotonic()) / len(self._addresses)
+            limit_s = (self._connect_deadline - time.monotonic()) / len(self._addresses)
             try:
                 self._start_connect(self._addresses.popleft())
             except (OSError, OverflowError) as error:  # no IPv6 on this host, a port out of range, ...
@@ -219,7 +219,7 @@ class BrokerSocket:
                 self._drop_socket()
                 continue
             if self._addresses:
-                self._address_timer = self._loop.call_later(share_s, self._on_address_timeout)
+                self._address_timer = self._loop.call_later(limit_s, self._on_address_timeout)
             return
         self._fail(f"Broker {self._name} cannot be reached: {last_error}.", FailureCause.CLOSED_BY_BROKER)
 
@@ -394,7 +394,7 @@ class BrokerSocket:
     def _schedule_renewal(self, lifetime_s: float) -> None:
         if lifetime_s > 0 and self._renews_login:
             self._renewal = self._loop.call_later(
-                lifetime_s * _RENEWAL_SHARE, lambda: self._request_renewal(lifetime_s)
+                lifetime_s * _RENEWAL_FRACTION, lambda: self._request_renewal(lifetime_s)
             )
 
     def _request_renewal(self, lifetime_s: float) -> None:
@@ -407,7 +407,7 @@ class BrokerSocket:
             return
         log.error("The login at broker %s cannot be renewed, and will expire. %s", self._name, reason)
         self._renewal = self._loop.call_later(
-            max(_MIN_RETRY_S, lifetime_s * _RETRY_SHARE), lambda: self._request_renewal(lifetime_s)
+            max(_MIN_RETRY_S, lifetime_s * _RETRY_FRACTION), lambda: self._request_renewal(lifetime_s)
         )
 
     # --- deadlines ---------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def exposed_files(config: Config) -> Iterator[str]:
 def unreadable_files(config: Config) -> Iterator[str]:
     """Yield a sentence for each file of a secret or certificate that is missing, or unreadable for the present user.
 
-    The daemon starts without it and waits.
+    The daemon starts without the file, and waits for it.
     """
     tls = config.kafka.tls
     tls_files = {

@@ -57,7 +57,7 @@ _DISCARD_INTERVAL_S: Final = 600.0
 """Least time between two discards of tickets, because libkrb5 never frees a discarded cache."""
 _LOCK_S: Final = 10.0
 """Longest wait for an earlier request, which bounds the number of threads while a KDC does not answer."""
-_GENERATIONS: Final = count(1)
+_CACHE_NUMBERS: Final = count(1)
 """Numbers for the names of ticket caches; libkrb5 keeps one set of names for the whole process."""
 
 
@@ -110,7 +110,7 @@ class Kerberos:
         self._sasl = sasl
         self._principal = sasl.kerberos_principal or ""
         self._keytab = Path(sasl.kerberos_keytab_file or "")
-        self._generation = next(_GENERATIONS)
+        self._cache_number = next(_CACHE_NUMBERS)
         self._discarded_at_s = -math.inf
         # One lock for each host: libkrb5 replaces the tickets of a cache in two steps, which another thread could see.
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
@@ -119,7 +119,7 @@ class Kerberos:
         """Discard all tickets after a broker refused one: the broker's key may have changed."""
         now_s = time.monotonic()
         if now_s - self._discarded_at_s >= _DISCARD_INTERVAL_S:
-            self._generation, self._discarded_at_s = next(_GENERATIONS), now_s
+            self._cache_number, self._discarded_at_s = next(_CACHE_NUMBERS), now_s
 
     def try_start(self, host: str) -> tuple[Mechanism | None, str]:
         """Return an exchange with the broker on `host`, or None and the reason. Blocks while it asks the KDC."""
@@ -150,7 +150,7 @@ class Kerberos:
         credentials = gssapi.Credentials(
             name=gssapi.Name(self._principal, gssapi.NameType.kerberos_principal),
             usage="initiate",
-            store={"client_keytab": f"FILE:{self._keytab}", "ccache": f"MEMORY:bruce-{self._generation}-{host}"},
+            store={"client_keytab": f"FILE:{self._keytab}", "ccache": f"MEMORY:bruce-{self._cache_number}-{host}"},
         )
         context = gssapi.SecurityContext(
             name=gssapi.Name(f"{self._sasl.kerberos_service_name}@{host}", gssapi.NameType.hostbased_service),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["SaslSessions"]
 
 log = logging.getLogger(__name__)
-_RENEWAL_SHARE: Final = 0.8
+_RENEWAL_FRACTION: Final = 0.8
 """Fraction of a token's lifetime after which the daemon asks for the next one."""
 _NO_TOKEN: Final = BearerToken("", 0.0)
 
@@ -53,7 +53,8 @@ class SaslSessions:
     def request(self, host: str, callback: OnMechanism) -> None:
         """Call `callback(mechanism, "")` or `callback(None, reason)` for a login at the broker on `host`.
 
-        The call comes from the loop if the token command runs, a ticket is requested, or credentials are not available.
+        The call comes from the loop if the token command runs, a ticket is requested, or credentials are not available;
+        otherwise `request` makes it.
         """
         if self._sasl.mechanism == "GSSAPI":
             start = partial(self._kerberos.try_start, host)  # may ask the KDC over the network
@@ -118,7 +119,7 @@ class SaslSessions:
                 return
             log.warning("%s The present token stays in use for %.0f s.", reason, self._expiry_s - now_s)
         else:
-            self._renewal_s = now_s + _RENEWAL_SHARE * self._token.lifetime_s
+            self._renewal_s = now_s + _RENEWAL_FRACTION * self._token.lifetime_s
             self._expiry_s = now_s + self._token.lifetime_s
         for callback in callbacks:
             self._supply(callback)

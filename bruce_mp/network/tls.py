@@ -1,7 +1,7 @@
 """TLS of one connection without a socket: the caller passes received bytes in and fetches the bytes to send.
 
     session = TlsSession(context, "kafka1", "Broker kafka1:9093")
-    plain = session.receive(data)      # b"" for the end of the stream
+    plain = session.receive(data)      # data is b"" at the end of the stream
     send(session.read_outgoing())
 
 The session always checks certificates. A `TlsError` names the cause, and the setting or host to correct.

@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Books(msgspec.Struct, frozen=True):
-    """A reading of the books."""
+    """A reading of the books; `consistent` is False if it need not balance: see `read_books`."""
 
     received: int
     delivered: int

@@ -102,7 +102,7 @@ class Counter(IntEnum):
 
     # more of the input
     StreamInputTopicOverShare = 124
-    """Number of times that a topic at its share of the slab suspended reading from a connection."""
+    """Number of times that a topic at its threshold in the slab suspended reading from a connection."""
     StreamInputSpillFull = 125
     """Number of times that a fenced attempt had to wait for room in spill files."""
     AcceptExhausted = 126
@@ -164,7 +164,7 @@ class Counter(IntEnum):
     MongooseStdException = 357
     NoDiscardQuery = 356
 
-    # files that status writes; the process that has the message counts MsgCopyLost as well
+    # files that status writes; MsgCopyLost is also counted by a process that cannot queue a copy for status
     MsgCopyLost = 360
     DiscardLogLine = 361
     DiscardCopyQueued = 362

@@ -39,13 +39,13 @@ def read_latencies(slab: Slab) -> tuple[list[int], int]:
     return buckets, counter_total(slab, Counter.AckDelayMs)
 
 
-def percentile(buckets: Sequence[int], share: float) -> float | None:
-    """Return the quantile `share` (0 to 1) of the latencies in ms, or None without messages.
+def percentile(buckets: Sequence[int], quantile: float) -> float | None:
+    """Return the latency in ms at `quantile` (0 to 1), or None without messages.
 
     Interpolate within a bucket, as Prometheus' `histogram_quantile` does. The last bound stands for all latencies above
     it.
     """
-    remaining = share * sum(buckets)
+    remaining = quantile * sum(buckets)
     if not remaining:
         return None
     lower_ms = 0

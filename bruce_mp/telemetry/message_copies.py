@@ -126,7 +126,10 @@ class CopyQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Queue and count the staged copies, then send all queued ones. Processes call this twice a second."""
+        """Queue the staged copies, which no transaction counts, and count them; then send all queued ones.
+
+        Processes call this twice a second.
+        """
         if self._staged:
             self._count(Counter.DiscardCopyQueued, len(self._staged))
             self.queue_staged()

@@ -50,14 +50,14 @@ STAGE_NAMES: Final = tuple(dict.fromkeys(STAGES.values()))
 _READ_ORDER: Final = (*lay.DISPATCHER_ROWS, lay.ROW_ROUTER, *lay.INPUT_ROWS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
 """Rows of later stages first, so that a stage seldom lacks messages that the next one has."""
 _MAX_READINGS: Final = 1000
-"""Readings of a row that its process keeps changing; each takes microseconds."""
+"""Limit of the readings of a row that its process keeps changing; each takes microseconds."""
 
 
 class RowReading(NamedTuple):
     """The counters of the books in a row, its last ticket, and the messages that went into and out of spill files.
 
-    `has_open_batch`: an input appends a batch that it has not counted yet. `is_consistent` is False if the process
-    changed the row during each reading.
+    `has_open_batch` is True while an input appends a batch that it has not counted yet. `is_consistent` is False if the
+    process changed the row during each reading.
     """
 
     counters: list[int]
@@ -174,8 +174,8 @@ def _signed(number: int) -> int:
 def _carry_deficits(stages: list[int]) -> list[int]:
     """Raise negative counts to 0, and subtract the difference from the next stage.
 
-    A message that moved on between the readings of two rows counts in the next stage already. In the inputs' stage, so
-    does a message of a batch that was handed over in part and is not counted yet.
+    A message that moved on between the readings of two rows counts in the next stage already. The same is true of the
+    messages that an input has handed over from a batch that it has not counted yet.
     """
     counts, deficit = [], 0
     for stage in stages[:-1]:
