@@ -147,7 +147,7 @@ class DiscardReporter:
         """Record `count` discarded messages.
 
         `timestamp` is the client's, in ms: the smallest of several messages, with `max_timestamp` as the largest.
-        `sample` is the start of unparsable data, up to `sample_size` bytes. `is_tcp` marks an unclean disconnect of a
+        `sample` is the start of unparsed data, up to `sample_size` bytes. `is_tcp` marks an unclean disconnect of a
         TCP connection. `peer` is the sender, if known.
         """
         if peer is not None:
@@ -183,11 +183,11 @@ class DiscardReporter:
             self._add_sample(DiscardReason.LONG_MSG, topic + b" " + value)
 
     def copy(self, reason: DiscardReason, messages: Iterable[Message]) -> None:
-        """Stage a copy of each discarded message. The caller truncates keys and values to `copy_size` bytes."""
+        """Copy discarded messages for the next `queue_copies`. The caller cuts keys and values to `copy_size` bytes."""
         self._copy(info_of(reason), messages)
 
     def copy_duplicates(self, messages: Iterable[Message]) -> None:
-        """Stage a copy of each possible duplicate, truncated as for `copy`."""
+        """Copy possible duplicates, cut as for `copy`, for the next `queue_copies` or `flush`."""
         self._copy("", messages)
 
     def _copy(self, info: str, messages: Iterable[Message]) -> None:
@@ -199,12 +199,12 @@ class DiscardReporter:
             self._copies.queue.stage(Copy(CopyTarget.DISCARDS, now_ms, *fields, int(each.empty)))
 
     def copy_increments(self) -> dict[int, int]:
-        """Return the increment that counts the staged copies, for the transaction that discards their messages."""
+        """Return the increment that counts the copies since the last `queue_copies`, for the discards' transaction."""
         staged = self._copies.queue.staged_count if self._copies is not None else 0
         return {Counter.DiscardCopyQueued: staged} if staged else {}
 
     def queue_copies(self) -> None:
-        """Queue the staged copies, after the commit of the transaction that discards their messages."""
+        """Queue the copies since the last call, after the commit of the transaction that discards their messages."""
         if self._copies is not None:
             self._copies.queue.queue_staged()
 

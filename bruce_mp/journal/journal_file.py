@@ -5,10 +5,10 @@ The file is a sequence of entries, each with a checksum:
     BEGIN     a daemon begins to use a slab: creation time of the slab, boot id of the machine, seed of the file
     RUN       a closed run: its key in the slab, its topic, its records as they are in the slab
     FENCED    a closed run of a complete fenced attempt: row and number of the attempt, then the fields of a RUN
-    COMMIT    the attempts with FENCED runs since the last COMMIT, and the number of these runs
+    COMMIT    the attempts with FENCED runs since the last COMMIT, and the number of runs of each
     CLUSTER   the id of the Kafka cluster that all messages are for from here on
     SETTLED   keys of runs that no longer hold a message
-    CLEAN     the daemon ended, and wrote the slab to its file before
+    CLEAN     the daemon wrote the slab to its file and ended
 
 `sync` makes the entries before it durable.  After a power failure, any part of later entries may be missing, in any
 order.  A reader skips bytes without a valid checksum up to the next entry.  It ignores the FENCED runs of an attempt
@@ -95,7 +95,7 @@ class AttemptKey(NamedTuple):
 
 
 class JournaledRun(NamedTuple):
-    """A run: `records` is their number, `data` their bytes in the slab, `attempt` the fenced attempt that has them."""
+    """A run of `records` records: `data` has their bytes in the slab, `attempt` is None without a fenced attempt."""
 
     topic: bytes
     records: int
@@ -221,7 +221,7 @@ def sync_directory(path: Path) -> None:
 class JournalContent(NamedTuple):
     """The content of a journal: the held runs in the order of their entries, and the state of their slab.
 
-    `is_clean` is True if the daemon ended, and wrote the slab to its file.  `damaged_bytes` have no valid checksum.
+    `is_clean` is True if the daemon wrote the slab to its file and ended.  `damaged_bytes` have no valid checksum.
     `incomplete` counts messages that are not in `runs`, because others of their attempts are missing.  `cluster_id` is
     empty if no broker had reported it.
     """

@@ -1,9 +1,10 @@
 """The chunks of one input: allocation, sealing, reclaim.
 
 Only the input that owns a chunk changes its state, so this module needs no lock.  `shares.py`, which uses a lock,
-divides the chunks among the inputs.  The pool may free a sealed chunk when all its records are settled.  It detects
-that lazily: when it needs memory, it inspects a few of the oldest sealed chunks.  Each allocation gets a generation
-that is unique in the life of the slab, so that a reader recognises a segment of an earlier allocation as stale.
+divides the chunks among the inputs.  The pool may free a *sealed* chunk, which gets no further runs, when all its
+records are settled.  It detects that lazily: when it needs memory, it inspects a few of the oldest sealed chunks.  Each
+allocation gets a generation that is unique in the life of the slab, so that a reader recognises a segment of an earlier
+allocation as stale.
 
 A chunk that is not settled some seconds after its opening is *stuck*, for example because its partitions have no
 leader.  The pool inspects stuck chunks less often than other sealed chunks, which are likely to be settled soon.
@@ -74,7 +75,7 @@ class ChunkWatcher(Protocol):
 
 
 class ChunkPool:
-    """The chunks of input row `owner`, restored from their headers; `allocate` and `seal` take constant time.
+    """The chunks of input row `owner`, restored from their headers.
 
     `peers` are the rows of all inputs that share the slab.  The pool notifies the `watcher` of each chunk that it
     opens, and of each settled chunk before it frees the chunk.
@@ -238,7 +239,7 @@ class ChunkPool:
         return None if found < 0 else found
 
     def _find_one(self) -> int | None:
-        # `_free` may contain chunks that a span uses now.  It lacks the chunks of freed spans, which `_refill` finds.
+        # `_free` may contain chunks that a larger span uses now, and lacks those of freed larger spans: see `_refill`.
         while self._free:
             chunk = self._free.pop()
             if not self._used[chunk]:

@@ -52,12 +52,12 @@ class SweepPause:
 class Holding:
     """The spans of chunks that one topic holds."""
 
-    __slots__ = ("alpha", "freed_spans", "held", "pause", "spans")
+    __slots__ = ("alpha", "chunks", "freed_spans", "pause", "spans")
 
     def __init__(self) -> None:
         self.spans: OrderedDict[int, int] = OrderedDict()
         """The length of each span by its first chunk, the next one to inspect first."""
-        self.held = 0
+        self.chunks = 0
         """Number of chunks in all spans."""
         self.freed_spans = 0
         """Number of spans of the topic that became free."""
@@ -93,7 +93,7 @@ class Holdings:
             self.by_topic[topic] = holding
             self.numbered += isinstance(topic, int)
         holding.spans[chunk] = span
-        holding.held += span
+        holding.chunks += span
         self._topics[chunk] = topic
 
     def remove(self, chunk: int) -> None:
@@ -102,7 +102,7 @@ class Holdings:
         if topic is None:
             return
         holding = self.by_topic[topic]
-        holding.held -= holding.spans.pop(chunk)
+        holding.chunks -= holding.spans.pop(chunk)
         holding.freed_spans += 1
         self.freed_spans += 1
         if not holding.spans:

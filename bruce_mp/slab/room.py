@@ -33,6 +33,7 @@ def room_for(pool: ChunkPool, span: int, count: int) -> int:
     """Return the number of messages, up to `count`, that fit if each needs at most `span` chunks."""
     if span > 1:
         return room_for_largest(pool, span, count)
+    # Single chunks need no neighbours, so each free chunk has room for a message.
     pool.reserve(count)
     return min(count, pool.own_free)
 

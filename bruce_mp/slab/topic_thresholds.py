@@ -113,7 +113,7 @@ class TopicThresholds:
         A smaller amount is not worth a retry, which parses all waiting messages again.
         """
         holding = self._pool.holdings.holding_of(topic)
-        return self._fits_after_sweep(topic, holding, min(span, 1 + holding.held // 2), now_ms)
+        return self._fits_after_sweep(topic, holding, min(span, 1 + holding.chunks // 2), now_ms)
 
     def must_pause(self, now_ms: int) -> bool:
         """Return True if a topic that is not refused is over its threshold, so that the input should receive nothing.
@@ -163,16 +163,16 @@ class TopicThresholds:
 
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
         """Return True if a topic with `span` more chunks is within its threshold."""
-        held = holding.held + span
-        if not holding.held or held * RESERVE_ALPHA_DIVISOR <= self._pool.own_free - span:
+        chunks = holding.chunks + span
+        if not holding.chunks or chunks * RESERVE_ALPHA_DIVISOR <= self._pool.own_free - span:
             return True  # the usual case, which needs no count of obtainable shares
         free = self._pool.free_count - span
-        if held * RESERVE_ALPHA_DIVISOR <= free:
+        if chunks * RESERVE_ALPHA_DIVISOR <= free:
             return True
         if holding.alpha is None:
             holding.alpha = self._alpha_of(self._name(topic))
         reserve = self._pool.capacity // RESERVE_DIVISOR
-        return not holding.alpha or held <= holding.alpha * (free - reserve)
+        return not holding.alpha or chunks <= holding.alpha * (free - reserve)
 
     def _name(self, topic: TopicKey) -> bytes:
         if isinstance(topic, bytes):
