@@ -147,7 +147,7 @@ def read_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
     Raises:
         RefusedError: with the error code that a real broker returns.
     """
-    # Kafka's reader recognises a batch once it has the byte of the magic, even if the rest of the header is missing.
+    # Kafka's reader needs the byte of the magic to recognise a batch; without it there is none, not a damaged one.
     if raw is None or len(raw) <= MAGIC_AT:
         raise RefusedError(Code.INVALID_RECORD, "There must be one record batch per partition.")
     if len(raw) < HEADER.size:
