@@ -22,7 +22,7 @@ LEEWAY_MS: Final = 4
 MAX_CLOSED_BYTES: Final = 4 << 20
 """Size from which the closed runs are published before their tick; an input fills as much in about 5 ms."""
 _SLAB_DIVISOR: Final = 16
-"""In a small slab, that size is the size of the slab divided by this number."""
+"""In a small slab, the size of the slab divided by this number takes the place of MAX_CLOSED_BYTES."""
 _NEVER_MS: Final = 1 << 62
 
 

@@ -27,7 +27,7 @@ MAX_SPAN_CHUNKS: Final = 32
 _SPAN_DIVISOR: Final = 512
 """In a small slab, the longest span is the slab divided by this number."""
 _FEW_RUNS: Final = 2
-"""The next span of a lane doubles if the last one had at most this number of runs: its end cut them short."""
+"""The next span of a lane doubles if the last one had at most this number of runs: the span's end cut them short."""
 _MANY_RUNS: Final = 6
 """The next span halves if the last one had more runs."""
 MAX_DONORS: Final = 256
@@ -171,7 +171,7 @@ class LaneChunks:
         is_over_threshold = self._thresholds is not None and self._thresholds.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over_threshold else DiscardReason.NO_MEM
         # If a single chunk was refused, no later message of the lane fits.  After a message that needs a span, a
-        # smaller one may fit, but must not overtake it if the caller retries.  For NO_MEM, each message is tried.
+        # smaller one may fit, but must not overtake it if the caller retries.  After NO_MEM, each one is tried.
         self.refuses_rest = is_over_threshold and (needed == 1 or self.caller_retries)
 
     def _next_span(self, lane: Lane) -> int:

@@ -73,7 +73,7 @@ class DatagramIntake(PureDatagramIntake):
         cdef uint8_t *base
         cdef uint8_t *row
         cdef int64_t committed = 0, now_us, nap_us
-        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # added to the monotonic clock; not 0 in tests
+        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # the caller's clock less the monotonic one
         cdef int64_t publish_ms = lanes.publish_ms
         cdef ArrivalRate rate = self._rate
         cdef int count, max_count, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms

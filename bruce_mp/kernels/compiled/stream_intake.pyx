@@ -134,7 +134,7 @@ class StreamIntake(pure.StreamIntake):
         cdef Memory memory
         cdef Py_buffer buffer
         cdef int descriptor = epoll.fileno(), ready, left_ms
-        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # added to the monotonic clock; not 0 in tests
+        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # the caller's clock less the monotonic one
         cdef int64_t now_us, nap_us, publish_ms = lanes.publish_ms
         cdef bint is_new_poll
         cdef list touched = [], leftovers
