@@ -99,12 +99,13 @@ def _address_of_running(config: Config) -> HostPort | UnixPath:
     file = Path(config.daemon.run_dir, HTTP_ADDRESS)
     try:
         return parse_listen(file.read_text("utf-8"))
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: the file has no address
         if isinstance(address, UnixPath) or address.port:
             return address
+        reason = error.strerror if isinstance(error, OSError) else error
         raise UnreadableError(
-            f"http.listen has port 0, and {file}, where a running daemon stores its port, cannot be read: "
-            f"{error.strerror}. Start the daemon, or give --url."
+            f"http.listen has port 0, and {file}, where a running daemon stores its port, cannot be read: {reason}. "
+            "Start the daemon, or give --url."
         ) from error
 
 

@@ -114,6 +114,9 @@ def test_check_reads_the_address_file_when_the_port_is_0(tmp_path: Path, capsys:
     config = write_config(tmp_path, "127.0.0.1:0")
     assert main(["check", "--config", config]) == 4
     assert "http.listen has port 0" in capsys.readouterr().err
+    (tmp_path / "http.address").write_text("")
+    assert main(["check", "--config", config]) == 4
+    assert "http.listen has port 0" in capsys.readouterr().err
     with JsonPages(PAGES) as pages:
         (tmp_path / "http.address").write_text(pages.url.removeprefix("http://").rstrip("/"))
         assert main(["check", "--config", config]) == 0

@@ -210,6 +210,11 @@ def test_the_signature_is_that_of_botocore(region: str, credentials: Credentials
     assert query.get("X-Amz-Security-Token", [""]) == [credentials.session_token]
 
 
+def test_a_malformed_region_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["token", "aws-msk-iam", "--region", "eu_central_1"]) == 1
+    assert '"eu_central_1" is not the name of a region' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("path", ["", "/"])
 def test_the_signature_of_an_assumed_role_is_that_of_botocore(path: str) -> None:
     parameters = {

@@ -48,8 +48,10 @@ def add_parser(issuers: _SubParsersAction[ArgumentParser]) -> None:
 
 def _issue(args: Namespace) -> IssuedToken:
     region = args.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not region or not region.replace("-", "").isalnum():
+    if not region:
         raise ConfigError("The region of the MSK cluster is not given. Add --region, such as --region eu-central-1.")
+    if not region.replace("-", "").isalnum():
+        raise ConfigError(f'"{region}" is not the name of a region. Give one such as --region eu-central-1.')
     credentials = find_credentials(region, args.profile, args.credentials_file)
     if args.role_arn:
         credentials = assume_role(args.role_arn, credentials, region)
