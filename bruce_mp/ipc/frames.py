@@ -72,7 +72,7 @@ class ParcelKind(IntEnum):
     WAITED = 14
     """Router to dispatcher: records that waited in the router; the dispatcher sends them without further delay.
 
-    They follow the records of the same topic that the dispatcher accumulates.
+    It sends them after the records of the same topic that it accumulates.
     """
     FLUSH = 15
     """Input to router, router to dispatchers: a client waits for messages of this topic; send its batches now.

@@ -36,8 +36,8 @@ _THREAD_RETRY_S: Final = 1.0
 _SLACK: Final = 0.25
 """Lateness that `call_about` allows, as a part of the delay."""
 _GC_THRESHOLD: Final = 20_000
-"""Allocations between two runs of the garbage collector. The default is too low for thousands of segments a second,
-which never form cycles."""
+"""Allocations between two garbage collections. The default is too low for thousands of segments a second, which never
+form cycles."""
 
 
 class Timer:

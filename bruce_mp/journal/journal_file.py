@@ -95,7 +95,7 @@ class AttemptKey(NamedTuple):
 
 
 class JournaledRun(NamedTuple):
-    """A run of `records` records: `data` has their bytes in the slab, `attempt` is None without a fenced attempt."""
+    """A run of `records` records: `data` has their bytes in the slab, `attempt` is its fenced attempt, if any."""
 
     topic: bytes
     records: int

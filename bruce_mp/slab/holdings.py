@@ -1,4 +1,4 @@
-"""The chunks of an input by topic, and the pauses between the sweeps of `TopicThresholds`."""
+"""The chunks of an input by topic, and the pauses between the searches of `TopicThresholds`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
 __all__ = [
-    "INSPECTIONS_PER_SWEEP",
-    "MAX_SWEEP_PAUSE_MS",
+    "INSPECTIONS_PER_SEARCH",
+    "MAX_SEARCH_PAUSE_MS",
     "Holding",
     "Holdings",
-    "SweepPause",
+    "SearchPause",
     "TopicKey",
     "topic_of_chunk",
 ]
@@ -26,27 +26,27 @@ __all__ = [
 TopicKey = int | bytes
 """The number of a topic, or its name if the router has not numbered it."""
 
-INSPECTIONS_PER_SWEEP: Final = 256
-"""The most chunks of a topic that one sweep inspects."""
-MIN_SWEEP_PAUSE_MS: Final = 5
-MAX_SWEEP_PAUSE_MS: Final = 80
-"""Limits of the pause after a sweep that frees nothing."""
+INSPECTIONS_PER_SEARCH: Final = 256
+"""The most chunks of a topic that one search inspects."""
+MIN_SEARCH_PAUSE_MS: Final = 5
+MAX_SEARCH_PAUSE_MS: Final = 80
+"""Limits of the pause after a search that frees nothing."""
 
 
-class SweepPause:
-    """The pause before the next sweep; it doubles with each sweep that frees nothing, to save CPU for a stuck topic."""
+class SearchPause:
+    """The pause before the next search; it doubles with each one that frees nothing, to save CPU for a stuck topic."""
 
     __slots__ = ("duration_ms", "ends_ms")
 
     def __init__(self) -> None:
-        self.duration_ms = MIN_SWEEP_PAUSE_MS
-        """Duration of the pause after the next sweep that frees nothing."""
+        self.duration_ms = MIN_SEARCH_PAUSE_MS
+        """Duration of the pause after the next search that frees nothing."""
         self.ends_ms = 0
 
-    def record_sweep(self, now_ms: int, *, has_freed: bool, max_pause_ms: int = MAX_SWEEP_PAUSE_MS) -> None:
-        """Begin the pause after a sweep, or none if the sweep freed a chunk."""
+    def record_search(self, now_ms: int, *, has_freed: bool, max_pause_ms: int = MAX_SEARCH_PAUSE_MS) -> None:
+        """Begin the pause after a search, or none if the search freed a chunk."""
         self.ends_ms = 0 if has_freed else now_ms + self.duration_ms
-        self.duration_ms = MIN_SWEEP_PAUSE_MS if has_freed else min(2 * self.duration_ms, max_pause_ms)
+        self.duration_ms = MIN_SEARCH_PAUSE_MS if has_freed else min(2 * self.duration_ms, max_pause_ms)
 
 
 class Holding:
@@ -63,7 +63,7 @@ class Holding:
         """Number of spans of the topic that became free."""
         self.alpha: int | None = None
         """The topic's factor from the config, see `TopicThresholds`; None if it is not looked up yet."""
-        self.pause = SweepPause()
+        self.pause = SearchPause()
 
 
 class Holdings:
@@ -80,8 +80,8 @@ class Holdings:
 
     @property
     def max_inspections(self) -> int:
-        """Return the maximum number of inspections if each topic is swept once."""
-        return min(len(self._topics), len(self.by_topic) * INSPECTIONS_PER_SWEEP)
+        """Return the maximum number of inspections if each topic is searched once."""
+        return min(len(self._topics), len(self.by_topic) * INSPECTIONS_PER_SEARCH)
 
     def holding_of(self, topic: TopicKey) -> Holding:
         """Return the holding of a topic, or an empty one that is not listed."""

@@ -140,13 +140,13 @@ def _control_lengths(slab: Slab, slots: int) -> memoryview[int]:
 
 def _control_kinds(slab: Slab, count: int) -> list[int]:
     """Return level and type of each control message as one number."""
-    first, step = (control_at(slab, 0) + _KIND_AT) >> 3, lay.CONTROL_BYTES >> 3
+    first, step = (control_at(slab, slot=0) + _KIND_AT) >> 3, lay.CONTROL_BYTES >> 3
     return slab.longs[first : first + count * step : step].tolist()
 
 
 def _column(slab: Slab, count: int, at: int) -> list[int]:
     """Return the 32-bit integer at byte `at` of each control message."""
-    first, step = (control_at(slab, 0) + at) >> 2, lay.CONTROL_BYTES >> 2
+    first, step = (control_at(slab, slot=0) + at) >> 2, lay.CONTROL_BYTES >> 2
     return slab.words[first : first + count * step : step].tolist()
 
 

@@ -90,7 +90,7 @@ ROW_COUNT: Final = 96  # supervisor, router, status, 29 inputs (the last is the 
 ROW_PID: Final = 0  # u32
 ROW_INCARNATION: Final = 4  # u32, incremented at each start of the process
 ROW_HEARTBEAT_MS: Final = 8  # i64, steady time
-ROW_VERSION: Final = 16  # u64, odd while the counters change: readers retry at an odd or changed version
+ROW_VERSION: Final = 16  # u64, odd while the counters change: readers read again at an odd or changed one
 ROW_STARTED_MS: Final = 24  # i64
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_LAST_COMPLETED: Final = 36  # u32, of a stream input: the last fenced attempt that it completed, 0 = none

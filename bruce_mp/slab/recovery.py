@@ -275,7 +275,7 @@ def uncounted_records(slab: Slab, owner: int, counted: int) -> list[Record]:
 
     `counted` is its ROW_COUNTED.  Messages are numbered from 0, so message `counted` is the first uncounted one.
     """
-    first = lay.stream_arrival(counted, 0)
+    first = lay.stream_arrival(counted, source=0)
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if slab.owner_of(chunk) == owner else ())
     return list(found)
 

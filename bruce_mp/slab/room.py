@@ -48,4 +48,4 @@ def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> 
     if not fitting:
         pool.reclaim(pool.capacity)
         fitting = room_for(pool, span, count)
-    return fitting or min(1, pool.count_free_spans(chunks_for(first), 1))
+    return fitting or min(1, pool.count_free_spans(chunks_for(first), limit=1))

@@ -131,7 +131,7 @@ class Shares:
 
     def release(self, share: int) -> None:
         """Make a share free; the caller has checked that none of its chunks is in use."""
-        self._set_owner(share, 0)
+        self._set_owner(share, owner=0)
 
     def _set_owner(self, share: int, owner: int) -> None:
         self._table[share] = owner
@@ -192,7 +192,7 @@ def rebuild_table(slab: Slab, spans: Sequence[tuple[int, int]]) -> None:
 
     No other process may use the slab: only the supervisor calls this, before it starts the inputs.
     """
-    shares = Shares(slab, 0)
+    shares = Shares(slab, owner=0)  # for no input, only to divide the chunks
     table = bytearray(shares.count)
     for chunk, span in spans:
         owner = slab.owner_of(chunk)

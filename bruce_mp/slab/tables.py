@@ -322,7 +322,7 @@ class PartitionTable:
         self._reread_entries()
         self._slab.words[lay.SUPER_FIRST_EPOCH >> 2] = 0
         for topic, partition in self._entries:
-            self.store_next_sequence(topic, partition, 0, 0)
+            self.store_next_sequence(topic, partition, sequence=0, epoch=0)
 
     def change_epochs(self) -> None:
         """Begin another epoch with sequence number 0 in each partition, for another cluster.
@@ -333,7 +333,8 @@ class PartitionTable:
         for topic, partition in self._entries:
             epoch, _ = self.epoch_and_sequence(topic, partition)
             # The epoch only has to differ from the last one: the new cluster knows none of ours.
-            self.store_next_sequence(topic, partition, 0, epoch + 1 if epoch + 1 < lay.LAST_EPOCH else 0)
+            epoch = epoch + 1 if epoch + 1 < lay.LAST_EPOCH else 0
+            self.store_next_sequence(topic, partition, sequence=0, epoch=epoch)
 
     def _index_of(self, topic: int, partition: int) -> int:
         """Return the index of an entry, and read entries that the router has added if necessary."""

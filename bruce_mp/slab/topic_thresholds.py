@@ -9,7 +9,7 @@ at most a quarter of the free memory.  A topic without chunks gets one span of a
 message would otherwise never fit.
 
 `Holdings` counts chunks when a lane gets them and when the pool reclaims them, so a message costs nothing.  The pool
-reclaims lazily.  So before `TopicThresholds` refuses a topic, its *sweep* inspects some of the oldest chunks of the
+reclaims lazily.  So before `TopicThresholds` refuses a topic, its *search* inspects some of the oldest chunks of the
 topic and of all topics, and reclaims the settled ones.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.slab.holdings import INSPECTIONS_PER_SWEEP, MAX_SWEEP_PAUSE_MS, SweepPause
+from bruce_mp.slab.holdings import INSPECTIONS_PER_SEARCH, MAX_SEARCH_PAUSE_MS, SearchPause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ RESERVE_ALPHA_DIVISOR: Final = 4
 TOPIC_STUCK_AFTER_MS: Final = 1000
 """Time without a freed chunk after which a topic over its threshold counts as stuck."""
 INSPECTIONS_PER_MS: Final = 50
-"""Limit for all stuck topics together; if they hold many chunks, their pauses may exceed `MAX_SWEEP_PAUSE_MS`."""
+"""Limit for all stuck topics together; if they hold many chunks, their pauses may exceed `MAX_SEARCH_PAUSE_MS`."""
 TRIAL_INTERVAL_MS: Final = 1000
 """Interval of trials: see `TopicThresholds.must_pause`."""
 TRIAL_MESSAGES: Final = 8
@@ -69,8 +69,8 @@ class TopicThresholds:
         self.blocks = False
         self._excesses: dict[TopicKey, _Excess] = {}
         """The topics over their thresholds; empty without `blocks`."""
-        self._pause = SweepPause()
-        """The pause between sweeps of all topics' oldest chunks."""
+        self._pause = SearchPause()
+        """The pause between searches of all topics' oldest chunks."""
         self._next_trial_ms = 0
         self.is_on_trial = False
         """True during a trial, which refuses stuck topics even if all topics are stuck."""
@@ -79,11 +79,11 @@ class TopicThresholds:
         self.on_topics_changed()
 
     def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
-        """Apply changed factors, and end each topic's pause between sweeps."""
+        """Apply changed factors, and end each topic's pause between searches."""
         self._alpha_of = alpha_of
         for holding in self._pool.holdings.by_topic.values():
             holding.alpha = None
-            holding.pause = SweepPause()
+            holding.pause = SearchPause()
 
     def on_topics_changed(self) -> None:
         """Move the chunks of topic names to the numbers that the router has given them."""
@@ -96,7 +96,7 @@ class TopicThresholds:
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
         """Open a span of `span` chunks for a topic and return its first chunk; None on failure, see `has_refused`."""
         holding = self._pool.holdings.holding_of(topic)
-        is_over = not self._fits_after_sweep(topic, holding, span, now_ms)
+        is_over = not self._fits_after_search(topic, holding, span, now_ms)
         self.has_refused = is_over and not self._is_tolerated(topic, now_ms)
         chunk = None if self.has_refused else self._pool.allocate(span, now_ms)
         if chunk is not None:
@@ -105,15 +105,15 @@ class TopicThresholds:
 
     def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Return True if a topic with `span` more chunks is within its threshold."""
-        return self._fits_after_sweep(topic, self._pool.holdings.holding_of(topic), span, now_ms)
+        return self._fits_after_search(topic, self._pool.holdings.holding_of(topic), span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Return True if a refused topic may hold `span` more chunks, or half as many more as it holds if that is less.
 
-        A smaller amount is not worth a retry, which parses all waiting messages again.
+        For less it is not worth parsing all waiting messages again.
         """
         holding = self._pool.holdings.holding_of(topic)
-        return self._fits_after_sweep(topic, holding, min(span, 1 + holding.chunks // 2), now_ms)
+        return self._fits_after_search(topic, holding, min(span, 1 + holding.chunks // 2), now_ms)
 
     def must_pause(self, now_ms: int) -> bool:
         """Return True if a topic that is not refused is over its threshold, so that the input should receive nothing.
@@ -123,7 +123,7 @@ class TopicThresholds:
         """
         self.is_on_trial = False
         for topic in list(self._excesses):
-            if self._fits_after_sweep(topic, self._pool.holdings.holding_of(topic), 1, now_ms):
+            if self._fits_after_search(topic, self._pool.holdings.holding_of(topic), 1, now_ms):
                 del self._excesses[topic]
         tolerated = [topic for topic in list(self._excesses) if self._is_tolerated(topic, now_ms)]
         self.is_on_trial = bool(tolerated) and self._is_trial_due(tolerated, now_ms)
@@ -156,10 +156,10 @@ class TopicThresholds:
         """Return True if a numbered topic holds no chunks, because all its messages are settled."""
         return self._pool.holdings.numbered < len(self._topics)
 
-    def _fits_after_sweep(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
+    def _fits_after_search(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
         if self._is_within(topic, holding, span):
             return True
-        return self._sweep(holding, now_ms) and self._is_within(topic, holding, span)
+        return self._search(holding, now_ms) and self._is_within(topic, holding, span)
 
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
         """Return True if a topic with `span` more chunks is within its threshold."""
@@ -182,31 +182,31 @@ class TopicThresholds:
         except KeyError:  # the router has removed the topic from the table
             return b""
 
-    def _sweep(self, holding: Holding, now_ms: int) -> bool:
+    def _search(self, holding: Holding, now_ms: int) -> bool:
         """Reclaim settled chunks, with a bounded number of inspections; return False if none became free."""
-        has_freed_own = self._sweep_own(holding, now_ms)
-        return self._sweep_oldest(now_ms) or has_freed_own
+        has_freed_own = self._search_own(holding, now_ms)
+        return self._search_oldest(now_ms) or has_freed_own
 
-    def _sweep_own(self, holding: Holding, now_ms: int) -> bool:
+    def _search_own(self, holding: Holding, now_ms: int) -> bool:
         """Inspect the topic's chunks, those with the oldest inspection first, and reclaim the settled ones."""
         if now_ms < holding.pause.ends_ms:
             return False
-        inspected = list(islice(holding.spans, INSPECTIONS_PER_SWEEP))
+        inspected = list(islice(holding.spans, INSPECTIONS_PER_SEARCH))
         for chunk in inspected:
             holding.spans.move_to_end(chunk)
         before = self._pool.free_count
         self._pool.reclaim_settled(inspected)
         has_freed = self._pool.free_count > before
-        max_pause_ms = max(MAX_SWEEP_PAUSE_MS, self._pool.holdings.max_inspections // INSPECTIONS_PER_MS)
-        holding.pause.record_sweep(now_ms, has_freed=has_freed, max_pause_ms=max_pause_ms)
+        max_pause_ms = max(MAX_SEARCH_PAUSE_MS, self._pool.holdings.max_inspections // INSPECTIONS_PER_MS)
+        holding.pause.record_search(now_ms, has_freed=has_freed, max_pause_ms=max_pause_ms)
         return has_freed
 
-    def _sweep_oldest(self, now_ms: int) -> bool:
-        """Reclaim the oldest chunks of all topics, which share a pause."""
+    def _search_oldest(self, now_ms: int) -> bool:
+        """Reclaim the settled ones of the oldest chunks, of any topic; all topics share one pause."""
         if now_ms < self._pause.ends_ms:
             return False
         before = self._pool.free_count
-        self._pool.reclaim(target_free=before + INSPECTIONS_PER_SWEEP)
+        self._pool.reclaim(target_free=before + INSPECTIONS_PER_SEARCH)
         has_freed = self._pool.free_count > before
-        self._pause.record_sweep(now_ms, has_freed=has_freed)
+        self._pause.record_search(now_ms, has_freed=has_freed)
         return has_freed

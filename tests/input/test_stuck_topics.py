@@ -13,7 +13,7 @@ from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.holdings import MAX_SWEEP_PAUSE_MS
+from bruce_mp.slab.holdings import MAX_SEARCH_PAUSE_MS
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
@@ -50,7 +50,7 @@ def deliver(worker: StreamInput) -> None:
     """Settle all held messages."""
     worker.close_runs()
     set_state(worker.slab, [found.segment for found in sweep(worker.slab, {RunState.FILLED})], RunState.DELIVERED)
-    worker.now_ms += MAX_SWEEP_PAUSE_MS
+    worker.now_ms += MAX_SEARCH_PAUSE_MS
 
 
 def values(slab: Slab) -> list[bytes]:
@@ -189,7 +189,7 @@ def test_a_small_message_of_an_attempt_does_not_pass_a_large_one_over_the_share(
         assert client.attempt is not None
         assert (client.is_blocked, client.attempt.spill is not None) == (not max_spill, bool(max_spill))
         assert values(slab) == []
-        worker.now_ms += MAX_SWEEP_PAUSE_MS
+        worker.now_ms += MAX_SEARCH_PAUSE_MS
         worker.feed((worker.connect(), datagram(b"stuck", b"after")))
         assert values(slab) == [b"after"]
 

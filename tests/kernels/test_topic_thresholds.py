@@ -13,7 +13,7 @@ from bruce_mp.kernels import ChunkPool, Lanes
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import MAX_INSPECTIONS_PER_RECLAIM, used_chunk_headers
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.holdings import MAX_SWEEP_PAUSE_MS, topic_of_chunk
+from bruce_mp.slab.holdings import MAX_SEARCH_PAUSE_MS, topic_of_chunk
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import read_run, segment_records
@@ -153,7 +153,7 @@ def test_a_refused_topic_is_admitted_after_its_delivery() -> None:
         sender = Sender(slab)
         assert sender.stick(TOPICS[:1], CHUNKS)
         sender.deliver(TOPICS[0])
-        sender.now_ms += MAX_SWEEP_PAUSE_MS
+        sender.now_ms += MAX_SEARCH_PAUSE_MS
         assert sender.send((TOPICS[0], LARGE)) == []
 
 
@@ -292,7 +292,7 @@ def test_a_socket_resumes_when_its_topic_is_delivered() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"slow", b"other")
         sender.deliver(b"slow")
-        sender.now_ms += MAX_SWEEP_PAUSE_MS
+        sender.now_ms += MAX_SEARCH_PAUSE_MS
         assert not sender.thresholds.must_pause(sender.now_ms)
 
 
@@ -394,4 +394,5 @@ def test_a_thousand_refusals_of_stuck_topics_inspect_few_chunks(monkeypatch: pyt
         for _ in range(20):
             sender.now_ms += 50
             assert len(sender.send(*[(topic, LARGE) for topic in stuck])) == len(stuck)
-        assert 0 < inspections < 1000 * INSPECTIONS_PER_MS + 2 * MAX_INSPECTIONS_PER_RECLAIM * 1000 / MAX_SWEEP_PAUSE_MS
+        of_all_topics = 2 * MAX_INSPECTIONS_PER_RECLAIM * 1000 / MAX_SEARCH_PAUSE_MS
+        assert 0 < inspections < 1000 * INSPECTIONS_PER_MS + of_all_topics
