@@ -62,7 +62,7 @@ class DiscardCopies(NamedTuple):
 
 
 _LoggedKind = tuple[DiscardReason, bytes | None]
-"""Reason and topic of a line; None for the sum of the topics beyond MAX_TOPICS."""
+"""Reason and topic of a log line; None for the sum of the topics beyond MAX_TOPICS."""
 
 
 class _LoggedDiscards:

@@ -3,7 +3,7 @@
 A process derives from `ProcessShell` and overrides the hooks that differ.  It starts in this order:
 
 1. The derived constructor recovers the process row, which finishes a predecessor's transaction, because later steps
-   must not read half-settled records.  The `ProcessRow` is that of the kernels, or of `slab/rows.py` without kernels.
+   must not read half-settled records.  A process with kernels uses their `ProcessRow`, others that of `slab/rows.py`.
 2. The constructor of `ProcessShell` stores the pid and a new incarnation in the row.
 3. The derived constructor binds the links that the process reads.  From then on they queue frames.
 4. `recover` sweeps the slab before the loop serves any frame or control message.

@@ -78,7 +78,7 @@ def finish_completion(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> 
     attempt = completing_attempt(slab, row)
     if attempt:
         if attempt in spills and not spills[attempt].is_complete:
-            spills[attempt].complete()
+            spills[attempt].complete()  # the recovery corrects SPILL_COMPLETED afterwards
         remaining = [each for each in incomplete_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
         _hand_over_completed(slab, row, attempt, remaining)
 

@@ -113,7 +113,8 @@ FLOW_RETURNED: Final = 10  # dispatcher: messages handed back, never sent
 FLOW_RETURNED_SENT: Final = 11  # dispatcher: messages handed back, part of a built batch
 FLOW_BASE: Final = 12  # supervisor: the first of four corrections, each of the number of messages in one stage
 
-# Numbers of the counters of a stream input for its spill files (slab/spill.py); its transactions change them.
+# Numbers of the counters of a stream input for its spill files (slab/spill.py).  SPILL_IN and SPILL_OUT are part of the
+# books, so only transactions change them.
 SPILL_OLDEST: Final = 439  # when the oldest open attempt with a spill file began, in ms on the steady clock, 0 = none
 SPILL_IN: Final = 440  # messages that went into spill files
 SPILL_OUT: Final = 441  # messages that left spill files, into lanes or discarded
