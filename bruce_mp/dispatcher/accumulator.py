@@ -1,4 +1,4 @@
-"""Accumulation in the dispatcher: records wait for a batch limit before their partition's queue may send them.
+"""Accumulation in the dispatcher: records wait until their pending batch reaches a limit; then their queue sends them.
 
 PartitionKey messages of per-topic batching have a pending batch for each topic, all combined topics share one, and
 other messages do not wait.  A pending batch decides only *when* its records become ready.  A record batch then takes as

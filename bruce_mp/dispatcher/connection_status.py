@@ -58,7 +58,7 @@ class ConnectionStatus:
         self._connection, self._since_ms = connection, self._now_ms()
 
     def on_connecting(self) -> None:
-        """Record the start of a connection attempt."""
+        """Record that the dispatcher begins to connect."""
         self._set_state(CONNECTING)
 
     def on_connected(self, *, exactly_once: bool, certificate_ends_s: float | None = None) -> None:
@@ -100,7 +100,7 @@ class ConnectionStatus:
         delivered: int,
         waiting: Iterable[tuple[bytes, int, WaitingMessages]],
     ) -> None:
-        """Send a report to the status process, with the sums of `output`; the next report replaces a lost one.
+        """Send a report and the sums of `output` to the status process; the next report replaces a lost one.
 
         `delivered` counts like the constructor's; `waiting` has topic, partition and messages of each queue.
         """

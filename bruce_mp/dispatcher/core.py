@@ -6,7 +6,7 @@ slot, so a successor finds them by a sweep.
 
 A new dispatcher sends HELLO and waits for the router's RESYNC, which names all records assigned to it.  Then it
 completes the work of its predecessor: it claims the rest of each partly claimed batch, and repeats RETURNED for records
-that the router has not claimed.  SYNCED ends this step: the router ignores frames that the predecessor sent.  A new
+that the router has not claimed.  SYNCED ends this step; the router ignores late frames of the predecessor.  A new
 router sends RESYNC, too.  The dispatcher ignores frames of dead routers.
 """
 
@@ -69,7 +69,8 @@ class Dispatcher:
         self._limits = RequestLimits.of(config)
         self._topics = TopicTable(slab)
         self._send_queue = SendQueue()
-        self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._send_queue)
+        queue_limit = 2 * slab.geometry.partitions  # at this number, at least half belong to deleted topics
+        self._queues = Queues(queue_limit, self._topics.has, self._send_queue)
         self._accumulator = Accumulator(slab, row, self._batching_lookup(config))
         self._builder = BatchBuilder(
             slab,
@@ -157,9 +158,9 @@ class Dispatcher:
 
     @property
     def retry_at(self) -> float | None:
-        """The time, in seconds, from which a queue in back-off may send again, or any queue if the broker throttles.
+        """The end, in seconds, of the next back-off of a queue, or of the broker's throttling if that is later.
 
-        None without a queue that has records to send.
+        None if no queue has records to send.
         """
         return self._send_queue.next_send_at(self._throttled_until)
 
@@ -201,7 +202,7 @@ class Dispatcher:
         if kind is ParcelKind.QUEUE:
             self._add_to_queues(self._accumulator.add(claimed, kernels.read_headers(self._slab, claimed), now_ms))
             return
-        if kind is ParcelKind.WAITED:  # these waited in the router; send older ones first
+        if kind is ParcelKind.WAITED:  # the topic's accumulated records are older: send them first
             self._flush_topic(topic)
         self._make_ready(topic, partition, claimed)
 
@@ -238,9 +239,9 @@ class Dispatcher:
         self._send_queue.schedule(queue)
 
     def _claim_sent(self, segments: Iterable[Segment]) -> list[Segment]:
-        """Claim segments of batches that another dispatcher built."""
+        """Claim segments of batches that another dispatcher built, and count them as sent."""
         assigned, in_flight = state_word(RunState.ASSIGNED_SENT, self._slot), state_word(RunState.IN_FLIGHT, self._slot)
-        return self._row.move(segments, Move(assigned, in_flight, lay.FLOW_SENT))  # counted by FLOW_SENT
+        return self._row.move(segments, Move(assigned, in_flight, lay.FLOW_SENT))
 
     def _adopt_assigned(self, batches: list[SentBatch]) -> None:
         """Queue batches of another dispatcher; they may become duplicates if the broker does not detect repetitions."""
@@ -283,7 +284,7 @@ class Dispatcher:
         self.repeat_pauses()
 
     def _recover(self, sent: Iterable[Segment]) -> None:
-        """Queue the records that the predecessor held; of `sent` it may have claimed only a part."""
+        """Queue the predecessor's records; it may have claimed only a part of `sent`, the assigned built batches."""
         found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
         self._count_possible_duplicates(rebuild_batches(in_flight))
@@ -298,7 +299,8 @@ class Dispatcher:
         states = {RunState.RETURNED: ParcelKind.RETURNED, RunState.RETURNED_SENT: ParcelKind.RETURNED_SENT}
         found = sweep(self._slab, states, self._slot)
         self._outbox += [Parcel(states[part.state], part.topic, part.partition, [part.segment]) for part in found]
-        for topic, partition in {(part.topic, part.partition): None for part in found}:  # in order: return what is left
+        # Return the rest of their queues, too: it is newer than the records in `found`.
+        for topic, partition in dict.fromkeys((part.topic, part.partition) for part in found):
             self._return_queue(self._queues.get_or_create(topic, partition))
 
     # --- to the broker -----------------------------------------------------------------------------------------------
@@ -343,7 +345,7 @@ class Dispatcher:
 
     def _put_in_flight(self, queue: PartitionQueue, batch: SentBatch) -> SentBatch:
         queue.not_before = 0.0
-        if queue.may_have_gap:
+        if queue.may_have_gap:  # of sequence numbers, before this batch
             self._builder.set_flag(batch, FLAG_AFTER_GAP)
         queue.in_flight.append(batch)
         return batch
@@ -486,7 +488,7 @@ class Dispatcher:
         """Return a queue's records to the router: built batches first, in order."""
         if self._topics.has(queue.topic):  # a deleted topic may have left an empty queue
             self._responses.partition_errors.release(self.topic_name(queue.topic), queue.partition)
-            self._responses.skip_gap(queue)
+            self._responses.skip_sequence_gap(queue)
         sent, unsent = queue.pop_all()
         self._return_segments(queue, [part for batch in sent for part in batch.segments], sent=True)
         self._return_segments(queue, unsent, sent=False)

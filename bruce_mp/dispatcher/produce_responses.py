@@ -4,8 +4,8 @@ Sequence numbers must have no gap, or the broker refuses all following batches. 
 
 * If the broker has certainly not written the batch and no earlier batch is in doubt, the dispatcher renumbers the
   following batches from the gap.
-* Otherwise the following batches keep their numbers.  The broker accepts them, or refuses them as out of order, which
-  proves that it has not written them; then the dispatcher renumbers them.
+* Otherwise the following batches keep their numbers.  The broker accepts them if it has written the discarded batch.
+  If not, it refuses them as out of order, and the dispatcher renumbers them.
 
 A batch is *in doubt* if the broker may have written it although no response confirms this: after a lost connection,
 the death of a dispatcher, or an error with `may_duplicate`.  Its first header keeps the doubt (FLAG_IN_DOUBT), and a
@@ -126,7 +126,7 @@ class ResponseHandler:
             return True
         has_gap = queue.may_have_gap or self._builder.has_flag(batch, FLAG_AFTER_GAP)
         if queue.expected_sequence is None:
-            if has_gap:  # the broker's next number is unknown, so only a new epoch is safe
+            if has_gap:  # the broker's next number is unknown: with the doubt, `renumber` bumps the epoch
                 queue.renumber_from, queue.in_doubt = batch.base_sequence, True
         elif has_gap or queue.expected_sequence != batch.base_sequence:
             queue.renumber_from = queue.expected_sequence
@@ -171,7 +171,7 @@ class ResponseHandler:
             queue.stops_numbering = True
             return True
         key = (topic, batch.partition)
-        # Behind a failed batch: it was sent, perhaps compressed, before the dispatcher stopped compressing.
+        # A batch behind a failed one may have been sent before the dispatcher stopped compressing.
         if rule.action is Action.SEND_UNCOMPRESSED and (key not in self.uncompressed or queue.failed):
             self.uncompressed.add(key)
             return True
@@ -227,7 +227,7 @@ class ResponseHandler:
         rest, rejected = self._builder.remove_records(batch, named) if named else (None, [])
         if batch.records == 1:  # the response need not name it
             rest, rejected = None, list(batch.segments)
-        # The removal may split segments into more than one transaction can settle.
+        # The removal splits segments; one transaction may not be able to settle so many.
         most_segments = max(len(rejected), len(rest.segments) if rest is not None else 0)
         if most_segments > MAX_SETTLED_SEGMENTS or not rejected:
             queue.failed += self._builder.halve(batch)
@@ -241,7 +241,7 @@ class ResponseHandler:
         self._record_gap(queue, batch)
         is_in_doubt = self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if rest is not None:
-            # Number the rest before the discard: a recovery would append a batch without its first record to another.
+            # Number the rest before the discard: else a recovery might take it for a part of the batch before.
             self._builder.close_gap(rest)
             if is_in_doubt:
                 self._builder.set_flag(rest, FLAG_IN_DOUBT)
@@ -309,8 +309,8 @@ class ResponseHandler:
         queue.resend = deque([self._builder.renumber(batch) for batch in queue.resend])
         queue.renumber_from, queue.bumps_epoch, queue.may_have_gap, queue.stops_numbering = None, False, False, False
 
-    def skip_gap(self, queue: PartitionQueue) -> None:
-        """Bump the producer epoch if a returned queue has a possible gap, and no built batch for FLAG_AFTER_GAP."""
+    def skip_sequence_gap(self, queue: PartitionQueue) -> None:
+        """Bump the producer epoch of a returned queue that may have a gap and no built batch to keep FLAG_AFTER_GAP."""
         if queue.may_have_gap and not queue.resend and not queue.failed:
             self._builder.bump_epoch(queue.topic, queue.partition)
 

@@ -98,7 +98,7 @@ class ProduceSession:
         self._old_connections = 0
         """The number of the last connections in a row at which the broker looked older than Kafka 0.10."""
         self._is_outdated = False
-        """True if the settings of the connection have changed since it was opened."""
+        """True if the connection's settings or the cluster have changed since it was opened."""
         self._requests: dict[int, list[SentBatch]] = {}
         """The batches of each request without a response, by correlation id."""
         self._unwritten: list[SentBatch] = []
@@ -195,7 +195,7 @@ class ProduceSession:
         names = [self._core.topic_name(batch.topic) for batch in batches]
         data: Sequence[PartitionData] | EncodedTopics | None
         data = self._encoder.encode_plain(names, batches, capabilities)
-        if data is None:  # a batch is compressed or damaged
+        if data is None:  # compression, a damaged batch or message sets
             batches, data = self._encode(names, batches, capabilities)
         if not batches:
             return

@@ -58,7 +58,6 @@ class BatchBuilder:
         self._sequences = sequences
         queued, in_flight = state_word(RunState.QUEUED, slot), state_word(RunState.IN_FLIGHT, slot)
         returned, returned_sent = state_word(RunState.RETURNED, slot), state_word(RunState.RETURNED_SENT, slot)
-        # `Move` names the counter that it raises.
         self._build = Move(queued, in_flight, lay.FLOW_SENT)
         self._return = Move(queued, returned, lay.FLOW_RETURNED)
         self._return_sent = Move(in_flight, returned_sent, lay.FLOW_RETURNED_SENT)
@@ -92,7 +91,8 @@ class BatchBuilder:
     def pop_content(self, ready: deque[Segment], room: int) -> tuple[tuple[Segment, ...], int]:
         """Remove the content of one batch from the front of `ready`; return its segments and their payload in bytes.
 
-        `ready` must not be empty.  The limits are `room` for the payload and `max_bytes`; one record may exceed both.
+        `ready` must not be empty.  The limits are `room` for the payload and `max_bytes`; but at least one record is
+        removed, also with `room` 0.
         """
         segments: list[Segment] = []
         left, total = self.max_bytes, 0

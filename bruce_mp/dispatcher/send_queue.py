@@ -21,7 +21,9 @@ class RequestLimits(NamedTuple):
     """The limits of produce requests and hand-backs."""
 
     request_bytes: int
+    """The most payload of a request; 0 for requests of one message."""
     max_in_flight: int
+    """The most requests without a response."""
     hand_back_timeout_ms: int
     """The longest time for which a hand-back waits for outstanding responses."""
 

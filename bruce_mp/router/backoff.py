@@ -5,8 +5,8 @@ A dispatcher's own retries: `bruce_mp/dispatcher/queues.py` `PartitionQueue.star
 A sequence of delays lasts `initial_ms` * 2^(`max_double` + 2); the next delay after that begins another sequence.  The
 first delay of a sequence is a random 1 to 3 times the minimum, because all hosts notice the death of a broker at the
 same moment.  For the other delays, a base starts at `initial_ms` and doubles with each delay, `max_double` times.  Each
-of these delays is a random 0.5 to 1.5 times the base, less the time that has passed since the previous delay ended, but
-at least the minimum.
+of these delays is a random 0.5 to 1.5 times the base.  The time since the end of the previous delay counts as a part of
+it, so that only errors in quick succession cause long delays.  No delay is shorter than the minimum.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ and sends to the broker with the smallest quotient.  With exponentially distribu
 choice (Efraimidis and Spirakis, 2006): each partition of a topic has the same share of its messages, and topics with
 similar partitions choose the same broker.
 
-Kafka places the leaders of a new topic on successive brokers.  The most frequent number of leaders is the *spread*.  A
-topic with one partition on each of `spread` successive brokers sends to the broker that is first in a common order.
-The order begins at any broker and visits every `spread`th, so that few brokers serve all topics.  By symmetry all
-brokers get equal shares of the traffic if twice their number is a multiple of the spread.
+Kafka places the leaders of a new topic on successive brokers.  The most frequent number of leaders of a topic is the
+*spread*.  A topic with one partition on each of `spread` successive brokers sends to the broker that is first in a
+common order.  The order begins at any broker and visits every `spread`th, so that few brokers serve all topics.  By
+symmetry all brokers get equal shares of the traffic if twice their number is a multiple of the spread.
 
 Weights and orders come from Kronecker sequences (the fractional parts of start + turn * irrational step), because these
 spread the traffic of a few turns more evenly than random numbers.

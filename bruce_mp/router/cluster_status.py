@@ -56,7 +56,7 @@ class ClusterStatus:
         """The start of the wait of each (topic, partition) with messages that wait for a leader."""
 
     def on_fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
-        """Record a successful fetch: brokers by id, and topics with waiting messages that the user may not see."""
+        """Record a successful fetch: the brokers by id, and the forbidden topics, whose messages wait."""
         self._forbidden = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
         for name in self._forbidden:
             log.error(

@@ -53,7 +53,7 @@ class RefreshSchedule:
             self._requested_ms = at_ms
 
     def request_after_error(self, at_ms: int) -> None:
-        """Request a fetch because a broker or a leader is gone: at the host's own moment next after `at_ms`."""
+        """Request a fetch because a broker or a leader is gone: at the host's first own moment after `at_ms`."""
         self.request(self._next_own_moment(at_ms))
 
     def _next_own_moment(self, at_ms: int) -> int:

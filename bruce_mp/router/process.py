@@ -222,8 +222,8 @@ class _RouterProcess(ProcessShell):
         self._core.on_fetch_started(self._fetch_started_ms)
         self._current_is_refresh, self._next_is_refresh = self._next_is_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
-        changes_cluster = bool(self._accepted_cluster)  # a producer id is valid in one cluster only
-        has_producer_id = producer_id.is_idempotent(self._slab) and not changes_cluster
+        changes_cluster = bool(self._accepted_cluster)
+        has_producer_id = producer_id.is_idempotent(self._slab) and not changes_cluster  # valid in one cluster only
         needs_producer_id = self._config.kafka.required_acks == ACKS_ALL and not has_producer_id
         self._fetcher.start(
             self._brokers,

@@ -1,7 +1,7 @@
 """Topic creation: a request to the controller, then to the other brokers, each once, until one responds.
 
 Brokers since Kafka 0.10.1 have CreateTopics; those before 2.4 require the numbers of partitions and replicas.  A broker
-whose CreateTopics cannot be used gets a Metadata request, which creates topics if it has `auto.create.topics.enable`.
+whose CreateTopics cannot be used gets a Metadata request: if it has `auto.create.topics.enable`, it creates the topics.
 """
 
 from __future__ import annotations
