@@ -1,7 +1,7 @@
 """`bruce reload`: request a reload of the configuration from a running daemon, and print the outcome.
 
 Exit status: 0 if the reload was applied, 1 if it was refused, 4 after another response or none. With `--check` the
-daemon applies nothing, and the exit status is that of the same reload.
+daemon applies nothing, and the exit status is the one that the reload would have.
 """
 
 from __future__ import annotations

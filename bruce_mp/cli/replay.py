@@ -2,14 +2,14 @@
 
 A run of the command sends the messages in groups. Each group is a unique attempt: the daemon delivers all of its
 messages or none, and remembers its name. After a kill, the next run inquires for the outcomes of unconfirmed groups, so
-few stay in doubt. Retries of a group keep its name: the daemon may still read the end of an earlier attempt, and
-completes only one of each name.
+few stay in doubt. A retry of a group keeps its name: the daemon may still receive the rest of an earlier attempt,
+and completes only one attempt of each name.
 
 The files of one log, `PATH` and the `PATH.MS` that the daemon rotated, count as one: equal lines in them are different
 messages. Equal lines of different logs are one message, because one log may be a backup of the other.
 
 Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a last line without a
-newline, if the daemon lost their counts, or if the daemon failed. A further run continues.
+newline, if the daemon lost their outcomes, or if the daemon failed. A further run continues.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class GroupFate(Enum):
     INCOMPLETE = auto()
     """The daemon has not completed the group, but may still read the end of an earlier attempt."""
     REMOVED = auto()
-    """The user has its lines sent as new ones."""
+    """The user chooses to send its lines again, as new ones."""
 
 
 @dataclass(slots=True)
@@ -205,7 +205,7 @@ class ReplayRun:
         self._equal_lines_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
         """The number of equal lines that this run has read in each log, by the hash of the line."""
         self._most_equal_lines: Counter[bytes] = Counter()
-        """The largest of these numbers among all logs: a line with a number up to it is a copy from another log."""
+        """The largest of these numbers among all logs: the n-th such line of a log is a copy unless n is larger."""
         self._incomplete: dict[LineKey, IncompleteGroup] = {}
         """The groups of killed runs that are to be sent again, by each of their unread lines."""
         self._max_message_bytes = sys.maxsize

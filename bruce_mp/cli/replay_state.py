@@ -135,5 +135,5 @@ def _open(path: Path) -> sqlite3.Connection:
         for statement in () if columns else _CREATE_TABLES:
             database.execute(statement)
         database.execute("commit")
-        stack.pop_all()  # the caller closes a database that it can use
+        stack.pop_all()  # without an error, the caller closes the database
         return database

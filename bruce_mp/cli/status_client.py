@@ -129,7 +129,7 @@ def request_change(args: Namespace, path: str) -> int:
 class StatusClient:
     """HTTP client for the pages at an address.
 
-    Only `post` calls `read_token`, so that the pages need no readable token. It may raise ConfigError.
+    Only `post` calls `read_token`, which may raise ConfigError. The other methods need no token.
     """
 
     def __init__(self, address: HostPort | UnixPath, read_token: Callable[[], str | None] = lambda: None) -> None:

@@ -30,7 +30,7 @@ def exit_without_command(summaries: Mapping[str, str], arguments: Sequence[str])
     """Print the help, the version, or a usage error, and exit."""
     parser = create_parser(summaries)
     parser.parse_args(arguments)
-    parser.error("give options after the COMMAND")  # "--" before a command is valid for argparse
+    parser.error("give options after the COMMAND")  # `bruce -- COMMAND`, which argparse accepts
 
 
 def create_parser(summaries: Mapping[str, str]) -> ArgumentParser:

@@ -1,8 +1,9 @@
 """Record batch v2 as a broker handles it: a header of 61 bytes, and an opaque body.
 
 The broker stores the body, which the CRC covers, unchanged, compressed or not. It rewrites only base offset and leader
-epoch, which the CRC does not cover. `CHECKS` lists the faults of a batch in Kafka's order, with the error code of each.
-`check_records` parses the records only on demand, because that costs more in Python than all other checks.
+epoch, which the CRC does not cover. `CHECKS` has the checks of a batch in Kafka's order, with the error code of each.
+`check_records` also parses the records. It runs only if `LogLimits.strict` is set, because it costs more in Python than
+all other checks.
 
 Layout: https://kafka.apache.org/documentation/#recordbatch
 """

@@ -3,8 +3,8 @@
 All brokers share the logs, so moving a leader or stopping a broker loses no records. Clients see every broker as an
 in-sync replica. A partition whose leader is down has no leader until `move_leader`, or until the broker returns.
 
-Metadata responses come from a `View`, an immutable snapshot. A fault may keep an old snapshot for a number of responses
-(`freeze`), which simulates a broker that has not learned of the change.
+Metadata responses come from a `View`, an immutable snapshot. A command may keep an old snapshot for a number of
+responses (`freeze`), which simulates a broker that has not learned of the change.
 
 The numbers after RefusedError in docstrings are Kafka's error codes.
 """

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandError", "ControlChannel", "DevBroker"]
 
-RESPONSE_TIMEOUT_S: Final = 30.0  # on a busy machine longer than any command takes, except for WaitUntil
+RESPONSE_TIMEOUT_S: Final = 30.0  # longer than any command except WaitUntil takes, even on a busy machine
 STOP_TIMEOUT_S: Final = 10.0  # after which the process is killed
 
 Result = TypeVar("Result")

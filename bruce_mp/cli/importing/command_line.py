@@ -101,7 +101,7 @@ def _apply_option(name: str, raw: str | None, draft: Draft) -> None:
     value = setting.switch_value
     if raw is not None and setting.parse_option is not None:
         value = _parse_value(name, raw, setting.parse_option, draft)
-    # `_parse_value` reports a None; the old daemons read an empty text as an option that was not given.
+    # For None, `_parse_value` has added an error. For an empty path or client id, the old daemons ignored the option.
     if value is None or (value == "" and name in {*_ENABLED_BY, "client_id"}):
         return
     if name == "required_acks" and isinstance(value, int) and value > 1:

@@ -73,7 +73,9 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
 
     With `from_options`, the defaults are those of the command line, else those of Dory's file.
     """
-    for name in INPUTS:  # without `enable`, the old daemons disabled each, but ours enables the datagram input
+    # Without `enable`, the old daemons disabled an input. Ours would enable the datagram input, and disable the others,
+    # which get the value only if the draft has their section.
+    for name in INPUTS:
         key = ("input", name, "enable")
         if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):
             draft.set(key, False)

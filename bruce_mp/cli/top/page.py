@@ -105,7 +105,7 @@ class TopSelection(msgspec.Struct, frozen=True):
     offset: int = 0
 
     def query(self, rows: int) -> str:
-        """Return the URL query for the first topic to the last of `rows` visible ones: `/overview` takes no offset."""
+        """Return the URL query for all topics up to the last of `rows` visible ones: `/overview` takes no offset."""
         order = "ascending" if self.is_ascending else "descending"
         limit = min(MAX_SHOWN, self.offset + rows)
         return urlencode({"topic": self.text, "sort": self.sort, "order": order, "limit": limit})

@@ -38,7 +38,10 @@ _ABSENT: Final = "-"
 """The text of an unknown number."""
 _BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
 _MINUTE_S: Final = 49
-"""The shortest window that the view calls a minute. Windows begin at steps of 10 s, so a full one lasts 50 to 60 s."""
+"""The shortest window that the view calls a minute.
+
+A full one begins 50 to 60 s ago at a multiple of 10 s, or with the first sample after it, up to 1 s later.
+"""
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
 

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): increase the number of partitions; replicas are ignored.  Versions 0 to 3."""
+"""CreatePartitions (37), versions 0 to 3: increase the number of partitions. Replicas are ignored."""
 
 from __future__ import annotations
 

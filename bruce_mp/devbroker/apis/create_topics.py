@@ -46,7 +46,7 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
 
 
 def partition_count(wanted: Any, cluster: Cluster) -> int:
-    """Return the number of partitions. Raise RefusedError for a name that `Cluster.add_topic` would refuse."""
+    """Return the number of partitions to create. Raise RefusedError (17) for an invalid name."""
     check_topic_name(wanted.name)
     if wanted.assignments:
         return len(wanted.assignments)
