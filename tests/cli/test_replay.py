@@ -230,7 +230,7 @@ def test_messages_that_may_be_in_kafka_and_cut_lines_are_reported(
     assert "1 last lines without a newline are incomplete, and were not sent" in printed.err
 
 
-def test_messages_of_incomplete_attempts_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_abandoned_messages_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "d").write_bytes(line(0, info="ABANDONED_ATTEMPT") + line(1))
     options = ["--stream-socket-path", str(tmp_path / "none"), "--state", str(tmp_path / "state"), "--dry-run"]
     assert main(["replay", str(tmp_path / "d"), *options]) == 0
