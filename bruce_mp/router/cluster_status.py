@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter as Tally
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.telemetry.broker_status import (
@@ -113,6 +114,7 @@ class ClusterStatus:
             stalls=self._stalls.sample(self._waiting(router), now_ms),
             foreign_cluster=self._foreign_cluster,
             recreated=tuple(topic for topic in self._recreated if now_ms - topic.seen_ms < _RECREATED_LISTED_MS),
+            paused_by_topic=Tally(scope.topic for scope in scopes if scope.topic),  # a dispatcher's scope has no topic
         )
         self._sender.send_bytes(encode_events([status]))
 

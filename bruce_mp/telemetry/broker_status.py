@@ -109,10 +109,11 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
 
     `brokers` lists (node, host, port) from the metadata. `failing_since_ms` is None if the last metadata fetch
     succeeded; otherwise `error` is the reason, and `needs_operator` is True if only an operator can correct it.
-    `paused` lists some of the `paused_count` pauses. `producer_error` is the error code of a refused producer id, or 0.
-    `forbidden` lists topics with waiting messages that the brokers hide from the daemon's user. `asking` is the broker
-    of the metadata request in progress, and `previous_failure` is the reason why the previous broker's request failed.
-    Both are empty without a request. `stalls` lists the partitions whose oldest message waits in the router.
+    `paused` lists the first of the `paused_count` pauses, those in state `NO_LEADER` before the others;
+    `paused_by_topic` counts all pauses of each topic. `producer_error` is the error code of a refused producer id, or
+    0. `forbidden` lists topics with waiting messages that the brokers hide from the daemon's user. `asking` is the
+    broker of the metadata request in progress, and `previous_failure` is the reason why the previous broker's request
+    failed. Both are empty without a request. `stalls` lists the partitions whose oldest message waits in the router.
     `foreign_cluster` is the cluster of the brokers if the messages are for another one, else empty. `recreated` lists
     the latest topics of the last hour that were deleted and created again.
     """
@@ -130,3 +131,4 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     stalls: tuple[PartitionStall, ...] = ()
     foreign_cluster: str = ""
     recreated: tuple[RecreatedTopic, ...] = ()
+    paused_by_topic: dict[bytes, int] = {}

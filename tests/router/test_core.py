@@ -13,6 +13,7 @@ from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import Parcel, ParcelKind, unpack_parcels
+from bruce_mp.router import cluster_status
 from bruce_mp.router.cluster import MISSING_GRACE_MS
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.metadata_fetch import FetchProgress
@@ -143,7 +144,7 @@ def test_messages_wait_while_no_partition_has_a_leader(make: MakeWorld, key: int
     assert world.router.leaderless_partitions() == []
 
 
-def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld) -> None:
+def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make({b"t": [1, 2]})
     world.step_until_synced()
     world.send_one(b"t", key=1)
@@ -160,6 +161,11 @@ def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld) -> Non
     (last,) = decode_events(said[-1])
     assert isinstance(last, RouterStatus)
     assert last.paused == (PausedScope(None, b"t", 1, NO_LEADER, 77_000),)
+    monkeypatch.setattr(cluster_status, "MAX_LISTED_SCOPES", 0)
+    status.publish(world.router, FetchProgress())
+    (last,) = decode_events(said[-1])
+    assert isinstance(last, RouterStatus)
+    assert (last.paused, last.paused_count, last.paused_by_topic) == ((), 1, {b"t": 1})
     world.cluster.leaders[b"t", 1] = 1
     settle(world)
     status.publish(world.router, FetchProgress())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -100,11 +101,14 @@ def _plain_line(row: TopicCompression) -> str:
 # --- the dashboard's summary -----------------------------------------------------------------------------------------
 
 MAX_TOPICS: Final = 20
-"""Topics that fit on the page; those with the most bytes come first."""
+"""Topics that fit on the page: those with the most bytes."""
 
 
 class CompressionSummary(msgspec.Struct, frozen=True):
-    """Lines as on `/compression`: `codecs` has one sum per codec, `topics` the largest of `topic_count` lines."""
+    """Lines as on `/compression`: `codecs` has one sum per codec, `topics` all lines of the largest topics.
+
+    `topic_count` is the number of all topics; those beyond the bound of `CompressionSums` count as one.
+    """
 
     codecs: list[TopicCompression]
     topics: list[TopicCompression]
@@ -116,7 +120,11 @@ def read_compression_summary(page: CompressionPage) -> CompressionSummary:
     rows = sorted(page.topics, key=lambda row: -row.plain_bytes)
     codecs = sorted({row.codec for row in rows})
     sums = [_sum(codec, [row for row in rows if row.codec == codec]) for codec in codecs]
-    return CompressionSummary(sums, rows[:MAX_TOPICS], len(rows))
+    sizes: Tally[str] = Tally()
+    for row in rows:
+        sizes[row.topic] += row.plain_bytes
+    largest = {topic for topic, _ in sizes.most_common(MAX_TOPICS)}
+    return CompressionSummary(sums, [row for row in rows if row.topic in largest], len(sizes))
 
 
 def _sum(codec: str, rows: Sequence[TopicCompression]) -> TopicCompression:

@@ -377,7 +377,10 @@ def _metadata_unreachable(evidence: Evidence) -> Iterator[str]:
 
 
 def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
-    """Warn about the partitions that acknowledge nothing; `_leaderless` reports those without a leader."""
+    """Warn about the partitions that acknowledge nothing.
+
+    `_leaderless` reports those without a leader; this check also has those that the router's report does not list.
+    """
     paused = evidence.cluster.router.paused if evidence.cluster.router is not None else ()
     leaderless = {(scope.topic, scope.partition) for scope in paused if scope.state == NO_LEADER}
     stalls = [each for each in evidence.stalls.partitions if (each.topic, each.partition) not in leaderless]
@@ -409,11 +412,22 @@ def _leaderless(evidence: Evidence) -> Iterator[str]:
     stuck = [scope for scope in paused if scope.state == NO_LEADER and now_ms - scope.since_ms >= ELECTION_MS]
     if stuck:
         topics = sorted({topic_text(scope.topic) for scope in stuck})
-        more = "" if len(topics) <= MAX_NAMED else f" and {len(topics) - MAX_NAMED} more"
+        more = _more_topics(len(topics) - MAX_NAMED, is_lower_bound=_has_unlisted_leaderless(router))
         yield (
             f"Messages wait for partitions that have no leader, of {', '.join(topics[:MAX_NAMED])}{more}: check the "
             "brokers that have their replicas. The daemon sends the messages once there are leaders; see /brokers."
         )
+
+
+def _has_unlisted_leaderless(router: RouterStatus | None) -> bool:
+    """Return True if some partitions without a leader may be beyond the report's list, which begins with them."""
+    return router is not None and len(router.paused) < router.paused_count and router.paused[-1].state == NO_LEADER
+
+
+def _more_topics(unnamed: int, *, is_lower_bound: bool) -> str:
+    if unnamed > 0:
+        return f" and {'at least ' if is_lower_bound else ''}{unnamed} more"
+    return " and perhaps others" if is_lower_bound else ""
 
 
 def _recreated_topics(evidence: Evidence) -> Iterator[str]:
@@ -425,7 +439,7 @@ def _recreated_topics(evidence: Evidence) -> Iterator[str]:
             "that were delivered before are gone from Kafka, and the held ones go to the new topic. If this was a "
             "mistake, send the earlier messages again."
         )
-    if len(recreated) > MAX_NAMED:
+    if len(recreated) > MAX_NAMED:  # the report has only the latest
         yield f"At least {len(recreated)} topics were created again within the hour; the log names them."
 
 

@@ -31,8 +31,9 @@ class TopicLine(msgspec.Struct, frozen=True):
 
     Values of the last minute: messages (`delivered`) and bytes (`size`) acknowledged per second, `errors` in responses,
     and percentiles of the latency from receipt to acknowledgement. `waiting` and `in_flight` messages are held;
-    `oldest_ms` is the age of the oldest. `paused` counts the paused partitions that the router's report lists; it is
-    None before the first report. `discarded` covers this report period and the previous one.
+    `oldest_ms` is the age of the oldest. `paused` counts the paused partitions, plus one while messages wait for a
+    leader of any partition; it is None before the router's first report. `discarded` covers the present period of the
+    discard reports and the previous one.
     """
 
     topic: str
@@ -112,14 +113,15 @@ def read_topics(
     """List every topic that the router knows, or that has traffic or held messages."""
     held = _count_held(groups)
     known = TopicTable(slab).partition_counts()
-    paused, discarded = _count_paused(cluster), _count_discarded(reports)
+    paused = None if cluster.router is None else cluster.router.paused_by_topic
+    discarded = _count_discarded(reports)
     return [
         _topic_line(
             topic_text(name),
             known.get(name, 0),
             traffic.get(name, TopicTraffic()),
             held.get(name, _TopicCounts()),
-            paused=None if paused is None else paused[name],
+            paused=None if paused is None else paused.get(name, 0),
             discarded=discarded[topic_text(name)],
             now_ms=now_ms,
             steady_now_ms=steady_now_ms,
@@ -147,10 +149,6 @@ def _count_held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicCounts]:
         earlier = held.oldest_arrival_ms
         held.oldest_arrival_ms = group.arrived_ms if earlier is None else min(earlier, group.arrived_ms)
     return counts
-
-
-def _count_paused(cluster: ClusterReport) -> Tally[bytes] | None:
-    return None if cluster.router is None else Tally(scope.topic for scope in cluster.router.paused)
 
 
 def _count_discarded(reports: Iterable[Report]) -> Tally[str]:

@@ -684,7 +684,8 @@ function showCompression(page) {
   const { codecs, topics, topic_count } = page.compression;
   tables.compression.show(topics);
   const parts = codecs.map((each) => `${each.codec}: ${sizeText(each.plain_bytes)} to ${sizeText(each.packed_bytes)} (${each.percent} %)`);
-  if (topics.length < topic_count) parts.push(`${topics.length} of ${countText(topic_count)} topics listed`);
+  const listed = new Set(topics.map((each) => each.topic)).size;  // a topic has a line for each codec
+  if (listed < topic_count) parts.push(`${listed} of ${countText(topic_count)} topics listed`);
   setText($("compression-note"), parts.join("; "));
 }
 

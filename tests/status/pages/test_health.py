@@ -294,6 +294,21 @@ def test_leaderless_partitions_are_a_warning_after_5_seconds(daemon: OfflineStat
     assert (page["ready"], len(texts)) == (True, int(seconds >= 5))
 
 
+@pytest.mark.parametrize(
+    ("topics", "last_state", "said"),
+    [(12, NO_LEADER, "t-7 and at least 2 more:"), (2, NO_LEADER, "of t-0, t-1 and perhaps others:"),
+     (2, "waiting", "of t-0, t-1:")],
+)  # fmt: skip
+def test_leaderless_topics_beyond_the_report_are_not_denied(
+    daemon: OfflineStatusPages, topics: int, last_state: str, said: str
+) -> None:
+    scopes = [PausedScope(None, b"t-%d" % topic, 0, NO_LEADER, NOW_MS - 5000) for topic in range(topics)]
+    last = PausedScope(None, b"t-0", 1, last_state, NOW_MS - 5000)
+    daemon.broker_status.record([RouterStatus((), None, "", (*scopes, last), 300)], NOW_MS)
+    (warning,) = well(daemon).json("/healthz")["warnings"]
+    assert said in warning
+
+
 def test_a_broker_that_needs_the_operator_is_a_problem(daemon: OfflineStatusPages) -> None:
     """Also while other brokers work, and while the next connection is in progress."""
     locked_out = msgspec.structs.replace(broker(CONNECTING), needs_operator=True, last_error="It refuses the login.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter as Tally
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -111,14 +112,15 @@ def test_the_overview_shows_the_traffic_of_topics(daemon: OfflineStatusPages) ->
     daemon.histories.traffic.record([event], daemon.steady_ms)
     daemon.reports.record([DiscardEvent(DiscardReason.RATE_LIMIT, b"news", 6, 0, 0)], daemon.now_ms)
     paused = (PausedScope(3, b"news", 1, "waiting", NOW_MS), PausedScope(3, b"news", 2, "waiting", NOW_MS))
-    daemon.broker_status.record([RouterStatus((), None, "", paused, 2)], daemon.steady_ms)
+    standing = RouterStatus((), None, "", paused, paused_count=240, paused_by_topic={b"news": 120, b"other": 120})
+    daemon.broker_status.record([standing], daemon.steady_ms)
     page = ask(daemon)
     line = lines(page)["news"]
     assert line["delivered"] == pytest.approx(5, rel=0.1)
     assert page["flow"]["size"] == pytest.approx(700, rel=0.1)
     assert (line["errors"], line["last_error"], line["last_error_at"]) == (2, "REQUEST_TIMED_OUT", S - 1)
-    assert (line["paused"], line["discarded"], line["partitions"]) == (2, 6, 3)
-    assert (line["p50_ms"], page["paused_count"]) == (17.5, 2)
+    assert (line["paused"], line["discarded"], line["partitions"]) == (120, 6, 3)
+    assert (line["p50_ms"], page["paused_count"]) == (17.5, 240)
 
 
 def test_the_overview_shows_a_broker_with_its_history(daemon: OfflineStatusPages) -> None:
@@ -170,6 +172,19 @@ def test_the_overview_summarizes_compression(daemon: OfflineStatusPages) -> None
     assert (page["topic_count"], len(page["topics"])) == (31, 20)
     (codec,) = page["codecs"]
     assert (codec["codec"], codec["tried"], codec["plain_bytes"], codec["percent"]) == ("lz4", 31, 31_000, 25.0)
+
+
+def test_a_topic_with_two_codecs_is_one_of_the_listed_topics(daemon: OfflineStatusPages) -> None:
+    """The page compares the number of listed topics with `topic_count`."""
+    codecs = {"lz4": 1000, "zstd": 10}
+    daemon.compression.record(
+        CompressionEvent(b"topic-%d" % number, codec, plain_bytes=size)
+        for number in range(25)
+        for codec, size in codecs.items()
+    )
+    page = ask(daemon)["compression"]
+    listed = Tally(line["topic"] for line in page["topics"])
+    assert (page["topic_count"], len(listed), set(listed.values())) == (25, 20, {2})
 
 
 # --- which topics -----------------------------------------------------------------------------------------------------
