@@ -190,7 +190,7 @@ def create_app(daemon: DaemonView) -> Flask:
     app.add_url_rule("/accept_cluster", "accept_cluster", lambda: _accept_cluster(daemon), methods=["POST"])
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
     add_debug_pages(app, daemon.debug, daemon.guard_change)
-    app.before_request(lambda: daemon.count(Counter.MongooseHttpRequest))
+    app.before_request(lambda: daemon.count(Counter.MongooseHttpRequest))  # named after Dory's HTTP server
     app.before_request(daemon.guard_host)
     app.after_request(_add_headers)
     app.register_error_handler(HTTPException, lambda error: _http_error(daemon, error))

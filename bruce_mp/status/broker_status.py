@@ -21,7 +21,7 @@ __all__ = ["BrokerStatusStore", "ClusterReport"]
 STALE_MS: Final = 10_000
 """Age at which a report is ignored. Processes report once a second, so the sender is dead or stopped."""
 MAX_REASONS: Final = 1000
-"""Most partitions with a remembered last error, because a cluster may pause any number at once."""
+"""Limit of the partitions with a remembered last error, because a cluster may pause any number at once."""
 STALL_SHOWN_MS: Final = 2_500
 """Time for which a stall is shown after its last report: a partition on its way to another process is in no report."""
 

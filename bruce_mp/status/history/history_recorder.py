@@ -112,7 +112,7 @@ class HistoryRecorder:
         self._lock = Lock()
         self._last_sample = rates.read(now_ms())
         self._last_totals: dict[bytes, TopicTotal] = {}
-        """Counters and totals at the last write."""
+        """Totals at the last write; `_last_sample` has the counters."""
         self._hour: dict[int, StepAmounts] = {}
         self._unwritten: deque[tuple[int, Mapping[bytes, StepAmounts]]] = deque(maxlen=_MAX_UNWRITTEN)
         self._is_failing = False

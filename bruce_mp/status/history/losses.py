@@ -1,7 +1,7 @@
 """Losses of the last minute and hour: discarded messages by reason, and copies that were not written.
 
-The samples are in the slab, so they survive a restart of the status process or of the daemon. The status process's row
-settles no messages, and the samples use the place of its redo record's segments. The samples' times are on the
+The samples are in the slab, so they survive a restart of the status process or of the daemon. The status process
+settles no messages, so in its row the samples take the place of the redo record's segments. Their times are on the
 monotonic clock of the kernel, which all processes of a boot share, and which no change of the wall clock affects.
 
 The sampling thread writes, and HTTP threads read. A sample's time is cleared before its counts are written, and stored
@@ -29,7 +29,7 @@ __all__ = ["LossHistory"]
 _SAMPLE_LONGS: Final = 32
 """Longs of a sample: its time and at most 31 counts."""
 _LOST_COPIES: Final = 0
-"""Index of the lost copies in the counts, which follow the time of a sample; discards are at the reason's number."""
+"""Index of the lost copies in the counts of a sample; the index of a reason's discards is its number."""
 _REASONS: Final = tuple(DiscardReason)
 _RING_SAMPLES: Final = 62
 """Samples of a ring: 60 for the steps of its window, the one before them, and the one that is written."""

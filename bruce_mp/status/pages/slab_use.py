@@ -41,7 +41,7 @@ class SizeClass(msgspec.Struct, frozen=True):
 class SlabUse(msgspec.Struct, frozen=True):
     """Slab use in bytes. Space that is neither in use nor settled is free. `classes` begin with the smallest.
 
-    `chunk` is the size of the smallest place. A message that does not fit into it with its header has a separate place.
+    `chunk` is the size of the smallest place. A message that exceeds it, header included, has a separate place.
     """
 
     size: int

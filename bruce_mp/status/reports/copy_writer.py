@@ -1,7 +1,8 @@
 """Writer thread for copies of messages: discard file, dead letter topic, and the files of message debugging.
 
 Delivery never waits for it. The writer drops and counts copies that arrive faster than the disk accepts them, and
-copies that it cannot write. It retries a file after an error, so lines appear again when the disk has room.
+copies that it cannot write. It retries a file after an error, so lines appear again when the disk has room. After a
+kill, the next start counts as lost the copies of discarded messages that DiscardCopySettled lacks.
 """
 
 from __future__ import annotations
@@ -127,6 +128,7 @@ class CopyWriter:
     def enqueue(self, data: bytes) -> None:
         """Queue copies as `telemetry.message_copies` encodes them. Drop and count them beyond `MAX_QUEUED_BYTES`."""
         with self._lock:
+            # An empty queue takes a frame of any size.
             has_room = not self._queued_bytes or self._queued_bytes + len(data) <= MAX_QUEUED_BYTES
             self._queued_bytes += len(data) if has_room else 0
         if has_room:
@@ -168,7 +170,7 @@ class CopyWriter:
         if file is not None:
             self._log_failure(lambda: file.write(copies))
         elif dead_letters is not None:
-            self._count(Counter.DiscardCopySettled, len(copies))  # no file has to get them
+            self._count(Counter.DiscardCopySettled, len(copies))  # done with: no file has to get them
         else:  # queued before a reload that removed both destinations
             count_lost(self._count, copies)
         if dead_letters is not None:

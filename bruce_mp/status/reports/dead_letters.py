@@ -11,10 +11,11 @@ are those of the discarded message, and:
     bruce.host           the host of the daemon
     bruce.value_size     the size of the whole value, if it was cut to fit
 
-A dead letter that is discarded itself never becomes another one. Without room in the daemon, dead letters are lost and
-counted: for the copies of one frame, the writer thread waits at most `PATIENCE_S` for the input. After such a wait, it
-sends nothing for `PAUSE_S`. If a dead input has closed a connection, the thread opens a new one at once. A message that
-the kernel refuses for its size is lost without such a pause.
+A dead letter that is discarded itself never becomes another one. Copies of discarded messages arrive in frames. For all
+copies of a frame together, the writer thread waits at most `PATIENCE_S` for the input. After such a wait in vain, it
+sends nothing for `PAUSE_S`. Dead letters that it does not send are lost and counted. If a dead input has closed a
+connection, the thread opens a new one at once. A message that the kernel refuses for its size is lost without such a
+pause.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class DeadLetterTopic:
         self._count(Counter.DeadLetterLost, sum(map(self._becomes_dead_letter, copies)))
 
     def _becomes_dead_letter(self, copy: Copy) -> bool:
-        """Return False for possible duplicates, refused senders, and our own dead letters."""
+        """Return False for possible duplicates (without info), refused senders, and our own dead letters."""
         if not copy.info or copy.info in REFUSED_SENDERS:
             return False
         if copy.topic:

@@ -43,9 +43,9 @@ FILE_NAMES: Final = {
     CopyTarget.MSG_GOT_ACK: "msg_got_ack",
 }
 MAX_TOPICS: Final = 1000
-"""Most topics that can be selected by name, because every process on the message path gets the list."""
+"""Limit of the topics that can be selected by name, because every process on the message path gets the list."""
 MAX_NAME_BYTES: Final = 96 << 10
-"""Most bytes of the selected topics' names: with up to 5 more to encode each, the list fits in a control message."""
+"""Limit of the bytes of all selected names: with up to 5 more to encode each, they fit in one control message."""
 
 
 class MessageDebug:

@@ -99,7 +99,7 @@ class RollingFile:
 
     def prepare(self) -> None:
         """Open the file, and rotate it if it is full. Raise FileWriteError."""
-        self._open_with_room(0)
+        self._open_with_room(line_size=0)
         self._remove_oldest()
 
     def _open_with_room(self, line_size: int) -> None:
@@ -147,7 +147,7 @@ class RollingFile:
         except OSError as error:
             raise FileWriteError(f"{self.path} is full and cannot be renamed: {error.strerror}.") from error
         self._remove_oldest()
-        self._open_with_room(0)
+        self._open_with_room(line_size=0)
 
     def _remove_oldest(self) -> None:
         """Remove the oldest rotated files until the total is within the limit."""
