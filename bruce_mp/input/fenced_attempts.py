@@ -144,7 +144,7 @@ class Attempt:
         self.began_ms = now_ms
         self.chunk_count = 0
         self.is_spilling = False
-        """True once a message found no room in the attempt's part of the slab: later ones go to the spill file."""
+        """True once a message was over the attempt's limit or its topic's share: later ones go to the spill file."""
         self.spill: SpillFile | None = None
         self.waiting_since_ms: int | None = None
         """Start of the attempt's wait for room in spill files."""
@@ -165,7 +165,7 @@ class Attempt:
         return self.name.decode("utf-8", "backslashreplace")
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks for the attempt's lanes; None above the attempt's limit."""
+        """Return the first of `span` neighbouring chunks for the attempt; None above its limit, or without room."""
         self.is_spilling = self.is_spilling or not self._attempts.allows(span, self)
         chunk = None if self.is_spilling else self._pool.allocate(span, now_ms)
         if chunk is not None:
@@ -247,7 +247,7 @@ class FencedAttempts:
     def spill_if_possible(self, attempt: Attempt) -> None:
         """Send the further messages of an attempt to its spill file, because a topic has reached its share of the slab.
 
-        Without room in spill files the messages stay with their client: `spill` would exceed the bound of the files.
+        If spill files have no room, the messages stay with their client, because `spill` ignores the files' bound.
         """
         attempt.is_spilling = attempt.is_spilling or self._spills.has_room
 
@@ -312,6 +312,7 @@ class FencedAttempts:
                 f"it alone needs more than the {self._spills.max_bytes >> 20} MiB that spill files may have. Send "
                 "smaller attempts, or raise input.streams.max_spill_size",
             )
+        # Files of completed attempts give room soon, and the oldest attempt waits without limit.
         if now_ms - attempt.waiting_since_ms < _MAX_WAIT_MS or self._spills.completed or self._is_oldest(attempt):
             return room
         return Ending(

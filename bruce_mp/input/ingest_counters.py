@@ -50,6 +50,7 @@ PROCESSED_COUNTERS: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
     _PARTITION_KEY: Counter.InputAgentProcessPartitionKeyMsg,
 }
+"""By API key, the counter of the examined messages, including those that are rejected or find no room."""
 
 
 def processed_counter(message: memoryview) -> Counter:

@@ -10,8 +10,8 @@ it stays in the client's `unprocessed`, in order, and the worker stops reading t
 
 * messages beyond a user's quota, until the next interval;
 * messages of a topic over its share of the slab: the lanes append the rest of the batch, and return these messages;
-* messages of a fenced attempt for which spill files have no room;
-* messages behind an attempt whose spill file is being fed back.
+* messages of a fenced attempt for which neither the slab nor a spill file (`slab/spill.py`) has room;
+* messages behind an attempt whose spill file is not yet fed back into the slab.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class StreamAdmission:
         self._row.add(Counter.StreamInputTopicOverShare)
 
     def is_plain(self, client: StreamClientState) -> bool:
-        """Return True if `StreamIntake` may serve a client: its messages all go to the same lanes, and none waits.
+        """Return True if `StreamIntake` may serve a client: its messages need nothing but to be appended to lanes.
 
         The intake keeps the start of an incomplete message itself, unless that message is longer than `MIN_READ`.
         """
@@ -193,7 +193,7 @@ class StreamAdmission:
         """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
         if client.completed_spill is not None and client.completed_spill.is_closed:  # fed back
             client.completed_spill = None
-        has_messages_or_fence = split.extents or split.stop is SplitStop.FENCE
+        has_messages_or_fence = split.extents or split.stop is SplitStop.FENCE  # a barrier overtakes no message
         if client.completed_spill is None or not has_messages_or_fence:
             return False
         client.block(now_ms + _SPILL_RETRY_MS)

@@ -95,12 +95,12 @@ class StreamBatch:
         return self._senders[bisect_right(self._starts, index) - 1]
 
     def discard_reason(self, dropped: NoRoom) -> DiscardReason:
-        """Return the reason for the discard of a message without room."""
+        """Return the reason for the discard of a message without room; its attempt ends if it cannot be spilled."""
         return DiscardReason.ABANDONED_ATTEMPT if self.is_spilling else dropped.reason
 
     @property
     def is_spilling(self) -> bool:
-        """Return True if the batch's attempt has used up its part of the slab."""
+        """Return True if the batch belongs to an attempt whose further messages go to its spill file."""
         return self.attempt is not None and self.attempt.is_spilling
 
     @property

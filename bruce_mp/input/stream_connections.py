@@ -441,7 +441,7 @@ class StreamConnections:
     # --- unfinished messages -----------------------------------------------------------------------------------------
 
     def _limit_unfinished(self, descriptor: int) -> bool:
-        """Read, pause or close a connection, as the memory for its message allows; return False if closed."""
+        """Read a connection, let it wait, or close it, as the memory for its message allows; return False if closed."""
         connection = self._connections[descriptor]
         decision = self._unfinished.update(connection.client, steady_ms())
         if decision is ReadDecision.CLOSE:

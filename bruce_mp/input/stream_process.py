@@ -204,7 +204,7 @@ class _StreamWorker(InputShell):
         super()._finish()
 
     def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
-        """Answer an inquiry (a barrier frame of another version); else add a barrier, also for a malformed inquiry."""
+        """Answer an inquiry, which is a barrier frame of another version; treat a malformed one like any barrier."""
         answer = self._attempt_parts.unique.answer(client, data) if is_inquiry(data) else None
         if answer is not None:
             self._answer(client, answer)

@@ -74,7 +74,7 @@ class UnfinishedMessages:
         self._totals: Tally[bool] = Tally()
         """Bytes with a grant (True), and without one (False)."""
         self._by_origin: Tally[tuple[bool, int | str]] = Tally()
-        """Bytes with and without a grant of each user, or address of a TCP client."""
+        """Bytes with a grant (True) or without one (False), by user or address of a TCP client."""
 
     def apply_config(self, limits: UnfinishedLimits) -> None:
         """Apply reloaded limits to further messages."""
@@ -124,7 +124,7 @@ class UnfinishedMessages:
         return granted
 
     def find_idle(self, now_ms: int) -> list[StreamClientState]:
-        """Return the clients whose message has not grown within the time limit; waiting ones are not read."""
+        """Return the clients whose message has not grown within the time limit, but not waiting, unread ones."""
         since_ms = now_ms - self._limits.timeout_ms
         return [
             client

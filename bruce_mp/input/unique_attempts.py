@@ -94,7 +94,7 @@ class UniqueAttempts:
     # --- begin and end -----------------------------------------------------------------------------------------------
 
     def on_begin(self, client: FlushGroupOwner, begin: AttemptBegin) -> None:
-        """Start a flush group of the connection for the attempt alone."""
+        """Start a flush group for the attempt alone, if it is unique."""
         if begin.is_unique:
             self._flush_groups.start_next(client)
 
