@@ -126,7 +126,7 @@ class _SocketKeeper:
         """Answer the request of a starting daemon, or replace the sockets by those of a running one."""
         try:
             sockets = receive_message(connection)
-            if sockets is None:
+            if sockets is None:  # a request for them
                 self._apply_config()
                 send_sockets(connection, self._kept.items())
             else:

@@ -4,6 +4,9 @@ Every check that can end a start runs before the first process starts. The order
 two daemons never use the same resources. The sockets come last, so that clients find them only shortly before an input
 reads from them.
 
+At an upgrade (`upgrade/upgrade.py`), the supervisor's process executes the installed code. This new code gets the
+sockets of the *replaced code* and, unless they have ended, its processes.
+
 The event loop waits for process exits, control messages and signals. It wakes at least once a second to store the
 supervisor's heartbeat in the slab, as all processes do.
 """

@@ -110,7 +110,7 @@ class JournalSetup:
         """Restore the messages of the journal into a new slab, and begin or remove the journal."""
         content, self._content = self._content, None
         slab_id = slab.read_signed(lay.SUPER_CREATED_MS)
-        if content is not None and content.slab_id != slab_id:
+        if content is not None and content.slab_id != slab_id:  # the slab is new, or the journal another slab's
             if is_empty:
                 self._restore(slab, content, partitioners)
             else:

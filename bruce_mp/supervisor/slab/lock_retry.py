@@ -26,17 +26,18 @@ RETRY_S: Final = 0.05
 """Interval of the tries."""
 
 
-def retry_lock(acquire: Callable[[], _Lock], held: type[BruceError]) -> _Lock:
+def retry_lock(acquire: Callable[[], _Lock], in_use: type[BruceError]) -> _Lock:
     """Call `acquire` until it succeeds, and return its result.
 
-    `held` is its error for a lock that another daemon holds, which is raised after `TIMEOUT_S`; others at once.
+    `in_use` is the error of `acquire` if another daemon has the lock; after `TIMEOUT_S` it is raised. Other errors are
+    raised at once.
     """
     deadline = time.monotonic() + TIMEOUT_S
     is_logged = False
     while True:
         try:
             return acquire()
-        except held as error:
+        except in_use as error:
             if time.monotonic() >= deadline:
                 raise
             if not is_logged:  # at once, so that an interactive user sees the reason of the delay

@@ -224,7 +224,7 @@ def recover_after_upgrade(slab: Slab, input_rows: Sequence[int], spills: SpillDi
 def _count_lost_copies(slab: Slab) -> None:
     """Count the copies for the discard file that the ended processes had not written.
 
-    During an upgrade, the old status process may write copies after they were counted as lost. The number is then
+    During an upgrade, the old status process may write copies after they were counted as lost. `lost` is then
     negative at the next count, and corrects MsgCopyLost.
     """
     lost = counter_total(slab, Counter.DiscardCopyQueued) - counter_total(slab, Counter.DiscardCopySettled)
@@ -267,8 +267,8 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
     """Assign the chunks of inputs that no longer exist to the first of these rows.
 
-    A router ignores runs with later tickets than the ticket in their input's row, and an input numbers arrivals from
-    the count in its row on. Ticket and count of the first row therefore advance to the maximum among the rows.
+    A router ignores runs with later tickets than the ticket in their input's row, and the arrival numbers of an input
+    begin at the count in its row. Ticket and count of the first row therefore advance to the maximum among the rows.
     """
     successor, tickets = rows[0], last_tickets(slab)
     for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
