@@ -32,12 +32,15 @@ from bruce_mp.config.topics import find_limits
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
     from bruce_mp.config.sections import Batching
     from bruce_mp.router.cluster import ClusterView
 
-__all__ = ["TURN_MS", "BrokerTurns"]
+__all__ = ["TURN_MS", "BrokerTurns", "LeaderCounts"]
+
+LeaderCounts = tuple[tuple[int, int], ...]
+"""The brokers that lead partitions of a topic, ascending, each with the number of these partitions."""
 
 TURN_MS: Final = 500
 """The time after which a chunk that fills slowly changes its partition, and the shortest turn.  A span of n chunks has
@@ -65,6 +68,8 @@ class BrokerTurns:
         """Start and step of the sequence of each broker, and of `_START` and `_DIRECTION`."""
         self._weights: dict[int, float] = {}
         """The weights of the present turn that were needed so far, by broker."""
+        self._orders: dict[LeaderCounts, list[int]] = {}
+        """The results of `order_of` in the present turn, because many topics have equal leaders."""
         self._circle: list[int] = []
         """The ids of all brokers, ascending; the first succeeds the last."""
         self._spread = 0
@@ -74,6 +79,8 @@ class BrokerTurns:
         self._turn = 0
         self._bytes = self._bytes_before = 0
         """Bytes routed in the present turn, and in the one before."""
+        self.current_turn: int | None = 0
+        """The number of the present turn; None while traffic is large."""
         self.apply_config(batching)
 
     def apply_config(self, batching: Batching) -> None:
@@ -92,12 +99,15 @@ class BrokerTurns:
             self._turn, self._bytes = turn, 0
             self._weights.clear()
             self._ranks.clear()
+            self._orders.clear()
         self._bytes += size
+        self.current_turn = turn if max(self._bytes, self._bytes_before) < self._max_small_bytes else None
 
     def apply_view(self, view: ClusterView) -> None:
         """Apply new metadata."""
         self._circle = sorted(view.brokers)
         self._ranks.clear()
+        self._orders.clear()
         leaders_of_topics = (topic.leaders.values() for topic in view.topics.values())
         # Only topics without a second partition on a broker have a spread.
         spreads = Counter(len(leaders) for leaders in leaders_of_topics if len(leaders) == len({*leaders}))
@@ -106,20 +116,29 @@ class BrokerTurns:
         has_equal_shares = 0 < spread < broker_count and 2 * broker_count % spread == 0
         self._spread = spread if has_equal_shares else 0
 
-    def are_successive(self, brokers: Collection[int]) -> bool:
-        """Return True if these brokers are `spread` successive ones, so that `rank_of` gives them equal shares."""
-        if len(brokers) != self._spread:
+    def order_of(self, leader_counts: LeaderCounts) -> list[int]:
+        """Return the brokers of a topic in the order in which it prefers them in the present turn."""
+        order = self._orders.get(leader_counts)
+        if order is None:
+            order = self._orders[leader_counts] = self._determine_order(leader_counts)
+        return order
+
+    def _determine_order(self, leader_counts: LeaderCounts) -> list[int]:
+        if self._are_successive(leader_counts):
+            self._ranks = self._ranks or self._order_brokers()
+            return sorted([broker for broker, _ in leader_counts], key=self._ranks.__getitem__)
+        quotients = [(self._weight_of(broker) / partitions, broker) for broker, partitions in leader_counts]
+        return [broker for _, broker in sorted(quotients)]
+
+    def _are_successive(self, leader_counts: LeaderCounts) -> bool:
+        """Return True if a topic has one partition on each of `spread` successive brokers, which get equal shares."""
+        brokers = {broker for broker, partitions in leader_counts if partitions == 1}
+        if not len(brokers) == len(leader_counts) == self._spread:
             return False
         # The last broker of the circle precedes the first.
         predecessors = dict(zip(self._circle, self._circle[-1:] + self._circle, strict=False))
         first_ones = [broker for broker in brokers if predecessors.get(broker) not in brokers]
         return len(first_ones) == 1
-
-    def rank_of(self, broker: int) -> int:
-        """Return the broker's place in the common order of the present turn."""
-        if not self._ranks:
-            self._ranks = self._order_brokers()
-        return self._ranks[broker]
 
     def _order_brokers(self) -> dict[int, int]:
         """Return each broker's place in an order that visits every `spread`th broker, in either direction."""
@@ -133,20 +152,12 @@ class BrokerTurns:
             at += step * self._spread
         return ranks
 
-    @property
-    def current_turn(self) -> int | None:
-        """The number of the present turn; None while traffic is large."""
-        return self._turn if max(self._bytes, self._bytes_before) < self._max_small_bytes else None
-
-    def weight_of(self, broker: int) -> float:
+    def _weight_of(self, broker: int) -> float:
         """Return the broker's weight in the present turn."""
-        weight = self._weights.get(broker)
-        return self._draw_weight(broker) if weight is None else weight
-
-    def _draw_weight(self, broker: int) -> float:
-        # The inverse of the exponential distribution function turns a uniform number into an exponential one.
-        weight = self._weights[broker] = -math.log1p(-self._element(broker))
-        return weight
+        if broker not in self._weights:
+            # The inverse of the exponential distribution function turns a uniform number into an exponential one.
+            self._weights[broker] = -math.log1p(-self._element(broker))
+        return self._weights[broker]
 
     def _element(self, key: int) -> float:
         """Return the element of a sequence for the present turn, at least 0 and less than 1."""

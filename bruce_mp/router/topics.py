@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
     from bruce_mp.kernels import RunHeader
-    from bruce_mp.router.broker_turns import BrokerTurns
+    from bruce_mp.router.broker_turns import BrokerTurns, LeaderCounts
     from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.slab.file import Slab
@@ -94,6 +94,7 @@ class Topic:
         """The time until which the rotation stays at the partition chosen last."""
         self._by_leader: dict[int, list[int]] = {}
         """The partitions that each broker leads; the partition chosen last is at the end."""
+        self._leader_counts: LeaderCounts = ()
         self._chosen_partition = 0
         """The partition that the topic chose last by a turn of brokers."""
         self._chosen_turn = -1
@@ -123,6 +124,7 @@ class Topic:
         self._chosen_turn, self._by_leader = -1, {}
         for partition, leader in leaders.items():
             self._by_leader.setdefault(leader, []).append(partition)
+        self._leader_counts = tuple(sorted((leader, len(led)) for leader, led in self._by_leader.items()))
 
     def apply_keys_wait(self, *, keys_wait: bool) -> None:
         """Apply a reloaded setting, see `keys_wait`."""
@@ -184,13 +186,8 @@ class Topic:
         """Return an open partition of the first broker in the order of this turn that has one."""
         if turn == self._chosen_turn and is_open(self.number, self._chosen_partition):
             return self._chosen_partition
-        by_leader = self._by_leader
-        has_one_partition_each = len(by_leader) == len(self._rotation)
-        uses_ranks = has_one_partition_each and turns.are_successive(by_leader)
-        weight_of = turns.rank_of if uses_ranks else turns.weight_of
-        order = sorted([(weight_of(broker) / len(by_leader[broker]), broker) for broker in by_leader])
-        for _, broker in order:
-            partitions = by_leader[broker]
+        for broker in turns.order_of(self._leader_counts):
+            partitions = self._by_leader[broker]
             for partition in partitions:
                 if is_open(self.number, partition):
                     partitions.remove(partition)
