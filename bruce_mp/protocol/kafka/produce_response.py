@@ -101,6 +101,17 @@ class _ResponseReader:
         """Read the length of a string; -1 if it is null."""
         return self.read_number(I16)
 
+    def read_topic_head(self) -> tuple[bytes, int]:
+        """Read the name of a topic and the number of its partitions."""
+        data, start = self.data, self.at + I16.size
+        (size,) = I16.unpack_from(data, self.at)
+        end = start + size
+        if end < start:
+            raise LookupError(f"a topic's name has {size} bytes")
+        (partitions,) = I32.unpack_from(data, end)
+        self.at = end + I32.size
+        return data[start:end], partitions
+
     def read_bytes(self, size: int) -> bytes:
         start, self.at = self.at, self.at + size
         if not start <= self.at <= len(self.data):
@@ -132,6 +143,14 @@ class _FlexibleReader(_ResponseReader):
                 return value
         raise LookupError("an unsigned varint does not end")
 
+    def read_topic_head(self) -> tuple[bytes, int]:
+        data, start = self.data, self.at + 1
+        end = self.at + data[self.at]  # of a name with a length of one byte, which is the size + 1
+        if start <= end < len(data) and data[self.at] < 0x80 and data[end] < 0x80:  # the common case
+            self.at = end + 1
+            return data[start:end], data[end] - 1
+        return self.read_bytes(self.read_uvarint() - 1), self.read_uvarint() - 1
+
     def read_count(self) -> int:
         return self.read_uvarint() - 1
 
@@ -139,8 +158,11 @@ class _FlexibleReader(_ResponseReader):
         return self.read_uvarint() - 1
 
     def read_tags(self) -> dict[int, bytes]:
+        if self.data[self.at] == 0:  # the common case
+            self.at += 1
+            return {}
         count = self.read_uvarint()
-        return {self.read_uvarint(): self.read_bytes(self.read_uvarint()) for _ in range(count)} if count else {}
+        return {self.read_uvarint(): self.read_bytes(self.read_uvarint()) for _ in range(count)}
 
 
 def _read_response(reader: _ResponseReader, version: int) -> ProduceResponse:
@@ -156,9 +178,9 @@ def _read_response(reader: _ResponseReader, version: int) -> ProduceResponse:
 
 def _read_topic(reader: _ResponseReader, layout: _PartitionLayout, acks: list[PartitionAck]) -> None:
     """Append the acks of one topic."""
-    head, end = layout.head, layout.errorless_end
-    topic, data = reader.read_bytes(reader.read_text_length()), reader.data
-    for _ in range(reader.read_count()):
+    head, end, data = layout.head, layout.errorless_end, reader.data
+    topic, partitions = reader.read_topic_head()
+    for _ in range(partitions):
         fields = head.unpack_from(data, reader.at)
         reader.at += head.size
         if data.startswith(end, reader.at):
