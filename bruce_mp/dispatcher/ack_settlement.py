@@ -51,7 +51,7 @@ class AckSettler:
         """Settle batches in one transaction; raise SlabError for a damaged segment and settle nothing."""
         total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
         # Read the names first: the router may remove a topic once its messages are settled.
-        names = [self._topics.name_of(topic) for topic in by_topic]
+        names = self._topics.names_of(by_topic)
         self._topics.clear_refusals(by_topic)
         segments = [segment for batch in batches for segment in batch.segments]
         increments = {Counter.MsgDelivered: total.messages, **increments_of(total.delays, total.waited_ms)}

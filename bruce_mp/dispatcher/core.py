@@ -115,6 +115,10 @@ class Dispatcher:
         """Return the name of a topic."""
         return self._topics.name_of(topic)
 
+    def topic_names(self, batches: Iterable[SentBatch]) -> list[bytes]:
+        """Return the topic's name of each batch."""
+        return self._topics.names_of([batch.topic for batch in batches])
+
     @property
     def wants_connection(self) -> bool:
         """True if the dispatcher has records to send and is not paused."""

@@ -192,7 +192,7 @@ class ProduceSession:
     def _send(self, batches: list[SentBatch]) -> None:
         assert self._socket is not None
         capabilities = self._socket.connection.capabilities
-        names = [self._core.topic_name(batch.topic) for batch in batches]
+        names = self._core.topic_names(batches)
         data: Sequence[PartitionData] | EncodedTopics | None
         data = self._encoder.encode_plain(names, batches, capabilities)
         if data is None:  # compression, a damaged batch or message sets
@@ -300,10 +300,10 @@ class ProduceSession:
         self._row.add(Counter.ConnectorGotOkProduceResponse)
         self._apply_throttle(response)
         acks = response.acks
-        good = (batch for batch, ack in zip(batches, acks, strict=True) if not ack.error)
+        good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
         self._copy_for_debugging(CopyTarget.MSG_GOT_ACK, good)
         self._core.on_acks(batches, acks, time.monotonic())
-        if any(ack.error for ack in acks):
+        if len(good) < len(batches):
             self._schedule_repeat()
 
     def _apply_throttle(self, response: ProduceResponse) -> None:

@@ -146,7 +146,7 @@ class PartitionQueue:
 
     def on_accepted(self, batch: SentBatch) -> None:
         """Remove an acknowledged batch from those in flight, and advance the expected sequence number."""
-        self.on_answered(batch)
+        self.in_flight.remove(batch)
         self.backoffs = 0
         self.may_have_gap = False
         is_numbered = batch.base_sequence >= 0

@@ -86,16 +86,13 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
             except SlabError as error:
                 content.damage.append(error)
                 continue
-            self._move_to_end(key, queue)
+            del self[key]
+            if queue.ready or queue.resend:
+                self[key] = queue  # at the end
             is_first = False
             if room <= 0:
                 break
         return content
-
-    def _move_to_end(self, key: tuple[int, int], queue: PartitionQueue) -> None:
-        del self[key]
-        if queue.has_work:
-            self[key] = queue
 
 
 def _pop_next(queue: PartitionQueue, builder: BatchBuilder, room: int, content: RequestContent) -> int:

@@ -33,6 +33,7 @@ Result = TypeVar("Result")
 
 log: Final = logging.getLogger(__name__)
 _THREAD_RETRY_S: Final = 1.0
+_READABLE: Final = int(zmq.POLLIN)  # an operation on the enum would cost more than the rest of `has_frame`
 _SLACK: Final = 0.25
 """Lateness that `call_about` allows, as a part of the delay."""
 _GC_THRESHOLD: Final = 20_000
@@ -196,7 +197,7 @@ class Loop:
 
 def has_frame(link: zmq.Socket[bytes]) -> bool:
     """Return True if a frame waits at a ZeroMQ socket; its descriptor may be ready without one."""
-    return bool(int(link.get(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(int(link.get(zmq.EVENTS)) & _READABLE)
 
 
 def _handle_result(eventfd: int, results: deque[Callable[[], None]], _: int) -> None:

@@ -81,7 +81,9 @@ class SentBatch(NamedTuple):
 
     @property
     def records(self) -> int:
-        return sum([segment.records for segment in self.segments])
+        segments = self.segments
+        # Most batches of an ordinary host have one segment.
+        return segments[0].records if len(segments) == 1 else sum([segment.records for segment in segments])
 
     @property
     def payload(self) -> int:

@@ -103,6 +103,13 @@ class TopicTable:
             name = self._names[topic]
         return name
 
+    def names_of(self, topics: Collection[int]) -> list[bytes]:
+        """Return the names of topics.  Raises KeyError as `name_of` does."""
+        try:
+            return [self._names[topic] for topic in topics]
+        except KeyError:
+            return [self.name_of(topic) for topic in topics]
+
     def __len__(self) -> int:
         return len(self._names)
 
@@ -238,6 +245,7 @@ class PartitionTable:
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
+        self._entries_at = slab.geometry.partitions_at
         self._entries: dict[tuple[int, int], int] = {}
         """The index of each partition's entry, by (topic number, partition)."""
         self._free: list[int] = []
@@ -263,7 +271,7 @@ class PartitionTable:
         self._read_entries()
 
     def _at(self, index: int) -> int:
-        return self._slab.geometry.partitions_at + index * lay.PARTITION_ENTRY
+        return self._entries_at + index * lay.PARTITION_ENTRY
 
     @property
     def is_full(self) -> bool:
@@ -310,8 +318,10 @@ class PartitionTable:
 
     def entry_at(self, topic: int, partition: int) -> int:
         """Return the file offset of a partition's entry.  Raises KeyError without one."""
-        index = self._entries.get((topic, partition))  # without a call, because dispatchers ask for each batch
-        return self._at(self._index_of(topic, partition) if index is None else index)
+        index = self._entries.get((topic, partition))  # almost without calls, because dispatchers ask for each batch
+        if index is None:
+            index = self._index_of(topic, partition)
+        return self._entries_at + index * lay.PARTITION_ENTRY
 
     def store_next_sequence(self, topic: int, partition: int, sequence: int, epoch: int) -> None:
         """Store the next sequence number with its epoch (the partition's dispatcher only)."""

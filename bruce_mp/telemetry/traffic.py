@@ -60,7 +60,7 @@ class TrafficSums:
 
     def add_delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:
         """Add acknowledged batches; `delays` counts their messages by latency bucket, see `latency_histogram`."""
-        sums = self._sums_of(topic)
+        sums = self._topics.get(topic) or self._sums_of(topic)
         sums.messages += messages
         sums.size += size
         for bucket, in_bucket in delays.items():
