@@ -6,14 +6,17 @@ Delivered messages are distinct. All attempts of a task number its rows alike, s
 is a copy and counts as `doubled`. `unknown` messages are in no ledger. All tables here are as small as the ledgers and
 the facts (`facts.py`); none is collected to the driver.
 
-A *cell* is one topic and minute of an attempt. A ledger states the number of messages of each cell, and the discards of
-the whole attempt. *Absent* messages are those of a cell that Kafka does not have for its attempt, topic and minute.
-`_EXPLAINED` explains them first by *stray* messages, which Kafka has for another attempt or minute than the ledger,
-then by discards. The rest is missing.
+A *cell* is one topic and minute of an attempt; the messages without a stamp, of a writer called `plain` here, have one
+cell for each topic and minute. *Absent* messages are those of a cell that Kafka does not have for its attempt, topic
+and minute. The following explain them, each what those before it leave; the rest is missing:
 
-The cells of a *pool* have their explanations in common. A stamped attempt with the daemon's answer belongs to the pool
-of its writer (query/batch/partition). Each topic has a pool for its other stamped attempts, and one for its *plain*
-messages, which have no stamp. The pools of topics use the counts of the discard files.
+1. *Stray* messages, which Kafka has for another attempt or minute than the ledger, explain their writer's and topic's.
+2. A daemon's answer explains the absent messages of its writer. It counts the discards of a whole attempt, whatever
+   their topics. So plain answers explain the plain messages of all topics of their queries.
+3. The lines of discard files beyond the answers' discards explain the absent messages of their topic, except those of
+   attempts whose discards are all in an answer.
+
+So no message and no discard explains two absent messages.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.protocol.client.replay_rules import ABANDONED
 from bruce_mp.spark.audit.facts import ATTEMPT_PARTITION, explode_facts
 from bruce_mp.spark.audit.tables import AuditTables, empty
 from bruce_mp.spark.ledger_files import visible_files
@@ -79,101 +83,162 @@ the facts of one cell. Facts are ordered by their first number, so earlier facts
 """
 _CELLS: Final = {
     "sent": """
-        select pool, writer, attempt, stamped, topic, minute, sum(rows) as rows from {ledger}
-        group by pool, writer, attempt, stamped, topic, minute
+        select writer, attempt, topic, minute, sum(rows) as rows, bool_or(delivered is null) as is_open
+        from {ledger} group by writer, attempt, topic, minute
     """,
     "found": """
         select writer, attempt, topic, minute, sum(fresh_in_cell) as found from {arrived}
         group by writer, attempt, topic, minute
     """,
     "stamped": """
-        select pool, topic, minute, rows, found
-        from {sent} left join {found} using (writer, attempt, topic, minute) where stamped
+        select writer, topic, minute, is_open, rows, found
+        from {sent} left join {found} using (writer, attempt, topic, minute) where writer != 'plain'
     """,
     "plain_sent": """
-        select pool, topic, minute, sum(rows) as rows from {sent} where not stamped group by pool, topic, minute
+        select writer, topic, minute, bool_or(is_open) as is_open, sum(rows) as rows
+        from {sent} where writer = 'plain' group by writer, topic, minute
     """,
     "cells": """
         select *, rows - present as absent from (
-          select pool, topic, minute, rows, least(rows, coalesce(found, 0)) as present
+          select writer, topic, minute, is_open, rows, least(rows, coalesce(found, 0)) as present
           from (
             select * from {stamped}
             union all
-            select pool, topic, minute, rows, found from {plain_sent} left join {plain} using (topic, minute)))
+            select writer, topic, minute, is_open, rows, found
+            from {plain_sent} left join {plain} using (topic, minute)))
     """,
 }
-"""pool, topic, minute, rows, present (in Kafka), absent; present + absent = rows."""
+"""writer, topic, minute, is_open, rows, present (in Kafka), absent; present + absent = rows.
+
+A cell is open if an attempt has no final answer.
+"""
 _PLAIN: Final = {
     "plain": "select topic, minute, sum(copies) as found from {facts} where writer is null group by topic, minute"
 }
 """topic, minute, found: messages without a stamp."""
-_EXPLANATIONS: Final = {
-    "pools": "select distinct pool, writer from {ledger} where stamped",
+_STRAYS: Final = {
     "found": """
-        select pool, sum(fresh) as messages from {arrived} join {pools} using (writer) group by pool
-        union all select concat('plain ', topic), sum(found) from {plain} group by topic
+        select writer, topic, sum(fresh) as messages from {arrived} group by writer, topic
+        union all select 'plain', topic, sum(found) from {plain} group by topic
     """,
-    "present_sums": "select pool, sum(present) as present from {cells} group by pool",
-    # All ledger rows of an attempt have the same discards.
-    "attempts": """
-        select pool, first(discarded) as discarded from {ledger} where acks = 'delivered'
-        group by pool, writer, attempt
+    "counted": """
+        select writer, topic, minute, absent, bool_or(is_open) over of_topic as is_open,
+          coalesce(messages, 0L) - sum(present) over of_topic as strays,
+          sum(absent) over (
+            partition by writer, topic order by minute
+            rows between unbounded preceding and 1 preceding) as absent_before
+        from {cells} left join {found} using (writer, topic) window of_topic as (partition by writer, topic)
     """,
-    "reported": """
-        select pool, reason, sum(count) as count from {attempts} lateral view explode(discarded) as reason, count
-        group by pool, reason
-    """,
-    # A line does not say if its message had a stamp, so it counts in both pools of its topic. Pools with a daemon's
-    # answer are left out, because `reported` has their discards.
-    "in_files": """
-        select * from (
-          select concat(kind, topic) as pool, reason, count from {lines}
-          lateral view explode(array('topic ', 'plain ')) as kind)
-        left anti join {attempts} using (pool)
-    """,
-    "explanations": """
-        select * from (
-          select pool, 0 as rank, '(stray)' as reason, messages - present as count
-          from {found} join {present_sums} using (pool)
-          union all select pool, if(reason = 'POSSIBLY_DELIVERED', 3, 1), reason, count from {reported}
-          union all select pool, if(reason = 'POSSIBLY_DELIVERED', 3, 2), reason, count from {in_files})
-        where count > 0
+    "strays": """
+        select writer, topic, minute, is_open, absent,
+          least(absent, greatest(strays - coalesce(absent_before, 0L), 0L)) as stray
+        from {counted}
     """,
 }
-"""pool, rank, reason, count: explanations of the absent messages of a pool, to be used in the order of `rank`.
+"""writer, topic, minute, is_open, absent, stray: how many absent messages of each cell stray ones explain.
 
-The ranks are 0 for stray messages, 1 for discards by answers, 2 for discards by files. Messages that were possibly
-delivered have rank 3, because Kafka may have them.
+`is_open` tells here if a cell of the writer and topic is open.
 """
-_EXPLAINED: Final = {
-    "incomplete": """
+_ANSWERED: Final = {
+    "answered": """
+        select *, min(topic) over (partition by writer, query) as first_topic from {ledger} where size(discarded) > 0
+    """
+}
+_POOLS: Final = {
+    "pools": """
+        select writer, topic, if(writer = 'plain', concat('plain ', min(first_topic)), writer) as pool
+        from {answered} group by writer, topic
+    """
+}
+"""writer, topic, pool: whose absent messages the answers explain.
+
+A pool is a writer's, or, because an absent plain message has no writer, that of all plain messages in the topics of a
+query. Topics of several queries are in the pool with the first name.
+"""
+_REPORTED: Final = {
+    # All ledger rows of an attempt have the same discards.
+    "attempts": """
+        select writer, first_topic as topic, first(discarded) as discarded
+        from {answered} group by writer, first_topic, query, batch, partition, attempt
+    """,
+    "reported": """
+        select pool, reason, sum(count) as count
+        from {attempts} join {pools} using (writer, topic) lateral view explode(discarded) as reason, count
+        group by pool, reason
+    """,
+}
+"""pool, reason, count: the discards by answers."""
+_OVERLAPS: Final = {
+    "incomplete_to": """
         select *, sum(absent) over (
-          partition by pool order by minute, topic rows between unbounded preceding and current row) as absent_to
-        from {cells} where absent > 0
+          partition by pool order by minute, topic, writer
+          rows between unbounded preceding and current row) as absent_to
+        from {incomplete}
     """,
     "explanations_to": """
         select *, sum(count) over (
-          partition by pool order by rank, reason rows between unbounded preceding and current row) as explained_to
-        from {explanations}
+          partition by pool order by reason = 'POSSIBLY_DELIVERED', reason
+          rows between unbounded preceding and current row) as explained_to
+        from {explanations} where count > 0
     """,
     "overlaps": """
-        select topic, minute, reason,
+        select writer, topic, minute, reason,
           least(absent_to, explained_to) - greatest(absent_to - absent, explained_to - count) as count
-        from {incomplete} join {explanations_to} using (pool)
-    """,
-    "explained": """
-        select topic, minute, reason, sum(count) as count from {overlaps} where count > 0 group by topic, minute, reason
+        from {incomplete_to} join {explanations_to} using (pool)
     """,
 }
-"""topic, minute, reason, count: the absent messages of a pool's cells, assigned to the pool's explanations in order.
+"""writer, topic, minute, reason, count: absent messages of `incomplete` cells, assigned to their pool's `explanations`.
 
 The query lays the counts of the cells end to end, and likewise those of the explanations. Where a cell and an
-explanation overlap, the latter explains the former. `absent_to` and `explained_to` are their ends.
+explanation overlap (count > 0), the latter explains the former. `absent_to` and `explained_to` are their ends. Messages
+that were possibly delivered come last, because Kafka may have them.
 """
+_BY_ANSWERS: Final = {
+    "incomplete": """
+        select pool, writer, topic, minute, absent - stray as absent
+        from {strays} join {pools} using (writer, topic) where absent > stray
+    """,
+    "explanations": "select * from {reported}",
+    **_OVERLAPS,
+    "by_answers": "select * from {overlaps} where count > 0",
+}
+_COUNTED: Final = {
+    "absent_sums": """
+        select pool, topic, sum(absent) as absent from {strays} join {pools} using (writer, topic) group by pool, topic
+    """,
+    # An answer does not say in which topics its discards are, so it counts in each that may have them.
+    "counted": """
+        select topic, reason, sum(if(reason = 'POSSIBLY_DELIVERED', count, least(count, absent))) as counted
+        from {reported} join {absent_sums} using (pool) group by topic, reason
+    """,
+}
+"""topic, reason, counted: the lines of discards that answers count."""
+_BY_LINES: Final = {
+    "incomplete": """
+        select topic as pool, writer, topic, minute, sum(absent) as absent from (
+          select writer, topic, minute, is_open, absent - stray as absent from {strays}
+          union all select writer, topic, minute, null, -count from {by_answers})
+        group by writer, topic, minute having bool_or(is_open) and sum(absent) > 0
+    """,
+    "explanations": """
+        select topic as pool, reason, count - coalesce(counted, 0) as count
+        from {lines} left join {counted} using (topic, reason)
+    """,
+    **_OVERLAPS,
+    "by_lines": "select * from {overlaps} where count > 0",
+}
+_EXPLAINED: Final = {
+    "all": """
+        select topic, minute, '(stray)' as reason, stray as count from {strays} where stray > 0
+        union all select topic, minute, reason, count from {by_answers}
+        union all select topic, minute, reason, count from {by_lines}
+    """,
+    "explained": "select topic, minute, reason, sum(count) as count from {all} group by topic, minute, reason",
+}
 _EXPLAINED_COLUMNS: Final = "topic string, minute long, reason string, count long"
 _UNKNOWN: Final = {
     "writers": _WRITERS,
-    "sent": "select topic, sum(rows) as rows from {cells} where startswith(pool, 'plain ') group by topic",
+    "sent": "select topic, sum(rows) as rows from {cells} where writer = 'plain' group by topic",
     "found": "select topic, sum(found) as found, max(minute) as minute from {plain} group by topic",
     "unknown": """
         select topic, minute, copies as count
@@ -292,7 +357,7 @@ def read_ledger(
 ) -> DataFrame:
     """Return the ledger rows of these topics, from files that changed after a time (None: from all files).
 
-    Two columns are added: `writer`, spelled as in the facts, and `pool`, the pool's name.
+    The column `writer` is added, spelled as in the facts; `plain` without a stamp.
     """
     after_s = 0.0 if changed_after is None else changed_after.timestamp()
     paths = [path for directory in directories for path in _ledger_paths(directory, after_s)]
@@ -302,11 +367,7 @@ def read_ledger(
         oldest_minute_ms = int(after_s - 60) * 1000  # minutes are named by their start, up to 60 s earlier
         rows = rows.where(f"minute >= {oldest_minute_ms}")  # merged files have older commits, too
     rows = rows.where(rows["topic"].isin(*topics))
-    has_answer = "acks = 'delivered'"
-    named = rows.selectExpr("*", "concat_ws('/', query, batch, partition) as writer")
-    return named.selectExpr(
-        "*", f"if(stamped and {has_answer}, writer, concat(if(stamped, 'topic ', 'plain '), topic)) as pool"
-    )
+    return rows.selectExpr("*", "if(stamped, concat_ws('/', query, batch, partition), 'plain') as writer")
 
 
 def _ledger_paths(directory: str, after_s: float) -> list[str]:
@@ -319,8 +380,11 @@ def _ledger_paths(directory: str, after_s: float) -> list[str]:
 
 
 def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """Count the lines of discard files by topic and reason, except those of possible duplicates (`DUP`)."""
-    discards = lines.where("event = 'DISC'").where(lines["topic"].isin(*topics))
+    """Count the lines of discard files by topic and reason.
+
+    Those of possible duplicates (`DUP`) and of abandoned attempts are left out; tasks send the latter's messages again.
+    """
+    discards = lines.where(f"event = 'DISC' and info != '{ABANDONED}'").where(lines["topic"].isin(*topics))
     return discards.groupBy("topic", discards["info"].alias("reason")).count()
 
 
@@ -360,7 +424,9 @@ def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
 
 
 def _explain_absent(tables: AuditTables) -> DataFrame:
-    tables.register("explanations", tables.query(_EXPLANATIONS))
+    """Return topic, minute, reason, count of the explained messages; stray ones have the reason `(stray)`."""
+    for steps in (_STRAYS, _ANSWERED, _POOLS, _REPORTED, _BY_ANSWERS, _COUNTED, _BY_LINES):
+        tables.register_cached(list(steps)[-1], tables.query(steps))
     return tables.query(_EXPLAINED)
 
 

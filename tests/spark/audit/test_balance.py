@@ -1,0 +1,283 @@
+"""The balance counts each message in Kafka and each discard once, whatever its writers and topics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bruce_mp.spark.audit.balance import discard_lines, fill_books, read_ledger
+from bruce_mp.spark.audit.facts import SCHEMA
+from bruce_mp.spark.audit.run import _SMALL_SETTINGS
+from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult, write_ledger
+from bruce_mp.spark.temporary_settings import temporary_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+M1: Final = 1_700_000_040_000
+M2: Final = M1 + MINUTE_MS
+DOUBT: Final = "POSSIBLY_DELIVERED"
+COUNTS: Final = ("sent", "delivered", "discarded", "missing")
+
+
+@dataclass
+class Books:
+    """Facts, ledger and discard lines; a query is one task."""
+
+    facts: list[tuple[Any, ...]] = field(default_factory=list)
+    ledger: list[TaskResult] = field(default_factory=list)
+    lines: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def arrive(self, query: str | None, topic: str, numbers: Iterable[int], ms: int = M1, attempt: int = 0) -> None:
+        """Add a fact for each message; None: messages without a stamp."""
+        for number in numbers:
+            place = len(self.facts)
+            stamp = (None,) * 6 if query is None else (f"{query}/-1/0", attempt, ms, place - number, number, number)
+            writer, attempt_or_none, sent, shift, first, last = stamp
+            minute = ms - ms % MINUTE_MS
+            row = (topic, 0, writer, attempt_or_none, minute, sent, None, shift, first, last, 1, place, place)
+            self.facts.append(row)
+
+    def enter(
+        self, query: str, rows: Mapping[tuple[str, int], int], acks: str = "delivered", attempt: int = 0, **more: Any
+    ) -> None:
+        entry = {"stamped": True, "delivered": 0 if acks == "delivered" else None, **more}
+        self.ledger.append(TaskResult(TaskAttempt(query, -1, 0, attempt), "host", rows, acks, **entry))
+
+    def balance(self, spark: SparkSession, directory: Path) -> dict[str, dict[str, int]]:
+        """Return the counts of each topic that are not 0."""
+        write_ledger(f"{directory}/ledger", self.ledger)
+        topics = sorted({topic for result in self.ledger for topic, _ in result.rows})
+        facts = spark.createDataFrame(self.facts, SCHEMA).coalesce(1)
+        counts = [(topic, reason, count) for (topic, reason), count in self.lines.items()]
+        lines = spark.createDataFrame(counts, "topic string, reason string, count long").coalesce(1)
+        ledger = read_ledger(spark, [f"{directory}/ledger"], topics).coalesce(1)
+        sums: dict[str, Counter[str]] = {}
+        with temporary_settings(spark, _SMALL_SETTINGS), fill_books(facts, ledger, lines) as books:
+            for row in books.balance.collect():
+                assert min(row[name] for name in COUNTS) >= 0
+                assert sum((row["reasons"] or {}).values()) == row["discarded"]
+                sums.setdefault(row["topic"], Counter()).update({name: row[name] for name in COUNTS})
+        return {topic: {name: count for name, count in counts.items() if count} for topic, counts in sums.items()}
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+@pytest.mark.parametrize("acks", ["none", "received", "delivered"])
+def test_no_message_of_another_topic_is_a_stray(spark: SparkSession, books: Books, tmp_path: Path, acks: str) -> None:
+    books.enter("q", {("a", M1): 5, ("b", M1): 5}, acks)
+    books.arrive("q", "a", [0, 1, 4])
+    books.arrive("q", "b", range(5, 10))
+    assert books.balance(spark, tmp_path) == {
+        "a": {"sent": 5, "delivered": 3, "missing": 2},
+        "b": {"sent": 5, "delivered": 5},
+    }
+
+
+@pytest.mark.parametrize("acks", ["none", "delivered"])
+def test_strays_of_an_earlier_attempt_count_in_their_topic(
+    spark: SparkSession, books: Books, tmp_path: Path, acks: str
+) -> None:
+    books.enter("q", {("a", M2): 3, ("b", M2): 3}, acks, attempt=1)
+    books.arrive("q", "b", [3, 4, 5], M1)
+    books.arrive("q", "a", [0], M1)
+    books.arrive("q", "a", [0, 1], M2, attempt=1)
+    books.enter("other", {("a", M1): 1}, acks)
+    assert books.balance(spark, tmp_path) == {
+        "a": {"sent": 4, "delivered": 2, "missing": 2},
+        "b": {"sent": 3, "delivered": 3},
+    }
+
+
+def test_copies_of_one_writer_do_not_cancel_strays_of_another(
+    spark: SparkSession, books: Books, tmp_path: Path
+) -> None:
+    for attempt in (0, 1):
+        books.enter("twice", {("a", M1): 3}, "none", attempt=attempt)
+        books.arrive("twice", "a", range(3), attempt=attempt)
+    books.enter("moved", {("a", M2): 3}, "none")
+    books.arrive("moved", "a", range(3), M1)
+    assert books.balance(spark, tmp_path) == {"a": {"sent": 9, "delivered": 9}}
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+@pytest.mark.parametrize("delivered", [2, None])
+def test_a_line_that_an_answer_counts_explains_no_other_loss(
+    spark: SparkSession, books: Books, tmp_path: Path, stamped: bool, delivered: int | None
+) -> None:
+    books.enter("q1", {("a", M1): 5}, delivered=delivered, discarded={"NO_MEM": 3}, stamped=stamped)
+    books.arrive("q1" if stamped else None, "a", range(2))
+    books.enter("q2", {("a", M1): 5}, "received", stamped=stamped)
+    books.arrive("q2" if stamped else None, "a", range(2))
+    books.lines["a", "NO_MEM"] = 3
+    assert books.balance(spark, tmp_path) == {"a": {"sent": 10, "delivered": 4, "discarded": 3, "missing": 3}}
+
+
+def test_lines_beyond_the_answers_explain_other_losses(spark: SparkSession, books: Books, tmp_path: Path) -> None:
+    books.enter("q1", {("a", M1): 5, ("b", M1): 5}, delivered=7, discarded={"NO_MEM": 3})
+    books.arrive("q1", "a", range(5))
+    books.arrive("q1", "b", range(5, 7))
+    books.enter("q2", {("a", M1): 3, ("b", M1): 3}, "received")
+    books.arrive("q2", "a", [0])
+    books.arrive("q2", "b", [5])
+    books.lines += Counter({("a", "NO_MEM"): 2, ("b", "NO_MEM"): 4})
+    assert books.balance(spark, tmp_path) == {
+        "a": {"sent": 8, "delivered": 6, "discarded": 2},
+        "b": {"sent": 8, "delivered": 3, "discarded": 4, "missing": 1},
+    }
+
+
+def test_a_line_explains_a_loss_with_or_without_a_stamp(spark: SparkSession, books: Books, tmp_path: Path) -> None:
+    books.enter("q1", {("a", M1): 5}, "received")
+    books.enter("q2", {("a", M1): 5}, "received", stamped=False)
+    books.arrive("q1", "a", range(2))
+    books.arrive(None, "a", range(2))
+    books.lines["a", "NO_MEM"] = 3
+    assert books.balance(spark, tmp_path) == {"a": {"sent": 10, "delivered": 4, "discarded": 3, "missing": 3}}
+
+
+def test_plain_answers_count_once_in_all_topics(spark: SparkSession, books: Books, tmp_path: Path) -> None:
+    books.enter("q1", {("a", M1): 5, ("b", M1): 5}, delivered=7, discarded={"NO_MEM": 3}, stamped=False)
+    books.enter("q2", {("a", M1): 5, ("b", M1): 5}, delivered=7, discarded={"NO_MEM": 3}, stamped=False)
+    books.arrive(None, "a", range(7))
+    books.arrive(None, "b", range(7))
+    assert books.balance(spark, tmp_path) == {
+        "a": {"sent": 10, "delivered": 7, "discarded": 3},
+        "b": {"sent": 10, "delivered": 7, "discarded": 3},
+    }
+    books.facts = books.facts[1:-2]
+    assert books.balance(spark, tmp_path / "less")["b"]["missing"] == 3
+
+
+def test_an_answered_plain_task_leaves_the_lines_to_others(spark: SparkSession, books: Books, tmp_path: Path) -> None:
+    books.enter("q1", {("a", M1): 5}, stamped=False, delivered=5)
+    books.enter("q2", {("a", M2): 5}, "received", stamped=False)
+    books.arrive(None, "a", range(5))
+    books.arrive(None, "a", range(3), M2)
+    books.lines["a", "NO_MEM"] = 2
+    assert books.balance(spark, tmp_path) == {"a": {"sent": 10, "delivered": 8, "discarded": 2}}
+
+
+def test_what_the_answers_count_is_final_only_with_a_number_of_deliveries(
+    spark: SparkSession, books: Books, tmp_path: Path
+) -> None:
+    books.enter("killed", {("a", M1): 5}, delivered=None)
+    books.enter("answered", {("b", M1): 5}, delivered=5)
+    books.enter("early", {("c", M1): 5}, "received", discarded={"NO_MEM": 1})
+    books.lines += Counter({("a", "NO_MEM"): 5, ("b", "NO_MEM"): 5})
+    assert books.balance(spark, tmp_path) == {
+        "a": {"sent": 5, "discarded": 5},
+        "b": {"sent": 5, "missing": 5},
+        "c": {"sent": 5, "discarded": 1, "missing": 4},
+    }
+
+
+def test_a_line_of_a_possibly_delivered_message_that_kafka_has_explains_no_loss(
+    spark: SparkSession, books: Books, tmp_path: Path
+) -> None:
+    books.enter("q1", {("a", M1): 5}, delivered=2, discarded={DOUBT: 3})
+    books.arrive("q1", "a", range(5))
+    books.enter("q2", {("a", M1): 5}, "received")
+    books.arrive("q2", "a", range(2))
+    books.lines["a", DOUBT] = 3
+    assert books.balance(spark, tmp_path) == {"a": {"sent": 10, "delivered": 7, "missing": 3}}
+
+
+def test_lines_of_abandoned_attempts_explain_no_loss(spark: SparkSession) -> None:
+    infos = [("DISC", "a", "NO_MEM"), ("DISC", "a", "ABANDONED_ATTEMPT"), ("DUP", "a", "NONE"), ("DISC", "b", "NO_MEM")]
+    lines = spark.createDataFrame(infos, "event string, topic string, info string")
+    assert [tuple(row) for row in discard_lines(lines, ["a"]).collect()] == [("a", "NO_MEM", 1)]
+
+
+# --- random books ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Truth:
+    """What happened in a case, with its own topics and queries, and if the audit can know it."""
+
+    sent: Counter[str] = field(default_factory=Counter)
+    arrived: Counter[str] = field(default_factory=Counter)
+    discarded: Counter[str] = field(default_factory=Counter)
+    lines: int = 0
+    has_spare_discards: bool = False
+    """Some discards concern messages that Kafka has, or those of a failed attempt, and so may explain losses."""
+    has_wide_answer: bool = False
+    """An answer concerns several topics, and does not say which of them its discards have."""
+    has_open_discards: bool = False
+    """A task without a final answer has discards."""
+
+    def balance(self, topic: str) -> Counter[str]:
+        sent, arrived, discarded = self.sent[topic], self.arrived[topic], self.discarded[topic]
+        return Counter(sent=sent, delivered=arrived, discarded=discarded, missing=sent - arrived - discarded)
+
+
+def plant_case(chance: Random, books: Books, case: int) -> Truth:
+    """Add up to four tasks with up to two topics in common."""
+    truth, topics = Truth(), [f"{case}a", f"{case}b"]
+    has_doubt, has_retries = chance.random() < 0.3, chance.random() < 0.5
+    for number in range(chance.randrange(1, 5)):
+        query, stamped = f"{case}-{number}", chance.random() < 0.7
+        answer = chance.choice(["all", "all", "some", "none"])
+        mine = chance.sample(topics, chance.choice([1, 1, 2]))
+        rows = [(chance.choice(mine), chance.choice([M1, M2])) for _ in range(chance.randrange(1, 12))]
+        risks = chance.choice([(0, 0), (0.3, 0), (0, 0.3), (0.3, 0.3)])
+        reasons: Counter[str] = Counter()
+        for sequence, (topic, minute) in enumerate(rows):
+            is_lost, is_discarded = (chance.random() < risk for risk in risks)
+            author = query if stamped else None
+            arrives = not (is_lost or is_discarded)
+            is_early = has_retries and stamped and chance.random() < 0.3
+            if is_early:
+                books.arrive(author, topic, [sequence], chance.choice([M1 - MINUTE_MS, M1, M2]), attempt=0)
+            if is_discarded:
+                reason = DOUBT if has_doubt and chance.random() < 0.5 else chance.choice(["NO_MEM", "RATE_LIMIT"])
+                arrives = reason == DOUBT and chance.random() < 0.5
+                reasons[reason] += 1
+                books.lines[topic, reason] += 1
+                truth.lines += 1
+                truth.has_spare_discards |= arrives or is_early
+            if arrives:
+                books.arrive(author, topic, [sequence], minute, attempt=1)
+            truth.sent[topic] += 1
+            truth.arrived[topic] += arrives or is_early
+            truth.discarded[topic] += is_discarded and not (arrives or is_early)
+        part = {reason: chance.randint(1, count) for reason, count in reasons.items()}
+        told = {"all": reasons, "some": part, "none": {}}[answer]
+        delivered = len(rows) - sum(reasons.values()) if answer == "all" else None
+        more = {"discarded": told, "delivered": delivered, "stamped": stamped}
+        books.enter(query, Counter(rows), "delivered" if answer == "all" else "received", 1, **more)
+        truth.has_wide_answer |= len({topic for topic, _ in rows}) > 1 and bool(told)
+        truth.has_open_discards |= answer != "all" and bool(reasons)
+    return truth
+
+
+def test_random_books_hide_no_loss_and_raise_no_false_alarm(spark: SparkSession, books: Books, tmp_path: Path) -> None:
+    chance = Random(17)
+    truths = [plant_case(chance, books, case) for case in range(300)]
+    found, exact = books.balance(spark, tmp_path), 0
+    for case, truth in enumerate(truths):
+        balance = {topic: Counter(found[topic]) for topic in truth.sent}
+        expected = {topic: truth.balance(topic) for topic in truth.sent}
+        total, expected_total = (sum(each.values(), Counter()) for each in (balance, expected))
+        assert {topic: counts["delivered"] for topic, counts in balance.items()} == truth.arrived, case
+        assert total["discarded"] <= truth.lines, f"case {case}: a discard counts twice"
+        if truth.has_spare_discards:
+            continue
+        assert total["missing"] >= expected_total["missing"], f"case {case}: a loss is hidden"
+        if not (truth.has_wide_answer and truth.has_open_discards):
+            assert total == expected_total, f"case {case}: a false alarm"
+            exact += 1
+        if not truth.has_wide_answer:
+            assert balance == expected, f"case {case}: a wrong topic"
+    assert exact > 100
