@@ -9,7 +9,8 @@ messages before it. So places are in the order of offsets, but have no gaps for 
 order although each micro-batch of `follow.py` counts from the first message that it reads. A message's place is its
 number plus the fact's `shift`, so a fact determines the number and the place of each of its messages (`explode_facts`).
 
-Messages without a stamp are counted by topic, partition and Kafka's timestamp; columns about the stamp are null.
+Messages without a stamp are counted by topic, partition and the minute of Kafka's timestamp; columns about the stamp
+are null.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SCHEMA: Final = (
 """`writer` is query/batch/partition, `attempt` Spark's number of the attempt.
 
 `sent` is the stamp's time and `minute` the start of its minute, both in ms since the epoch. `latency_ms`, from stamp to
-append, is null unless the topic has `LogAppendTime`. `first` and `last` are the numbers of the fact's first and last
+append, is null without a stamp or `LogAppendTime`. `first` and `last` are the numbers of the fact's first and last
 message, `from_offset` and `to_offset` their offsets, and `copies` is the count of the messages.
 """
 _LOG_APPEND_TIME: Final = 1  # `timestampType` of Spark's Kafka source
@@ -62,7 +63,7 @@ def facts_of(messages: DataFrame) -> DataFrame:
 def _read_stamps(messages: DataFrame) -> DataFrame:
     """Return only the columns that the count needs; `number` and `tail` are null without a stamp.
 
-    Producers' timestamps are rounded down to minutes, because they only tell the minute of messages without a stamp.
+    Kafka's timestamps are rounded down to minutes, except those from which a stamp's latency follows.
     """
     stamps = messages.selectExpr(
         "topic", "partition", "offset", "unix_millis(timestamp) as ms",
@@ -72,7 +73,8 @@ def _read_stamps(messages: DataFrame) -> DataFrame:
     fields = stamps.selectExpr("*", "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as any_number")
     parsed = fields.selectExpr("*", "if(any_number >= 0, any_number, null) as number")
     return parsed.selectExpr(
-        "topic", "partition", "if(appended, ms, ms - ms % 60000) as kafka_ms", "appended", "number",
+        "topic", "partition", "appended", "number",
+        "if(appended and number is not null, ms, ms - ms % 60000) as kafka_ms",
         "if(number is null, null, substring(stamp, 18)) as tail",
         f"shiftright(number, {_NUMBERS_PER_BLOCK.bit_length() - 1}) as block", "offset - number as offset_shift",
         "coalesce(number, offset) as number_or_offset",
@@ -150,7 +152,7 @@ def _parse_tails(joined: DataFrame) -> DataFrame:
         "topic", "partition", f"if({has_attempt}, regexp_replace(name, '/[^/]*$', ''), name) as writer",
         f"if({has_attempt}, {_ATTEMPT}, if(name is null, null, 0)) as attempt",
         f"{time_ms} - {time_ms} % 60000 as minute",
-        "sent", "if(appended, greatest(kafka_ms - sent, 0L), null) as latency_ms",
+        "sent", "if(appended, greatest(kafka_ms, sent) - sent, null) as latency_ms",
         *(f"if(tail is null, null, {value}) as {name}" for name, value in _NUMBER_COLUMNS.items()),
         "copies", "from_offset", "to_offset",
     )  # fmt: skip

@@ -153,3 +153,20 @@ def test_latencies_count_by_message(spark: SparkSession) -> None:
     (row,) = percentiles(facts_of(both), ["topic"]).collect()
     assert (row["p50_ms"], row["p99_ms"]) == (SPENT, 1_000)
     assert percentiles(facts_of(frame(spark, rows, appended=False)), ["topic"]).collect() == []
+
+
+def test_messages_without_a_stamp_have_no_latency(spark: SparkSession) -> None:
+    plain: list[Message] = [("t", 0, None, 0, ms) for ms in range(10)]
+    late = frame(spark, [("t", 1, "q/0/0/0", 0, 0), ("t", 1, "x", 1, 0)], spent=5_000)
+    facts = facts_of(frame(spark, plain).unionByName(late))
+    (row,) = percentiles(facts, ["topic"]).collect()
+    assert (row["p50_ms"], row["p99_ms"]) == (5_000, 5_000)
+    early = frame(spark, [("t", 0, "q/0/0/0", 0, 0)], spent=-5)
+    assert [row["latency_ms"] for row in facts_of(early).collect()] == [0]
+
+
+@pytest.mark.parametrize("appended", [True, False])
+def test_messages_without_a_stamp_are_one_row_a_minute(spark: SparkSession, appended: bool) -> None:
+    plain: list[Message] = [("t", 0, None, 0, ms) for ms in (*range(10), MINUTE)]
+    rows = facts_of(frame(spark, plain, appended=appended)).collect()
+    assert sorted((row["minute"], row["copies"]) for row in rows) == [(0, 10), (MINUTE, 1)]
