@@ -236,6 +236,17 @@ def test_check_config_names_missing_directories_with_the_remedy(
     assert "Note:" not in capsys.readouterr().out
 
 
+def test_check_config_asks_for_no_directory_that_the_daemon_creates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [*settings_below(tmp_path), f'http.listen="unix:{tmp_path}/run/private/status"']
+    for name in ("run", "slab", "dgram", "stream", "log"):
+        (tmp_path / name).mkdir()
+    options = [word for setting in settings for word in ("--set", setting)]
+    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *options]) == 0
+    assert "Note:" not in capsys.readouterr().out
+
+
 @pytest.fixture
 def open_path() -> Iterator[Path]:
     """Return a directory that other users can enter, unlike `tmp_path`."""
