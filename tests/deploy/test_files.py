@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from configparser import ConfigParser
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -18,6 +21,9 @@ from bruce_mp import __version__
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sections import Delivery
 from bruce_mp.supervisor.sockets.datagram_limits import MIN_QUEUE_LENGTH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 UNIT: Final = DEPLOY / "systemd" / "bruce.service"
@@ -30,6 +36,17 @@ TEMPLATES: Final = {
 CONTAINERFILE: Final = DEPLOY / "container" / "Containerfile"
 KUBERNETES: Final = DEPLOY / "kubernetes" / "bruce.yaml"
 OPERATING: Final = DEPLOY.parent / "docs" / "operating.md"
+LIBRARY_USER: Final = """
+import mmap, sys
+from setproctitle import setproctitle
+setproctitle(sys.argv[1])
+with open(sys.argv[2], "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+NO_USER: Final = 60123
+"""Number of a user without processes."""
 
 
 def setting(text: str, name: str) -> str:
@@ -106,6 +123,14 @@ def test_the_documented_command_adapts_the_programs_of_supervisord_to_a_cluster(
     for name in adapted.sections():
         assert adapted[name]["command"].endswith(" --config /etc/bruce/east.toml")
         assert adapted[name]["stdout_logfile"].startswith("/var/log/bruce/east/")
+
+
+def test_the_document_names_the_programs_of_a_group_as_supervisord_does() -> None:
+    text = OPERATING.read_text()
+    group = re.search(r"\[group:(\w+)\]\\nprograms = (\S+)\\n'", text)
+    assert group is not None
+    names = [f"`{group[1]}:{program}`" for program in (*group[2].split(","), "*")]
+    assert [name for name in names if name not in text] == []
 
 
 def test_the_manifest_for_kubernetes_has_a_configuration_that_fits_its_mounts(tmp_path: Path) -> None:
@@ -210,15 +235,103 @@ def test_the_packages_upgrade_and_stop_each_daemon(tmp_path: Path, word: str, ca
     """Programs that record their calls stand in for systemctl, which lists two units, and for bruce."""
     record = f'echo "$(basename $0) $*" >> {tmp_path}/calls\n'
     listing = 'if [ "$1" = list-units ]; then printf "%s loaded\\n" bruce.service bruce@east.service; exit; fi\n'
-    for name, script in (("systemctl", listing + record), ("bruce", record + "exit 1\n")):
-        (tmp_path / name).write_text("#!/bin/sh\n" + script)
-        (tmp_path / name).chmod(0o755)
-    services = shutil.copy(DEPLOY / "services", tmp_path)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SYSTEMD_DIR": str(tmp_path)}
-    done = subprocess.run([services, word], env=env, capture_output=True, text=True, timeout=10, check=True)
+    commands = {"systemctl": listing + record, "bruce": record + "exit 1\n"}
+    done = run_services(tmp_path, word, with_systemd=True, commands=commands)
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "calls").read_text().splitlines() == calls
     refused = ["bruce.service", "bruce@east.service"] if word == "upgrade" else []
     assert done.stdout.splitlines() == [f"bruce: solve that, then run: systemctl restart {unit}" for unit in refused]
+
+
+def run_services(
+    place: Path, word: str, *, with_systemd: bool, commands: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the packages' script of services in a directory like /opt/bruce; `commands` are scripts by name."""
+    for name in ("bin", "lib"):
+        (place / name).mkdir(exist_ok=True)
+    for name, script in (commands or {}).items():
+        add_command(place / "bin", name, script)
+    services = shutil.copy(DEPLOY / "services", place / "bin")
+    env = {"PATH": f"{place}/bin:/usr/bin:/bin", "SYSTEMD_DIR": str(place if with_systemd else place / "absent")}
+    return subprocess.run([services, word], env=env, capture_output=True, text=True, timeout=10, check=False)
+
+
+def add_command(directory: Path, name: str, script: str) -> None:
+    """Write an executable shell script."""
+    path = directory / name
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+
+
+@contextmanager
+def process_with(title: str, library: Path) -> Iterator[int]:
+    """Run a process with a title that has mapped a library, and return its pid."""
+    library.parent.mkdir(exist_ok=True)
+    library.write_bytes(bytes(4096))
+    command = [sys.executable, "-c", LIBRARY_USER, title, str(library)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.communicate()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("title", ["bruce: supervisor", "bruce: hold"])
+@pytest.mark.parametrize("with_systemd", [False, True])
+def test_the_packages_refuse_their_removal_while_a_daemon_runs_their_code(
+    tmp_path: Path, title: str, *, with_systemd: bool
+) -> None:
+    def stop() -> tuple[int, str]:
+        done = run_services(tmp_path, "stop", with_systemd=with_systemd, commands={"systemctl": "exit 0\n"})
+        return done.returncode, done.stderr
+
+    with process_with(title, tmp_path / "lib" / "library.so") as pid:
+        remedy = "stop it first, such as with supervisorctl stop bruce-hold bruce"
+        assert stop() == (1, f"bruce: a daemon runs (pid {pid}): {remedy}\n")
+    with process_with(title, tmp_path / "other" / "library.so"), process_with("bruce", tmp_path / "lib" / "library.so"):
+        assert stop() == (0, "")
+
+
+@pytest.mark.process
+def test_the_packages_name_the_command_that_upgrades_a_daemon_without_systemd(tmp_path: Path) -> None:
+    assert run_services(tmp_path, "upgrade", with_systemd=False).stdout == ""
+    with process_with("bruce: supervisor", tmp_path / "lib" / "library.so"):
+        done = run_services(tmp_path, "upgrade", with_systemd=False)
+    assert (done.returncode, done.stdout) == (
+        0,
+        "bruce: a running daemon has the old version until you run: bruce upgrade --config /etc/bruce/bruce.toml\n",
+    )
+
+
+@pytest.mark.process
+def test_the_packages_name_the_steps_that_systemd_would_do(tmp_path: Path) -> None:
+    done = run_services(tmp_path, "welcome", with_systemd=False)
+    said = done.stdout.splitlines()
+    assert "bruce: apply /etc/sysctl.d/60-bruce.conf: sysctl --system" in said
+    assert "bruce: now and at each boot, run: install -d -o bruce -g bruce /run/bruce" in said
+    assert not any("systemctl" in line for line in said)
+    assert "systemctl enable --now" in run_services(tmp_path, "welcome", with_systemd=True).stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("user", "status"), [(os.getuid(), 1), (NO_USER, 0)], ids=["running", "ended"])
+def test_a_purge_deletes_no_messages_while_a_process_of_the_user_runs(tmp_path: Path, user: int, status: int) -> None:
+    """The script works below a directory, with commands that accept any user."""
+    script = (DEPLOY / "debian" / "postrm").read_text().replace("-user bruce", f"-user {user}")
+    adapted = re.sub(r"(?<= )/(?=(?:var|run|dev/shm)/)", f"{tmp_path}/", script)
+    add_command(tmp_path, "postrm", adapted)
+    for name in ("getent", "userdel"):
+        add_command(tmp_path, name, "exit 0\n")
+    slab = tmp_path / "dev" / "shm" / "bruce-run-bruce-private.slab"
+    slab.parent.mkdir(parents=True)
+    slab.touch()
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        [tmp_path / "postrm", "purge"], env=env, capture_output=True, text=True, timeout=10, check=False
+    )
+    assert (done.returncode, slab.exists()) == (status, bool(status)), done.stderr
+    assert ("runs: stop it first, such as with supervisorctl stop bruce" in done.stderr) == bool(status)
 
 
 def test_the_package_removes_the_slab_of_its_configuration() -> None:
