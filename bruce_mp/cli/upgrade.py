@@ -1,6 +1,6 @@
 """`bruce upgrade`: upgrade a running daemon to the installed code without stopping it, and reload its configuration.
 
-Exit status: 0 if the new code receives messages, 1 if the daemon continues with the old code or has ended.
+Exit status: 0 if the new code receives messages, 1 if the daemon runs another version than this command or has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp import __version__
 from bruce_mp.cli.options import exit_statuses, seconds_from
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError, ExitCode
@@ -52,6 +53,8 @@ def main(argv: Sequence[str]) -> int:
     )
     args = parser.parse_args(argv)
     note = _upgrade(Path(load_config(args.config).daemon.run_dir), args.timeout)
+    if note.new != __version__:
+        raise UpgradeError(_other_version(note))
     print(
         f"bruce {note.old} -> {note.new}: nothing was received for {note.waited_ms} ms; messages waited in the sockets."
     )
@@ -79,6 +82,17 @@ def _upgrade(run_dir: Path, timeout_s: float) -> UpgradeNote:
             case UpgradeStage.DRAINING:
                 sys.stderr.write("The new code cannot adopt this slab: the daemon first delivers the held messages.\n")
     raise UpgradeError("The daemon has not reported the outcome of the upgrade in time; see its log.")
+
+
+def _other_version(note: UpgradeNote) -> str:
+    """Return the error for a daemon that was started from another installation than this command."""
+    word = "still" if note.new == note.old else "now"
+    place = f" from {note.package}" if note.package else ""  # old versions do not note it
+    return (
+        f"The daemon {word} runs bruce {note.new}{place}, and this command is {__version__}. Restart the daemon, such "
+        f"as with systemctl restart bruce or supervisorctl restart bruce. If it then runs {note.new}, its service "
+        "manager starts another installation: correct the path."
+    )
 
 
 def _new_notes(run_dir: Path, pid: int, before: UpgradeNote | None, deadline: float) -> Iterator[UpgradeNote]:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psutil
 import pytest
 
-import bruce_mp
 from bruce_mp.client import DatagramClient, StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.slab.layout import LAYOUT_VERSION
 from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
 from support.daemon_runs import Sender
+from support.installation import PACKAGE, Installation
 from support.journals import journal_of
 from support.processes import wait_until
 from support.read_back import read_back
@@ -29,48 +27,14 @@ from support.traffic import Load, assert_all_there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
 TOPICS: Final = ("red", "green")
 BLOCKING: Final = {"input.unix_datagram.when_full": "block"}
 ENDLESS: Final = Load(TOPICS, senders=1, messages=10**9, largest=300)
-PACKAGE: Final = Path(bruce_mp.__file__).parent
 WITHIN_S: Final = 90
-
-
-class Installation:
-    """A directory with the package, which is reinstalled while a daemon runs from it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.path = directory
-        self.package = directory / "bruce_mp"
-        ignored = shutil.ignore_patterns("__pycache__", "*.c", "spark", "devbroker")
-        shutil.copytree(PACKAGE, self.package, ignore=ignored)
-        (self.package / "devbroker").symlink_to(PACKAGE / "devbroker")
-
-    def set_version(self, version: str) -> None:
-        """Install another version with the same code."""
-        self._edit("__init__.py", r'"\d+\.\d+\.\d+"', f'"{version}"')
-
-    def set_layout(self, version: int) -> None:
-        """Install another layout of the slab."""
-        self._edit("slab/layout.py", r"(?m)^LAYOUT_VERSION.*$", f"LAYOUT_VERSION = {version}")
-
-    def rewrite_journals(self) -> None:
-        """Install a journal process that writes a new file at each interval."""
-        self._edit("journal/recorder.py", r"(?m)^_MAX_GARBAGE.*$", "_MAX_GARBAGE = -(1 << 60)")
-
-    def break_module(self, name: str) -> None:
-        """Make a module fail at import."""
-        (self.package / name).write_text("raise ImportError('half installed')\n")
-
-    def _edit(self, name: str, what: str, by: str) -> None:
-        file = self.package / name
-        text, changed = re.subn(what, by, file.read_text())
-        assert changed
-        file.with_suffix(".new").write_text(text)
-        file.with_suffix(".new").replace(file)
 
 
 @pytest.fixture
@@ -92,10 +56,11 @@ def daemon(tmp_path: Path, broker: DevBroker, installed: Installation) -> Iterat
         yield daemon
 
 
-def upgrade(daemon: Daemon) -> subprocess.CompletedProcess[str]:
-    """Run `bruce upgrade`."""
+def upgrade(daemon: Daemon, package: Path = PACKAGE.parent) -> subprocess.CompletedProcess[str]:
+    """Run `bruce upgrade` of the code in a directory."""
     command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    env = {**os.environ, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=WITHIN_S, check=False)
 
 
 def wait_for_stage(daemon: Daemon, stage: UpgradeStage) -> None:
@@ -147,7 +112,7 @@ def upgrade_to(version: str, daemon: Daemon, installed: Installation) -> None:
     """Upgrade, and check that all processes have this version in the same supervisor process."""
     old = daemon.pids()
     installed.set_version(version)
-    done = upgrade(daemon)
+    done = upgrade(daemon, installed.path)
     assert done.returncode == 0, done.stderr + daemon.log()
     assert re.fullmatch(rf"bruce \S+ -> {version}: nothing was received for \d+ ms; .*\n", done.stdout)
     info = daemon.get("/server_info/json")
@@ -193,7 +158,7 @@ def test_an_upgrade_to_another_layout_drains_the_slab_first(
     daemon.wait_received(500)
     installed.set_version("9.2.0")
     installed.set_layout(LAYOUT_VERSION + 1)
-    done = upgrade(daemon)
+    done = upgrade(daemon, installed.path)
     assert done.returncode == 0, done.stderr + daemon.log()
     assert "first delivers the held messages" in done.stderr
     load = sender.stop()

@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from bruce_mp.supervisor.signal_pipe import WATCHED
 from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, InheritedSockets
+from bruce_mp.supervisor.upgrade.command_line import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -84,7 +84,7 @@ class Handover(msgspec.Struct, frozen=True):
 def execute(
     handover: Handover, variables: Mapping[str, str], read_signals: Callable[[], Iterable[Signals]]
 ) -> NoReturn:
-    """Execute the new code with our command line, and with `variables` added to the environment.
+    """Execute the installed code (`command_line.py`), with `variables` added to the environment.
 
     `read_signals` returns the signals that are not handled yet; the new code receives them. Raise OSError if the
     `execve` fails; signal mask and descriptors are then as before.
@@ -95,7 +95,8 @@ def execute(
         for number in read_signals():
             signal.raise_signal(number)  # waits for this thread, which blocks it; `os.kill` could reach another thread
         _set_inheritable(handover, inheritable=True)
-        os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - executes the running program again
+        command = command_line()
+        os.execve(command[0], command, environment)  # noqa: S606 - starts the installed code of the running program
     finally:
         _set_inheritable(handover, inheritable=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,7 +1,7 @@
 """Preflight check of the installed code, in a separate process, before an upgrade.
 
-The process has our command line plus `--check`. It reads the configuration, imports all programs, and writes a report
-to standard output.
+The process has the command line of that code plus `--check`. It reads the configuration, imports all programs, and
+writes a report to standard output.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
-import sys
 import time
 from typing import IO, TYPE_CHECKING, Final
 
@@ -18,6 +17,7 @@ import msgspec
 from bruce_mp import __version__
 from bruce_mp.errors import BruceError
 from bruce_mp.slab.layout import LAYOUT_VERSION
+from bruce_mp.supervisor.upgrade.command_line import command_line
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
@@ -59,9 +59,8 @@ class Preflight:
         # files in memory: a pipe that nothing reads until the end would block the process once it is full
         self._stdout = open(os.memfd_create("stdout"), "w+b")  # noqa: PTH123, SIM115 - no path; `close` closes it
         self._stderr = open(os.memfd_create("stderr"), "w+b")  # noqa: PTH123, SIM115
-        command = [sys.executable, *sys.orig_argv[1:], CHECK_OPTION]
-        self._process = subprocess.Popen(  # noqa: S603 - executes the running program
-            command, stdin=subprocess.DEVNULL, stdout=self._stdout, stderr=self._stderr
+        self._process = subprocess.Popen(  # noqa: S603 - starts the installed code of the running program
+            [*command_line(), CHECK_OPTION], stdin=subprocess.DEVNULL, stdout=self._stdout, stderr=self._stderr
         )
         self._pidfd = os.pidfd_open(self._process.pid)
         self.due = time.monotonic() + TIMEOUT_S

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import bruce_mp
 from bruce_mp import __version__
 from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.supervisor.processes.process_group import HEAD_START_S
@@ -19,8 +21,6 @@ from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeNote, UpgradeStage, 
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.spill import SpillDirectory
     from bruce_mp.supervisor.processes.process_group import ProcessGroup
@@ -83,6 +83,10 @@ class Takeover:
         )
         note = read_note(self._run_dir)
         number = note.number if note else 1
+        package = str(Path(bruce_mp.__file__).parent)
         write_note(
-            self._run_dir, UpgradeNote(number, UpgradeStage.DONE, self._old_version, __version__, waited_ms=waited_ms)
+            self._run_dir,
+            UpgradeNote(
+                number, UpgradeStage.DONE, self._old_version, __version__, waited_ms=waited_ms, package=package
+            ),
         )

@@ -29,7 +29,10 @@ class UpgradeStage(StrEnum):
 
 
 class UpgradeNote(msgspec.Struct, frozen=True):
-    """Stage of the upgrade with this number. `waited_ms` is the time without a running input, set once it is DONE."""
+    """Stage of the upgrade with this number.
+
+    Once it is DONE, `waited_ms` is the time without a running input, and `package` the directory of the new code.
+    """
 
     number: int
     stage: UpgradeStage
@@ -37,6 +40,7 @@ class UpgradeNote(msgspec.Struct, frozen=True):
     new: str = ""
     reason: str = ""
     waited_ms: int = 0
+    package: str = ""
 
 
 def read_note(run_dir: Path) -> UpgradeNote | None:

@@ -1,0 +1,31 @@
+"""Command line that starts the installed code as this daemon was started.
+
+A script, such as the `bruce` of a virtual environment, names its Python in its first line. When the script has come to
+be that of another environment, because a symbolic link in its path was changed, our own Python is still that of the old
+one. Therefore the kernel reads the first line again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["command_line"]
+
+
+def command_line() -> list[str]:
+    """Return the command line; its first word is a path with a directory."""
+    program, *arguments = sys.orig_argv[1:]
+    if _is_script(Path(program)):
+        return [os.path.abspath(program), *arguments]  # noqa: PTH100 - for `execve`, which searches no PATH
+    return [sys.executable, program, *arguments]
+
+
+def _is_script(path: Path) -> bool:
+    """Return True if the kernel can execute this file by its first line."""
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!" and os.access(path, os.X_OK)
+    except OSError:
+        return False
