@@ -159,6 +159,7 @@ class ProduceSession:
         )
         if self._socket is not None:
             self._socket.close()
+            self._status.on_closed()
         self._clear_connection()
         self._on_lost()
 

@@ -58,6 +58,11 @@ class Stage:
         self._before = self._counters()
         return Load((topic,), senders=1, messages=messages, largest=largest, keyed=keyed)
 
+    def connection_of(self, node: int) -> str:
+        """Return the state of the connection to a broker, as /brokers shows it."""
+        lines = self.daemon.get("/brokers/json")["brokers"]
+        return next(str(line["connection"]) for line in lines if line["node"] == node)
+
     def send(self, load: Load) -> Sender:
         """Start sending."""
         sender = Sender(load, self.daemon.socket_path)
@@ -340,6 +345,9 @@ def test_a_silent_former_leader_delays_messages_only_for_the_configured_time(tmp
             lambda: "has not answered for partitions" in stage.daemon.log(), "the end of the patience", 40
         )
         stage.delivered(load, sender=sender)
+        stage.daemon.wait_for(
+            lambda: stage.connection_of(1) == "not connected", "the report of the closed connection", 20
+        )
 
 
 def test_one_down_broker_of_three_neither_delays_others_nor_busies_the_router(stage: Stage) -> None:
