@@ -96,7 +96,7 @@ class PartitionLog:
         records = chain.from_iterable(records_of(batch.raw) for batch in candidates)
         return next(((r.offset, r.timestamp) for r in records if r.timestamp >= timestamp), None)
 
-    def find_latest(self) -> tuple[int, int] | None:
+    def find_max_timestamp(self) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the record with the greatest timestamp."""
         if not self._batches:
             return None

@@ -1,7 +1,7 @@
 """Memory limit over all partitions: the oldest batches are removed first.
 
 A batch is charged with its bytes and the cost of its Python objects, so the limit also holds for a million tiny
-batches. A log may have fewer batches than the queue here lists, after a deleted topic or a dropped batch; the trim then
+batches. A log has fewer batches than the queue here lists if its topic was deleted, or `drop_batch` removed one; the trim then
 continues with the next entries.
 """
 

@@ -126,7 +126,7 @@ def _truncate(message: Message, size: int | None) -> Message:
 
 
 def increments_of_batch(received: int, ingested: Ingested, reasons: Iterable[DiscardReason]) -> Tally[int]:
-    """Return the amount by which a batch of `received` messages raises each counter that inputs share.
+    """Return the amount by which a batch of `received` messages raises the counters that all kinds of inputs have.
 
     `reasons` has one entry for each message that found no room.
     """

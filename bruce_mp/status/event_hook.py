@@ -30,7 +30,10 @@ _MAX_TEXT_BYTES: Final = 8192
 
 
 class DaemonEvent(NamedTuple):
-    """An event for the operator: `kind` is `paused`, `flowing` or `health`, and `state` is the new state."""
+    """An event for the operator: `kind` is `paused`, `flowing` or `health`.
+
+    `state` is the new health (`problem`, `warning` or `healthy`), for the other kinds the kind itself.
+    """
 
     kind: str
     state: str
@@ -141,4 +144,5 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 def _warn(command: Sequence[str], failure: str) -> None:
     text = f"events.command ({command[0]}) {failure}"
+    # `about` limits the repetitions of this text in the log.
     log.warning("%s. Run it as the daemon's user to see why. Delivery goes on.", text, extra={"about": text})

@@ -31,7 +31,8 @@ INPUT_TIMEOUT_S: Final = 2.0
 COUNT_INTERVAL_S: Final = 0.05
 """Shortest interval between two counts of the held messages."""
 COUNT_TIME_FACTOR: Final = 4
-"""Minimum ratio of the interval to the time of a count: counts of a large slab take a quarter of the time."""
+"""Counts begin at intervals of at least this multiple of a count's duration, so they take at most a quarter of the
+time."""
 
 log = logging.getLogger(__name__)
 

@@ -53,8 +53,8 @@ def test_find_timestamp_returns_the_first_record_at_or_after_it() -> None:
     assert log.find_timestamp(1001) == (1, 1001)
     assert log.find_timestamp(2002) == (4, 2002)
     assert log.find_timestamp(3001) is None
-    assert log.find_latest() == (5, 3000)
-    assert filled().find_latest() is None
+    assert log.find_max_timestamp() == (5, 3000)
+    assert filled().find_max_timestamp() is None
 
 
 def test_retention_removes_the_oldest_batches_of_all_logs() -> None:

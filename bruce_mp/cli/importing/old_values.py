@@ -106,7 +106,7 @@ def mode(raw: str) -> str | None:
 
 
 def option_mode(raw: str) -> str:
-    """Convert permission bits in the notation of C (0222, 0x92 or 146) to octal digits."""
+    """Convert the permission bits of a command-line option, as C writes them (0222, 0x92 or 146), to octal digits."""
     word = raw.strip()
     try:
         bits = int(word, 8) if _OCTAL.fullmatch(word) else int(word, 0)

@@ -1,4 +1,4 @@
-"""ListOffsets (2), versions 1 to 7: the earliest, the latest, or the first offset at a time."""
+"""ListOffsets (2), versions 1 to 7: the earliest or latest offset, or one found by its timestamp."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def find_offset(log: PartitionLog, timestamp: int) -> tuple[int, int]:
     if timestamp == EARLIEST:
         return log.start, -1
     if timestamp == MAX_TIMESTAMP:
-        return log.find_latest() or NOT_FOUND
+        return log.find_max_timestamp() or NOT_FOUND
     return log.find_timestamp(timestamp) or NOT_FOUND
 
 

@@ -75,7 +75,7 @@ class BoundSocket(NamedTuple):
 
 def bind_datagrams(config: UnixDatagram) -> BoundSocket:
     """Bind the datagram socket. Raise StartError if its path is in use or unusable."""
-    length = queue_length() or 0  # before the bind, because the socket keeps the length of that time
+    length = queue_length() or 0  # the limit that a socket gets when it is created
     bound = _bind_unix(Path(config.path), socket.SOCK_DGRAM, FileAccess.of(config), DATAGRAM_SETTING)
     return bound._replace(queue_length=length)
 
@@ -103,7 +103,7 @@ def bind_http(config: Http) -> BoundSocket:
 
 
 def bind_hold(path: Path) -> BoundSocket:
-    """Bind the listening socket of `bruce hold`, for its own user. Raise StartError if another one serves the path."""
+    """Bind the listening socket of `bruce hold`, for its own user. Raise StartError if another process uses the path."""
     bound = _bind_unix(path, socket.SOCK_SEQPACKET, FileAccess(mode=0o600), HOLD_NAME)
     bound.socket.listen(_SMALL_BACKLOG)
     return bound
@@ -249,6 +249,6 @@ def _describe_failure(path: Path, setting: str, error: OSError) -> str:
         errno.ENOTDIR: f"{path.parent} is not a directory; choose another path.",
         errno.EACCES: f"the daemon's user must be allowed to write to {path.parent} and to the socket there.",
         errno.EADDRINUSE: "another program has just taken the path; stop it or choose another path.",
-        errno.EPERM: "only root may give a file to another user, or to a group without the daemon's user.",
+        errno.EPERM: "only root may give a file to another user, or to a group that the daemon's user is not in.",
     }
     return f'{setting} = "{path}" cannot be used: {remedies.get(error.errno or 0, f"{error.strerror}.")}'
