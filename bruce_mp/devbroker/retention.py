@@ -1,8 +1,8 @@
 """Memory limit over all partitions: the oldest batches are removed first.
 
 A batch is charged with its bytes and the cost of its Python objects, so the limit also holds for a million tiny
-batches. A log has fewer batches than the queue here lists if its topic was deleted, or `drop_batch` removed one; the trim then
-continues with the next entries.
+batches. A log has fewer batches than the queue here lists if its topic was deleted, or `drop_batch` removed one; the
+trim then continues with the next entries.
 """
 
 from __future__ import annotations

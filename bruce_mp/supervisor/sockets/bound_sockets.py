@@ -103,7 +103,7 @@ def bind_http(config: Http) -> BoundSocket:
 
 
 def bind_hold(path: Path) -> BoundSocket:
-    """Bind the listening socket of `bruce hold`, for its own user. Raise StartError if another process uses the path."""
+    """Bind the listening socket of `bruce hold`, for its own user. Raise StartError if a process serves the path."""
     bound = _bind_unix(path, socket.SOCK_SEQPACKET, FileAccess(mode=0o600), HOLD_NAME)
     bound.socket.listen(_SMALL_BACKLOG)
     return bound
