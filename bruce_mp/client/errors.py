@@ -68,8 +68,8 @@ class ClientClosedError(SendError):
 
 
 _NO_PERMISSION: Final = (
-    "no permission to send. Senders need write permission on the socket (its mode in the daemon's configuration) and "
-    "access to its directory."
+    "no permission to send. Senders need write permission on the socket (input.unix_stream.mode or "
+    'input.unix_datagram.mode in the daemon\'s configuration, such as "0222") and access to its directory.'
 )
 _UNREACHABLE: Final = {
     errno.ENOENT: "there is no such socket. Start the daemon, or give the path that its configuration names.",

@@ -6,6 +6,7 @@ without the lock; while it reads, other threads only shut the socket down, and t
 
 from __future__ import annotations
 
+import errno
 import random
 import select
 import socket
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import new_socket
 from bruce_mp.client.errors import ClientClosedError, DaemonUnreachableError, SendError, SendTimeoutError, error_for
+from bruce_mp.client.outage_warning import OutageWarning
 from bruce_mp.protocol.client.answer_reader import AnswerReader
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ MAX_CONNECT_S: Final = 5.0
 """Longest wait for one connection, so that a call without a time limit notices a `close()`."""
 MIN_CONNECT_S: Final = 0.001
 """connect() over TCP fails with a timeout of 0; over loopback it takes almost no time."""
+NO_PERMISSION: Final = frozenset({errno.EACCES, errno.EPERM})
+"""Errors that no wait cures."""
 
 Address = str | tuple[str, int]
 
@@ -54,12 +58,15 @@ class ReconnectingLink:
         """Monotonic time of the next try to connect."""
         self._backoff_s = FIRST_BACKOFF_S
         self._closed = threading.Event()
+        self._outage = OutageWarning()
+        self._is_denied = False
+        """True if the last try failed for want of permission."""
         self.connections = 0
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
     def connect(self, deadline: Deadline) -> None:
-        """Ensure that a connection exists. Raise SendError if none succeeds in time."""
+        """Ensure that a connection exists. Raise SendError if none succeeds in time, or permission is missing."""
         while self._socket is None:
             if self._closed.is_set():
                 raise ClientClosedError(f"{self._destination}: the client is closed. Create a new one.")
@@ -76,11 +83,25 @@ class ReconnectingLink:
         try:
             self._socket = self._open(deadline.at_most(MAX_CONNECT_S))
         except OSError as error:
-            if not deadline.allows(self._next_try_s - time.monotonic()):
-                raise self._unreachable(error) from error
+            failure = self._unreachable(error)
+            self._outage.on_failure(failure)
+            if self._is_denied_again(error) or not deadline.allows(self._next_try_s - time.monotonic()):
+                raise failure from error
         else:
+            self._is_denied = False
+            self._outage.on_connected()
             self._answers = AnswerReader()
             self.connections += 1
+
+    def _is_denied_again(self, error: OSError) -> bool:
+        """Return True at the second denial in a row: a daemon that starts sets the owner after it creates the socket.
+
+        A denial does not let the back-off grow, so that every later call fails soon.
+        """
+        was_denied, self._is_denied = self._is_denied, error.errno in NO_PERMISSION
+        if self._is_denied:
+            self._backoff_s = FIRST_BACKOFF_S
+        return was_denied and self._is_denied
 
     def _open(self, timeout: float) -> socket.socket:
         family = socket.AF_UNIX if isinstance(self._address, str) else socket.AF_INET

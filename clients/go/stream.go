@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"math/rand"
 	"net"
@@ -79,6 +80,7 @@ type StreamClient struct {
 	requests     []*flushRequest // that the writer does not have yet
 	uncertain    int64
 	closing      bool
+	denied       error // of the last attempt to connect, for want of permission
 	stats        StreamStats
 
 	// The writer's own.
@@ -183,7 +185,7 @@ func (c *StreamClient) Stats() StreamStats {
 //
 // Its error wraps that of ctx, or [context.DeadlineExceeded], if they have not in time: flush again for the outcome.
 // [ErrShuttingDown] is similar. After an [UncertainError], the next flush concerns later messages only. Close ends a flush with
-// [ErrClosed].
+// [ErrClosed]. Without permission to connect, which no wait cures, the error wraps [fs.ErrPermission].
 func (c *StreamClient) Flush(ctx context.Context, level Level) (Outcome, error) {
 	select {
 	case c.flushes <- struct{}{}:
@@ -346,6 +348,7 @@ func (c *StreamClient) connect() bool {
 		return true
 	}
 	conn, err := net.DialTimeout(c.network, c.address, dialTimeout)
+	c.noteDenial(err)
 	if err != nil {
 		c.backOff()
 		return false
@@ -356,6 +359,18 @@ func (c *StreamClient) connect() bool {
 	c.stats.Connections++
 	go c.readAnswers(c.link)
 	return true
+}
+
+// noteDenial notes a missing permission for flushes, and keeps the pause short, so that they fail soon.
+func (c *StreamClient) noteDenial(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.denied = nil
+	if errors.Is(err, fs.ErrPermission) {
+		c.backoff = firstBackoff
+		c.denied = fmt.Errorf("bruce: no permission to connect to %s: senders need write permission on the socket "+
+			"(input.unix_stream.mode, such as \"0222\") and access to its directory: %w", c.address, err)
+	}
 }
 
 func (c *StreamClient) backOff() {
@@ -500,6 +515,8 @@ func (c *StreamClient) retry(request *flushRequest) {
 	case c.uncertain > 0:
 		request.finish(Outcome{}, &UncertainError{c.uncertain})
 		c.uncertain = 0
+	case c.denied != nil:
+		request.finish(Outcome{}, c.denied)
 	default:
 		c.requests = append(c.requests, request)
 	}

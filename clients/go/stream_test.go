@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +25,30 @@ func TestAFlushWithoutADaemonSaysThatThereIsNoConnection(t *testing.T) {
 	defer cancel()
 	_, err := client.Flush(ctx, bruce.Delivered)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no connection to "+path) {
+		t.Error(err)
+	}
+	if err := client.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFlushWithoutPermissionFailsAtOnce(t *testing.T) {
+	directory := t.TempDir()
+	if err := os.Chmod(directory, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Chmod(directory, 0o700)
+	if os.Geteuid() == 0 { // root needs no permission
+		if err := syscall.Seteuid(40001); err != nil {
+			t.Fatal(err)
+		}
+		defer syscall.Seteuid(0)
+	}
+	client := bruce.NewStreamClient("unix", filepath.Join(directory, "in.stream"), bruce.StreamOptions{})
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_, err := client.Flush(ctx, bruce.Delivered)
+	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "input.unix_stream.mode") {
 		t.Error(err)
 	}
 	if err := client.Close(ctx); err != nil {

@@ -172,7 +172,7 @@ def test_a_socket_of_another_type_is_an_error(path: str) -> None:
 def test_no_permission_is_explained(path: str) -> None:
     with DatagramClient(path) as client:
         text = str(client._explain(PermissionError(13, "Permission denied"), 1))
-    assert "its mode in the daemon's configuration" in text
+    assert "input.unix_datagram.mode in the daemon's configuration" in text
 
 
 def test_send_rejects_a_message_that_the_daemon_would_truncate(daemon: socket.socket, path: str) -> None:

@@ -1,0 +1,48 @@
+"""A warning through `logging` of an outage: a client that goes on trying to connect would otherwise wait in silence.
+
+Separate because the warning needs a thread and a logger, and the link neither.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from bruce_mp.client.errors import SendError
+
+__all__ = ["OutageWarning"]
+
+log = logging.getLogger("bruce_mp.client")
+
+WARN_AFTER_S: Final = 5.0
+
+
+class OutageWarning:
+    """Warns once in an outage, at the first failed try after `WARN_AFTER_S`."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._has_warned = False
+
+    def on_connected(self) -> None:
+        """End the outage."""
+        self._since_s = None
+        self._has_warned = False
+
+    def on_failure(self, error: SendError) -> None:
+        """Begin an outage, or warn of it if it lasts."""
+        now_s = time.monotonic()
+        if self._since_s is None:
+            self._since_s = now_s
+        if self._has_warned or now_s - self._since_s < WARN_AFTER_S:
+            return
+        self._has_warned = True
+        text = f"No connection for {now_s - self._since_s:.0f} s; the client goes on trying. {error}"
+        # A thread of its own: the handler of a log may send through this client, whose lock the caller holds.
+        warner = threading.Thread(target=log.warning, args=("%s", text), name="bruce-client-warning", daemon=True)
+        with suppress(RuntimeError):  # the interpreter ends
+            warner.start()
