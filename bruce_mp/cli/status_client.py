@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_listen
-from bruce_mp.config.load import load_config
+from bruce_mp.config.load import load_status_settings
 from bruce_mp.config.sections import Http
 from bruce_mp.errors import BruceError, ConfigError, ExitCode
 from bruce_mp.network.credentials import read_secret
@@ -41,6 +41,8 @@ TIMEOUT_S: Final = 5.0
 POST_TIMEOUT_S: Final = 45.0
 """Time limit for a POST response, which a daemon sends after it has finished the requested action."""
 _LOOPBACK_FOR: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address of a daemon that listens on all
+
+_OTHER_USER: Final = "Run this as the daemon's user or as root"
 
 
 class UnreadableError(BruceError):
@@ -76,7 +78,7 @@ def add_token(parser: ArgumentParser) -> None:
 
 def status_client(args: Namespace) -> StatusClient:
     """Return a client for the daemon that the options select. Raise ConfigError or UnreadableError."""
-    config = None if args.config is None else load_config(args.config)
+    config = None if args.config is None else load_status_settings(args.config)
     address = (args.url or Http().address) if config is None else _address_of_running(config)
     http = Http() if config is None else config.http
     return StatusClient(address, lambda: _read_token(getattr(args, "token_file", None), http))
@@ -103,9 +105,10 @@ def _address_of_running(config: Config) -> HostPort | UnixPath:
         if isinstance(address, UnixPath) or address.port:
             return address
         reason = error.strerror if isinstance(error, OSError) else error
+        remedy = _OTHER_USER if isinstance(error, PermissionError) else "Start the daemon"
         raise UnreadableError(
             f"http.listen has port 0, and {file}, where a running daemon stores its port, cannot be read: {reason}. "
-            "Start the daemon, or give --url."
+            f"{remedy}, or give --url."
         ) from error
 
 
@@ -179,6 +182,8 @@ class StatusClient:
             connection.request(method, path, headers=headers)
             response = connection.getresponse()
             return response.status, response.read()
+        except PermissionError as error:
+            raise UnreadableError(f"{self._address}: {error.strerror}. {_OTHER_USER}.") from error
         except OSError as error:
             raise UnreadableError(
                 f"No daemon answers at {self._address}: {error.strerror or error}. Start it, or give its address with "

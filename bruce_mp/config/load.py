@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import pwd
 import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.overrides import Override
     from bruce_mp.config.problems import Problem
 
-__all__ = ["load_config"]
+__all__ = ["load_config", "load_status_settings"]
 
 _POSITION: Final = re.compile(r" \(at line (\d+), column (\d+)\)")
 _EXPLANATIONS: Final = {
@@ -31,6 +34,8 @@ _EXPLANATIONS: Final = {
     "Invalid value": "a value is a string in quotes, a number, true or false in lower case, or a list in brackets",
 }
 """Explanations of tomllib's errors, by the beginning of their text."""
+_PLACEHOLDER: Final[dict[str, Any]] = {"bootstrap_servers": ["placeholder:1"]}
+"""A value for the only setting without a default."""
 _UNCLOSED: Final = {
     "Illegal character '\\n'": '"',
     "Found invalid character '\\n'": "'",
@@ -57,14 +62,28 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return msgspec.convert(decoded, Config)
 
 
+def load_status_settings(path: Path) -> Config:
+    """Load `[http]` and `daemon.run_dir`, with which commands find a running daemon; the rest has its defaults.
+
+    So a mistake elsewhere in an edited file does not keep an operator from the daemon. Raise `ConfigError`.
+    """
+    tree = _read(path)
+    tables: dict[str, Any] = {name: tree[name] for name in ("http", "daemon") if name in tree}
+    if isinstance(daemon := tables.get("daemon"), dict):
+        tables["daemon"] = {name: value for name, value in daemon.items() if name == "run_dir"}
+    decoder = Decoder()
+    decoded = decoder.decode_table(Config, {"kafka": _PLACEHOLDER, **tables})
+    _raise_problems(decoder.problems, path, ())
+    return msgspec.convert(decoded, Config)
+
+
 def _relation_problems(decoded: dict[str, Any], problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems between settings, as far as the invalid values (`problems`) allow a check.
 
     One report should contain all problems. So defaults replace invalid values, and problems that involve such a default
     or its section are ignored.
     """
-    # the only setting without a default
-    kafka = {"bootstrap_servers": ["placeholder:1"], **decoded.get("kafka", {})}
+    kafka = {**_PLACEHOLDER, **decoded.get("kafka", {})}
     try:
         config = msgspec.convert({**decoded, "kafka": kafka}, Config)
     except msgspec.ValidationError:
@@ -82,7 +101,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}.") from error
+        remedy = f" {_permission_remedy()}" if error.errno == errno.EACCES else ""
+        raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}.{remedy}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8, which TOML requires.") from error
     try:
@@ -90,6 +110,17 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(f"{text}\n")
     except ValueError as error:  # TOMLDecodeError, or integers too long for Python
         raise ConfigError(f"{path}:{_explain(text, str(error))}.") from error
+
+
+def _permission_remedy() -> str:
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return (
+        f"Run this as the daemon's user or as root, or give the present user, {user}, read permission for the file "
+        "and access to its directory."
+    )
 
 
 def _explain(text: str, error: str) -> str:

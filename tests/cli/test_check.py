@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +12,6 @@ from support.json_pages import JsonPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 BALANCED = Books(9, 5, {"NO_MEM": 1, "BAD_TOPIC": 2}, {"input": 0, "queued": 1}, 0, consistent=True)
 LINE = "received 9 = delivered 5 + discarded 3 (BAD_TOPIC 2, NO_MEM 1) + held 1 (queued 1)"
@@ -91,6 +91,19 @@ def test_check_exits_4_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFi
     assert "No daemon answers at unix:" in capsys.readouterr().err
 
 
+def test_check_without_permission_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def deny(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("socket.socket.connect", deny)
+    assert main(["check", "--url", f"unix:{tmp_path / 'status'}"]) == 4
+    text = capsys.readouterr().err
+    assert "Permission denied. Run this as the daemon's user or as root." in text
+    assert "No daemon answers" not in text
+
+
 def test_check_reads_a_unix_socket(tmp_path: Path) -> None:
     with JsonPages(PAGES, path=str(tmp_path / "http")) as pages:
         assert main(["check", "--url", pages.url]) == 0
@@ -108,6 +121,14 @@ def test_check_takes_the_address_from_the_config(tmp_path: Path) -> None:
     with JsonPages(PAGES) as pages:
         port = pages.url.rstrip("/").rpartition(":")[2]
         assert main(["check", "--config", write_config(tmp_path, f"0.0.0.0:{port}")]) == 0
+
+
+def test_check_ignores_a_mistake_that_does_not_concern_it(tmp_path: Path) -> None:
+    with JsonPages(PAGES) as pages:
+        config = write_config(tmp_path, pages.url.removeprefix("http://").rstrip("/"))
+        with Path(config).open("a") as file:
+            file.write('slab.siez = "1g"\n')
+        assert main(["check", "--config", config]) == 0
 
 
 def test_check_reads_the_address_file_when_the_port_is_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+import pwd
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bruce_mp.config.addresses import HostPort, UnixPath
-from bruce_mp.config.load import load_config
+from bruce_mp.config.load import load_config, load_status_settings
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
 from bruce_mp.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Load = Callable[..., Config]
 
@@ -106,6 +109,10 @@ def test_the_slab_is_named_after_the_run_directory(load: Load) -> None:
         ("input = 3\n", "kafka.input is not a setting"),
         ("[[input]]\n", "input = [{}] is not allowed: give a section, [input]."),
         ("[batching]\ntopics = 3\n", "batching.topics = 3 is not allowed: give a section, [batching.topics]."),
+        (
+            '[logging]\nfile = "/x"\n',
+            'logging.file = "/x" is not allowed: give a section, [logging.file], with enable = true and path.',
+        ),
         ('[input.unix_datagram]\nmode = "222"\n', 'mode = "222" is not allowed: give an octal mode as a string'),
         ("[input.unix_datagram]\nmode = 0o222\n", "mode = 146 is not allowed: give an octal mode as a string"),
         ('[input.unix_datagram]\nmode = "01777"\n', 'mode = "01777" is not allowed'),
@@ -306,3 +313,40 @@ def test_consequences_of_an_invalid_value_are_not_reported(load: Load) -> None:
 def test_an_incomplete_entry_does_not_hide_other_problems(load: Load) -> None:
     with pytest.raises(ConfigError, match="interval_ms is missing"):
         load("[rate_limit.configs.slow]\nmax_count = 1\n")
+
+
+def test_a_denied_file_names_the_user_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(*_: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_text", deny)
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    with pytest.raises(ConfigError, match=f"denied. Run this as the daemon's user or as root, .* user, {user}, read"):
+        load_config(tmp_path / "bruce.toml")
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "[slab]\nsiez = 1\n",
+        "kafka = 3\n",
+        '[daemon]\nrun_dirr = "/x"\nrun_dir = "/run/x"\n',
+        '[input]\ntcp.port = "x"\n',
+    ],
+)
+def test_the_settings_of_the_status_commands_do_not_depend_on_others(tmp_path: Path, mistake: str) -> None:
+    path = tmp_path / "bruce.toml"
+    run_dir = "" if "run_dir" in mistake else 'daemon.run_dir = "/run/x"\n'
+    path.write_text(f'http.listen = "127.0.0.1:7"\n{run_dir}{mistake}')
+    with pytest.raises(ConfigError):
+        load_config(path)
+    config = load_status_settings(path)
+    assert (config.http.listen, config.daemon.run_dir) == ("127.0.0.1:7", "/run/x")
+
+
+@pytest.mark.parametrize("mistake", ["http.listn = 1", "http.listen = 1", "daemon = 3", "daemon.run_dir = 3", "http ="])
+def test_a_mistake_in_the_settings_of_the_status_commands_is_reported(tmp_path: Path, mistake: str) -> None:
+    path = tmp_path / "bruce.toml"
+    path.write_text(mistake)
+    with pytest.raises(ConfigError):
+        load_status_settings(path)
