@@ -40,10 +40,10 @@ class Decoder:
 
     def decode_table(self, model: type[Struct], raw: object, path: Path = ()) -> dict[str, Any]:
         """Return the valid settings of a section, normalised; absent and invalid settings are left out."""
-        if not isinstance(raw, dict):
-            self._report_not_a_table(raw, path)
-            return {}
         fields = {field.name: field for field in msgspec.structs.fields(model)}
+        if not isinstance(raw, dict):
+            self._report_not_a_table(raw, path, "enable = true and path" if {"enable", "path"} <= fields.keys() else "")
+            return {}
         self._report_unknown(raw, fields, path)
         decoded = {name: self._decode_setting(field, raw, (*path, name)) for name, field in fields.items()}
         return _without_absent(decoded)
@@ -86,8 +86,9 @@ class Decoder:
     def _report_invalid(self, setting: SettingType, raw: object, path: Path, reason: str = "") -> None:
         self.problems.append(Problem.not_allowed(path, raw, f"give {setting.allowed}", reason))
 
-    def _report_not_a_table(self, raw: object, path: Path) -> None:
-        self.problems.append(Problem.not_allowed(path, raw, f"give a section, [{dotted(path)}]"))
+    def _report_not_a_table(self, raw: object, path: Path, settings: str = "") -> None:
+        with_settings = f", with {settings}" if settings else ""
+        self.problems.append(Problem.not_allowed(path, raw, f"give a section, [{dotted(path)}]{with_settings}"))
 
     def _report_unknown(self, raw: dict[str, Any], known: dict[str, FieldInfo], path: Path) -> None:
         for name in (name for name in raw if name not in known):

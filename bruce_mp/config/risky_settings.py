@@ -23,8 +23,12 @@ def risk_warnings(config: Config) -> list[str]:
             "the broker's connection; later losses go unnoticed."
         )
     warnings += [
-        f"input.{name}.enable = false: the other settings of [input.{name}] have no effect."
-        for name, each in (("unix_stream", config.input.unix_stream), ("tcp", config.input.tcp))
+        f"{name}.enable = false: the other settings of [{name}] have no effect."
+        for name, each in (
+            ("input.unix_stream", config.input.unix_stream),
+            ("input.tcp", config.input.tcp),
+            ("logging.file", config.logging.file),
+        )
         if not each.enable and each != type(each)()
     ]
     warnings += [

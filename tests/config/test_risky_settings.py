@@ -31,6 +31,7 @@ def test_the_defaults_cause_no_remark(load: Load) -> None:
         ),
         ('[input.unix_stream]\npath = "/run/other"\n', "input.unix_stream.enable = false"),
         ("[input.tcp]\nport = 9001\n", "input.tcp.enable = false"),
+        ('[logging.file]\npath = "/x/log"\n', "logging.file.enable = false: the other settings of [logging.file] have"),
         ('[input.unix_datagram]\npath = "/run/bruce/in"\n', "only programs of the daemon's own user can send"),
     ],
 )
