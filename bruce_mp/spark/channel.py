@@ -93,14 +93,19 @@ class Channel:
         return answer if isinstance(answer, InquiryAnswer) else None
 
     def _receive_answer(self, time_limit_s: float) -> BarrierAnswer | InquiryAnswer:
-        self._socket.settimeout(time_limit_s + _ANSWER_GRACE_S)
+        limit_s = time_limit_s + _ANSWER_GRACE_S
+        self._socket.settimeout(limit_s)
         answers: list[BarrierAnswer | InquiryAnswer] = []
         while not answers:
             try:
                 data = self._socket.recv(_RECEIVE_BYTES)
                 answers = self._reader.feed(data)
             except TimeoutError as error:
-                raise TaskError(f"{self._address}: the daemon did not answer in time.") from error
+                raise TaskError(
+                    f"{self._address}: the daemon did not answer for {limit_s:.0f} s, which 'timeoutMs' determines. "
+                    f"Run bruce status on {socket.gethostname()}: if no daemon answers, start it ('bruce hold' keeps "
+                    "the socket of a stopped one open); if its slab is full, Kafka accepts too little."
+                ) from error
             except RemoteProtocolError as error:  # also AttemptEndedError, with the daemon's reason
                 raise TaskError(f"{self._address}: {error}") from error
             except OSError as error:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.spark.channel import Channel
@@ -37,6 +38,8 @@ __all__ = ["DeadLetters", "TaskRate", "run_task"]
 
 _SLICE_BYTES: Final = 4 << 20
 """Bytes of messages that are encoded and sent together: large for few system calls, small for little memory."""
+_MAX_TOPICS: Final = 10
+"""Topics in the text of an error."""
 _BARRIER_LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
 
 
@@ -109,7 +112,7 @@ class _TaskSteps:
         if self._ledger is not None:
             self._ledger.store(earlier)
         result = earlier.result
-        self._check_discards(result.total, result.delivered, dict(result.discarded))
+        self._check_discards(result, result.total)
         return result
 
     def begin(self, channel: Channel, *, keeps_timestamps: bool) -> None:
@@ -169,7 +172,7 @@ class _TaskSteps:
         result = replace(self._unanswered_result(dead_letter_count), delivered=delivered, discarded=reasons)
         if self._ledger is not None:
             self._store(self._ledger, result, is_done=True)
-        self._check_discards(answer.received, answer.delivered, reasons)
+        self._check_discards(result, answer.received)
         return result
 
     def _unanswered_result(self, dead_letter_count: int) -> TaskResult:
@@ -186,18 +189,17 @@ class _TaskSteps:
         if answer.received != self._sent_count:
             raise TaskError(f"{self._address}: the counts of daemon and task differ: {outcome}. Report this as a bug.")
 
-    def _check_discards(self, received: int, delivered: int | None, reasons: dict[str, int]) -> None:
-        """Raise `TaskError` for discarded messages, unless the option `onDiscard` accepts them.
-
-        `reasons` counts the discarded messages by reason; `delivered` is None if the daemon did not count them.
-        """
+    def _check_discards(self, result: TaskResult, received: int) -> None:
+        """Raise `TaskError` for discarded messages, unless the option `onDiscard` accepts them."""
+        reasons = dict(result.discarded)
         if not reasons or self._options.on_discard is not OnDiscard.FAIL:
             return
         advice = "With option onDiscard=report the task commits, and the ledger has the counts"
         if self._ledger is not None:
             advice += "; a repeated task sends nothing again, so send the discarded messages with bruce-spark replay"
-        outcome = _format_outcome(received, received, delivered, reasons)
-        raise TaskError(f"{self._address}: {outcome}. {advice}.")
+        outcome = _format_outcome(received, received, result.delivered, reasons)
+        remedy = f" {_topic_remedy(result)}" if DiscardReason.BAD_TOPIC.name in reasons else ""
+        raise TaskError(f"{self._address}: {outcome}.{remedy} {advice}.")
 
     def _valid_rows(self, batch: pa.RecordBatch, dead_letters: DeadLetters) -> Rows:
         """Return the rows that can be messages; write the others as dead letters, or raise `RowError`."""
@@ -268,6 +270,15 @@ def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[s
     table = pa.table({"topic": topics, "minute": minutes}).group_by(["topic", "minute"]).aggregate([([], "count_all")])
     counts = zip(table["topic"].to_pylist(), table["minute"].to_pylist(), table["count_all"].to_pylist(), strict=True)
     return Counter({(topic.decode(errors="backslashreplace"), minute): count for topic, minute, count in counts})
+
+
+def _topic_remedy(result: TaskResult) -> str:
+    """Return the remedy for messages of an unknown topic; the daemon does not tell which of several topics it is."""
+    topics = sorted({topic for topic, _ in result.rows})
+    if len(topics) == 1:
+        return f"The brokers have no topic {topics[0]}: create it, or correct the option or column 'topic'."
+    names = ", ".join(topics[:_MAX_TOPICS]) + (", ..." if len(topics) > _MAX_TOPICS else "")
+    return f"The brokers lack some of these topics: {names}. Create them, or correct the column 'topic'."
 
 
 def _format_outcome(sent: int, received: int, delivered: int | None, reasons: dict[str, int]) -> str:

@@ -24,6 +24,7 @@ from bruce_mp.protocol.client.barrier import (
 from bruce_mp.protocol.client.fence import EndReason, encode_ended
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, Inquiry, InquiryAnswer, is_inquiry
 from bruce_mp.protocol.client.messages import Message, parse_message
+from bruce_mp.spark import channel
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
@@ -358,3 +359,27 @@ def test_the_limits_of_a_daemon_are_those_of_the_sink(tmp_path: Path) -> None:
     assert (books.received, books.delivered) == (1, 1)
     (letter,) = pq.read_table(tmp_path / "dead").to_pylist()
     assert "batching.message_max_bytes of the daemon allows 499974" in letter["reason"]
+
+
+def test_an_unknown_topic_is_named_with_the_remedy(tmp_path: Path) -> None:
+    with StreamSink(tmp_path / "s", discarding) as sink:
+        with pytest.raises(TaskError, match=r"\(BAD_TOPIC 2\)\. The brokers have no topic t: create it, or correct"):
+            run_task(options(sink), ATTEMPT, batches(b"a", b"b", b"c"))
+        two = pa.record_batch({"value": pa.array([b"a", b"b"]), "topic": pa.array(["one", "two"])})
+        with pytest.raises(TaskError, match=r"The brokers lack some of these topics: one, two\. Create them"):
+            run_task(options(sink), ATTEMPT, [two])
+
+
+def test_a_daemon_that_does_not_answer_is_an_error_with_the_time_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "_ANSWER_GRACE_S", 0.0)
+    with socket.socket(socket.AF_UNIX) as kept_open:
+        kept_open.bind(str(tmp_path / "s"))
+        kept_open.listen()
+        words = rf"did not answer for 1 s, which 'timeoutMs' .*bruce status on {socket.gethostname()}.*'bruce hold'"
+        with (
+            channel.Channel(str(tmp_path / "s"), timeout_ms=1000, connect_timeout_ms=0) as opened,
+            pytest.raises(TaskError, match=words),
+        ):
+            opened.inquire()
