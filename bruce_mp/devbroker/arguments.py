@@ -3,8 +3,8 @@
     error code=NOT_LEADER_OR_FOLLOWER topic=hits times=3
     move_leader topic=hits partition=0 broker=2
 
-The fields are those of `Fault` and of the structs in `commands`. A value that begins with `{` is JSON. A hyphen in a
-name counts as an underscore.
+The fields are those of `Fault` and of the structs in `commands`. A value of a command that begins with `{` is JSON; a
+fault has no such field, and its `text` may be a part of a JSON message. A hyphen in a name counts as an underscore.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def parse_fields(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, 
             raise ArgumentError(f"'{word}' is not FIELD=VALUE with one of the fields {known or '(there is none)'}.")
         if name in fields or (name, kind) == ("action", Fault):
             raise ArgumentError(f"'{word}': give each field once, and the action of a fault as its first word.")
-        fields[name] = _parse_value(word, value)
+        fields[name] = value if kind is Fault else _parse_value(word, value)
     return fields
 
 

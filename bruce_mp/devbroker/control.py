@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
@@ -89,8 +90,12 @@ class ControlChannel:
 
 
 def connect(address: str) -> socket.socket:
-    if "/" not in address:
+    if "/" not in address and not Path(address).exists():
         host, _, port = address.rpartition(":")
+        if not port.isdecimal():
+            raise CommandError(
+                f"{address} is neither HOST:PORT nor an existing path: give the address in the broker's line CONTROL."
+            )
         return socket.create_connection((host, int(port)), RESPONSE_TIMEOUT_S)
     connection = socket.socket(socket.AF_UNIX)
     try:

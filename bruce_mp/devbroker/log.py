@@ -115,9 +115,14 @@ class PartitionLog:
         self._drop(slice(None))
 
     def remove(self, offset: int) -> None:
-        """Remove the batch that holds `offset`, and leave a gap in the offsets."""
+        """Remove the batch that holds `offset`, and leave a gap in the offsets.
+
+        An emptied log starts at its end, because a consumer would wait at `start` for records without end.
+        """
         at = self._index_of_existing(offset)
         self._drop(slice(at, at + 1))
+        if not self._batches:
+            self.start = self.end
 
     def double(self, offset: int) -> None:
         """Append the batch that holds `offset` again, as a producer without idempotence might."""

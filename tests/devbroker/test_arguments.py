@@ -18,6 +18,7 @@ from bruce_mp.devbroker.faults import Fault, FaultAction
         (["error", "code=7", "topic=7"], Fault(action=FaultAction.ERROR, code=7, topic="7")),
         (["error", "code=not-leader-or-follower", "nth=2"], Fault(action=FaultAction.ERROR, code=6, nth=2)),
         (["delay", "api=metadata", "ms=20"], Fault(action=FaultAction.DELAY, api=ApiKey.METADATA, ms=20)),
+        (["close", 'text={"id":7}'], Fault(action=FaultAction.CLOSE, text='{"id":7}')),
         (["delay", "api=3"], Fault(action=FaultAction.DELAY, api=ApiKey.METADATA)),
         (["silence", "api=any", "broker=2"], Fault(action=FaultAction.SILENCE, api=None, broker=2)),
         (

@@ -18,6 +18,7 @@ from devbroker.kit import RawClient, make_batch, produce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -184,3 +185,13 @@ def test_a_failed_start_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(StartError):
         DevBroker(topics={"a/b": 1})
     assert "'a/b' is not a topic name" in capfd.readouterr().err
+
+
+def test_an_existing_path_needs_no_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CommandError, match="control is neither HOST:PORT nor an existing path"):
+        connect("control")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("control")
+        listener.listen()
+        connect("control").close()

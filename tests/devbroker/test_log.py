@@ -112,6 +112,12 @@ def test_a_removed_batch_leaves_a_hole() -> None:
         log.remove(3)
 
 
+def test_a_log_whose_only_batch_was_removed_starts_at_its_end() -> None:
+    log = filled(2)
+    log.remove(0)
+    assert (log.start, log.end) == (2, 2)
+
+
 def test_a_doubled_batch_is_appended_again_at_the_end() -> None:
     log = filled(2, 1)
     log.double(1)
