@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
@@ -12,20 +12,40 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["UNLIMITED", "count_offsets", "retention_ms_of"]
+__all__ = ["UNLIMITED", "PartitionOffsets", "count_offsets", "offsets_of", "retention_ms_of"]
+
+_Answer = TypeVar("_Answer")
 
 _PREFIX: Final = "kafka."
 UNLIMITED: Final = -1
 """Kafka's `retention.ms` of a topic whose messages have no highest age."""
 
 
+class PartitionOffsets(NamedTuple):
+    """The oldest offset of a partition, and the one behind the newest."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+
 def count_offsets(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> int | None:
     """Return the number of offsets from the oldest to the newest message, over all partitions of the topics.
+
+    Return None as `offsets_of` does.
+    """
+    partitions = offsets_of(spark, options, topics)
+    return None if partitions is None else sum(each.end - each.begin for each in partitions)
+
+
+def offsets_of(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> list[PartitionOffsets] | None:
+    """Return the offsets of all partitions of the topics.
 
     `options` are those of Spark's Kafka source. Return None under Spark Connect, and if the brokers do not answer.
     """
 
-    def count(jvm: Any, admin: Any) -> int:
+    def read(jvm: Any, admin: Any) -> list[PartitionOffsets]:
         descriptions = admin.describeTopics(list(topics)).allTopicNames().get()
         partitions = [
             jvm.org.apache.kafka.common.TopicPartition(name, info.partition())
@@ -37,16 +57,21 @@ def count_offsets(spark: SparkSession, options: Mapping[str, str], topics: Seque
             admin.listOffsets(dict.fromkeys(partitions, spec)).all().get()
             for spec in (offset_spec.latest(), offset_spec.earliest())
         )
-        return sum(int(ends[partition].offset()) - int(begins[partition].offset()) for partition in partitions)
+        return [
+            PartitionOffsets(
+                str(each.topic()), int(each.partition()), int(begins[each].offset()), int(ends[each].offset())
+            )
+            for each in partitions
+        ]
 
-    return _request(spark, options, count)
+    return _request(spark, options, read)
 
 
 def retention_ms_of(spark: SparkSession, options: Mapping[str, str], topic: str) -> int | None:
     """Return the age in ms at which the brokers delete messages of a topic, or `UNLIMITED`.
 
     `UNLIMITED` also stands for `LogAppendTime`, because brokers then replace old timestamps. Return None as
-    `count_offsets` does.
+    `offsets_of` does.
     """
 
     def read(jvm: Any, admin: Any) -> int:
@@ -61,7 +86,7 @@ def retention_ms_of(spark: SparkSession, options: Mapping[str, str], topic: str)
     return _request(spark, options, read)
 
 
-def _request(spark: SparkSession, options: Mapping[str, str], request: Callable[[Any, Any], int]) -> int | None:
+def _request(spark: SparkSession, options: Mapping[str, str], request: Callable[[Any, Any], _Answer]) -> _Answer | None:
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         return None

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.spark.audit.missing_records import MissingRecordsError
 from bruce_mp.spark.audit.run import Audit, audit, read_samples
 from bruce_mp.spark.audit.samples import describe_samples
 from bruce_mp.spark.pipelines.backfill import Backfill, backfill
@@ -119,3 +121,24 @@ def check_samples(spark: SparkSession, broker: DevBroker, plan: Audit, named: Ma
         assert (row["topic"], row["partition"], row["key"], row["value"]) == (TOPIC, 0, None, records[number].value)
         place, content = f"{row['problem']}: {TOPIC}/0@{row['offset']} ", (records[number].value or b"").decode()
         assert [line for line in shown if line.startswith(place) and line.endswith(f' key null value "{content}"')]
+
+
+def test_an_audit_of_a_topic_without_its_last_records_names_them_and_leaves_no_old_report(
+    spark: SparkSession, broker: DevBroker, tmp_path: Path
+) -> None:
+    backfilled(spark, broker, tmp_path)
+    plan = Audit(
+        broker.bootstrap, [TOPIC], [f"{tmp_path}/ledger"], f"{tmp_path}/audit",
+        kafka={"kafkaConsumer.pollTimeoutMs": "2000"},
+    )  # fmt: skip
+    assert audit(spark, plan, Progress("test", io.StringIO())).is_good
+    broker.drop_batch(TOPIC, 0, ROWS - 1)
+    last = len(stamps(broker))
+    with pytest.raises(MissingRecordsError) as failure:
+        audit(spark, plan, Progress("test", io.StringIO()))
+    assert not (tmp_path / "audit/report.html").exists()
+    ends = f'{{"{TOPIC}":{{"0":{last}}}}}'
+    assert f"offset {last} in time: topic {TOPIC}, partition 0 (to {ROWS - 1})." in str(failure.value)
+    assert f"endingOffsets='{ends}'" in str(failure.value)
+    before = replace(plan, kafka={"endingOffsets": ends})
+    assert audit(spark, before, Progress("test", io.StringIO())).missing == ROWS - last

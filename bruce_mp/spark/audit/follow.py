@@ -16,6 +16,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.kafka_source import stream_topics
+from bruce_mp.spark.audit.report import remove_report
 from bruce_mp.spark.audit.run import Audit, compare, write_facts
 from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.progress import Progress
@@ -73,6 +74,7 @@ def follow(
 
 def _start_query(spark: SparkSession, plan: Follow) -> StreamingQuery:
     """Start the query that writes the facts of each micro-batch into a directory, which a repeated batch overwrites."""
+    remove_report(absolute_path(plan.audit.output))
     open_directory(plan.audit.facts_directory)
     messages = stream_topics(spark, plan.audit.bootstrap, plan.audit.topics, plan.audit.kafka)
     watermarked = messages.withWatermark("timestamp", f"{plan.lateness_s} seconds")

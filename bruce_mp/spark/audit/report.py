@@ -12,6 +12,8 @@ from html import escape
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from pyarrow.fs import FileType
+
 from bruce_mp.spark.audit.chart import PROBLEMS, STYLE, VOLUMES, Bar, draw_chart
 from bruce_mp.spark.audit.ranges import expressions
 from bruce_mp.spark.audit.tables import AuditTables
@@ -156,6 +158,13 @@ def write_report(summary: Summary, balance: DataFrame, problems: DataFrame, verd
     with system.open_output_stream(f"{root}/report.html") as file:
         file.write(page.encode())
     return f"{root}/report.html"
+
+
+def remove_report(output: str) -> None:
+    """Remove the report of an earlier audit, because this one may fail before it writes its own."""
+    system, root = open_directory(output)
+    if system.get_file_info(f"{root}/report.html").type is FileType.File:
+        system.delete_file(f"{root}/report.html")
 
 
 # --- collected from Spark --------------------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, discard_lines, fill_books, read_ledger
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.kafka_source import read_topics
+from bruce_mp.spark.audit.missing_records import MissingRecordsError, find_missing_offset
 from bruce_mp.spark.audit.ranges import expressions, merge_ranges
-from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, summarize, write_report
+from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, remove_report, summarize, write_report
 from bruce_mp.spark.audit.samples import SAMPLE_COLUMNS, sample_messages
 from bruce_mp.spark.audit.tables import empty
-from bruce_mp.spark.kafka_admin import count_offsets
+from bruce_mp.spark.kafka_admin import count_offsets, offsets_of
 from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.discards import read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
@@ -81,15 +82,31 @@ class Audit:
 
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:
-    """Write the facts about all messages of the topics, compare them, and return the verdict. Raise Spark's errors."""
+    """Write the facts about all messages of the topics, compare them, and return the verdict.
+
+    Raise MissingRecordsError, or Spark's errors.
+    """
     display = progress or Progress("audit")
+    remove_report(absolute_path(plan.output))
     display.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
     with display.repeat(_describe_reading(spark, plan)):
-        write_facts(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts_directory)
+        _read_facts(spark, plan)
     with display.repeat(lambda: "comparing"):
         verdict = compare(spark, plan)
     display.finish(str(verdict))
     return verdict
+
+
+def _read_facts(spark: SparkSession, plan: Audit) -> None:
+    """Write the facts about all messages of the topics. Raise MissingRecordsError, or another error of Spark."""
+    try:
+        write_facts(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts_directory)
+    except Exception as error:
+        offset = find_missing_offset(error)
+        if offset is None:
+            raise
+        options = {"kafka.bootstrap.servers": plan.bootstrap, **plan.kafka}
+        raise MissingRecordsError(offset, offsets_of(spark, options, plan.topics) or ()) from error
 
 
 def _describe_reading(spark: SparkSession, plan: Audit) -> Callable[[], str]:
