@@ -231,7 +231,10 @@ class _ConnectedClient(Client):
             self._wake_writer()  # the message is partly written, and the writer thread writes the rest
 
     def _write(self, deadline: Deadline, *, own: int = 0) -> None:
-        """Write all buffered messages. Raise SendError on timeout; its catcher counts the last `own` messages."""
+        """Write all buffered messages. Raise SendError on timeout, AttemptLostError if a break ends an attempt.
+
+        Count the messages of a lost attempt as dropped, except the last `own`, which the caller counts.
+        """
         while self._outgoing:
             self._link.connect(deadline)
             try:

@@ -1,4 +1,4 @@
-"""The allocation of chunks to lanes: the length of a span, the threshold of a topic, the takeover of a donor's chunk.
+"""The allocation of chunks to lanes: the length of a span, a topic's limit (*threshold*), the takeover of open chunks.
 
 Both variants of `Lanes` use this module, because it works per chunk and not per message.
 """
@@ -74,7 +74,7 @@ class Thresholds(Protocol):
 class LaneChunks:
     """Allocates chunks to the lanes of one input, and seals full chunks.
 
-    The caller changes its mappings `lanes` and `partitions`, the partition count of each topic number.
+    `lanes` and `partitions` (the partition count of each topic number) belong to the caller, which changes them.
     """
 
     def __init__(

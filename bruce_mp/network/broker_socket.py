@@ -4,8 +4,9 @@ The socket tries all addresses of the host in turn. An address gets the remainin
 addresses that remain, itself included; the timeout bounds the whole connect. For a broker that does not report
 its API versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS lies
 between the socket and the Kafka protocol, which starts after the handshake. A login with a lifetime is renewed before
-it expires. The same timeout bounds the wait for credentials from a KDC or a program. The owner receives all other
-events of `protocol.kafka.connection_events` through one callback; `Failed` also reports an unreachable broker.
+it expires. The wait for credentials from a KDC or a program has the same time limit as the connect. The socket handles
+the events `Send` and `LoggedIn` itself; the owner receives all others of `protocol.kafka.connection_events` through one
+callback. `Failed` also reports an unreachable broker.
 """
 
 from __future__ import annotations
@@ -413,7 +414,7 @@ class BrokerSocket:
     # --- deadlines ---------------------------------------------------------------------------------------------------
 
     def _set_alarm(self) -> None:
-        """Set the alarm for the next deadline, unless an earlier one is set, which sets the next when it fires."""
+        """Set the alarm for the next deadline. An earlier alarm stays, and calls this again when it fires."""
         deadline = self.connection.next_deadline()
         if self._is_closed or deadline is None or (self._alarm is not None and self._alarm_at <= deadline):
             return

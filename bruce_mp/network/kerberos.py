@@ -29,8 +29,8 @@ __all__ = ["GssapiExchange", "Kerberos"]
 _NO_SECURITY_LAYER: Final = 1
 """The bit for connections that GSSAPI neither signs nor encrypts, as Kafka's are; TLS can do both."""
 _NO_PACKAGE: Final = (
-    "The Python package gssapi is not installed. Install python3-gssapi of the distribution for the packages of bruce, "
-    "else with pip the extra kerberos."
+    "The Python package gssapi is not installed. Install python3-gssapi if bruce was installed as a Debian or RPM "
+    "package; otherwise install bruce's extra kerberos with pip."
 )
 _KRB5: Final = 2**32 - 1765328384
 """The base of libkrb5's error numbers (krb5.h, ERROR_TABLE_BASE_krb5), as the unsigned integers of GSSAPI."""
@@ -52,7 +52,7 @@ _REMEDIES: Final[Mapping[int, str]] = {
     _KRB5 + 220: _NO_REALM,  # KRB5_REALM_CANT_RESOLVE
 }
 _NO_KEY: Final = _KRB5 + 195
-"""There is no cache of tickets: libkrb5 found no key of the principal to create one."""
+"""KRB5_FCC_NOFILE: there is no cache of tickets, because the keytab has no key of the principal to create one."""
 _DISCARD_INTERVAL_S: Final = 600.0
 """Least time between two discards of tickets, because libkrb5 never frees a discarded cache."""
 _LOCK_S: Final = 10.0

@@ -4,7 +4,7 @@
 time, so a thread calls it. Each connect resolves the name again, because a restarted broker may have another address.
 
 Each name that is being resolved has one thread, and further requests for the name share its answer. So there are never
-more threads than names, and no look-up waits for one of another name.
+more threads than names, and no name waits for the look-up of another.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _NO_TOKEN: Final = BearerToken("", 0.0)
 
 
 class SaslSessions:
-    """The factory of SASL exchanges for the connections of one loop."""
+    """The factory of SASL exchanges, which are `Mechanism` objects, for the connections of one loop."""
 
     def __init__(self, sasl: Sasl, loop: Loop) -> None:
         self._sasl = sasl

@@ -144,11 +144,11 @@ class TlsSession:
         if isinstance(error, _STREAM_ENDED):
             return TlsError(f"{self._name} {_CLOSED}.", is_closed=True)
         if isinstance(error, ssl.SSLCertVerificationError):
-            wrong = error.verify_message
+            reason = error.verify_message
             text = _BAD_CERTIFICATES.get(error.verify_code, "has a certificate that cannot be trusted: {error}")
         else:
-            wrong = error.reason or "no reason given"
+            reason = error.reason or "no reason given"
             text = _ERRORS.get(
-                wrong, "and this daemon cannot agree on TLS: {error}. The broker's log may contain details"
+                reason, "and this daemon cannot agree on TLS: {error}. The broker's log may contain details"
             )
-        return TlsError(f"{self._name} {text.format(error=wrong.rstrip('.'))}.")
+        return TlsError(f"{self._name} {text.format(error=reason.rstrip('.'))}.")

@@ -95,7 +95,7 @@ class TokenCommand:
         assert self._process is not None
         assert self._process.stdout is not None
         os.killpg(self._process.pid, signal.SIGKILL)  # the group exists: nothing has reaped its leader yet
-        if not self._process.stdout.closed:
+        if not self._process.stdout.closed:  # otherwise `_await_exit` polls already
             self._loop.unwatch(self._process.stdout)
             self._process.stdout.close()
             self._loop.call_later(_POLL_S, self._await_exit)

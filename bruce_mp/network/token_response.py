@@ -75,6 +75,7 @@ def _lifetime_of_jwt(token: str, now_s: float) -> float:
     if len(parts) != 3:
         return 0.0
     try:
+        # A JWT omits the padding; the decoder ignores surplus padding.
         claims = msgspec.json.decode(urlsafe_b64decode(parts[1] + "=="), type=_Claims)
     except (binascii.Error, msgspec.MsgspecError, ValueError):
         return 0.0

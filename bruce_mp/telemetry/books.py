@@ -77,7 +77,7 @@ def read_books(slab: Slab) -> Books:
 
 
 def books_of(counters: Sequence[int], held: dict[str, int], *, is_consistent: bool) -> Books:
-    """Return the books for `counters`, the sums of the rows' first counters, and the held messages by stage."""
+    """Return the books. `counters` has each counter of the books summed over the rows, `held` the messages by stage."""
     reasons = {reason.name: counters[discarded(reason)] for reason in DiscardReason}
     return Books(
         received=counters[Counter.MsgReceived],

@@ -97,6 +97,7 @@ class Counter(IntEnum):
     TopicAutocreateGotErrorResponse = 119
     ConnectFailOnTopicAutocreate = 120
     RefusedDamagedPlace = 121
+    """Number of times that damage in the slab was found; the messages there stay held."""
     MetadataResponseReadTimeout = 122
     MetadataResponseReadLostTcpConnection = 123
 

@@ -57,7 +57,7 @@ _JOURNALD: Final = Path("/run/systemd/journal/socket")
 def set_up_logging(config: Logging, process: str) -> None:
     """Configure the root logger for `process` (for example "router").
 
-    Raise StartError if the log file cannot be opened. Without syslog or journald, lines are lost until it appears.
+    Raise StartError if the log file cannot be opened. Lines for syslog or journald are lost while its socket is absent.
     """
     for name, number in _LEVELS.items():
         logging.addLevelName(number, name)

@@ -126,7 +126,7 @@ class CopyQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Queue the staged copies, which no transaction counts, and count them; then send all queued ones.
+        """Count and queue the staged copies, which no transaction has counted; then send all queued ones.
 
         Processes call this twice a second.
         """

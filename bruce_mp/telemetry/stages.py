@@ -48,7 +48,7 @@ SPILLED: Final = "spill"
 STAGE_NAMES: Final = tuple(dict.fromkeys(STAGES.values()))
 """The stages in the slab, in order."""
 _READ_ORDER: Final = (*lay.DISPATCHER_ROWS, lay.ROW_ROUTER, *lay.INPUT_ROWS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
-"""Rows of later stages first, so that a stage seldom lacks messages that the next one has."""
+"""Rows of later stages first: a message that moves on between two readings then seldom makes a count negative."""
 _MAX_READINGS: Final = 1000
 """Limit of the readings of a row that its process keeps changing; each takes microseconds."""
 
@@ -151,7 +151,7 @@ def flows(rows: Sequence[RowReading]) -> list[int]:
     router, dispatchers = rows[lay.ROW_ROUTER], used_rows(rows[row] for row in lay.DISPATCHER_ROWS)
     # All rows but the router's and the dispatchers'; usually only inputs have messages.
     inputs = used_rows(rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *lay.INPUT_ROWS))
-    received = sum(row.counters[Counter.MsgReceived] - row.settled - row.spilled for row in inputs)
+    not_settled_or_spilled = sum(row.counters[Counter.MsgReceived] - row.settled - row.spilled for row in inputs)
     handed_over = sum(row.ticket for row in inputs)
     assigned = router.counters[lay.FLOW_ASSIGNED]
     sent, returned, returned_sent = (
@@ -159,7 +159,7 @@ def flows(rows: Sequence[RowReading]) -> list[int]:
         for counter in (lay.FLOW_SENT, lay.FLOW_RETURNED, lay.FLOW_RETURNED_SENT)
     )
     return [
-        received - handed_over,
+        not_settled_or_spilled - handed_over,
         handed_over + returned + returned_sent - assigned - router.settled,
         assigned - sent - returned,
         sent - returned_sent - sum(row.settled for row in dispatchers),

@@ -90,7 +90,7 @@ class OldestMessageTimes(Generic[_Key]):
         self._observations: dict[_Key, _Observation] = {}
 
     def observe(self, key: _Key, oldest: MessagePosition, since_ms: int, now_ms: int) -> int:
-        """Record the oldest message of a key, which the caller saw at `since_ms`; return the first such time."""
+        """Record that `oldest` has been a key's oldest message since `since_ms`; return the earliest such time."""
         before = self._observations.get(key)
         if before is not None and before.oldest == oldest:
             since_ms = min(since_ms, before.first_ms)
@@ -121,7 +121,7 @@ class StallSampler:
             if (segment := waiting.oldest) is None:
                 continue
             oldest = (segment.chunk, segment.generation, segment.run, segment.first)
-            since_ms = self._times.observe((topic, partition), oldest, now_ms, now_ms)
+            since_ms = self._times.observe((topic, partition), oldest, since_ms=now_ms, now_ms=now_ms)
             if now_ms - since_ms >= MIN_STALL_MS:
                 stalled.append((since_ms, topic, partition, node, oldest, waiting))
         self._times.expire(now_ms)

@@ -28,8 +28,8 @@ class TimeRange(NamedTuple):
 
 def time_range(slab: Slab, segment: Segment) -> TimeRange:
     """Return the smallest and largest timestamp of a segment's records."""
-    stamps = [record.timestamp for _, record in segment_records(slab, segment)]
-    return TimeRange(min(stamps), max(stamps))
+    timestamps = [record.timestamp for _, record in segment_records(slab, segment)]
+    return TimeRange(min(timestamps), max(timestamps))
 
 
 def messages(slab: Slab, segment: Segment, topic: bytes, max_bytes: int | None) -> list[Message]:

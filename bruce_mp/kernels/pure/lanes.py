@@ -52,7 +52,7 @@ _ARRIVAL, _TIMESTAMP, _PARTITION_KEY, _OPTIONS = range(4)  # fields of a parsed 
 WAKE_SLACK_MS: Final = 12
 """`close_due` also closes runs that are due within this time, so that fewer frames wake the router."""
 _LEEWAY_DIVISOR: Final = 6
-"""The leeway is LEEWAY_MS if the shortest linger divided by this number is at least twice LEEWAY_MS, else 0."""
+"""The leeway (`_set_leeway`) is 0 if the shortest linger divided by this number is below twice LEEWAY_MS."""
 _MAX_LINGER_MS: Final = 250
 """The longest linger; `Lanes` takes it as the shortest while it knows the linger of no topic."""
 
@@ -269,6 +269,7 @@ class Lanes:
             self._close_run(lane)
             self._wake_by(now_ms + IDLE_MS)  # to seal the lane's chunk if the lane is idle by then
         elif lane.records:
+            # Before now + leeway, the tick's wake-up would be in the past.
             lane.due_ms = tick_after(now_ms + self.leeway_ms, self._linger_of(lane.header.topic, topic))
             self._wake_by(lane.due_ms - self.leeway_ms)
 
@@ -369,7 +370,7 @@ class Lanes:
     def _close_run(self, lane: Lane) -> None:
         """Close the lane's open run, if it has one; the input publishes it at the run's tick."""
         if lane.records:
-            due_ms = lane.due_ms
+            due_ms = lane.due_ms  # `lane.close_run` resets it
             self._closed.add(lane.close_run(self._tickets), due_ms)
 
     def _close_full_run(self, lane: Lane) -> None:

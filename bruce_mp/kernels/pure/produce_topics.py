@@ -32,8 +32,8 @@ def produce_topics(
 ) -> list[bytes]:
     """Return the bytes of a request's topics, as consecutive buffers: see `encode_topics`.
 
-    Each batch is for another partition; `names` has the topic name of each.  A batch without sequence numbers has no
-    producer.  For `keeps_empty_values` and errors see `record_batch`.
+    Each batch is for a different partition; `names` has the topic name of each.  A batch without sequence numbers has
+    no producer.  For `keeps_empty_values` and errors see `record_batch`.
     """
     data: list[PartitionData] = []
     for name, batch in zip(names, batches, strict=True):

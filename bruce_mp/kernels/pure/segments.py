@@ -70,8 +70,8 @@ def assign_sequences(
     """Assign to batches the next sequence numbers of their partitions, and move their segments.
 
     Return (epoch, base sequence) of each batch.  Both are NO_SEQUENCE without `is_numbered`, and if the partition's
-    epoch is LAST_EPOCH.  For a batch with a segment that is damaged or not in the state `move.before`, the call stores
-    nothing and returns None.
+    epoch is LAST_EPOCH, the largest 16-bit number.  For a batch with a segment that is damaged or not in the state
+    `move.before`, the call stores nothing and returns None.
 
     For each batch the stores are in this order: partition and sequence numbers, the transaction of the move, the
     partition's next sequence number.  So after a crash each sent batch has its numbers, and the dispatcher corrects

@@ -59,7 +59,7 @@ def split_stream(buffer: memoryview, at: int, end: int, max_size: int) -> Stream
 
 
 def _split_ordinary(buffer: memoryview, at: int, end: int, max_size: int, extents: list[tuple[int, int]]) -> int:
-    """Add the usual messages to `extents`, and return the offset of the first bytes that need `_find_stop`."""
+    """Add messages to `extents` up to the first bytes that need `_find_stop`; return the offset of these bytes."""
     unpack, header_size = _HEADER.unpack_from, _HEADER.size
     while at + header_size <= end:
         size, api_key, _ = unpack(buffer, at)
@@ -83,4 +83,5 @@ def _find_stop(buffer: memoryview, at: int, end: int, max_size: int) -> tuple[Sp
         return SplitStop.MORE, size
     if size < _HEADER.size:
         return None, size
+    # A barrier or a fence, because `_split_ordinary` has taken all complete messages with a header.
     return (SplitStop.FENCE if _HEADER.unpack_from(buffer, at)[1] in _FENCES else SplitStop.BARRIER), size

@@ -1,10 +1,10 @@
 """Append the messages of stream connections to lanes, one round of reads after another.
 
-The intake serves *plain* connections: those without a quota, a spill file or a paused message.  In a round it reads
-each ready connection once, splits the bytes, appends all messages as one batch and counts them.  All connections of a
-round append to the same lanes: the worker's, or those of one fenced attempt.  The caller handles the bytes behind the
-last whole message, the events of other connections, and batches with a message that is invalid, found no room or has a
-timestamp that clamping replaced.
+The intake serves *plain* connections, whose messages need nothing but to be appended.  In a round it reads each ready
+connection once, splits the bytes, appends all messages as one batch and counts them.  All connections of a round append
+to the same lanes: the worker's, or those of one fenced attempt.  The caller handles the bytes behind the last whole
+message, the events of other connections, and batches with a message that is invalid, found no room or has a timestamp
+that clamping replaced.
 """
 
 from __future__ import annotations

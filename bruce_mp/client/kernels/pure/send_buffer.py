@@ -42,7 +42,7 @@ class SendBuffer:
         self._max_message = max_message
         self._bytes = bytearray()
         self._sizes: deque[tuple[int, bool]] = deque()
-        """Size of each message, and False for a barrier or a fence, which do not count as messages."""
+        """Size of each message or frame, and True if it counts as a message: barriers and fences do not."""
         self._written = 0
         """Bytes of the first message that are written to the present connection; always less than its size."""
         self.messages = 0
