@@ -10,7 +10,8 @@ DISCARDED are final.  SPLIT is final for the run: each of its records continues 
 In each state one process may store the next state, so no state word has two writers.  A restarted process finds its
 records by state and holder.  A restarted router stores the same state again, with its new incarnation as the holder.
 
-No process reads `TRANSITIONS`: tests check each store against it, and `scripts/draw_states.py` draws it.
+No process reads `TRANSITIONS`: tests of the processes check their stores against it, and `scripts/draw_states.py` draws
+it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ TRANSITIONS: Final[Mapping[RunState, Mapping[RunState, Role]]] = {
     RunState.OPEN: {
         RunState.FILLED: Role.INPUT,
         RunState.DELIVERED: Role.INPUT,  # an empty run of a dead predecessor
+        RunState.DISCARDED: Role.INPUT,  # of a fenced attempt that does not complete
     },
     RunState.FILLED: {RunState.ROUTED: Role.ROUTER},
     RunState.ROUTED: {

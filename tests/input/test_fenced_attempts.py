@@ -16,7 +16,9 @@ from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrie
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.states import TRANSITIONS
 from bruce_mp.telemetry.counters import Counter
+from support.checked_words import checked_slab
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import SMALL, contents, datagram, new_slab
@@ -37,7 +39,7 @@ TOPICS: Final = [(b"t1", 2), (b"t2", 1)]
 
 @pytest.fixture
 def slab() -> Iterator[Slab]:
-    with new_slab(GEOMETRY) as found:
+    with checked_slab(GEOMETRY) as (found, _):
         yield found
 
 
@@ -208,7 +210,7 @@ def test_barriers_inside_an_attempt_are_answered_immediately_and_after_it_wait(s
 )
 def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) -> None:
     """In the model, messages between a begin and its end, or outside of attempts, are handed over."""
-    with new_slab(GEOMETRY) as slab:
+    with checked_slab(GEOMETRY) as (slab, _):
         worker = StreamInput(slab, topics=TOPICS)
         clients: list[StreamClientState] = [worker.connect() for _ in range(4)]
         fenced: dict[int, list[int]] = {}
@@ -236,7 +238,7 @@ def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) 
 
 def test_a_death_at_any_store_keeps_an_attempt_atomic() -> None:
     """The crash happens at each store of sending, completing and leaving."""
-    with kernels("pure"), new_slab(SMALL) as slab:
+    with kernels("pure"), checked_slab(SMALL) as (slab, words):
         worker = StreamInput(slab, topics=TOPICS, max_attempt=8)
         done, gone = worker.connect(), worker.connect()
 
@@ -253,6 +255,7 @@ def test_a_death_at_any_store_keeps_an_attempt_atomic() -> None:
             assert books.consistent
             assert books.balanced
             assert books.received == len(found) + books.discarded.get("ABANDONED_ATTEMPT", 0)
+        assert {after for before, after in words.stored if before is RunState.OPEN} == set(TRANSITIONS[RunState.OPEN])
 
 
 def test_an_attempt_uses_long_spans_only_within_its_limit() -> None:

@@ -16,6 +16,7 @@ from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.slab.chunks import is_settled, used_chunk_headers
 from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.states import Role
 from support.fake_broker import BY_RECORD, RequestBatch
 from support.flow_parts import records_of
 from support.machine import BROKERS, ROUTER, Connection, Machine, Peer, Request
@@ -47,14 +48,16 @@ class World(Machine):
     def receive(self, datagrams: Sequence[tuple[bytes, bytes, int | None]]) -> None:
         """Receive messages (topic, datagram, partition key)."""
         base = self.input.base
-        ingested = self.input.receive([data for _, data, _ in datagrams])
+        with self.words.acting(Role.INPUT):
+            ingested = self.input.receive([data for _, data, _ in datagrams])
         assert not ingested.no_room, "the slab of the test is too small"
         for number, (topic, _, key) in enumerate(datagrams):
             self.received[base + number] = (topic, key)
 
     def hand_over(self) -> None:
         """Close the input's runs, and queue a doorbell for all closed ones."""
-        self.doorbells.append(self.input.close_all())
+        with self.words.acting(Role.INPUT):
+            self.doorbells.append(self.input.close_all())
 
     def grow(self, topic: bytes, leaders: Sequence[int | None]) -> None:
         """Add partitions to a topic, led by these brokers; None stands for no leader."""

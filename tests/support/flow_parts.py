@@ -9,6 +9,7 @@ from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery, Kafka, PartitionerSection, RateLimit
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_records
+from support.checked_words import CheckedWords
 from support.fake_broker import SentRecord
 
 if TYPE_CHECKING:
@@ -72,21 +73,18 @@ class SimulatedCrashError(BaseException):
     """A process was killed at a store; a BaseException, so that no handler catches it."""
 
 
-class CrashingWords:
+class CrashingWords(CheckedWords):
     """The slab's words, which kill a process at a chosen store."""
 
-    def __init__(self, words: Any) -> None:
-        self._words = words
+    def __init__(self, slab: Slab) -> None:
+        super().__init__(slab)
         self.left: int | None = None
         """Stores before the one that kills the process; None for no kill."""
         self.stores = 0
 
-    def __getitem__(self, at: Any) -> Any:
-        return self._words[at]
-
     def __setitem__(self, at: Any, value: Any) -> None:
         self.tick()
-        self._words[at] = value
+        super().__setitem__(at, value)
 
     def tick(self) -> None:
         """Count a store, and kill a doomed process before it."""
@@ -96,12 +94,6 @@ class CrashingWords:
                 self.left = None
                 raise SimulatedCrashError
             self.left -= 1
-
-    def __len__(self) -> int:
-        return len(self._words)
-
-    def release(self) -> None:
-        self._words.release()
 
 
 def records_of(slab: Slab, segments: Iterable[Segment]) -> tuple[SentRecord, ...]:

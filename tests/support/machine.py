@@ -17,6 +17,7 @@ from bruce_mp.protocol.kafka.kafka_types import ACKS_ALL
 from bruce_mp.router.core import Router
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.slab.states import Role
 from bruce_mp.telemetry.books import counter_total, read_books, row_integers
 from bruce_mp.telemetry.counters import Counter
 from support.fake_broker import FakeCluster, RequestBatch
@@ -76,7 +77,7 @@ class Machine:
         self.reporter = FakeReporter()
         self.topics = {topic: len(leaders) for topic, leaders in topics.items()}
         self.cluster = FakeCluster({(t, p): node for t, nodes in topics.items() for p, node in enumerate(nodes)})
-        self.words = CrashingWords(slab.words)
+        self.words = CrashingWords(slab)
         slab.words = self.words  # type: ignore[assignment]
         is_idempotent = self.config.kafka.required_acks == ACKS_ALL
         slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1 if is_idempotent else 2  # as `reset_idempotence` stores it
@@ -114,7 +115,8 @@ class Machine:
     # --- starts and kills --------------------------------------------------------------------------------------------
 
     def _start_router(self) -> None:
-        row = ProcessRow.recover(self.slab, lay.ROW_ROUTER)
+        with self.words.acting(Role.ROUTER):
+            row = ProcessRow.recover(self.slab, lay.ROW_ROUTER)
         incarnation = row.begin(1, 0)
         rng = random.Random(self.rng.random())
         self.router = Router(self.slab, row, self.config, incarnation=incarnation, reporter=self.reporter, rng=rng)  # type: ignore[arg-type]
@@ -158,8 +160,9 @@ class Machine:
         queue: deque[bytes] = deque()
         self.to_router.append(queue)
         self.from_peer[slot] = queue
-        self.peers[slot] = Peer(self, slot)
-        self._after_peer(slot)
+        with self.words.acting(Role.DISPATCHER):
+            self.peers[slot] = Peer(self, slot)
+            self._after_peer(slot)
 
     def _drop_head(self, queue: deque[bytes]) -> None:
         for _ in range(self.rng.randint(0, len(queue))):
@@ -197,8 +200,9 @@ class Machine:
         has_plan = kill_at is None and process in self.stores_until_kill
         self.words.left = self.stores_until_kill.pop(process) if has_plan else kill_at
         try:
-            for action in actions:
-                action()
+            with self.words.acting(Role.ROUTER if process == ROUTER else Role.DISPATCHER):
+                for action in actions:
+                    action()
         except SimulatedCrashError:
             return False
         finally:
