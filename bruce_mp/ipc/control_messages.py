@@ -69,7 +69,7 @@ class PeerDied(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process: send all held messages at once; no new work follows.
+    """Supervisor to process: send all held messages now; no new work follows.
 
     With `stays_open`, the next daemon keeps the input's socket. The input then receives only the messages that wait in
     the socket now.

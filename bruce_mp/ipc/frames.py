@@ -35,7 +35,7 @@ class ParcelKind(IntEnum):
     QUEUE = 3
     """Router to dispatcher: records that the dispatcher batches, bound to partitions of any topics.
 
-    One parcel covers all partitions for which the router sends at a time: they may be a thousand.
+    One parcel has the records that the router sends at a time, for perhaps a thousand partitions.
     """
     SENT = 4
     """Router to dispatcher: record batches that a dispatcher has built already; partition, sequence numbers and

@@ -73,7 +73,7 @@ class ProcessShell:
         self._control = control
         self._loop.watch(control, lambda _: self._receive_control())
         self._outputs: list[Output] = []
-        self._is_flush_due = False
+        self._is_flush_planned = False
         self._alarm: Timer | None = None
         """The timer for the earliest work that `after_round` announced."""
         self._alarm_ms = 0
@@ -187,11 +187,11 @@ class ProcessShell:
         due_ms = self.after_round(steady_ms())
         if due_ms is not None and (self._alarm is None or due_ms < self._alarm_ms):
             self._set_alarm(due_ms)
-        if self._is_flush_due:
+        if self._is_flush_planned:
             return
         for output in self._outputs:
             if output.has_pending:
-                self._is_flush_due = True
+                self._is_flush_planned = True
                 self._loop.call_about(_FLUSH_DELAY_S, self._flush_outputs)
                 return
 
@@ -206,7 +206,7 @@ class ProcessShell:
         self._alarm = None  # `_end_round` follows, as after every event
 
     def _flush_outputs(self) -> None:
-        self._is_flush_due = False
+        self._is_flush_planned = False
         for output in self._outputs:
             output.flush()
 

@@ -1,7 +1,8 @@
 """Held messages by stage, counted from the state words of all records in the slab.
 
 The time for a count grows with the number of held messages.  The faster counts of the process rows
-(`telemetry/stages.py`) are checked against this one, and start from it in a slab of a release without them.
+(`telemetry/stages.py`) are checked against this one.  In a slab of an older release, without such counts, they
+start from it.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ _PROGRESS_COUNTERS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SP
 def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
     """Close the open runs of the dead process of row `index`, count its uncounted messages, and end its attempts.
 
-    A fenced attempt whose completion has begun is completed; the others are discarded.  After a crash in between, the
-    function may run again.
+    A fenced attempt whose completion has begun is completed; the others are discarded.  If a crash interrupts
+    the function, it may run again.
     """
     close_open_runs(slab, index)
     spills = directory.files(index)

@@ -8,9 +8,10 @@ stream workers append to one file in the directory of the spill files, so that a
        │            └───────▶ UNCOUNTED
        └──▶ CANCELLED
 
-A worker stores the state PREPARED before it stores the number of the attempt in its row, which is the commit point.
-After the death of the worker, that number decides if a prepared attempt is completed or cancelled.  An attempt becomes
-UNCOUNTED if its worker dies before all its messages have outcomes: the daemon still delivers or discards each of them.
+A worker first stores the state PREPARED, then the number of the attempt in its row: this second store is the commit
+point.  After the death of the worker, that number decides if a prepared attempt is completed or cancelled.  An attempt
+becomes UNCOUNTED if its worker dies before all its messages have outcomes: the daemon still delivers or discards each
+of them.
 
 Each entry is one line of JSON in one `write()` to a file opened with O_APPEND.  A kill within a write can leave a part
 of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.  A new file
@@ -291,7 +292,7 @@ _RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
     (AttemptState.COMPLETED, False): AttemptState.UNCOUNTED,
     (AttemptState.COMPLETED, True): AttemptState.UNCOUNTED,
 }
-"""The new state of a dead worker's attempt, by its state, and True if the row names it as the last completed attempt.
+"""The new state of a dead worker's attempt; a key is its old state, and True if the row has it as the last completed.
 
 A completion stores its number in the row before its entry here, so a PREPARED attempt with that number is complete."""
 

@@ -37,7 +37,7 @@ __all__ = [
     "used_chunk_headers",
 ]
 
-_Queue = OrderedDict[int, None]  # the keys are chunks, the next one to inspect first
+_Queue = OrderedDict[int, None]  # the keys are chunks; the pool inspects the first one next
 
 INSPECTIONS_PER_ALLOCATION: Final = 4
 """Sealed chunks that each allocation inspects: more than it opens, so that reclaiming keeps pace with use."""
@@ -312,7 +312,7 @@ class ChunkPool:
     def can_spare(self, span: int) -> bool:
         """Return True if a busy lane may get a span of this size, although a shorter one would do.
 
-        The reserved chunks and a tenth of the usable ones have to stay free; reserved spans need neighbours.
+        The reserved chunks and a tenth of the usable ones have to stay free, a reserved span in one piece.
         """
         if self.free_count - span < self.usable * _KEPT_FREE_PART:
             return False

@@ -56,7 +56,7 @@ class Holding:
 
     def __init__(self) -> None:
         self.spans: OrderedDict[int, int] = OrderedDict()
-        """The length of each span by its first chunk, the next one to inspect first."""
+        """The length of each span by its first chunk; a search inspects the first span next."""
         self.chunks = 0
         """Number of chunks in all spans."""
         self.freed_spans = 0

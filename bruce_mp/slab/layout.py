@@ -103,7 +103,7 @@ ROW_COUNTER_CAPACITY: Final = 448  # with room for counters of later releases
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/rows.py
 ROW_REDO_BYTES: Final = 36 * 1024  # limits a transaction, and so a record batch, to about 1,500 segments
 ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
-ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # of the status process, behind its void redo record: status/history/losses.py
+ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # of the status process, in place of segments: status/history/losses.py
 
 # Numbers of the counters from which telemetry/stages.py computes the messages in each stage.
 ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # at number 7: u32, the last incarnation that counted its moves, 0 = none

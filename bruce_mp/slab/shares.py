@@ -151,6 +151,7 @@ class Shares:
                 fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, lay.SUPER_SHARES)
 
     def _try_lock(self) -> bool:
+        """Lock one byte of the file, the first of the table."""
         for _ in range(_LOCK_TRIES):
             try:
                 fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, lay.SUPER_SHARES)

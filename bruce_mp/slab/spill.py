@@ -1,4 +1,4 @@
-"""Spill files: the messages of fenced attempts beyond their part of the slab, one file for each attempt.
+"""Spill files: messages of fenced attempts that exceed the attempts' part of the slab, one file for each attempt.
 
 A file consists of a header page and blocks.  A block has an arrival time and the messages that arrived then, in order
 and as the client sent them.  When a worker feeds the messages into lanes, the timestamp policy uses this arrival time.
@@ -12,8 +12,8 @@ which SIGKILL does not interrupt.
 
 An attempt is complete once `ROW_COMPLETING` of the worker's row has its number.  Then the worker marks the file
 complete, and *feeds* its messages into lanes.  The header has the `offset` before which all messages have been fed.  A
-worker that dies may have fed some messages behind it as well: its successor stores in `fed_ahead` the index of each, 0
-for the message at `offset`.
+worker that dies may also have fed messages after `offset`; the worker's successor stores their indexes in `fed_ahead`,
+0 for the message at `offset`.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class SpillDirectory:
 
     @classmethod
     def for_slab(cls, slab: Slab, path: str | Path) -> SpillDirectory:
-        """Return the directory of a slab at `path`."""
+        """Return the spill directory at `path`, for a slab."""
         return cls(Path(path), slab.read_signed(lay.SUPER_CREATED_MS), slab.path)
 
     def create(self, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:

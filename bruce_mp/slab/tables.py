@@ -6,9 +6,9 @@ entry is complete before the store that makes it visible.
 
 A topic keeps its number while it has an entry.  If Kafka does not have the topic any more, and the slab has no messages
 of it, the router may reuse the entry for another topic, under another number: the index of the entry plus a multiple of
-the capacity.  So a number means no other topic before the entry has had about a million numbers.  A partition that gets
-an entry again begins in a producer epoch that it has not had.  Otherwise the broker would take its messages for
-repetitions of those with the same sequence numbers.
+the capacity.  So a number returns only after its entry has had about a million others.  A partition that gets an entry
+again begins in a producer epoch that it has not had.  Otherwise the broker would take its messages for repetitions of
+those with the same sequence numbers.
 """
 
 from __future__ import annotations
