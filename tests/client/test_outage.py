@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bruce_mp.client import ClientClosedError, DaemonUnreachableError, FlushError, StreamClient, outage_warning
 from bruce_mp.client.log_handler import BruceHandler
-from support.as_user import STRANGERS
+from support.as_user import denied_connections
 from support.processes import wait_until
 from support.stream_daemon import StreamDaemon
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
     from pathlib import Path
 
 SOON_S = 2.0
 LONG_S = 20.0
-
-
-@contextmanager
-def denied_connections(directory: Path) -> Iterator[None]:
-    """Run the block without access to the directory: for root, as another user."""
-    directory.chmod(0)
-    own = os.geteuid()
-    if STRANGERS:
-        os.seteuid(STRANGERS[0].uid)
-    try:
-        yield
-    finally:
-        os.seteuid(own)
-        directory.chmod(0o700)
 
 
 def send_twice(client: StreamClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import BarrierStatus
 from bruce_mp.protocol.client.messages import Message, parse_message
-from support.client_programs import LANGUAGES, SHORT, ConformanceProgram, build, run_tool
+from support.as_user import denied_connections
+from support.client_programs import CLIENTS, LANGUAGES, SHORT, ConformanceProgram, build, run_tool
 from support.client_vectors import expand, is_same, read_vectors
 from support.daemon import Daemon
 from support.processes import time_limit, wait_until
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 WITH_FORKS: Final = [name for name, language in LANGUAGES.items() if language.has_forks]
+BRUCE_TIMED_OUT: Final = -8
 UPGRADE_S: Final = 90
 PROGRESS_S: Final = 60
 MOST_PENDING: Final = 500
@@ -91,6 +94,21 @@ def test_a_message_has_the_present_time_by_default(program: ConformanceProgram) 
 def test_the_own_tests_of_a_library_pass(name: str) -> None:
     build(name)
     run_tool(name, LANGUAGES[name].own_tests or ())
+
+
+def test_the_c_client_without_permission_does_not_wait_without_end(tmp_path: Path) -> None:
+    build("c")
+    library = ctypes.CDLL(str(CLIENTS / "c/build/libbruce.so"))
+    client = ctypes.c_void_p()
+    assert not library.bruce_stream_open_unix(ctypes.byref(client), bytes(tmp_path / "in.stream"), None)
+    results: list[int] = []
+    waiter = Thread(target=lambda: results.append(library.bruce_stream_flush(client, 1, -1, None)), daemon=True)
+    with denied_connections(tmp_path):
+        waiter.start()
+        waiter.join(5)
+        assert results == [errno.EACCES]
+        assert library.bruce_stream_flush(client, 1, 0, None) == BRUCE_TIMED_OUT
+    assert library.bruce_stream_close(client, 0) == 0
 
 
 # --- a scripted daemon -----------------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["ONESELF", "STRANGERS", "Account", "send_as", "start_as"]
+__all__ = ["ONESELF", "STRANGERS", "Account", "denied_connections", "send_as", "start_as"]
 
 TIMEOUT_S: Final = 60
 
@@ -54,6 +55,20 @@ def send_as(account: Account, kind: str, path: Path, messages: Iterable[bytes]) 
         process.wait()
     assert process.returncode == 0
     return answer
+
+
+@contextmanager
+def denied_connections(directory: Path) -> Iterator[None]:
+    """Run the block without access to the directory: for root, as another user."""
+    directory.chmod(0)
+    own = os.geteuid()
+    if STRANGERS:
+        os.seteuid(STRANGERS[0].uid)
+    try:
+        yield
+    finally:
+        os.seteuid(own)
+        directory.chmod(0o700)
 
 
 def _become(uid: str, gid: str, groups: str) -> None:

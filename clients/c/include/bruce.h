@@ -183,13 +183,15 @@ BRUCE_API int bruce_stream_send(bruce_stream *client, const bruce_message *messa
 BRUCE_API int bruce_stream_send_encoded(bruce_stream *client, const void *message, size_t size);
 
 /* Write the whole buffer, for at most timeout_ms; negative: without a limit.  A connection that breaks is opened again,
- * with pauses of up to 5 s.  Returns BRUCE_TIMED_OUT while bytes are left.  With 0 it suits a timer of an event loop. */
+ * with pauses of up to 5 s.  Returns BRUCE_TIMED_OUT while bytes are left.  With 0 it suits a timer of an event loop.
+ * Without a limit, returns EACCES or EPERM at once if the socket's mode (input.unix_stream.mode) denies the connection. */
 BRUCE_API int bruce_stream_write(bruce_stream *client, int timeout_ms);
 
 /* Wait until all earlier messages have reached the level.  outcome may be NULL.
  *
  * BRUCE_OK: the outcome is final.  BRUCE_TIMED_OUT: flush again for the outcome.  BRUCE_BROKEN: outcome->uncertain
- * messages may be lost; the client does not send them again, and the next flush concerns later messages only. */
+ * messages may be lost; the client does not send them again, and the next flush concerns later messages only.
+ * EACCES, EPERM: as for bruce_stream_write(). */
 BRUCE_API int bruce_stream_flush(bruce_stream *client, enum bruce_level level, int timeout_ms, bruce_outcome *outcome);
 
 BRUCE_API void bruce_stream_get_stats(bruce_stream *client, bruce_stream_stats *stats);

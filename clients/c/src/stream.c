@@ -89,6 +89,7 @@ struct bruce_stream {
     int socket; /* -1: none */
     int backoff_ms;
     int64_t next_attempt_ms;
+    int denied; /* EACCES or EPERM of the last attempt to connect; 0 otherwise */
     unsigned random;
     int breaks;
 
@@ -283,10 +284,15 @@ static bool is_connected(bruce_stream *client)
     if (now < client->next_attempt_ms)
         return false;
     schedule_next_attempt(client, now);
+    client->denied = 0;
     int opened = socket(client->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (opened < 0)
         return false;
     if (connect(opened, (struct sockaddr *)&client->address, client->address_size) < 0 && errno != EINPROGRESS) {
+        if (errno == EACCES || errno == EPERM) {
+            client->denied = errno;
+            client->backoff_ms = FIRST_BACKOFF_MS; /* so that each later call fails soon */
+        }
         close(opened);
         return false;
     }
@@ -494,12 +500,20 @@ int bruce_stream_send_encoded(bruce_stream *client, const void *message, size_t 
     return error;
 }
 
+/* Return true if a wait without a limit would not end, because only the administrator can give the permission. */
+static bool is_denied(const bruce_stream *client, int64_t deadline_ms)
+{
+    return client->denied && deadline_ms == INT64_MAX;
+}
+
 static int write_all(bruce_stream *client, int64_t deadline_ms)
 {
     for (;;) {
         service(client);
         if (!waiting_bytes(client))
             return BRUCE_OK;
+        if (is_denied(client, deadline_ms))
+            return client->denied;
         if (clock_ms() >= deadline_ms)
             return BRUCE_TIMED_OUT;
         wait_unlocked(client, deadline_ms);
@@ -591,6 +605,8 @@ static int await_answer(bruce_stream *client, enum bruce_level level, int64_t de
             return settle(client, outcome);
         if (client->is_foreign)
             return BRUCE_REFUSED;
+        if (is_denied(client, deadline_ms))
+            return client->denied;
         if (clock_ms() >= deadline_ms)
             return BRUCE_TIMED_OUT;
         bool has_ended = client->socket < 0 || client->barrier_connection != client->stats.connections;
