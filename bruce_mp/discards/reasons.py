@@ -1,4 +1,4 @@
-"""Properties of discard reasons: the report lists that show them, and the remedy for each."""
+"""Properties of discard reasons: which lists of a report show them, who causes them, and the remedy for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BY_CLIENTS", "BY_FAULT", "BY_TOPIC", "EXPLANATIONS", "PARSED", "SAMPLED", "discard_sentence"]
+__all__ = ["BY_CLIENTS", "BY_FAULT", "EXPLANATIONS", "LISTED_BY_TOPIC", "PARSED", "SAMPLED", "discard_sentence"]
 
 SAMPLED: Final = frozenset({DiscardReason.MALFORMED, DiscardReason.UNCLEAN_DISCONNECT, DiscardReason.LONG_MSG})
 """Reasons for which reports show message samples. For the others, the topic or version is enough."""
@@ -23,7 +23,7 @@ PARSED: Final = frozenset(DiscardReason) - {
 }
 """Reasons of parsed messages, with known topic, key and value."""
 
-BY_TOPIC: Final = PARSED - {DiscardReason.BAD_TOPIC}
+LISTED_BY_TOPIC: Final = PARSED - {DiscardReason.BAD_TOPIC}
 """Reasons that reports list by topic, because the topic was valid."""
 
 BY_CLIENTS: Final = frozenset(DiscardReason) - PARSED | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
@@ -43,7 +43,7 @@ EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.LONG_MSG: "a message is larger than batching.message_max_bytes allows",
     DiscardReason.RATE_LIMIT: "the topic exceeded its rate_limit",
     DiscardReason.TOPIC_AUTOCREATE_FAIL: "the brokers refused to create the topic; create it by hand",
-    DiscardReason.NO_AVAILABLE_PARTITIONS: "the slab has no room for more partitions; start on a new slab",
+    DiscardReason.NO_AVAILABLE_PARTITIONS: "the slab's table of partitions is full; start on a new slab",
     DiscardReason.KAFKA_ERROR_ACK: "the broker refused them; the log names its answer",
     DiscardReason.DELIVERY_ATTEMPT_LIMIT: "the broker refused them too often; the log names its answers",
     DiscardReason.SERVER_SHUTDOWN: "they were not delivered before the daemon ended",

@@ -160,7 +160,7 @@ class DiscardReporter:
         if reason in SAMPLED and reason not in PARSED:
             self._add_sample(reason, sample, is_tcp=is_tcp)
         if self._copies is not None and reason not in PARSED:
-            info = info_of(reason, version or api_key or 0, is_tcp=is_tcp)
+            info = info_of(reason, number=version or api_key or 0, is_tcp=is_tcp)
             now_ms = wall_ms()
             sample = sample[: self._copies.max_bytes]
             # Unparsed data has no timestamp of the client: the copy has the present time in its place.
@@ -234,7 +234,7 @@ class DiscardReporter:
     def _count_for_log(self, reason: DiscardReason, topic: bytes, count: int) -> None:
         logged = self._logged.get((reason, topic))
         if logged is None:
-            is_full = len(self._logged) >= MAX_TOPICS
+            is_full = len(self._logged) >= MAX_TOPICS  # only topics can fill it: there are few reasons
             logged = self._logged.setdefault((reason, None if topic and is_full else topic), _LoggedDiscards())
         logged.unlogged += count
         self._has_unlogged = True

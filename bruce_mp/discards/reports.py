@@ -13,7 +13,7 @@ import msgspec
 
 from bruce_mp.discards.bounded_samples import MAX_SAMPLES, CountedTimeRange, RecentSamples, bounded_entry
 from bruce_mp.discards.events import DuplicateEvent, SenderEvent
-from bruce_mp.discards.reasons import BY_TOPIC, SAMPLED
+from bruce_mp.discards.reasons import LISTED_BY_TOPIC, SAMPLED
 from bruce_mp.errors import DiscardReason
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ class DiscardReport:
     """Discards of one period.
 
     `counts` has all reasons. `tcp_disconnects` and `recent_tcp` hold UNCLEAN_DISCONNECT over TCP, which `counts` and
-    `recent` exclude. `recent` has the samples by reason, and for BAD_TOPIC the names. `topics` has the reasons of
-    BY_TOPIC; topic b"" sums the topics beyond MAX_TOPICS. `rejected_senders` lists senders of bad messages, the latest
-    last. `was_read` is True if a client read the report during its period.
+    `recent` exclude. `recent` has the samples by reason, and for BAD_TOPIC the names. `versions` and `api_keys`
+    count the unsupported ones. `topics` has the reasons of LISTED_BY_TOPIC; topic b"" sums the topics beyond
+    MAX_TOPICS. `rejected_senders` lists senders of bad messages, the latest last. `was_read` is True if a client read
+    the report during its period.
     """
 
     def __init__(self, number: int, start_time: int) -> None:
@@ -87,7 +88,7 @@ class DiscardReport:
         for sample in self._samples_of(event):
             recent = self.recent_tcp if event.is_tcp else self.recent[event.reason]
             recent.add(sample)
-        if event.reason in BY_TOPIC:
+        if event.reason in LISTED_BY_TOPIC:
             self._add_topic(event)
 
     @staticmethod

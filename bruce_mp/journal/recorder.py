@@ -150,7 +150,7 @@ class JournalRecorder:
         if run.state is not RunState.SPLIT:
             return run.state is not RunState.OPEN and run.state not in lay.SETTLED
         records = records_of(self._slab, chunk, offset, run)
-        return any(record.word & 0xFF not in lay.SETTLED for _, record in records)
+        return any(record.word & 0xFF not in lay.SETTLED for _, record in records)  # the low byte is the state
 
     def _copy(self, chunk: int, offset: int, run: Run, attempt: AttemptKey | None) -> JournaledRun:
         topic = self._topics.name_of(run.topic) if run.topic else name_of(self._slab, chunk, offset, run)

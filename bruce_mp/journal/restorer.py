@@ -85,6 +85,7 @@ class _Appender:
         self._batch.append(message)
 
     def _append_batch(self) -> None:
+        # The base of the landing zone is the next arrival number of the datagram input.
         next_arrival_index = landing_zone.base_at(self._slab) >> 3
         extents, at = [], 0
         for message in self._batch:
@@ -117,6 +118,6 @@ class _Appender:
             Counter.InputAgentProcessAnyPartitionMsg: self._any_partition_count,
             Counter.InputAgentProcessPartitionKeyMsg: self._partition_key_count,
         }
-        no_segments = ()  # the transaction only raises the counters
-        ProcessRow(self._slab, _DATAGRAM_INPUT).settle(no_segments, RunState.DELIVERED, 0, increments)
+        no_segments, no_reason = (), 0  # the transaction only raises the counters
+        ProcessRow(self._slab, _DATAGRAM_INPUT).settle(no_segments, RunState.DELIVERED, no_reason, increments)
         return total

@@ -87,7 +87,7 @@ class Channel:
         return answer
 
     def inquire(self, name: bytes = b"") -> InquiryAnswer | None:
-        """Return the daemon's limits and the outcome of attempt `name`, begun as unique; None from an older daemon."""
+        """Return the daemon's limits, and the outcome of the unique attempt `name`; None from an older daemon."""
         self.send(encode_inquiry(os.urandom(TOKEN_BYTES), name))
         answer = self._receive_answer(self._timeout_s)
         return answer if isinstance(answer, InquiryAnswer) else None

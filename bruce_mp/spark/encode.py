@@ -262,7 +262,7 @@ class MessageEncoder:
     def _lowest_version(self, value: pa.Array, key: pa.Array | None, headers: pa.Array | None) -> int:
         """Return the lowest version that can encode all rows.
 
-        Below 2, a key of size 0 is null, and the daemon's config makes a value of size 0 null or empty.
+        Below `NULLS_VERSION`, a key of size 0 is null, and the daemon's config makes a value of size 0 null or empty.
         """
         if value.null_count or _has_empty(value) or (key is not None and _has_empty(key)):
             return NULLS_VERSION

@@ -234,7 +234,7 @@ _STATUS_TEXTS: Final = {
 
 
 def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
-    """Send a barrier and return its answer. After a time-out, repeat the barrier if it saw more settled messages."""
+    """Send a barrier and return its answer. After a time-out, repeat it if more messages are settled than before."""
     settled_before = 0
     while True:
         answer = channel.request_outcome(_BARRIER_LEVELS[options.acks], options.timeout_ms)

@@ -8,9 +8,10 @@ the facts (`facts.py`); none is collected to the driver.
 
 A *cell* is one topic and minute of an attempt; the messages without a stamp, of a writer called `plain` here, have one
 cell for each topic and minute. *Absent* messages are those of a cell that Kafka does not have for its attempt, topic
-and minute. The following explain them, each what those before it leave; the rest is missing:
+and minute. Three things explain them, in this order; those that remain are missing:
 
-1. *Stray* messages, which Kafka has for another attempt or minute than the ledger, explain their writer's and topic's.
+1. *Stray* messages, which Kafka has for another attempt or minute than the ledger, explain absent messages of their
+   writer and topic.
 2. A daemon's answer explains the absent messages of its writer. It counts the discards of a whole attempt, whatever
    their topics. So plain answers explain the plain messages of all topics of their queries.
 3. The lines of discard files beyond the answers' discards explain the absent messages of their topic, except those of
@@ -110,7 +111,7 @@ _CELLS: Final = {
 }
 """writer, topic, minute, is_open, rows, present (in Kafka), absent; present + absent = rows.
 
-A cell is open if an attempt has no final answer.
+A cell is open if an attempt with messages in it has no final answer (`delivered` is null).
 """
 _PLAIN: Final = {
     "plain": "select topic, minute, sum(copies) as found from {facts} where writer is null group by topic, minute"
@@ -123,7 +124,7 @@ _STRAYS: Final = {
     """,
     "counted": """
         select writer, topic, minute, absent, bool_or(is_open) over of_topic as is_open,
-          coalesce(messages, 0L) - sum(present) over of_topic as strays,
+          coalesce(messages, 0L) - sum(present) over of_topic as strays_of_topic,
           sum(absent) over (
             partition by writer, topic order by minute
             rows between unbounded preceding and 1 preceding) as absent_before
@@ -131,13 +132,13 @@ _STRAYS: Final = {
     """,
     "strays": """
         select writer, topic, minute, is_open, absent,
-          least(absent, greatest(strays - coalesce(absent_before, 0L), 0L)) as stray
+          least(absent, greatest(strays_of_topic - coalesce(absent_before, 0L), 0L)) as stray
         from {counted}
     """,
 }
-"""writer, topic, minute, is_open, absent, stray: how many absent messages of each cell stray ones explain.
+"""writer, topic, minute, is_open, absent, stray: the number of absent messages that stray ones explain.
 
-`is_open` tells here if a cell of the writer and topic is open.
+Here `is_open` is true if any cell of the writer and topic is open.
 """
 _ANSWERED: Final = {
     "answered": """
@@ -150,10 +151,10 @@ _POOLS: Final = {
         from {answered} group by writer, topic
     """
 }
-"""writer, topic, pool: whose absent messages the answers explain.
+"""writer, topic, pool: the group of messages whose discards the same answers count.
 
-A pool is a writer's, or, because an absent plain message has no writer, that of all plain messages in the topics of a
-query. Topics of several queries are in the pool with the first name.
+A pool has all messages of one writer; or, because plain messages name no writer, all plain messages in the topics of
+one query. A topic of several queries belongs to the pool whose name sorts first.
 """
 _REPORTED: Final = {
     # All ledger rows of an attempt have the same discards.
@@ -206,13 +207,14 @@ _COUNTED: Final = {
     "absent_sums": """
         select pool, topic, sum(absent) as absent from {strays} join {pools} using (writer, topic) group by pool, topic
     """,
-    # An answer does not say in which topics its discards are, so it counts in each that may have them.
+    # An answer does not say in which topics its discards are, so it counts in each that may have them. Possibly
+    # delivered messages need not be absent.
     "counted": """
         select topic, reason, sum(if(reason = 'POSSIBLY_DELIVERED', count, least(count, absent))) as counted
         from {reported} join {absent_sums} using (pool) group by topic, reason
     """,
 }
-"""topic, reason, counted: the lines of discards that answers count."""
+"""topic, reason, counted: the number of lines in discard files about messages that the answers count already."""
 _BY_LINES: Final = {
     "incomplete": """
         select topic as pool, writer, topic, minute, sum(absent) as absent from (
@@ -371,7 +373,7 @@ def read_ledger(
 
 
 def _ledger_paths(directory: str, after_s: float) -> list[str]:
-    """Return the paths of a ledger's visible files; for a glob, a file or a directory without any, only `directory`."""
+    """Return the paths of a ledger's visible files; or only `directory` if it has none or is no directory."""
     try:
         names = visible_files(directory, after_s)
     except OSError:

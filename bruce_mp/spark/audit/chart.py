@@ -47,7 +47,7 @@ class Bar:
 
 
 def draw_chart(bars: Sequence[Bar]) -> str:
-    """Return the figure; `bars` are in the order of time, and intervals without messages have none."""
+    """Return the figure; `bars` are in the order of time, and intervals without messages have no bar."""
     if not any(count for bar in bars for count in bar.counts.values()):
         return "<p>No ledger contains messages of this topic.</p>"
     first, last = bars[0].number, bars[-1].number

@@ -44,7 +44,7 @@ _LAST_HEADER: Final = "try_element_at(headers, -1)"
 
 The author is `TaskAttempt.author`: the writer, a slash and the attempt.
 """
-_PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
+_PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "is_append_time"]
 """Columns in which all messages of a *piece*, a part of a fact, are equal (`_split_at_gaps`)."""
 _NUMBERS_PER_BLOCK: Final = 64
 """A power of 2: neighbouring sequence numbers that are counted together, as bits of an integer."""
@@ -67,14 +67,14 @@ def _read_stamps(messages: DataFrame) -> DataFrame:
     """
     stamps = messages.selectExpr(
         "topic", "partition", "offset", "unix_millis(timestamp) as ms",
-        f"timestampType = {_LOG_APPEND_TIME} as appended",
+        f"timestampType = {_LOG_APPEND_TIME} as is_append_time",
         f"if({_LAST_HEADER}.key = 'bruce.stamp', {_LAST_HEADER}.value, null) as stamp",
     )  # fmt: skip
     fields = stamps.selectExpr("*", "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as any_number")
     parsed = fields.selectExpr("*", "if(any_number >= 0, any_number, null) as number")
     return parsed.selectExpr(
-        "topic", "partition", "appended", "number",
-        "if(appended and number is not null, ms, ms - ms % 60000) as kafka_ms",
+        "topic", "partition", "is_append_time", "number",
+        "if(is_append_time and number is not null, ms, ms - ms % 60000) as kafka_ms",
         "if(number is null, null, substring(stamp, 18)) as tail",
         f"shiftright(number, {_NUMBERS_PER_BLOCK.bit_length() - 1}) as block", "offset - number as offset_shift",
         "coalesce(number, offset) as number_or_offset",
@@ -89,7 +89,7 @@ def _count_blocks(stamped: DataFrame) -> DataFrame:
     This step touches every message, so it is one hash aggregate without a sort. The tail is binary, because for strings
     Spark adds a small hash table in front of the large one, which hashes strings byte by byte.
     """
-    return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "appended", "offset_shift", "block").agg(
+    return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "is_append_time", "offset_shift", "block").agg(
         *expressions(
             "count(*) as copies", f"bit_or(shiftleft(1L, cast(number & {_NUMBERS_PER_BLOCK - 1} as int))) as bits",
             "min(number_or_offset) as first", "max(number_or_offset) as last",
@@ -127,14 +127,14 @@ def _join_pieces(pieces: DataFrame) -> DataFrame:
     by_offset = Window.partitionBy("topic", "partition", "author").orderBy("start_offset")
     up_to_here = by_offset.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     continues = F.lag("last").over(by_offset) + 1 == F.col("first")
-    for name in ("tail", "kafka_ms", "appended"):
+    for name in ("tail", "kafka_ms", "is_append_time"):
         continues &= F.lag(name).over(by_offset) == F.col(name)
     place = F.first("start_offset").over(up_to_here) + F.sum("copies").over(up_to_here) - F.col("copies")
     placed = pieces.select("*", F.ifnull(continues, F.expr("false")).alias("continues"), place.alias("place"))
     numbered = placed.select("*", F.count_if(~F.col("continues")).over(up_to_here).alias("fact"))
     return numbered.groupBy("topic", "partition", "author", "fact").agg(
         *expressions(
-            "first(tail) as tail", "first(kafka_ms) as kafka_ms", "first(appended) as appended",
+            "first(tail) as tail", "first(kafka_ms) as kafka_ms", "first(is_append_time) as is_append_time",
             "min(first) as first", "max(last) as last", "min(place) as place", "sum(copies) as copies",
             "min(start_offset) as from_offset", "max(start_offset + last - first) as to_offset",
         )
@@ -152,7 +152,7 @@ def _parse_tails(joined: DataFrame) -> DataFrame:
         "topic", "partition", f"if({has_attempt}, regexp_replace(name, '/[^/]*$', ''), name) as writer",
         f"if({has_attempt}, {_ATTEMPT}, if(name is null, null, 0)) as attempt",
         f"{time_ms} - {time_ms} % 60000 as minute",
-        "sent", "if(appended, greatest(kafka_ms, sent) - sent, null) as latency_ms",
+        "sent", "if(is_append_time, greatest(kafka_ms, sent) - sent, null) as latency_ms",
         *(f"if(tail is null, null, {value}) as {name}" for name, value in _NUMBER_COLUMNS.items()),
         "copies", "from_offset", "to_offset",
     )  # fmt: skip

@@ -25,9 +25,9 @@ SAMPLE_COLUMNS: Final = [column.split(" ")[0] for column in _SCHEMA.split(", ")]
 
 
 def sample_messages(problems: DataFrame, options: Mapping[str, str], limit: int) -> DataFrame:
-    """Return the first message of each of the first `limit` ranges of each problem.
+    """Return the first message of each range in `problems`, for at most `limit` ranges of each problem.
 
-    `options` are those of Spark's Kafka source.
+    Ranges without offsets are left out. `options` are those of Spark's Kafka source.
     """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention

@@ -76,7 +76,7 @@ class Backfill:
 class DryRun:
     """The effect of a backfill: messages and bytes by topic, rows that cannot be messages by reason, and a warning.
 
-    The warning is of `RetentionCheck`.
+    The warning is that of `RetentionCheck`.
     """
 
     topics: Mapping[str, tuple[int, int]]
@@ -296,7 +296,7 @@ def _explicit_schema(inferred: StructType, plan: Backfill) -> StructType:
 
 @dataclass(frozen=True)
 class _StreamSource:
-    """The input of a stream, a folder or a glob: for a single file its folder, and a filter among the options."""
+    """A folder or a glob, as streams require; for a single file its folder, and `options` that select the file."""
 
     path: str
     options: Mapping[str, str]
