@@ -8,7 +8,7 @@ the facts (`facts.py`); none is collected to the driver.
 
 A *cell* is one topic and minute of an attempt; the messages without a stamp, of a writer called `plain` here, have one
 cell for each topic and minute. *Absent* messages are those of a cell that Kafka does not have for its attempt, topic
-and minute. Three things explain them, in this order; those that remain are missing:
+and minute. Three things explain them, in this order; the rest is missing:
 
 1. *Stray* messages, which Kafka has for another attempt or minute than the ledger, explain absent messages of their
    writer and topic.

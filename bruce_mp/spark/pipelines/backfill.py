@@ -76,7 +76,7 @@ class Backfill:
 class DryRun:
     """The effect of a backfill: messages and bytes by topic, rows that cannot be messages by reason, and a warning.
 
-    The warning is that of `RetentionCheck`.
+    The warning comes from `RetentionCheck`.
     """
 
     topics: Mapping[str, tuple[int, int]]
