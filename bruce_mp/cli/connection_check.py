@@ -26,7 +26,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     MetadataReceived,
     ProducerIdReceived,
 )
-from bruce_mp.protocol.kafka.error_actions import action_for
+from bruce_mp.protocol.kafka.error_actions import error_row
 from bruce_mp.protocol.kafka.kafka_types import (
     ACKS_ALL,
     TOPIC_AUTHORIZATION_FAILED,
@@ -251,7 +251,7 @@ def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, result
 
 
 def _producer_id_text(error: int) -> str:
-    name = action_for(error).name
+    name = error_row(error).name
     if error in TRANSIENT_PRODUCER_ID_ERRORS:
         return (
             f"has no producer id at the moment ({name}): the cluster may be starting. Run this check again in a minute."
@@ -303,7 +303,7 @@ def _assess_visible_topic(topic: TopicMetadata) -> tuple[CheckLevel, str]:
     if topic.error:
         return (
             CheckLevel.WARNING,
-            f"the brokers report {action_for(topic.error).name}. Run this check again in a minute.",
+            f"the brokers report {error_row(topic.error).name}. Run this check again in a minute.",
         )
     if topic.operations is not None and WRITE_OPERATION not in topic.operations:
         return CheckLevel.FAILED, "the daemon's user may not write to it. Allow the user WRITE on it."

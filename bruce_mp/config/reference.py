@@ -127,6 +127,7 @@ def _rows(model: type[Struct]) -> Iterator[str]:
         if get_origin(setting.type) is dict:
             value = setting_type(get_args(setting.type)[1])
             if not is_section(value.type):
+                # either the entries or the map have the meaning
                 yield _row(f"{field.name}.NAME", value.summary, "", value if value.meaning else setting)
         elif not is_section(setting.type):
             yield _row(field.name, setting.summary, _default(field, setting), setting)

@@ -411,7 +411,7 @@ class Http(Section, frozen=True):
     history_dir: (
         Annotated[
             str,
-            fields.path("Parent of the history's directory, at most 64 MiB. Absent: the *state directory*."),
+            fields.path("Parent of the history's directory, which takes up to 64 MiB. Absent: the *state directory*."),
             restart("the status process opens the file at its start"),
         ]
         | None

@@ -30,7 +30,7 @@ from bruce_mp.dispatcher.rejected_records import describe
 from bruce_mp.dispatcher.restamping import restamp
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipeline.corruption import is_undamaged, quarantine
-from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
+from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow, error_row
 from bruce_mp.slab.layout import FLAG_AFTER_GAP, FLAG_IN_DOUBT
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import steady_ms
@@ -101,7 +101,7 @@ class ResponseHandler:
 
     def apply_error(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Apply the error table to a batch in flight and its queue."""
-        rule = action_for(ack.error)
+        rule = error_row(ack.error)
         if rule.action is Action.OK:
             self.on_accepted([batch], ack.error)
             queue.on_accepted(batch)

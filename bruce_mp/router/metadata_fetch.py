@@ -20,7 +20,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     MetadataReceived,
     ProducerIdReceived,
 )
-from bruce_mp.protocol.kafka.error_actions import action_for
+from bruce_mp.protocol.kafka.error_actions import error_row
 from bruce_mp.protocol.kafka.kafka_types import TOPIC_AUTHORIZATION_FAILED
 from bruce_mp.router.broker_rotation import BrokerRotation
 from bruce_mp.router.cluster import Address
@@ -239,14 +239,14 @@ class MetadataFetcher:
         if response.is_retriable:
             log.warning(
                 "A broker gave no producer id, %s (%d); the router tries the other brokers, then all again.",
-                action_for(response.error).name, response.error,
+                error_row(response.error).name, response.error,
             )  # fmt: skip
             self._try_next_after_failure()
         elif response.error:
             log.error(
                 "The brokers refuse the daemon a producer id, %s (%d): messages are delivered at least once. Allow the "
                 "daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic; each "
-                "metadata fetch repeats the request.", action_for(response.error).name, response.error,
+                "metadata fetch repeats the request.", error_row(response.error).name, response.error,
             )  # fmt: skip
             self._finish(self._result(self._metadata, producer_error=response.error))
         else:

@@ -17,7 +17,7 @@ from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.pipeline.msg_debug import create_tap
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.protocol.kafka.connection_events import FailureCause
-from bruce_mp.protocol.kafka.error_actions import action_for
+from bruce_mp.protocol.kafka.error_actions import error_row
 from bruce_mp.protocol.kafka.kafka_types import ACKS_ALL
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.broker_rotation import socket_factory
@@ -313,7 +313,7 @@ class _RouterProcess(ProcessShell):
             else:
                 self._row.add(Counter.TopicAutocreateGotErrorResponse)
                 log.error(
-                    "Topic %s cannot be created: the broker answered %s (%d).", text, action_for(error).name, error,
+                    "Topic %s cannot be created: the broker answered %s (%d).", text, error_row(error).name, error,
                     extra={"about": (name, error)},
                 )  # fmt: skip
         self._core.on_created(errors, steady_ms())

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bench.tools import Tools
-    from bruce_mp.protocol.kafka.connection_events import Event, SentRequest
+    from bruce_mp.protocol.kafka.connection_events import EncodedRequest, Event
 
 pytestmark = pytest.mark.process
 
@@ -73,7 +73,7 @@ class Client:
                     self._events.append(event)
         return self._events.pop(0)
 
-    def request(self, sent: SentRequest) -> Event:
+    def request(self, sent: EncodedRequest) -> Event:
         self._write(sent.buffers)
         return self.event()
 

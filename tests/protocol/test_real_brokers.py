@@ -13,13 +13,13 @@ from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
 from bruce_mp.protocol.kafka.compression import Codec, compress
 from bruce_mp.protocol.kafka.connection_events import (
     ConnectionReady,
+    EncodedRequest,
     Event,
     Failed,
     MetadataReceived,
     ProduceAcked,
     ProducerIdReceived,
     Send,
-    SentRequest,
 )
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck, PartitionData
 from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer
@@ -63,7 +63,7 @@ class Client:
                 assert isinstance(event, kind)
                 return event
 
-    def send(self, sent: SentRequest) -> int:
+    def send(self, sent: EncodedRequest) -> int:
         self._socket.sendall(b"".join(sent.buffers))
         return sent.correlation_id
 

@@ -12,11 +12,11 @@ from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapa
 from bruce_mp.protocol.kafka.connection_events import (
     Closed,
     ConnectionReady,
+    EncodedRequest,
     Failed,
     FailureCause,
     MetadataReceived,
     ProducerIdReceived,
-    SentRequest,
 )
 from bruce_mp.protocol.kafka.kafka_types import (
     BrokerAddress,
@@ -52,12 +52,12 @@ class FakeConnection:
     def __init__(self) -> None:
         self.asked: list[list[bytes] | None] = []
 
-    def request_metadata(self, topics: list[bytes] | None, _now: float) -> SentRequest:
+    def request_metadata(self, topics: list[bytes] | None, _now: float) -> EncodedRequest:
         self.asked.append(topics)
-        return SentRequest(1, [])
+        return EncodedRequest(1, [])
 
-    def init_producer_id(self, _now: float) -> SentRequest:
-        return SentRequest(2, [])
+    def init_producer_id(self, _now: float) -> EncodedRequest:
+        return EncodedRequest(2, [])
 
 
 class FakeSocket:

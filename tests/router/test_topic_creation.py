@@ -11,10 +11,10 @@ from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
 from bruce_mp.protocol.kafka.connection_events import (
     Closed,
     ConnectionReady,
+    EncodedRequest,
     Failed,
     FailureCause,
     MetadataReceived,
-    SentRequest,
     TopicsCreated,
 )
 from bruce_mp.protocol.kafka.kafka_types import BrokerAddress, ClusterMetadata, TopicMetadata
@@ -42,14 +42,16 @@ class FakeConnection:
     def __init__(self, asked: list[object]) -> None:
         self.asked = asked
 
-    def create_topics(self, names: Sequence[bytes], _now: float, **sizes: int) -> SentRequest:
+    def create_topics(self, names: Sequence[bytes], _now: float, **sizes: int) -> EncodedRequest:
         self.asked.append(("create", names, sizes["partitions"], sizes["replication"]))
-        return SentRequest(1, [])
+        return EncodedRequest(1, [])
 
-    def request_metadata(self, names: Sequence[bytes], _now: float, *, allow_auto_topic_creation: bool) -> SentRequest:
+    def request_metadata(
+        self, names: Sequence[bytes], _now: float, *, allow_auto_topic_creation: bool
+    ) -> EncodedRequest:
         assert allow_auto_topic_creation
         self.asked.append(("metadata", names))
-        return SentRequest(1, [])
+        return EncodedRequest(1, [])
 
 
 class FakeSocket:

@@ -5,15 +5,15 @@
 This is Dory's line; LEN counts the bytes between the brackets. Four additions allow a message to be sent again from
 its line:
 
-* ` pkey: N` at the end holds the unsigned key of a PartitionKey message. Parsers of Dory's
-  lines skip unknown fields behind `msg`.
+* ` pkey: N` at the end holds the unsigned key of a PartitionKey message. Parsers of Dory's lines skip unknown fields
+  behind `msg`.
 * ` hdrs: K:V,K:V,...` behind that holds record headers: keys and values in base64, `-` for a null value.
 * ` empty: N` behind that holds the client's choice between null and empty, a sum of `messages.EmptyFields`.
 * In a topic, every byte outside printable ASCII, and the backslash, is written as `\\xHH`. A line thus stays one line
   for any client data. Topics that Kafka allows contain no such byte.
 
-An empty key or message is `0[]`, and so is a topic that could not be parsed; `msg` then holds the received bytes. The
-writer may truncate key and message and omit headers, without a mark in the line.
+An empty key or message is `0[]`. A topic that could not be parsed is `0[]`, too, and then `msg` holds the received
+bytes. The writer may truncate key and message and omit headers, without a mark in the line.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ All integers are big-endian and signed; Size counts the whole frame, itself incl
 between begin and end, and sends them to Kafka after the end frame.  If the connection ends first, the daemon discards
 them with the reason ABANDONED_ATTEMPT.  Name identifies the attempt in the daemon's log.
 
-After a NUL byte, Name may have options, separated by spaces.  A daemon ignores unknown options; a daemon from before
-options treats all of them as part of the name.  `timestamps=client`: the daemon keeps the timestamps, of any age, of
-all messages up to the next begin frame.  So a client can send an attempt without messages to set this option for the
-messages after it.  `name=unique`: the daemon remembers the name of the complete attempt, and completes no second
-attempt of this name (see `inquiry.py`).
+After a NUL byte, Name may have options, separated by spaces.  A daemon ignores unknown options; one that is
+older than the options treats all of them as part of the name.  `timestamps=client`: the daemon keeps the timestamps, of
+any age, of all messages up to the next begin frame.  So a client can send an attempt without messages to set this
+option for the messages after it.  `name=unique`: the daemon remembers the name of the complete attempt, and completes
+no second attempt of this name (see `inquiry.py`).
 
 The daemon sends the ended frame before it discards an open attempt and closes the connection.  Text is a sentence in
 UTF-8 for the log of the client.
@@ -82,7 +82,7 @@ class EndReason(IntEnum):
     UNREAD_ANSWERS = 7
     """The client does not read the answers to its barriers."""
     NAME_IN_USE = 8
-    """An earlier attempt of its unique name is complete, or is being completed."""
+    """An earlier attempt with the same unique name is complete, or is being completed."""
 
 
 class AttemptBegin(NamedTuple):

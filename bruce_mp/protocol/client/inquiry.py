@@ -87,7 +87,8 @@ class InquiryAnswer:
     """An answer.  `features` names the abilities of the daemon beyond its protocol's first version.
 
     The daemon remembers all attempts that were completed from `since_ms` on, in ms since the epoch.
-    `largest_message` bounds a message with its size field, `largest_payload` the bytes of key, value and headers.
+    `largest_message` bounds a whole message, its size field included; `largest_payload` bounds key, value and headers
+    together.
     """
 
     token: bytes

@@ -1,7 +1,7 @@
 """Rules for sending the lines of discard files again: the same for `bruce replay` and for `bruce-spark replay`.
 
 A line is identified by its hash and its number among the equal lines of its log. So no line of a renamed or copied file
-is sent twice. A log is one file; for `bruce replay` also a file with the files that the daemon rotated from it.
+is sent twice. A log is one file; for `bruce replay`, a file and those that the daemon rotated from it.
 """
 
 from __future__ import annotations

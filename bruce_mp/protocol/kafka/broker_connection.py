@@ -15,7 +15,7 @@ Invariants:
 * A request with acks 0 has no response and is not outstanding.
 * The `negotiation` lists the requests before ConnectionReady; the response to the last one makes the connection ready,
   or begins the configured login.  While a login is renewed, no request may be sent until LoggedIn.
-* After Failed or Closed no event follows.  Failed or `close` names the owner's outstanding requests, once.
+* After Failed or Closed no event follows.  Failed, or the result of `close`, names the owner's outstanding requests.
 
 Times are seconds of a monotonic clock.  States and events: `connection_events`.
 """
@@ -42,9 +42,9 @@ from bruce_mp.protocol.kafka.connection_events import (
     TRANSITIONS,
     ConnectionState,
     ConnectionStep,
+    EncodedRequest,
     Event,
     FailureCause,
-    SentRequest,
 )
 from bruce_mp.protocol.kafka.frames import DEFAULT_MAX_FRAME, MIN_FRAME, FrameReader
 from bruce_mp.protocol.kafka.kafka_types import EncodedTopics
@@ -212,7 +212,7 @@ class BrokerConnection:
     # --- requests -----------------------------------------------------------------------------------------------------
     def request_produce(
         self, data: Sequence[PartitionData] | EncodedTopics, now: float, *, acks: int, timeout_ms: int
-    ) -> SentRequest:
+    ) -> EncodedRequest:
         """Request to append one batch for each partition; `timeout_ms` bounds the broker's wait for replicas.
 
         `acks` is -1, 1 or 0; ProduceAcked follows, except with 0.  Raises LocalProtocolError as `encode_produce` does.
@@ -226,7 +226,7 @@ class BrokerConnection:
             else:
                 expected = [(one.topic, one.partition) for one in data]
             self._expect(correlation_id, now, partial(self._on_produce, correlation_id, version, expected))
-        return SentRequest(correlation_id, buffers)
+        return EncodedRequest(correlation_id, buffers)
 
     def request_metadata(
         self,
@@ -235,7 +235,7 @@ class BrokerConnection:
         *,
         allow_auto_topic_creation: bool = False,
         with_operations: bool = False,
-    ) -> SentRequest:
+    ) -> EncodedRequest:
         """Request metadata, of all topics if `topics` is None; MetadataReceived follows.
 
         Raises LocalProtocolError as `encode_metadata` does.
@@ -251,9 +251,9 @@ class BrokerConnection:
             with_operations=with_operations,
         )
         self._expect(correlation_id, now, partial(self._on_metadata, correlation_id, version))
-        return SentRequest(correlation_id, [data])
+        return EncodedRequest(correlation_id, [data])
 
-    def init_producer_id(self, now: float) -> SentRequest:
+    def init_producer_id(self, now: float) -> EncodedRequest:
         """Request a producer id; ProducerIdReceived follows.
 
         Raises LocalProtocolError if the broker has no producer ids.
@@ -264,11 +264,11 @@ class BrokerConnection:
             raise LocalProtocolError(f"Broker {self._broker} has no producer ids; see `capabilities.has_producer_ids`.")
         data = kafka_api.encode_init_producer_id(version, correlation_id, self._client_id)
         self._expect(correlation_id, now, partial(self._on_producer_id, correlation_id, version))
-        return SentRequest(correlation_id, [data])
+        return EncodedRequest(correlation_id, [data])
 
     def create_topics(
         self, topics: Sequence[bytes], now: float, *, partitions: int, replication: int, timeout_ms: int
-    ) -> SentRequest:
+    ) -> EncodedRequest:
         """Request the creation of topics; TopicsCreated follows.  For a number of -1 the broker uses its default.
 
         Raises LocalProtocolError if `capabilities.create_topics_version` is None.
@@ -280,7 +280,7 @@ class BrokerConnection:
         numbers = {"partitions": partitions, "replication": replication, "timeout_ms": timeout_ms}
         data = kafka_api.encode_create_topics(version, correlation_id, self._client_id, topics, **numbers)
         self._expect(correlation_id, now, partial(self._on_topics, correlation_id, version))
-        return SentRequest(correlation_id, [data])
+        return EncodedRequest(correlation_id, [data])
 
     # --- responses ----------------------------------------------------------------------------------------------------
     def receive(self, data: bytes, now: float) -> list[Event]:
@@ -341,7 +341,7 @@ class BrokerConnection:
         return self._on_agreed(choose_versions(response.apis))
 
     def _on_first_metadata(self, version: int, frame: bytes) -> list[Event]:
-        kafka_api.decode_metadata(frame, version)
+        kafka_api.decode_metadata(frame, version)  # only checks it
         if self._negotiation_requests_sent < len(self._negotiation.requests):
             return [ev.Send(self._next_negotiation_request(self._progress_at))]
         assert self._negotiation.assumed is not None

@@ -25,6 +25,7 @@ __all__ = [
     "ConnectionReady",
     "ConnectionState",
     "ConnectionStep",
+    "EncodedRequest",
     "Event",
     "Failed",
     "FailureCause",
@@ -33,7 +34,6 @@ __all__ = [
     "ProduceAcked",
     "ProducerIdReceived",
     "Send",
-    "SentRequest",
     "TopicsCreated",
 ]
 
@@ -115,8 +115,8 @@ class FailureCause(Enum):
         }
 
 
-class SentRequest(NamedTuple):
-    """A request: the correlation id of its response, and the buffers to write, in order."""
+class EncodedRequest(NamedTuple):
+    """A request to send: the correlation id of its response, and the buffers to write, in order."""
 
     correlation_id: int
     buffers: list[bytes]

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CONNECTION_LOST", "ERROR_TABLE", "Action", "ErrorRow", "action_for"]
+__all__ = ["CONNECTION_LOST", "ERROR_TABLE", "Action", "ErrorRow", "error_row"]
 
 
 @unique
@@ -223,7 +223,7 @@ _ROWS: Final = (
     _row(81, "GROUP_MAX_SIZE_REACHED", DISCARD, "consumer error"),
     _row(82, "FENCED_INSTANCE_ID", DISCARD, "consumer error"),
     _row(83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", REROUTE, "no leader electable now"),
-    _row(84, "ELECTION_NOT_NEEDED", REROUTE, "class of stale metadata; not expected for produce"),
+    _row(84, "ELECTION_NOT_NEEDED", REROUTE, "as stale metadata; not expected for produce"),
     _row(85, "NO_REASSIGNMENT_IN_PROGRESS", DISCARD, "admin call"),
     _row(86, "GROUP_SUBSCRIBED_TO_TOPIC", DISCARD, "admin call"),
     _row(
@@ -283,6 +283,6 @@ _ROWS: Final = (
 ERROR_TABLE: Final[Mapping[int, ErrorRow]] = MappingProxyType({row.code: row for row in _ROWS})
 
 
-def action_for(code: int) -> ErrorRow:
+def error_row(code: int) -> ErrorRow:
     """Return the row of a code; for an unknown code, UNDOCUMENTED with that code."""
     return ERROR_TABLE.get(code) or replace(UNDOCUMENTED, code=code)

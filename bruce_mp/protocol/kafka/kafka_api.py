@@ -1,12 +1,12 @@
-"""Encode Kafka's requests and decode the responses; the only module that uses kafka-python (`kafka_messages`).
+"""Encode Kafka's requests and decode the responses; the only module that uses kafka-python, through `kafka_messages`.
 
 kafka-python provides Apache's message schemas; its networking stays unused.  This module hides its weaknesses:
 
 * Its classes are untyped; the functions here use only `kafka_types`.
 * Malformed input makes it raise arbitrary Python errors.  They become `RemoteProtocolError` for a broker's data and
   `LocalProtocolError` for a caller's: no other error leaves this module.
-* It copies a produce request several times (four times the cost of one copy for 1 MB), and creates objects for each
-  field of a response.  So `produce_request` and `produce_response` handle Produce without it.
+* It copies a produce request several times, and creates objects for each field of a response.  So `produce_request`
+  and `produce_response` handle Produce without it.
 
 A request is a whole frame (size, header, body).  A response begins with its correlation id, without the size.
 Protocol: https://kafka.apache.org/protocol

@@ -143,9 +143,9 @@ class EncodedTopics(Struct, frozen=True):
 class PartitionAck(Struct, frozen=True):
     """The response for one partition's batch.
 
-    `log_append_time` is in milliseconds, -1 unless message.timestamp.type is LogAppendTime.  `record_errors` names the
-    rejected records by their index in the batch (version 8 and later).  `leader` and `leader_epoch` are the broker's
-    hint after NOT_LEADER_OR_FOLLOWER (version 10 and later).
+    `log_append_time` is in milliseconds, -1 unless message.timestamp.type is LogAppendTime.  `record_errors` has the
+    index in the batch and the error text of each rejected record (version 8 and later).  `leader` and `leader_epoch`
+    are the broker's hint after NOT_LEADER_OR_FOLLOWER (version 10 and later).
     """
 
     topic: bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.kafka import kafka_api
-from bruce_mp.protocol.kafka.error_actions import action_for
+from bruce_mp.protocol.kafka.error_actions import error_row
 from bruce_mp.protocol.kafka.sasl import LoginRefusedError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["Login"]
 _NO_SUCH_MECHANISM: Final = 33
 _ILLEGAL_STATE: Final = 34
 _VERSION_WITHOUT_HEADERS: Final = 0
-_REMEDY: Final = "Correct [kafka.sasl], or the user on the brokers; each attempt reads its files again."
+_REMEDY: Final = "Correct [kafka.sasl], or the user on the brokers; each login reads its files again."
 
 
 class Login:
@@ -37,7 +37,7 @@ class Login:
             raise LoginRefusedError("It is older than Kafka 0.10 and has no logins. Remove kafka.sasl.mechanism.")
         self._mechanism = mechanism
         self._client_id = client_id
-        self._authenticate_version = capabilities.sasl_authenticate_version or 0
+        self._authenticate_version = capabilities.sasl_authenticate_version or 0  # without headers unused
         has_authenticate = capabilities.sasl_authenticate_version is not None
         self._handshake_version = capabilities.sasl_handshake_version if has_authenticate else _VERSION_WITHOUT_HEADERS
         self._token: bytes | None = mechanism.start()
@@ -103,7 +103,7 @@ class Login:
 
     def _refusal(self, error: int, message: str | None) -> LoginRefusedError:
         detail = f" It says: {message.rstrip('.')}." if message else ""
-        name = action_for(error).name
+        name = error_row(error).name
         return LoginRefusedError(
             f"It refuses the login of {self._mechanism.identity}: {name} ({error}).{detail} {_REMEDY}"
         )

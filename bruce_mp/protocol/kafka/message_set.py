@@ -1,6 +1,6 @@
 """Message sets for brokers before record batches: message format 0 (Kafka 0.8 and 0.9) and 1 (0.10).
 
-    offset 0   offset i64                  16  magic i8: the format, 0 or 1
+    byte   0   offset i64                  16  magic i8: the format, 0 or 1
            8   size i32 (of the rest)      17  attributes i8: the codec
           12   CRC-32 u32 of all from      18  timestamp i64, in format 1 alone
                magic on                    ..  key, then value: each a length i32, -1 for null, and the bytes
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["COVERED", "CRC_BYTES", "LENGTH", "NULL", "UNCOVERED", "MessageFormat", "wrap_set"]
 
 UNCOVERED: Final = Struct(">qiI")
-"""Offset, size, CRC."""
+"""The fields that the CRC does not cover: offset, size, CRC."""
 COVERED: Final = (Struct(">bbi"), Struct(">bbqi"))
-"""By format, from magic on: magic, attributes, in format 1 the timestamp, length of the key."""
+"""The fields that it covers, by format: magic, attributes, in format 1 the timestamp, length of the key."""
 LENGTH: Final = Struct(">i")
 CRC_BYTES: Final = 4  # the size includes the CRC
 NULL: Final = -1

@@ -47,7 +47,7 @@ ENDPOINTS_TAG: Final = 0
 
 
 class _PartitionLayout(NamedTuple):
-    """The first fields of a partition in a range of versions, and the bytes that follow them without errors."""
+    """The first fields of a partition in a range of versions, and the bytes after them if it has no errors."""
 
     head: Struct
     """Index, error, base offset and, from version 2 on, log append time."""
@@ -145,8 +145,8 @@ class _FlexibleReader(_ResponseReader):
 
     def read_topic_head(self) -> tuple[bytes, int]:
         data, start = self.data, self.at + 1
-        end = self.at + data[self.at]  # of a name with a length of one byte, which is the size + 1
-        if start <= end < len(data) and data[self.at] < 0x80 and data[end] < 0x80:  # the common case
+        end = self.at + data[self.at]  # the byte is the name's size + 1
+        if start <= end < len(data) and data[self.at] < 0x80 and data[end] < 0x80:  # two numbers of one byte, as usual
             self.at = end + 1
             return data[start:end], data[end] - 1
         return self.read_bytes(self.read_uvarint() - 1), self.read_uvarint() - 1

@@ -1,6 +1,6 @@
 """Record batches, message format v2: the header for records that the kernel `encode` has encoded.
 
-    offset 0   base offset i64             21  attributes i16           51  producer epoch i16
+    byte   0   base offset i64             21  attributes i16           51  producer epoch i16
            8   length i32 (of the rest)    23  last offset delta i32    53  base sequence i32
           12   leader epoch i32            27  first timestamp i64      57  count i32
           16   magic i8 (2)                35  max timestamp i64        61  records, compressed or not
@@ -29,8 +29,8 @@ from bruce_mp.protocol.kafka.compression import Codec
 
 __all__ = ["HEADER_BYTES", "NO_PRODUCER", "Producer", "batch_header"]
 
-UNCOVERED: Final = Struct(">qiibI")
-COVERED: Final = Struct(">hiqqqhii")  # the part of the header that the CRC covers
+UNCOVERED: Final = Struct(">qiibI")  # the fields up to the CRC, which covers none of them
+COVERED: Final = Struct(">hiqqqhii")  # the fields that the CRC covers
 HEADER_BYTES: Final = UNCOVERED.size + COVERED.size
 LENGTH_END: Final = 12  # offset behind the length field, which counts the bytes after it
 MAGIC: Final = 2

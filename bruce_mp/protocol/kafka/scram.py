@@ -1,8 +1,9 @@
 """The client side of SCRAM, which proves a password without sending it.
 
-The broker must prove that it knows the password, too.  The client refuses fewer than MIN_ITERATIONS, because an
-eavesdropper could guess the password from the client's proof, and more than MAX_ITERATIONS, which would block the
-process for seconds.  This module is separate from `sasl`, so that only processes that use SCRAM load OpenSSL's hashes.
+The broker must prove that it knows the password, too.  It chooses the number of the hash's iterations.  The client
+refuses fewer than MIN_ITERATIONS, because an eavesdropper could guess the password from the client's proof, and more
+than MAX_ITERATIONS, which would block the process for seconds.  This module is separate from `sasl`, so that only
+processes that use SCRAM load OpenSSL's hashes.
 
 RFC 5802 and 7677.  As in Kafka, names and passwords are not prepared (SASLprep).
 """

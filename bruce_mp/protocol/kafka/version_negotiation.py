@@ -1,8 +1,9 @@
 """The version negotiation of a broker connection, as data: its first requests, and the fallback if they fail.
 
 Brokers since 0.10 support ApiVersions.  Of the older ones, 0.8 closes the connection on that request, and 0.9 never
-responds.  But a newer broker does the same while it starts or stops, and old versions would cost exactly-once
-delivery, or the newer broker refuses them.  So there are three negotiations, each the `fallback` of the previous one:
+responds.  But a newer broker does the same while it starts or stops.  With old versions of
+requests it would not deliver exactly once, if it accepts them at all.  So there are three negotiations, each the
+`fallback` of the previous one:
 
     VERSIONS_FIRST           ApiVersions
     METADATA_THEN_VERSIONS   Metadata v0, which every Kafka supports, then ApiVersions: a broker that responds only to

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT, EXPLANATIONS, discard_sentence
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.kafka.error_actions import Action, action_for
+from bruce_mp.protocol.kafka.error_actions import Action, error_row
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.room import PAUSE_RATIO
 from bruce_mp.slab.tables import TopicTable
@@ -247,7 +247,7 @@ def _broker_needs_operator(evidence: Evidence) -> Iterator[str]:
 def _producer_refused(evidence: Evidence) -> Iterator[str]:
     router = evidence.cluster.router
     if router is not None and router.producer_error:
-        name = action_for(router.producer_error).name
+        name = error_row(router.producer_error).name
         yield (
             f"The brokers refuse the daemon a producer id, {name} ({router.producer_error}): messages are delivered at "
             "least once. Allow the daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on "
@@ -293,7 +293,7 @@ _MESSAGES_DISCARDED: Final = (
 
 def _refused_topics(evidence: Evidence) -> Iterator[str]:
     for topic, code in sorted(evidence.refusals.items())[:MAX_NAMED]:
-        row = action_for(code)
+        row = error_row(code)
         waits = row.action is Action.AWAIT_PERMISSION
         yield (
             f"The brokers refuse topic {topic_text(topic)}: {row.name} ({code}): {row.reason}. "

@@ -22,6 +22,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     ConnectionReady,
     ConnectionState,
     ConnectionStep,
+    EncodedRequest,
     Event,
     Failed,
     FailureCause,
@@ -29,7 +30,6 @@ from bruce_mp.protocol.kafka.connection_events import (
     ProduceAcked,
     ProducerIdReceived,
     Send,
-    SentRequest,
 )
 from bruce_mp.protocol.kafka.kafka_types import BrokerAddress, PartitionAck, PartitionData
 from bruce_mp.protocol.kafka.sasl import Plain
@@ -109,7 +109,7 @@ def ready(apis: dict[int, tuple[int, int]] = KAFKA_2_8, **options: Any) -> Broke
     return connection
 
 
-def produce(connection: BrokerConnection, now: float = 0.0, *data: PartitionData, acks: int = -1) -> SentRequest:
+def produce(connection: BrokerConnection, now: float = 0.0, *data: PartitionData, acks: int = -1) -> EncodedRequest:
     return connection.request_produce(data or [BATCH], now, acks=acks, timeout_ms=1000)
 
 

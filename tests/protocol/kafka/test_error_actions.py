@@ -9,7 +9,7 @@ from typing import Any
 import kafka.errors
 import pytest
 
-from bruce_mp.protocol.kafka.error_actions import CONNECTION_LOST, ERROR_TABLE, Action, action_for
+from bruce_mp.protocol.kafka.error_actions import CONNECTION_LOST, ERROR_TABLE, Action, error_row
 from bruce_mp.protocol.kafka.error_table_page import render
 
 PAGE = Path(__file__).parents[3] / "docs" / "error-table.md"
@@ -65,24 +65,24 @@ def test_the_table_has_one_row_for_each_code() -> None:
 
 def test_each_error_has_its_decided_action() -> None:
     codes = range(-1, 134)
-    assert {code: action_for(code).action for code in codes} == {code: decided(code) for code in codes}
+    assert {code: error_row(code).action for code in codes} == {code: decided(code) for code in codes}
 
 
 def test_error_names_match_kafka_python() -> None:
     known = names_in_kafka_python()
     assert len(known) == 129
-    assert {code: OTHER_NAMES.get(code, action_for(code).name) for code in known} == known
+    assert {code: OTHER_NAMES.get(code, error_row(code).name) for code in known} == known
 
 
 def test_cluster_errors_are_limited_only_by_the_config() -> None:
-    rows = [CONNECTION_LOST, *map(action_for, CLUSTER_NOT_ABLE_NOW)]
+    rows = [CONNECTION_LOST, *map(error_row, CLUSTER_NOT_ABLE_NOW)]
     assert all(row.counts_as_retry and row.retry_limit is None for row in rows)
     assert {row.action for row in rows} == {Action.RESEND, Action.PAUSE_AND_REROUTE}
 
 
 @pytest.mark.parametrize("code", [-1, 2])
 def test_possibly_permanent_errors_are_retried_five_times(code: int) -> None:
-    assert (action_for(code).action, action_for(code).retry_limit) == (Action.RESEND, 5)
+    assert (error_row(code).action, error_row(code).retry_limit) == (Action.RESEND, 5)
 
 
 def test_only_unchanged_resends_count_as_attempts() -> None:
@@ -99,7 +99,7 @@ def test_the_table_lists_errors_that_may_duplicate() -> None:
 
 @pytest.mark.parametrize("code", [-2, 134, 999])
 def test_an_undocumented_error_discards(code: int) -> None:
-    row = action_for(code)
+    row = error_row(code)
     assert (row.code, row.name, row.action) == (code, "UNDOCUMENTED", Action.DISCARD)
 
 
