@@ -43,8 +43,8 @@ def stream_topics(
     spark: SparkSession, bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None = None
 ) -> DataFrame:
     """Read the topics as a stream, from their beginning unless `options` say otherwise."""
-    beginning = {"startingOffsets": "earliest"}
-    return spark.readStream.format("kafka").options(**beginning, **_options(bootstrap, topics, options)).load()
+    chosen = {"startingOffsets": "earliest", **_options(bootstrap, topics, options)}
+    return spark.readStream.format("kafka").options(**chosen).load()
 
 
 def read_at(spark: SparkSession, options: Mapping[str, str], topic: str, partition: int, offset: int) -> DataFrame:

@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
 from bruce_mp.spark.audit.follow import Follow, _closed_minutes, _remove_old_facts, follow
+from bruce_mp.spark.audit.kafka_source import stream_topics
 from bruce_mp.spark.audit.run import Audit
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
@@ -82,6 +83,10 @@ def test_follow_runs_in_any_thread_until_stopped(spark: SparkSession, broker: De
     assert [verdict.delivered for verdict in verdicts] == [10] * len(verdicts)
     assert verdicts
     assert spark.streams.active == []
+
+
+def test_a_stream_begins_where_the_options_say(spark: SparkSession) -> None:
+    assert stream_topics(spark, "127.0.0.1:1", ["t"], {"startingOffsets": "latest"}).isStreaming
 
 
 def test_follow_stops_at_the_first_bad_report_when_requested(
