@@ -9,7 +9,15 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BY_CLIENTS", "BY_FAULT", "EXPLANATIONS", "LISTED_BY_TOPIC", "PARSED", "SAMPLED", "discard_sentence"]
+__all__ = [
+    "CAUSED_BY_CLIENTS",
+    "CAUSED_BY_FAULT",
+    "EXPLANATIONS",
+    "LISTED_BY_TOPIC",
+    "PARSED",
+    "SAMPLED",
+    "discard_sentence",
+]
 
 SAMPLED: Final = frozenset({DiscardReason.MALFORMED, DiscardReason.UNCLEAN_DISCONNECT, DiscardReason.LONG_MSG})
 """Reasons for which reports show message samples. For the others, the topic or version is enough."""
@@ -26,12 +34,12 @@ PARSED: Final = frozenset(DiscardReason) - {
 LISTED_BY_TOPIC: Final = PARSED - {DiscardReason.BAD_TOPIC}
 """Reasons that reports list by topic, because the topic was valid."""
 
-BY_CLIENTS: Final = frozenset(DiscardReason) - PARSED | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
+CAUSED_BY_CLIENTS: Final = frozenset(DiscardReason) - PARSED | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
 """Reasons that clients can correct."""
 
 _DELIBERATE: Final = frozenset({DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT, DiscardReason.OVER_QUOTA})
 
-BY_FAULT: Final = frozenset(DiscardReason) - BY_CLIENTS - _DELIBERATE
+CAUSED_BY_FAULT: Final = frozenset(DiscardReason) - CAUSED_BY_CLIENTS - _DELIBERATE
 """Reasons caused by the daemon or the cluster. Rate limits, quotas and fences discard messages deliberately."""
 
 EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {

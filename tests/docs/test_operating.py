@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
+from bruce_mp.discards.reasons import CAUSED_BY_CLIENTS, CAUSED_BY_FAULT
 from bruce_mp.errors import DiscardReason
 from bruce_mp.status.pages import certificates, health
 from support.doc_pages import ROOT
@@ -49,13 +49,13 @@ def test_no_removed_alert_is_explained() -> None:
 
 def test_each_reason_that_alarms_is_explained() -> None:
     assert set(re.findall(r"^\| `(\w+)`", section("### BruceLosesMessages"), re.MULTILINE)) == {
-        reason.name for reason in BY_FAULT
+        reason.name for reason in CAUSED_BY_FAULT
     }
 
 
 @pytest.mark.parametrize(
     ("alert", "reasons"),
-    [("BruceLosesMessages", frozenset(DiscardReason) - BY_FAULT), ("BruceClientMistakes", BY_CLIENTS)],
+    [("BruceLosesMessages", frozenset(DiscardReason) - CAUSED_BY_FAULT), ("BruceClientMistakes", CAUSED_BY_CLIENTS)],
 )
 def test_alert_rules_and_health_classify_discard_reasons_alike(alert: str, reasons: frozenset[DiscardReason]) -> None:
     [named] = re.findall(r'reason[!=]~"([^"]*)"', dict(ALERTS)[alert])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum, unique
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
+from bruce_mp.discards.reasons import CAUSED_BY_CLIENTS, CAUSED_BY_FAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -153,14 +153,14 @@ CHECKS: Final = (
         "discards",
         "good messages discarded since the last check",
         "{} messages were discarded since the last check; /discards and the log say why.",
-        counters=_discard_counters(BY_FAULT),
+        counters=_discard_counters(CAUSED_BY_FAULT),
         critical=0,
     ),
     Check(
         "client-discards",
         "messages discarded through client errors since the last check",
         "{} invalid messages came from clients since the last check; /discards shows them.",
-        counters=_discard_counters(BY_CLIENTS),
+        counters=_discard_counters(CAUSED_BY_CLIENTS),
         warning=0,
     ),
     Check(

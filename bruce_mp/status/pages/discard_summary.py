@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.discards.reasons import BY_FAULT, EXPLANATIONS
+from bruce_mp.discards.reasons import CAUSED_BY_FAULT, EXPLANATIONS
 from bruce_mp.errors import DiscardReason
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def read_discard_summary(
         since=reports[-1].start_time,
         reasons=[
             ReasonLine(
-                name, total, minute.get(reason, 0), hour.get(reason, 0), reason in BY_FAULT, EXPLANATIONS[reason]
+                name, total, minute.get(reason, 0), hour.get(reason, 0), reason in CAUSED_BY_FAULT, EXPLANATIONS[reason]
             )
             for name, total in sorted(books.discarded.items(), key=lambda item: -item[1])
             for reason in (DiscardReason[name],)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT, EXPLANATIONS, discard_sentence
+from bruce_mp.discards.reasons import CAUSED_BY_CLIENTS, CAUSED_BY_FAULT, EXPLANATIONS, discard_sentence
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import Action, error_row
 from bruce_mp.slab import layout as lay
@@ -320,7 +320,7 @@ def _topics_over_share(evidence: Evidence) -> Iterator[str]:
 
 
 def _discards_by_fault(evidence: Evidence) -> Iterator[str]:
-    yield from _recent_discards(evidence, BY_FAULT)
+    yield from _recent_discards(evidence, CAUSED_BY_FAULT)
 
 
 def _recent_discards(evidence: Evidence, reasons: frozenset[DiscardReason]) -> Iterator[str]:
@@ -449,7 +449,7 @@ def _filling_slab(evidence: Evidence) -> Iterator[str]:
 
 
 def _discards_by_clients(evidence: Evidence) -> Iterator[str]:
-    yield from _recent_discards(evidence, BY_CLIENTS)
+    yield from _recent_discards(evidence, CAUSED_BY_CLIENTS)
 
 
 def _incomplete_copies(evidence: Evidence) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from bruce_mp import __version__
 from bruce_mp.config.sections import Http
-from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
+from bruce_mp.discards.reasons import CAUSED_BY_CLIENTS, CAUSED_BY_FAULT
 from bruce_mp.errors import DiscardReason
 from bruce_mp.pipeline.stage_counts import recount
 from bruce_mp.slab import layout as lay
@@ -397,9 +397,9 @@ def discard(daemon: OfflineStatusPages, reason: DiscardReason, count: int) -> di
 def test_recent_discards_are_problems_or_warnings_by_reason(daemon: OfflineStatusPages, reason: DiscardReason) -> None:
     page = discard(well(daemon), reason, 3)
     text = f"3 messages were discarded within the last minute, {reason.name}: "
-    assert [each.startswith(text) for each in page["problems"]] == [True] * (reason in BY_FAULT)
-    assert [each.startswith(text) for each in page["warnings"]] == [True] * (reason in BY_CLIENTS)
-    assert page["ready"] == (reason not in BY_FAULT)
+    assert [each.startswith(text) for each in page["problems"]] == [True] * (reason in CAUSED_BY_FAULT)
+    assert [each.startswith(text) for each in page["warnings"]] == [True] * (reason in CAUSED_BY_CLIENTS)
+    assert page["ready"] == (reason not in CAUSED_BY_FAULT)
 
 
 def test_discards_stop_being_reported_after_a_minute(daemon: OfflineStatusPages) -> None:
