@@ -72,14 +72,8 @@ class Dispatcher:
         queue_limit = 2 * slab.geometry.partitions  # at this number, at least half belong to deleted topics
         self._queues = Queues(queue_limit, self._topics.has, self._send_queue)
         self._accumulator = Accumulator(slab, row, self._batching_lookup(config))
-        self._builder = BatchBuilder(
-            slab,
-            row,
-            PartitionTable(slab),
-            slot,
-            max_bytes=config.batching.message_max_bytes,
-            idempotent=is_idempotent(slab),
-        )
+        max_bytes, idempotent = config.batching.message_max_bytes, is_idempotent(slab)
+        self._builder = BatchBuilder(slab, row, PartitionTable(slab), slot, max_bytes=max_bytes, idempotent=idempotent)
         self._responses = ResponseHandler(
             slab, row, reporter, self._builder, topics=self._topics, retry_limit=config.delivery.retry_limit
         )
