@@ -49,7 +49,7 @@ class AttemptLostError(SendError):
     """The connection broke within an attempt.
 
     The daemon delivers the attempt if its end frame arrived, and discards the attempt otherwise. The client cannot know
-    which; repeating the attempt is safe with `unique=True`.
+    which; repeating it is safe if it was an `attempt(name, unique=True)`.
     """
 
     reason = "attempt"

@@ -126,7 +126,7 @@ class FlushMark(NamedTuple):
     """The messages that a flush request covers."""
 
     ended_connections: int
-    """Connections that ended before the one that carries the request."""
+    """Connections that ended before that of the request."""
     written: int
     """Messages written to this connection since its last flush."""
     flushed: BarrierAnswer

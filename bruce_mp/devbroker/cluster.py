@@ -140,7 +140,7 @@ class Cluster:
         self._discard_view()
 
     def check_growth(self, name: str, partitions: int) -> list[Partition]:
-        """Return the topic's own list of partitions. Raise RefusedError as `add_partitions` does."""
+        """Return the topic's list of partitions, to be extended. Raise RefusedError as `add_partitions` does."""
         found = self.topic(name).partitions
         if partitions <= len(found):
             text = f"Topic {name!r} has {len(found)} partitions already, and cannot be changed to {partitions}."

@@ -196,7 +196,7 @@ class ProcessShell:
                 return
 
     def _set_alarm(self, due_ms: int) -> None:
-        """Replace the timer by one that ends the loop's poll at `due_ms`; `after_round` then does the due work."""
+        """Replace the timer by another that ends the loop's poll at `due_ms`; `after_round` then does the due work."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_ms = due_ms

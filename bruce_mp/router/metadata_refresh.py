@@ -26,7 +26,7 @@ class RefreshSchedule:
     """The time of the next fetch.  Times are in ms on a steady clock.
 
     Errors reach many hosts at the same time.  So each host draws its own moment in a period of `spread_s`, and fetches
-    after errors start at this moment of the next period.  The fetches of all hosts then spread evenly over a period.
+    after errors wait for the next such moment.  The fetches of all hosts then spread evenly over a period.
     """
 
     def __init__(self, rng: random.Random, spread_s: int = 0) -> None:
@@ -68,7 +68,7 @@ class RefreshSchedule:
         self._requested_ms = self._not_before_ms = now_ms
 
     def postpone(self, until_ms: int) -> None:
-        """Start no fetch before this time, unless `request_now` follows."""
+        """Start the next fetch at this time, and not earlier unless `request_now` follows."""
         self._requested_ms = self._not_before_ms = until_ms
 
     def on_started(self, now_ms: int) -> None:
@@ -77,7 +77,7 @@ class RefreshSchedule:
         self._not_before_ms = now_ms + MIN_FETCH_INTERVAL_MS
 
     def on_failed(self, now_ms: int, delay_ms: int) -> None:
-        """Schedule the next fetch after the delay, at most `MAX_RETRY_DELAY_MS`; only `request_now` advances it."""
+        """Schedule the next fetch after the delay, at most `MAX_RETRY_DELAY_MS`; `request_now` makes it earlier."""
         self._requested_ms = self._not_before_ms = self._next_own_moment(now_ms + min(delay_ms, MAX_RETRY_DELAY_MS))
 
 

@@ -34,7 +34,7 @@ MAX_SEARCH_PAUSE_MS: Final = 80
 
 
 class SearchPause:
-    """The pause before the next search; it doubles with each one that frees nothing, to save CPU for a stuck topic."""
+    """The pause before the next search; it doubles with each search without result, to save CPU for a stuck topic."""
 
     __slots__ = ("duration_ms", "ends_ms")
 
@@ -84,7 +84,7 @@ class Holdings:
         return min(len(self._topics), len(self.by_topic) * INSPECTIONS_PER_SEARCH)
 
     def holding_of(self, topic: TopicKey) -> Holding:
-        """Return the holding of a topic, or an empty one that is not listed."""
+        """Return the holding of a topic, or an empty, unlisted one."""
         return self.by_topic.get(topic) or Holding()
 
     def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:

@@ -52,7 +52,7 @@ class BooksCheck:
         self.verdict = Verdict()
         self._due_ms = 0
         self._is_repeated = False
-        """True while a pass repeats one that found a difference."""
+        """True while a pass repeats another, which found a difference."""
         self._state_counts = [0] * len(RunState)
         self._rows_before: list[RowReading] = []
         self._chunks: Iterator[tuple[int, int]] | None = None

@@ -30,7 +30,7 @@ TARGETS: Final = {
     "msg_debug": "path",
     "logging.file": "path",
 }
-"""Sections that the old daemons disabled without this setting."""
+"""For each of these sections, the setting without which the old daemons disabled it."""
 
 
 def convert(data: bytes, file: str, options: Options | None) -> str:
@@ -52,7 +52,7 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
     if options is not None:
         apply_options(options, draft)
     _disable_without_target(draft)
-    # Dory's file has <inputSources> since 2019. Before, Dory had the options of Bruce, with other defaults.
+    # A file of Dory without <inputSources>, from before 2019, is used with command-line options, as Bruce's is.
     set_old_defaults(draft, root, from_options=root.first("inputSources") is None)
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
 

@@ -44,7 +44,7 @@ class ArrivalRate:
         self._since_us = self._messages = self._charged_bytes = 0
         """Start of the present window, its messages, and the bytes that Linux charged for them."""
         self._has_slept = False
-        """True if the input has taken a nap in the present window."""
+        """True if the input may have taken a nap in the present window."""
         self._messages_per_us = self._bytes_per_us = 0.0
         """Rates of the last window."""
         self._awake_us = 0

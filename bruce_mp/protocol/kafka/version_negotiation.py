@@ -1,17 +1,17 @@
 """The version negotiation of a broker connection, as data: its first requests, and the fallback if they fail.
 
 Brokers since 0.10 support ApiVersions.  Of the older ones, 0.8 closes the connection on that request, and 0.9 never
-responds.  But a newer broker does the same while it starts or stops.  With old versions of
-requests it would not deliver exactly once, if it accepts them at all.  So there are three negotiations, each the
-`fallback` of the previous one:
+responds.  But a newer broker does the same while it starts or stops.  It may refuse old versions of requests, and with
+them the daemon could not deliver exactly once.  So there are three negotiations, each the `fallback` of the previous
+one:
 
     VERSIONS_FIRST           ApiVersions
     METADATA_THEN_VERSIONS   Metadata v0, which every Kafka supports, then ApiVersions: a broker that responds only to
                              the first is old
     assume(...)              Metadata, to confirm the assumed versions
 
-With a login only VERSIONS_ONLY is possible: no other request may come before a login, and brokers before 0.10 have no
-logins.
+With a login only VERSIONS_ONLY is possible: no other request may come before a login, and brokers before 0.10 have
+none of the daemon's logins.
 
 A connection uses one negotiation.  If it fails with FailureCause.NO_API_VERSIONS, its owner creates another connection
 with the fallback.  If the configuration names an old release, `negotiation_for` begins with the last of the three.

@@ -29,7 +29,7 @@ _HOUR_S = 3600
 
 @dataclass
 class Progress:
-    """A display of progress on `out`, which limits its rate to one that suits a terminal or a file."""
+    """A display of progress on `out`, at a rate that suits a terminal or a file."""
 
     label: str
     out: TextIO = field(default_factory=lambda: sys.stderr)

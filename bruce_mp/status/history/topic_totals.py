@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TopicTotal", "TopicTotals"]
 
 _OTHER: Final = b""
-"""Key of the sum of all topics without a series; reports have it for the topics beyond their bound, too."""
+"""Key of the sum of all topics without a series, and in reports of the topics above `traffic.MAX_TOPICS`."""
 _IDLE_MS: Final = HOUR_MS
 """Time without a message after which a topic gives its series to another one, if all are in use."""
 
