@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Container, Mapping
 
-    from bruce_mp.config.model import Config
+    from bruce_mp.config.load import StatusSettings
 
 __all__ = ["StatusClient", "UnreadableError", "add_address", "add_token", "request_change", "status_client"]
 
@@ -78,9 +78,9 @@ def add_token(parser: ArgumentParser) -> None:
 
 def status_client(args: Namespace) -> StatusClient:
     """Return a client for the daemon that the options select. Raise ConfigError or UnreadableError."""
-    config = None if args.config is None else load_status_settings(args.config)
-    address = (args.url or Http().address) if config is None else _address_of_running(config)
-    http = Http() if config is None else config.http
+    settings = None if args.config is None else load_status_settings(args.config)
+    address = (args.url or Http().address) if settings is None else _address_of_running(settings)
+    http = Http() if settings is None else settings.http
     return StatusClient(address, lambda: _read_token(getattr(args, "token_file", None), http))
 
 
@@ -95,10 +95,10 @@ def _read_token(file: str | None, http: Http) -> str | None:
     return token
 
 
-def _address_of_running(config: Config) -> HostPort | UnixPath:
+def _address_of_running(settings: StatusSettings) -> HostPort | UnixPath:
     """Return the address in the run directory, else the configured one. Raise UnreadableError for an unknown port."""
-    address = config.http.address
-    file = Path(config.daemon.run_dir, HTTP_ADDRESS)
+    address = settings.http.address
+    file = Path(settings.run_dir, HTTP_ADDRESS)
     try:
         return parse_listen(file.read_text("utf-8"))
     except (OSError, ValueError) as error:  # ValueError: the file has no address

@@ -7,7 +7,7 @@ import os
 import pwd
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from bruce_mp.config.decode import Decoder
 from bruce_mp.config.model import Config
 from bruce_mp.config.overrides import apply_override, parse_override
 from bruce_mp.config.problems import dotted
+from bruce_mp.config.sections import DaemonSection, Http
 from bruce_mp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.overrides import Override
     from bruce_mp.config.problems import Problem
 
-__all__ = ["load_config", "load_status_settings"]
+__all__ = ["StatusSettings", "load_config", "load_status_settings"]
 
 _POSITION: Final = re.compile(r" \(at line (\d+), column (\d+)\)")
 _EXPLANATIONS: Final = {
@@ -34,8 +35,6 @@ _EXPLANATIONS: Final = {
     "Invalid value": "a value is a string in quotes, a number, true or false in lower case, or a list in brackets",
 }
 """Explanations of tomllib's errors, by the beginning of their text."""
-_PLACEHOLDER: Final[dict[str, Any]] = {"bootstrap_servers": ["placeholder:1"]}
-"""A value for the only setting without a default."""
 _UNCLOSED: Final = {
     "Illegal character '\\n'": '"',
     "Found invalid character '\\n'": "'",
@@ -44,6 +43,13 @@ _UNCLOSED: Final = {
     "Expected \"'''\"": "'''",
 }
 """tomllib's errors about the missing end of a string, and the quote that began the string."""
+
+
+class StatusSettings(NamedTuple):
+    """The address and token of the status pages, and the directory with the address in use."""
+
+    http: Http
+    run_dir: str
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -62,19 +68,20 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return msgspec.convert(decoded, Config)
 
 
-def load_status_settings(path: Path) -> Config:
-    """Load `[http]` and `daemon.run_dir`, with which commands find a running daemon; the rest has its defaults.
+def load_status_settings(path: Path) -> StatusSettings:
+    """Load only the settings with which commands find a running daemon.
 
     So a mistake elsewhere in an edited file does not keep an operator from the daemon. Raise `ConfigError`.
     """
     tree = _read(path)
-    tables: dict[str, Any] = {name: tree[name] for name in ("http", "daemon") if name in tree}
-    if isinstance(daemon := tables.get("daemon"), dict):
-        tables["daemon"] = {name: value for name, value in daemon.items() if name == "run_dir"}
+    daemon = tree.get("daemon", {})
+    if isinstance(daemon, dict):
+        daemon = {name: value for name, value in daemon.items() if name == "run_dir"}
     decoder = Decoder()
-    decoded = decoder.decode_table(Config, {"kafka": _PLACEHOLDER, **tables})
+    http = decoder.decode_table(Http, tree.get("http", {}), ("http",))
+    decoded = decoder.decode_table(DaemonSection, daemon, ("daemon",))
     _raise_problems(decoder.problems, path, ())
-    return msgspec.convert(decoded, Config)
+    return StatusSettings(msgspec.convert(http, Http), msgspec.convert(decoded, DaemonSection).run_dir)
 
 
 def _relation_problems(decoded: dict[str, Any], problems: Sequence[Problem]) -> list[Problem]:
@@ -83,7 +90,8 @@ def _relation_problems(decoded: dict[str, Any], problems: Sequence[Problem]) -> 
     One report should contain all problems. So defaults replace invalid values, and problems that involve such a default
     or its section are ignored.
     """
-    kafka = {**_PLACEHOLDER, **decoded.get("kafka", {})}
+    # the only setting without a default, apart from those of entries of maps
+    kafka = {"bootstrap_servers": ["placeholder:1"], **decoded.get("kafka", {})}
     try:
         config = msgspec.convert({**decoded, "kafka": kafka}, Config)
     except msgspec.ValidationError:

@@ -340,8 +340,8 @@ def test_the_settings_of_the_status_commands_do_not_depend_on_others(tmp_path: P
     path.write_text(f'http.listen = "127.0.0.1:7"\n{run_dir}{mistake}')
     with pytest.raises(ConfigError):
         load_config(path)
-    config = load_status_settings(path)
-    assert (config.http.listen, config.daemon.run_dir) == ("127.0.0.1:7", "/run/x")
+    settings = load_status_settings(path)
+    assert (settings.http.listen, settings.run_dir) == ("127.0.0.1:7", "/run/x")
 
 
 @pytest.mark.parametrize("mistake", ["http.listn = 1", "http.listen = 1", "daemon = 3", "daemon.run_dir = 3", "http ="])
