@@ -237,6 +237,18 @@ def test_small_traffic_has_at_most_ten_requests_a_second(batch_ms: int, requests
     assert turns.current_turn is None
 
 
+def test_new_metadata_change_the_order_within_a_turn() -> None:
+    counts = ((1, 1), (2, 1))
+    changed = 0
+    for seed in range(20):
+        turns = BrokerTurns(config(), random.Random(seed))
+        turns.apply_view(a_view(4, 2))  # topics have two successive leaders, so the common order decides
+        before = turns.order_of(counts)
+        turns.apply_view(a_view(4, 3))  # the weights decide
+        changed += turns.order_of(counts) != before
+    assert 0 < changed < 20
+
+
 def test_separate_requests_for_each_message_leave_no_turns() -> None:
     turns = BrokerTurns(config(limit=0), random.Random(1))
     turns.record_routed(0, 0)
