@@ -143,6 +143,14 @@ def as_ours(topic: str, ack: Any) -> PartitionAck:
     )
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("name_size", "partitions"), [(126, 126), (127, 126), (126, 127), (249, 300)])
+def test_lengths_of_one_and_two_bytes_are_read(version: int, name_size: int, partitions: int) -> None:
+    sent = [Topic(name="n" * name_size, partition_responses=[good(index) for index in range(partitions)])] * 2
+    got = decode_produce(encoded(version, sent), version).acks
+    assert [(ack.topic, ack.partition) for ack in got] == [(b"n" * name_size, at) for at in range(partitions)] * 2
+
+
 # --- tags -------------------------------------------------------------------------------------------------------------
 TAG: Final = b"\x01\x81\x01\x02hi"  # one tag, number 129, 2 bytes
 
