@@ -52,12 +52,12 @@ def _single_setting(table: dict[str, Any], text: str) -> Override:
         name, value = next(iter(value.items()))
         path.append(name)
     if isinstance(value, dict):
-        raise ConfigError(f"--set {text}: give one setting, with a value that is not empty, in each --set.")
+        raise ConfigError(f"--set {text}: give exactly one setting, and no empty table, in each --set.")
     return Override(tuple(path), value)
 
 
 def apply_override(override: Override, tree: dict[str, Any]) -> None:
-    """Store the setting in the tables of a file and replace an earlier value."""
+    """Store the setting in `tree`, the parsed tables of a file, in place of an earlier value."""
     *sections, name = override.path
     for section in sections:
         if not isinstance(tree.get(section), dict):

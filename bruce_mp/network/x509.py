@@ -46,7 +46,7 @@ def read_validities(pem: bytes) -> Iterator[tuple[float, float]]:
 
 
 def certificate_validity(der: bytes) -> tuple[float, float]:
-    """Return (notBefore, notAfter) in seconds since the epoch. Raise RemoteProtocolError for other data."""
+    """Return (notBefore, notAfter) in seconds since the epoch. Raise RemoteProtocolError if `der` is no certificate."""
     (certificate,) = _read_elements(der, 1)
     (signed,) = _read_elements(certificate.content, 1)
     # Certificates of version 1 omit the version, an element before the serial number.

@@ -26,7 +26,7 @@ __all__ = ["Outbox"]
 _STATES: Final = (RunState.ROUTED, RunState.ASSIGNED)
 """The states of records before and after their assignment."""
 _BUILT_STATES: Final = (RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
-"""The same for records of batches that a dispatcher has built."""
+"""The same for records that a dispatcher built into a batch and returned: Kafka may have them."""
 
 
 class Outbox:

@@ -91,7 +91,7 @@ class _TaskSteps:
         self._row_counts: Counter[tuple[str, int]] = Counter()
 
     def apply_limits(self, limits: RowLimits) -> None:
-        """Check rows against the limits of the connected daemon."""
+        """Check all further rows against these limits."""
         self._validator = RowValidator(self._encoder, limits)
 
     def find_delivered(self) -> TaskEntry | None:

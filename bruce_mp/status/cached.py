@@ -1,7 +1,8 @@
 """Cache for slow readings.
 
 Counting the messages in a full slab of many GB takes seconds. A slow reading therefore stays cached for a multiple of
-its duration, so that readings take a bounded part of the time. A quick reading is repeated for each request.
+its duration, so that readings take a bounded part of the time. A quick reading is repeated for each request, unless
+`min_valid_s` is set.
 """
 
 from __future__ import annotations
