@@ -52,7 +52,7 @@ def _single_setting(table: dict[str, Any], text: str) -> Override:
         name, value = next(iter(value.items()))
         path.append(name)
     if isinstance(value, dict):
-        raise ConfigError(f"--set {text}: give exactly one setting, and no empty table, in each --set.")
+        raise ConfigError(f"--set {text}: give one setting, no more and no empty table, in each --set.")
     return Override(tuple(path), value)
 
 
