@@ -34,7 +34,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     SETUP = 1
-    """A mistake in the set-up, such as a wrong configuration or a missing directory."""
+    """A mistake in the set-up, such as a wrong configuration; of a command also any other failure or damage."""
     USAGE = 2
     UNBALANCED = 3
     """`bruce check`: the books do not balance."""

@@ -130,7 +130,7 @@ def _summary(config: Config) -> dict[str, str]:
 
 
 def _describe_security(kafka: Kafka) -> str:
-    """Return the end of the line of the brokers, such as " by TLS and PLAIN"; empty without both."""
+    """Return the end of the line of the brokers, such as " by TLS and PLAIN"; empty without either."""
     protections = " and ".join(filter(None, ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)))
     return f" by {protections}" if protections else ""
 

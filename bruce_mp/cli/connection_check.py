@@ -99,9 +99,10 @@ class BrokerResult(NamedTuple):
 
 
 class _Probe:
-    """A connection that requests metadata and a producer id from a broker, and passes the result to `on_done`.
+    """A connection that requests metadata from a broker, and passes the result to `on_done`.
 
-    With `topics` None, the result comes as soon as the connection is ready, without requests.
+    With `needs_producer_id`, it also requests a producer id. With `topics` None, the result comes as soon as the
+    connection is ready, without requests.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class BrokerCheck:
         self.topics = configured_topics(config)
 
     def request_all(self, servers: Sequence[HostPort]) -> dict[HostPort, BrokerResult]:
-        """Request metadata and a producer id from all servers at the same time."""
+        """Request metadata, and with `required_acks` = -1 a producer id, from all servers at the same time."""
         return self._probe_all(servers, self.topics, self._security)
 
     def speaks_plain_text(self, server: HostPort) -> bool:

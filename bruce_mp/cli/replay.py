@@ -76,7 +76,7 @@ COUNTS_OF_UNSENT: Final = {
 }
 """What a line that is not sent adds to the counts, by its fate."""
 COMPLETE: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
-"""Outcomes of complete attempts without pending messages."""
+"""Outcomes that confirm a group: the daemon has completed the attempt, and a longer wait gives no other counts."""
 
 
 class ReplayError(BruceError):
@@ -88,18 +88,18 @@ class GroupFate(Enum):
     """The daemon's answer, or the user's decision, about a group."""
 
     CONFIRMED = auto()
-    """The daemon has all of its messages, or the user skips them."""
+    """The daemon has all messages of the group, or the user skips them."""
     INCOMPLETE = auto()
     """The daemon has not completed the group, but may still read the end of an earlier attempt."""
     REMOVED = auto()
-    """The user chooses to send its lines again, as new ones."""
+    """The user chooses to send the lines of the group again, as new ones."""
 
 
 @dataclass(slots=True)
 class IncompleteGroup:
     """A group of a killed run, and its lines that this run has read; `unread` counts the others.
 
-    The run sends the group again, under its name, when it has read all lines.
+    This run sends the group again, under the old name, when it has read all lines of the group.
     """
 
     group: UnconfirmedGroup
@@ -119,18 +119,18 @@ class ReplayDaemon:
         user = "" if isinstance(target, int) else f" for user {os.geteuid()}"
         self.identity = f"{self.address} on {socket.gethostname()}{user}"
 
-    def send(self, name: str, messages: Sequence[bytes], max_message: int) -> Counter[str]:
+    def send(self, name: str, messages: Sequence[bytes], max_message_bytes: int) -> Counter[str]:
         """Send a unique attempt, and wait for its outcome. Return the number of discards by reason. Raise SendError."""
-        with self._client(max_message) as client:
+        with self._client(max_message_bytes) as client:
             with client.attempt(name, keep_timestamps=True, unique=True):
                 for message in messages:
                     client.send_encoded(message)
             return Counter(client.flush(self._timeout_s).reasons)
 
-    def _client(self, max_message: int) -> StreamClient | TcpClient:
+    def _client(self, max_message_bytes: int) -> StreamClient | TcpClient:
         if isinstance(self._target, int):
-            return TcpClient(self._target, timeout=self._timeout_s, linger=LINGER_S, max_message=max_message)
-        return StreamClient(self._target, timeout=self._timeout_s, linger=LINGER_S, max_message=max_message)
+            return TcpClient(self._target, timeout=self._timeout_s, linger=LINGER_S, max_message=max_message_bytes)
+        return StreamClient(self._target, timeout=self._timeout_s, linger=LINGER_S, max_message=max_message_bytes)
 
     def inquire(self, name: str = "") -> InquiryAnswer:
         """Inquire for the outcome of an attempt, and for the message size limit; without a name, only for the latter.
@@ -205,7 +205,7 @@ class ReplayRun:
         self._equal_lines_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
         """The number of equal lines that this run has read in each log, by the hash of the line."""
         self._most_equal_lines: Counter[bytes] = Counter()
-        """The largest of these numbers among all logs: the n-th such line of a log is a copy unless n is larger."""
+        """The largest of these numbers among all logs, by hash: the n-th equal line of a log is new if n is larger."""
         self._incomplete: dict[LineKey, IncompleteGroup] = {}
         """The groups of killed runs that are to be sent again, by each of their unread lines."""
         self._max_message_bytes = sys.maxsize
@@ -229,7 +229,7 @@ class ReplayRun:
     def send_file(self, path: Path, *, dry_run: bool) -> None:
         """Send the selected lines of a file that were not sent before. A second name of a file has no effect.
 
-        Raise ReplayError.
+        With `dry_run`, only count the lines. Raise ReplayError.
         """
         try:
             status = path.stat()

@@ -160,7 +160,7 @@ class _Lines:
         slab = self._salvage.slab
         available = min(landed.length, slab.geometry.landing_slot_size)
         data = bytes(slab.view[landed.at : landed.at + available])
-        # The kernel truncates datagrams larger than a slot, and the daemon would discard them as malformed.
+        # Only a damaged length exceeds the slot. A datagram that the kernel cut to its slot has a wrong Size.
         message = parse_message(data) if available == landed.length else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
             return self._create_line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))
@@ -194,7 +194,7 @@ def _info_of_record(record: SalvagedRecord) -> str:
 def _rejection_info(rejection: Rejection) -> str:
     is_key_unknown = rejection.reason is DiscardReason.UNSUPPORTED_API_KEY
     number = rejection.api_key if is_key_unknown else rejection.api_version
-    return info_of(rejection.reason, number or 0)
+    return info_of(rejection.reason, number or 0)  # `info_of` ignores the number for other reasons
 
 
 @contextmanager

@@ -96,7 +96,10 @@ def _discard_counters(reasons: Iterable[DiscardReason]) -> tuple[str, ...]:
 
 
 def _unaccounted(readings: Readings) -> float | None:
-    """Return the imbalance of the books; if they balance, the difference between held messages and records."""
+    """Return the imbalance of the books; if they balance, the difference between held messages and records.
+
+    The result is None if the books changed during the reading.
+    """
     books = readings.books
     if not books.consistent:
         return None

@@ -21,7 +21,7 @@ __all__ = ["HttpResponse", "request"]
 _TIMEOUT_S: Final = 10.0
 """Below the 30 s that the daemon allows `kafka.sasl.token_command`, so that it gets our error text."""
 _MAX_BYTES: Final = 1024 * 1024
-"""Limit of a response, far above the size of a token response, because a wrong address may return any file."""
+"""Bytes to read of a response, more than a token response has: a wrong address may return any file."""
 
 
 class HttpResponse(NamedTuple):

@@ -128,8 +128,8 @@ class TopState:
     def _selected_by(self, key: str) -> TopSelection:
         """Return the selection after a key."""
         selection = self._selection
-        page = max(1, topic_rows(self._page, self._height) - 1) if self._page else 1  # one row stays in view
-        lines = {"up": -1, "down": 1, "pgup": -page, "pgdn": page, "home": -_ALL_LINES, "end": _ALL_LINES}
+        step = max(1, topic_rows(self._page, self._height) - 1) if self._page else 1  # one row stays in view
+        lines = {"up": -1, "down": 1, "pgup": -step, "pgdn": step, "home": -_ALL_LINES, "end": _ALL_LINES}
         if key in lines:
             return selection.scroll(lines[key], self._page.topics.matching if self._page else 0)
         match key:
