@@ -106,7 +106,7 @@ def quota_limits(config: Quota) -> QuotaLimits | None:
 
 
 def check_accounts(config: Input) -> None:
-    """Check that each name in an allow list or quota exists on this host. Raise StartError."""
+    """Check that each name in a quota, or an enabled socket's allow list, exists on this host. Raise StartError."""
     unknown = list(_unknown_accounts(config))
     if unknown:
         raise StartError("\n".join(unknown))

@@ -58,7 +58,7 @@ def _expand(setting: SettingType, value: object, path: Path) -> Iterator[tuple[P
     if isinstance(value, Struct):
         yield from _settings(value, path)
     elif isinstance(value, dict):
-        entries: Mapping[str, object] = value  # `setting` has the marker of all entries
+        entries: Mapping[str, object] = value  # `setting` has the reload rule of each entry
         for name, entry in entries.items():
             yield from _expand(setting, entry, (*path, name))
     else:
@@ -74,6 +74,6 @@ def _change(path: Path, before: _TypedValue | None, after: _TypedValue | None) -
     typed_value = after or before
     assert typed_value is not None  # one of the two configurations has the setting
     setting, _ = typed_value
-    assert setting.reload_rule is not None  # only sections lack this marker, and `_settings` yields none
+    assert setting.reload_rule is not None  # only sections have none, and `_settings` yields no section
     shown = [setting.show(_value(each)) or "absent" for each in (before, after)]
     return Change(dotted(path), shown[0], shown[1], setting.reload_rule.restart_reason)

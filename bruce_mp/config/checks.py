@@ -133,10 +133,10 @@ def _tls(config: Config) -> Iterator[Problem]:
     yield from _at_most_one_source(("kafka", "tls"), tls.key_password_file, tls.key_password_env, "key_password")
 
 
-def _at_most_one_source(path: Path, file: str | None, variable: str | None, secret: str) -> Iterator[Problem]:
+def _at_most_one_source(path: Path, file: str | None, variable: str | None, setting: str) -> Iterator[Problem]:
     if file is not None and variable is not None:
         yield Problem.not_allowed(
-            (*path, f"{secret}_env"), variable, f"{secret}_file is also given; remove one of them"
+            (*path, f"{setting}_env"), variable, f"{setting}_file is also given; remove one of them"
         )
 
 
@@ -191,11 +191,13 @@ def _loopback(config: Config) -> Iterator[Problem]:
 
 
 def _distinct_sockets(config: Config) -> Iterator[Problem]:
-    keys: dict[str, str] = {}
+    setting_by_path: dict[str, str] = {}
     for path, socket_path in _socket_paths(config):
-        if socket_path in keys:
-            yield Problem.not_allowed(path, socket_path, f"{keys[socket_path]} uses this path; give another path")
-        keys[socket_path] = dotted(path)
+        if socket_path in setting_by_path:
+            yield Problem.not_allowed(
+                path, socket_path, f"{setting_by_path[socket_path]} uses this path; give another path"
+            )
+        setting_by_path[socket_path] = dotted(path)
 
 
 def _socket_paths(config: Config) -> Iterator[tuple[Path, str]]:

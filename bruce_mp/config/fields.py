@@ -75,7 +75,7 @@ class KindRow:
     """The conversion and description of a kind. `parse` raises ValueError; its text may give the reason.
 
     `allowed` is for error texts, `summary` for the reference page; both may contain `{range}`. If they are empty, the
-    setting's plain type describes itself.
+    texts come from the setting's plain type.
     """
 
     parse: Callable[[Any], object]
@@ -115,7 +115,7 @@ def _check_servers(raw: object) -> object:
 
 
 def _show_command(command: Sequence[str]) -> str:
-    """Return only the program's name, because arguments may contain a secret."""
+    """Return the program, and only mention its arguments, which may contain a secret."""
     return show(command[0]) if len(command) == 1 else f"{show(command[0])} with arguments"
 
 

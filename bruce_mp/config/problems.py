@@ -20,7 +20,7 @@ class Problem(NamedTuple):
 
     @classmethod
     def not_allowed(cls, path: tuple[str, ...], value: object, remedy: str, reason: str = "") -> Problem:
-        """Create the problem of an invalid value; `remedy` may begin with a clause that explains it."""
+        """Create the problem of an invalid value; `remedy` may begin with a clause that explains the problem."""
         because = f" ({reason})" if reason else ""
         return cls(path, f"{dotted(path)} = {show(value)} is not allowed{because}: {remedy}.")
 

@@ -1,7 +1,7 @@
 """The sections of the configuration file: every setting with its type, range, default and meaning.
 
-This module and the section modules that it imports define all settings. The decoder checks files against them, and the
-reference page is rendered from them.
+This module and the other modules of sections, which `model.py` combines, define all settings. `decode.py` checks files
+against them, and `reference.py` renders the reference page from them.
 
 Values are plain: sizes are bytes, modes are permission bits, paths and addresses are text. A setting with the default
 `None` may be absent, and its meaning then states the effect. The marker of each setting states that a reload applies a
@@ -110,7 +110,7 @@ class SlabSection(Section, frozen=True):
     size: Annotated[
         int,
         fields.size(
-            "Memory for messages. The file is up to 10 MiB larger.",
+            "Memory for messages. The file is 10 MiB larger, or up to 70 MiB with a large `input.max_datagram_size`.",
             8 * MIB,
             64 * GIB,
         ),
@@ -256,7 +256,7 @@ class Delivery(Section, frozen=True):
 
     @property
     def retry_limit(self) -> int | None:
-        """Return `max_failed_attempts`, or None for no limit."""
+        """Return `max_failed_attempts`, or None if only the error table sets limits."""
         return self.max_failed_attempts or None
 
 
