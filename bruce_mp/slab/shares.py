@@ -18,7 +18,7 @@ import os
 import re
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
 
@@ -39,6 +39,16 @@ _SCARCE_DIVISOR: Final = 4
 """Shares are scarce if fewer are free than all shares divided by this number."""
 
 
+class _Division(NamedTuple):
+    """The effects of one state of the table for an input: see the properties of `Shares`."""
+
+    table: bytes
+    claimable_shares: int
+    capacity: int
+    obtainable: int
+    are_scarce: bool
+
+
 class Shares:
     """The shares of input row `owner`; `peers` are the rows of all inputs of the daemon."""
 
@@ -54,8 +64,7 @@ class Shares:
         self._guaranteed = self.count // (2 * (len(self._others) + 1))
         """Number of shares that are guaranteed to each input."""
         self._lock_file = os.open(slab.path, os.O_RDWR | os.O_CLOEXEC) if self._others else -1
-        self._cached_obtainable: int | None = None
-        """The last `obtainable`, valid until this input claims or releases a share; not used with other inputs."""
+        self._cached_division = self._divide(bytes(self._table))
 
     def __del__(self) -> None:
         if getattr(self, "_lock_file", -1) >= 0:  # missing if the constructor failed
@@ -73,36 +82,45 @@ class Shares:
     @property
     def capacity(self) -> int:
         """Return the number of chunks of the slab, less those guaranteed to other inputs at present."""
-        table = bytes(self._table)
-        guaranteed = sum(self._guaranteed_to(table.count(other)) for other in self._others)
-        return (self.count - 1) * self.size + self._last_size - guaranteed * self.size
-
-    def _guaranteed_to(self, owned: int) -> int:
-        """Return the number of shares guaranteed at present to an input that owns `owned` shares."""
-        return self._guaranteed if owned else _divide_up(self._guaranteed, _IDLE_DIVISOR)
+        return self._division.capacity
 
     @property
     def obtainable(self) -> int:
         """Return the number of chunks in shares that this input could claim now."""
-        if self._cached_obtainable is not None:
-            return self._cached_obtainable
-        table = bytes(self._table)
-        claimable = self._count_claimable(table)
-        missing = 0 if table[-1] else self.size - self._last_size  # chunks that the last share lacks, if it is free
-        obtainable = max(0, claimable * self.size - missing)
-        if not self._others:
-            self._cached_obtainable = obtainable
-        return obtainable
-
-    def _count_claimable(self, table: bytes) -> int:
-        """Return the number of free shares, less those that other inputs lack to have their guaranteed shares."""
-        counts = [table.count(other) for other in self._others]
-        return table.count(0) - sum(max(0, self._guaranteed_to(count) - count) for count in counts)
+        return self._division.obtainable
 
     @property
     def are_scarce(self) -> bool:
         """Return True if inputs should release empty shares."""
-        return bool(self._others) and bytes(self._table).count(0) * _SCARCE_DIVISOR < self.count
+        return self._division.are_scarce
+
+    @property
+    def _division(self) -> _Division:
+        """Return the division by the present table, which any input may have changed; compute it after a change."""
+        table = bytes(self._table)
+        if table != self._cached_division.table:
+            self._cached_division = self._divide(table)
+        return self._cached_division
+
+    def _divide(self, table: bytes) -> _Division:
+        counts = [table.count(other) for other in self._others]
+        guaranteed = [self._guaranteed_to(count) for count in counts]
+        free = table.count(0)
+        # Other inputs lack these shares to have the guaranteed ones.
+        lacking = sum(max(0, least - count) for least, count in zip(guaranteed, counts, strict=True))
+        chunks = (self.count - 1) * self.size + self._last_size
+        missing = 0 if table[-1] else self.size - self._last_size  # chunks that the last share lacks, if it is free
+        return _Division(
+            table=table,
+            claimable_shares=free - lacking,
+            capacity=chunks - sum(guaranteed) * self.size,
+            obtainable=max(0, (free - lacking) * self.size - missing),
+            are_scarce=bool(self._others) and free * _SCARCE_DIVISOR < self.count,
+        )
+
+    def _guaranteed_to(self, owned: int) -> int:
+        """Return the number of shares guaranteed at present to an input that owns `owned` shares."""
+        return self._guaranteed if owned else _divide_up(self._guaranteed, _IDLE_DIVISOR)
 
     @property
     def free_shares(self) -> list[int]:
@@ -112,30 +130,27 @@ class Shares:
     def claim_one(self) -> int | None:
         """Claim the first free share and return it; None if none is obtainable."""
         with self._lock() as is_locked:
-            table = bytes(self._table)
-            if not is_locked or self._count_claimable(table) < 1:
+            division = self._division
+            if not is_locked or division.claimable_shares < 1:
                 return None
-            share = table.index(0)
-            self._set_owner(share, self._owner)
+            share = division.table.index(0)
+            self._table[share] = self._owner
             return share
 
     def claim(self, shares: Sequence[int]) -> bool:
         """Claim all these shares; if one is not obtainable, claim none and return False."""
         with self._lock() as is_locked:
-            table = bytes(self._table)
-            if not is_locked or self._count_claimable(table) < len(shares) or any(table[share] for share in shares):
+            division = self._division
+            are_free = not any(division.table[share] for share in shares)
+            if not is_locked or division.claimable_shares < len(shares) or not are_free:
                 return False
             for share in shares:
-                self._set_owner(share, self._owner)
+                self._table[share] = self._owner
             return True
 
     def release(self, share: int) -> None:
         """Make a share free; the caller has checked that none of its chunks is in use."""
-        self._set_owner(share, owner=0)
-
-    def _set_owner(self, share: int, owner: int) -> None:
-        self._table[share] = owner
-        self._cached_obtainable = None
+        self._table[share] = 0
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
