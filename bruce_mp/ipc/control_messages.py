@@ -95,7 +95,7 @@ class AcceptCluster(msgspec.Struct, frozen=True, tag=True):
 class DebugTopics(msgspec.Struct, frozen=True, tag=True):
     """Status to supervisor to router and dispatchers: copy the messages of these topics, and of no others.
 
-    The supervisor repeats the message to each process that starts, status included.
+    While topics are chosen, the supervisor repeats the message to each process that starts, except inputs.
     """
 
     topics: tuple[bytes, ...] = ()

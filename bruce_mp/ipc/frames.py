@@ -38,8 +38,8 @@ class ParcelKind(IntEnum):
     One parcel has the records that the router sends at a time, for perhaps a thousand partitions.
     """
     SENT = 4
-    """Router to dispatcher: record batches that a dispatcher has built already; partition, sequence numbers and
-    boundaries are final.
+    """Router to dispatcher: record batches that a dispatcher has built, and perhaps sent; partition, sequence numbers
+    and boundaries are final.
     """
     HAND_BACK = 5
     """Router to dispatcher: return all records of this partition, or of EVERYTHING."""
@@ -75,9 +75,9 @@ class ParcelKind(IntEnum):
     It sends them after the records of the same topic that it accumulates.
     """
     FLUSH = 15
-    """Input to router, router to dispatchers: a client waits for messages of this topic; send its batches now.
+    """Input to router, router to dispatchers: a barrier waits for messages of this topic; send the topic's batches now.
 
-    If a FLUSH is lost, the batches wait for their age limit.
+    The input repeats it while the barrier waits. If one to a dispatcher is lost, the batches wait for their age limit.
     """
 
 

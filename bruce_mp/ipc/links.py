@@ -1,8 +1,8 @@
 """ZeroMQ ipc links between the processes: they carry doorbells and own no message.
 
 If a receiver is killed, the frames in its queue are lost. So a frame only names records in the slab: each receiver
-checks it against the slab, and each process sweeps the slab at its start. These links have no high-water mark, because
-the slab bounds the number of frames. Only the links to the status process carry data, and have a high-water mark.
+checks it against the slab, and each process sweeps the slab at its start. Only the links to the status process carry
+data, and have a high-water mark; the others have none, because the slab bounds the number of their frames.
 
 The receiver binds; the sender connects and may start first. The sockets lie in the run directory (mode 0700). A
 receiver logs and ignores a malformed frame, because it must not end a process.

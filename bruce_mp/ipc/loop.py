@@ -74,7 +74,7 @@ class Loop:
         """The timers of `call_about` with their earliest times; `_timers` has them with their latest times."""
         self._timer_numbers = itertools.count()  # order timers of the same time, which cannot be compared
         self._is_running = False
-        self._results: deque[Callable[[], None]] = deque()
+        self._results: deque[Callable[[], None]] = deque()  # calls that pass the results of threads to callbacks
         self._results_eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
         self.watch(self._results_eventfd, partial(_handle_result, self._results_eventfd, self._results))
         weakref.finalize(self, os.close, self._results_eventfd).atexit = False  # a thread may still write to it

@@ -17,11 +17,11 @@ __all__ = ["Start"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The arguments of a process besides the slab; picklable while a process is being spawned.
+    """The arguments of a process besides slab and control pipe; picklable while a process is being spawned.
 
     * `row`: the process's row in the slab
     * `listener`: the socket that an input or status process serves; the supervisor keeps it open across restarts
-    * `queue_length`: number of datagrams that the kernel queues on an input's socket; 0 if unknown
+    * `queue_length`: maximum number of datagrams that the kernel queues on an input's socket; 0 if unknown
     * `slot`, `broker`: a dispatcher's slot and broker
     * `inputs`: the rows of all inputs
     * `unix_stream`, `tcp`: the listening sockets that stream workers share
