@@ -1,12 +1,12 @@
 """Run one connection to a broker: a non-blocking socket on an event loop around the sans-IO `BrokerConnection`.
 
 The socket tries all addresses of the host in turn. An address gets the remaining time divided by the number of
-addresses that remain, itself included; the timeout bounds the whole connect. For a broker that does not report
-its API versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS lies
-between the socket and the Kafka protocol, which starts after the handshake. A login with a lifetime is renewed before
-it expires. The wait for credentials from a KDC or a program has the same time limit as the connect. The socket handles
-the events `Send` and `LoggedIn` itself; the owner receives all others of `protocol.kafka.connection_events` through one
-callback. `Failed` also reports an unreachable broker.
+addresses that remain, itself included; the timeout bounds the whole connect. For a broker that does not report its API
+versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS lies between the
+socket and the Kafka protocol, which starts after the handshake. With `renews_login`, a login with a lifetime is renewed
+before it expires. The wait for credentials from a KDC or a program has the same time limit as the connect. The socket
+handles the events `Send` and `LoggedIn` itself; the owner receives all others of `protocol.kafka.connection_events`
+through one callback. `Failed` also reports an unreachable broker.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ _CACHE_NUMBERS: Final = count(1)
 
 
 class GssapiExchange:
-    """One exchange. `context` is a client's `gssapi.SecurityContext` that has produced `first_token`.
+    """One SASL exchange. `context` is a client's `gssapi.SecurityContext` that has produced `first_token`.
 
-    `error_type` is `GSSError`, whose package this module does not import.
+    `error_type` is `GSSError`, whose package is imported in `Kerberos.try_start` only.
     """
 
     name: Final = "GSSAPI"

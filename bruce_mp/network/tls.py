@@ -108,7 +108,7 @@ class TlsSession:
             self._object.write(data)
 
     def receive(self, data: bytes) -> bytes:
-        """Decrypt received bytes. Raises TlsError."""
+        """Decrypt received bytes. Raises TlsError for a failed handshake or a damaged record."""
         if data:
             self._incoming.write(data)
         else:

@@ -43,7 +43,7 @@ class VersionProbes:
         return self._first
 
     def on_ready(self, broker: _BrokerKey, negotiation: Negotiation, now: float) -> None:
-        """Cache the negotiation of a ready connection if it assumes versions. A later one keeps the first expiry."""
+        """Cache the negotiation of a ready connection if it assumes versions. A later connection keeps the expiry."""
         if negotiation.assumed is not None:
             self._cached.setdefault(broker, (negotiation, now + CACHE_S))
 

@@ -91,6 +91,7 @@ class FailureCause(Enum):
 
     BAD_DATA = "bad data"
     CLOSED_BY_BROKER = "closed by the broker"
+    """The connection ended or broke, or could not be opened."""
     TIMED_OUT = "timed out"
     """The connect, or the oldest outstanding request, exceeded its time limit."""
     NO_API_VERSIONS = "no answer to ApiVersions"
