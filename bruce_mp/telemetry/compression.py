@@ -15,7 +15,7 @@ from msgspec.structs import replace
 __all__ = ["MAX_TOPICS", "CompressionEvent", "CompressionSums"]
 
 MAX_TOPICS: Final = 1000
-"""Limit of the topics with separate sums, because clients may invent names."""
+"""Limit of the pairs of topic and codec with separate sums, because clients may invent names."""
 
 
 class CompressionEvent(msgspec.Struct, frozen=True, tag=True):

@@ -1,6 +1,6 @@
 """Log handlers of a daemon process, and rate limiting of repeated records. `log_lines.py` formats the lines.
 
-Each process opens its own log file, appends whole lines, and reopens the file after log rotation has moved it. Without
+All processes append whole lines to one log file. Each reopens the file after log rotation has moved it. Without
 a configured destination, warnings and errors go to standard error.
 
 The log passes one record per source line in 30 s; the next one reports the number of suppressed records. A caller that
@@ -44,7 +44,7 @@ _LEVELS: Final = {
     "INFO": logging.INFO,
     "DEBUG": logging.DEBUG,
 }
-"""Levels of syslog as in the configuration, with the standard library's numbers."""
+"""Levels of syslog as in the configuration, by number on the scale of the standard library."""
 
 _REPEAT_INTERVAL_S: Final = 30.0
 """Time for which a repeated line is only counted."""
@@ -84,7 +84,7 @@ def apply_logging_config(before: Logging, after: Logging, process: str) -> None:
 
 
 def is_on_stderr(config: Logging) -> bool:
-    """Return True if warnings and errors go to standard error, among other destinations."""
+    """Return True if warnings and errors go to standard error, alone or among other destinations."""
     return config.stdout_stderr or not (config.file.enable or config.syslog or config.journald)
 
 

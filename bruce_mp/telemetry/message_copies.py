@@ -64,7 +64,7 @@ _DECODER: Final[msgspec.msgpack.Decoder[list[Copy]]] = msgspec.msgpack.Decoder(l
 
 
 def decode_copies(data: bytes) -> list[Copy]:
-    """Decode a frame from `CopyQueue`. Raise RemoteProtocolError for other bytes."""
+    """Decode a frame from `CopyQueue`. Raise RemoteProtocolError for bytes that are no such frame."""
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError as error:
