@@ -38,6 +38,7 @@ class Chunks(Protocol):
     """The source of lanes' chunks: a `ChunkPool`, or a wrapper around one."""
 
     owner: int
+    """The number of the input's row."""
 
     def allocate(self, span: int, now_ms: int) -> int | None:
         """Open a span of `span` chunks and return its first chunk; None without room."""

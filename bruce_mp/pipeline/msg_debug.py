@@ -52,7 +52,7 @@ class WireTap:
         self._copies.flush()
 
     def close(self) -> None:
-        """Send the last copies, as the end of an `Output`."""
+        """Send the last copies; `process_shell.Output` requires this method."""
         self.flush()
 
     def copy(self, target: CopyTarget, topic: bytes, segments: Iterable[Segment]) -> None:

@@ -37,7 +37,7 @@ _PROGRESS_COUNTERS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SP
 
 
 def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
-    """Close the open runs of the dead process of row `index`, count its uncounted messages, and end its attempts.
+    """Close the open runs of a dead process, count its uncounted messages, and end its attempts; `index` numbers `row`.
 
     A fenced attempt whose completion has begun is completed; the others are discarded.  If a crash interrupts
     the function, it may run again.
@@ -86,7 +86,7 @@ def _record_fed(row: ProcessRow, spills: Mapping[int, SpillFile], uncounted: lis
     attempt = row.counters[lay.SPILL_FEEDING]
     if attempt in spills and uncounted:
         spills[attempt].store_fed_ahead({lay.stream_number(record.arrival) - row.counted for record in uncounted})
-    fed = min(len(uncounted), row.counters[lay.SPILL_COMPLETED])
+    fed = min(len(uncounted), row.counters[lay.SPILL_COMPLETED])  # the counter must not fall below 0
     return {
         lay.SPILL_OUT: len(uncounted),
         lay.SPILL_COMPLETED: wrapping_delta(-fed),
