@@ -172,8 +172,9 @@ class HistoryRecorder:
 
     def _by_topic(self, now_ms: int, interval_ms: int) -> dict[bytes, StepAmounts]:
         """Return the amounts of the topics with the most messages."""
-        held = self._count_held_if_due()
+        held = dict(self._count_held_if_due())
         topics, other = self._totals.read()
+        held[OTHER] = sum(messages for name, messages in held.items() if name not in topics)
         before, self._last_totals = self._last_totals, {**topics, OTHER: other}
         traffic = self._traffic.by_topic(now_ms)
         amounts = {}

@@ -83,6 +83,14 @@ def test_a_topic_has_its_own_chart_with_zeros_for_quiet_minutes(daemon: OfflineS
     assert ask(daemon, "day", "unheard-of")["delivered"] == [0.0]
 
 
+def test_topics_without_a_series_share_one_with_their_held_messages(daemon: OfflineStatusPages) -> None:
+    daemon.histories.totals.apply_limit(0)
+    daemon.filled.receive(b"news", 12, RunState.ROUTED)
+    daemon.filled.receive(b"unheard-of", 3, RunState.ROUTED)
+    run_minute(daemon, 15, 0)
+    assert ask(daemon, "hour", "(other)")["held"] == [15]
+
+
 def test_an_unknown_span_is_refused(daemon: OfflineStatusPages) -> None:
     answer = daemon.client.get("/history/json?period=week")
     assert (answer.status_code, answer.get_data(as_text=True)) == (400, "period is one of hour, day, month.")
