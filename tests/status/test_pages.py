@@ -231,6 +231,7 @@ def test_the_plain_page_lists_counters(daemon: OfflineStatusPages) -> None:
     lines = daemon.text("/counters/plain").splitlines()
     assert lines[4] == ""
     assert "[router].PauseStarted=2" in lines
+    assert "[input].InputRunsPublished=0" in lines
     assert all(re.fullmatch(r"\[[a-z, ]+\]\.[A-Za-z0-9]+=\d+", line) for line in lines[5:])
 
 

@@ -84,6 +84,7 @@ _LOCATIONS: Final = (
     (96, "[router]"),
     (124, "[input]"),
     (131, "[router]"),
+    (140, "[input]"),
     (160, "[dispatcher]"),
     (352, "[supervisor, status]"),
     (368, "[dispatcher]"),
