@@ -24,7 +24,7 @@ class PageSettings:
     """Settings of the pages.
 
     `metadata_max_age_ms` is None if metadata may have any age. `has_copies` is True if the daemon writes copies of
-    messages to files: the discard file, or those of message debugging.
+    messages to files: the discard file, or those of message debugging. `sync_interval_ms` is the journal's.
     """
 
     tls: Tls

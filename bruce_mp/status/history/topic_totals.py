@@ -4,7 +4,7 @@ The event loop adds the events of other processes, and HTTP threads read. Inputs
 messages are the settled ones, which the events report, plus the held ones, which `/held` counts. The totals begin with
 the status process.
 
-A topic keeps its series: if topics moved to `(other)`, the sum of all topics without a series, and back, its counters
+A topic keeps its series: if topics moved to `(other)`, the sum of all topics without a series, and back, that sum
 would fall, and Prometheus would take each fall for a restart. Only topics of Kafka get one, because clients may invent
 names.
 """
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["TopicTotal", "TopicTotals"]
 
 _OTHER: Final = b""
-"""Key of the sum of all topics without a series, and in reports of the topics above `traffic.MAX_TOPICS`."""
+"""Key of the sum of all topics without a series; in reports, the name for the topics beyond `traffic.MAX_TOPICS`."""
 _IDLE_MS: Final = HOUR_MS
 """Time without a message after which a topic gives its series to another one, if all are in use."""
 
 
 class TopicTotal(msgspec.Struct):
-    """Totals of a topic. `size` sums delivered keys, values and headers; `active_ms` is the time of the last event."""
+    """Totals of a topic. `size` sums the bytes of delivered keys, values and headers.
+
+    `active_ms` is the last time at which an event or a count of held messages named the topic.
+    """
 
     received: int = 0
     delivered: int = 0

@@ -93,7 +93,7 @@ def _escape(text: str, *, quotes: bool = True) -> str:
 
 
 def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int], total: float) -> Family:
-    """Build a histogram family from bucket counts; the last bucket counts the values above all bounds."""
+    """Build a histogram family from bucket counts and the sum of all values; the last bucket is above all bounds."""
     samples, cumulative = [], 0
     for bound, count in zip([*map(repr, bounds), "+Inf"], counts, strict=True):
         cumulative += count

@@ -108,7 +108,7 @@ class Evidence(NamedTuple):
 
     stalls: Stalls
     journal_age_ms: int | None
-    """Time since the last write of the journal; None without one."""
+    """Time since the last write of the journal; None without a journal."""
     journal_interval_ms: int
 
     @property
@@ -379,7 +379,7 @@ def _metadata_unreachable(evidence: Evidence) -> Iterator[str]:
 def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
     """Warn about the partitions that acknowledge nothing.
 
-    `_leaderless` reports those without a leader; this check also has those that the router's report does not list.
+    `_leaderless` reports those without a leader; this check also has the leaderless ones that the router did not list.
     """
     paused = evidence.cluster.router.paused if evidence.cluster.router is not None else ()
     leaderless = {(scope.topic, scope.partition) for scope in paused if scope.state == NO_LEADER}

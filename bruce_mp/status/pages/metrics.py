@@ -45,7 +45,7 @@ SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
     "bruce_http_requests_total": (Counter.MongooseHttpRequest, "HTTP requests to the status pages."),
     "bruce_unread_discard_reports_total": (Counter.NoDiscardQuery, "Discard report periods that no client read."),
     "bruce_dead_letters_total": (Counter.DeadLetterSent, "Discarded messages sent to the dead letter topic."),
-    "bruce_dead_letters_lost_total": (Counter.DeadLetterLost, "Discarded messages that did not reach that topic."),
+    "bruce_dead_letters_lost_total": (Counter.DeadLetterLost, "Dead letters that did not reach their topic."),
     "bruce_copies_lost_total": (Counter.MsgCopyLost, "Copies of messages that were not written to a file."),
 }
 """Families with one counter."""
@@ -229,7 +229,9 @@ def _stalls(stalls: Stalls, now_ms: int) -> Iterator[Family]:
         "broker",
         seconds,
     )
-    yield _gauge("bruce_stalled_partitions", "Stalled partitions of other brokers.", len(stalls.partitions))
+    yield _gauge(
+        "bruce_stalled_partitions", "Stalled partitions, without those of stalled brokers.", len(stalls.partitions)
+    )
     yield _gauge("bruce_stalled_messages", "Messages that wait for a stalled broker or partition.", stalls.messages)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ReloadRequests"]
 
 TIMEOUT_S: Final = 30.0
-"""Wait for the supervisor's result: the processes have 10 s to confirm, and a killed one starts again."""
+"""Wait for the supervisor's result: the processes have 10 s to confirm; the supervisor restarts one that does not."""
 
 
 class ReloadRequests:
