@@ -98,8 +98,8 @@ class Assignments:
         self._metadata_started_ms = 0
         """The start of the fetch of the present metadata."""
         self._open_slots: dict[_TopicPartition, int] = {}
-        """The slots of partitions known to be open, a cache for `send` and `is_open`.  New metadata and each frame of a
-        dispatcher clear it, because either may close a partition.  `adopt` need not, because it runs before `send`."""
+        """The slots of partitions known to be open, a cache for `send` and `is_open`.  New metadata, each frame of a
+        dispatcher and `hand_back_all` clear it, because they may close a partition; `adopt` runs before any `send`."""
 
     # --- state for process and reports -------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class Assignments:
 
     @property
     def holds_everything(self) -> bool:
-        """True if no partition is at a dispatcher, and no dispatcher gets messages before the next metadata."""
+        """True if no dispatcher holds a partition, and none is ready to get messages."""
         may_get_or_hold = any(
             scope.is_flowing or scope.state is ScopeState.HANDING_BACK for scope in self._dispatcher_scopes.values()
         )

@@ -5,8 +5,8 @@ A dispatcher's own retries: `bruce_mp/dispatcher/queues.py` `PartitionQueue.star
 A sequence of delays lasts `initial_ms` * 2^(`max_double` + 2); the next delay after that begins another sequence.  The
 first delay of a sequence is a random 1 to 3 times the minimum, because all hosts notice the death of a broker at the
 same moment.  For the other delays, a base starts at `initial_ms` and doubles with each delay, `max_double` times.  Each
-of these delays is a random 0.5 to 1.5 times the base.  The time since the end of the previous delay counts as a part of
-it, so that only errors in quick succession cause long delays.  No delay is shorter than the minimum.
+of these delays is a random 0.5 to 1.5 times the base, less the time since the end of the previous delay: only errors in
+quick succession cause long delays.  No delay is shorter than the minimum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PauseBackoff:
         self._minimum_ms = minimum_ms
 
     def next_delay_ms(self, now_ms: int) -> int:
-        """Return the delay before the next retry; each call lengthens the next delay."""
+        """Return the delay before the next retry, and advance in the sequence of delays."""
         delay_ms = max(self._minimum_ms, self._draw_ms(now_ms))
         self._last_delay_end_ms = now_ms + delay_ms
         return delay_ms

@@ -63,7 +63,7 @@ class ClusterStatus:
             log.error(
                 "Topic %s: the brokers hide it from the daemon's user, TOPIC_AUTHORIZATION_FAILED (29), or lack it. "
                 "Its messages wait. Allow the daemon's user to write it (ACL WRITE), or correct the sender.",
-                name.decode("utf-8", "replace"), extra={"about": name},
+                name.decode("utf-8", "replace"), extra={"about": name},  # limits repetitions: see telemetry/logs.py
             )  # fmt: skip
         self._brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
         if self._failing_since_ms is not None:

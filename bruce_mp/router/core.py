@@ -265,7 +265,7 @@ class Router:
 
     @property
     def holds_everything(self) -> bool:
-        """True if no dispatcher holds messages, and none gets any before the next metadata."""
+        """True if no dispatcher holds messages, and none is ready to get any."""
         return self._assignments.holds_everything
 
     def paused_scopes(self) -> list[tuple[int | None, tuple[int, int] | None, Scope]]:

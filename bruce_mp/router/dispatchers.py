@@ -76,6 +76,7 @@ class DispatcherSet:
         self._addresses: dict[int, Address] = {}
         """The last known address of each broker, also of removed ones."""
         self._in_service: frozenset[int] | None = None
+        """Brokers that lead partitions by the last metadata; None before that, but empty after `include_holders`."""
         self._to_run: dict[int, tuple[int, Address]] | None = None
         """The last result of `dispatchers_to_run`; None if it must be computed again."""
 
@@ -100,7 +101,7 @@ class DispatcherSet:
             self._to_run = None
 
     def on_holder_changed(self) -> None:
-        """Compute the dispatchers to run again, because the slot of a partition changed."""
+        """Let `dispatchers_to_run` compute a new result, because the slot of a partition changed."""
         self._to_run = None
 
     def on_metadata(self, view: ClusterView, now_ms: int) -> list[int]:

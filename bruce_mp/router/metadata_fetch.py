@@ -168,7 +168,8 @@ class MetadataFetcher:
         cause = event.cause if isinstance(event, Failed) else None
         needs_operator = cause is not None and cause.needs_operator
         level = logging.ERROR if needs_operator else logging.WARNING
-        log.log(level, "No metadata: %s", why, extra={"about": (self._brokers.current, cause)})
+        about = (self._brokers.current, cause)  # limits repetitions: see telemetry/logs.py
+        log.log(level, "No metadata: %s", why, extra={"about": about})
         if needs_operator or not self.needs_operator:
             self.last_error, self.needs_operator = why, needs_operator
 

@@ -16,7 +16,7 @@ MIN_FETCH_INTERVAL_MS: Final = 100
 """The shortest time between the starts of two fetches, which limits the load on brokers by unknown topics."""
 
 MIN_REFRESH_INTERVAL_MS: Final = 1_000
-"""The shortest time from the start of a fetch to a refresh that a client of the status pages requests."""
+"""The shortest time from the start of a fetch to the next refresh."""
 
 MAX_RETRY_DELAY_MS: Final = 5_000
 """The longest delay between fetches while no broker responds, so that messages flow soon after a long outage."""
@@ -77,7 +77,10 @@ class RefreshSchedule:
         self._not_before_ms = now_ms + MIN_FETCH_INTERVAL_MS
 
     def on_failed(self, now_ms: int, delay_ms: int) -> None:
-        """Schedule the next fetch after the delay, at most `MAX_RETRY_DELAY_MS`; `request_now` makes it earlier."""
+        """Schedule the next fetch at the host's own moment after the delay; `request_now` makes it earlier.
+
+        A delay above `MAX_RETRY_DELAY_MS` counts as that long.
+        """
         self._requested_ms = self._not_before_ms = self._next_own_moment(now_ms + min(delay_ms, MAX_RETRY_DELAY_MS))
 
 

@@ -7,10 +7,10 @@ A *scope* is a partition or a whole dispatcher.  `TRANSITIONS` is its state mach
     HANDING_BACK  the dispatcher returns its messages; new messages wait in the router
     WAITING       all messages are back and wait for metadata, which names their next dispatcher
 
-A pause begins with an error at the dispatcher, or as a *recall*: metadata names another leader.  After an error the
-scope stays WAITING until metadata of a fetch that began after its back-off; after a recall the present metadata is
-enough.  Then the router sends the messages in order: built batches, returned messages that were never sent, messages
-that arrived during the pause.
+A pause begins with an error at the dispatcher, with the router's `hand_back_all`, or as a *recall*: metadata names
+another leader or lacks the topic.  After a recall the present metadata is enough; else the scope stays WAITING until
+metadata of a fetch that began after its back-off.  Then the router sends the messages in order: built batches, returned
+messages that were never sent, messages that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Route(Scope):
         self.returned: list[Segment] = []
         """Messages that the dispatcher returned without having sent them."""
         self.arrived: list[Segment] = []
-        """Messages that came from inputs during the pause."""
+        """Messages that came from inputs while they could not be sent."""
         self.needs_sorting = False
         """True if `returned` has segments of a dead router; segments that a dispatcher returns later may be older."""
         self.was_recalled = False

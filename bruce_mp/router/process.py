@@ -309,7 +309,7 @@ class _RouterProcess(ProcessShell):
             text = name.decode("utf-8", "backslashreplace")
             if error in SUCCESS:
                 self._row.add(Counter.TopicAutocreateSuccess)
-                log.log(NOTICE, "Topic %s was created.", text, extra={"about": name})
+                log.log(NOTICE, "Topic %s was created.", text, extra={"about": name})  # "about": see telemetry/logs.py
             else:
                 self._row.add(Counter.TopicAutocreateGotErrorResponse)
                 log.error(
@@ -319,12 +319,13 @@ class _RouterProcess(ProcessShell):
         self._core.on_created(errors, steady_ms())
 
     def _report_recreated(self, topics: Mapping[bytes, TopicMetadata]) -> None:
+        """Store Kafka's ids of topics; count and report the topics whose id differs from the one before."""
         recreated = self._core.store_topic_ids({name: topic.topic_id for name, topic in topics.items()})
         self._row.add(Counter.TopicRecreated, len(recreated))
         self._cluster_status.on_recreated(recreated)
 
     def _store_identity(self, result: FetchResult) -> None:
-        """Store the cluster's id in the slab, and then the producer id, before any batch uses it."""
+        """Store the cluster's id in the slab, and then the producer id, if there is one, before any batch uses it."""
         producer_id.store_cluster(self._slab, result.metadata.cluster_id)
         self._cluster_status.on_producer_refused(result.producer_error)
         if producer_id.is_idempotent(self._slab):

@@ -52,7 +52,7 @@ class TopicSize(NamedTuple):
 
 
 class TopicCreator:
-    """Creates topics, one request at a time.  `on_done` gets the error code of each topic; none without a response."""
+    """Creates topics, one request at a time.  `on_done` gets the error code of each topic; {} without a response."""
 
     def __init__(
         self,
