@@ -145,7 +145,7 @@ class AttemptRegistry:
     def since_ms(self) -> int:
         """Return the time from which on the registry has every attempt, in ms since 1970.
 
-        It is not before the host's boot, because a power failure may have removed the last entries before it.
+        It is not before the host's boot, because a power failure may have removed the last entries before the boot.
         """
         with self._locked():
             return max(self._oldest_ms, _boot_time_ms())

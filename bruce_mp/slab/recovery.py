@@ -1,7 +1,7 @@
 """Recovery from the slab: the records that a starting process takes over from its predecessor.
 
 `sweep` finds records by state and holder, as segments of equal state words.  `close_open_runs` hands over the runs that
-an input's predecessor left open.  `rebuild_batches` restores the record batches of sent segments.
+an input's predecessor left open.  `rebuild_batches` restores built record batches from their segments.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, R
 
 
 def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
-    """Return the record batches of sent segments with their old boundaries, per partition in order of sequence."""
+    """Return the built record batches of these segments with their boundaries, per partition in order of sequence."""
     batches: list[SentBatch] = []
     key = attrgetter("topic", "partition", "epoch")
     for (topic, partition, epoch), members in groupby(sorted(found, key=key), key=key):

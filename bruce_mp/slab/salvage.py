@@ -158,7 +158,7 @@ class Salvage:
         heap: list[_HeapEntry] = []
         while locations or heap:
             while locations and (not heap or locations[-1].first_arrival <= heap[0][0]):
-                self._push(heap, len(locations), self._records_in(locations.pop()))  # each run has another length
+                self._push(heap, len(locations), self._records_in(locations.pop()))  # a different number for each run
             if heap:
                 _, run_number, record, later = heappop(heap)
                 if settled or record.state not in lay.SETTLED:

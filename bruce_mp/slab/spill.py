@@ -11,9 +11,9 @@ which SIGKILL does not interrupt.
       └──abandoned──▶ removed
 
 An attempt is complete once `ROW_COMPLETING` of the worker's row has its number.  Then the worker marks the file
-complete, and *feeds* its messages into lanes.  The header has the `offset` before which all messages have been fed.  A
-worker that dies may also have fed messages after `offset`; the worker's successor stores their indexes in `fed_ahead`,
-0 for the message at `offset`.
+complete, and *feeds* its messages into lanes.  The header has the `offset` before which all messages have been fed.
+Messages behind it may be fed, too, if an earlier one waits for its topic, or if a worker died.  `fed_ahead` has their
+indexes, 0 for the message at `offset`.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class SpillFile:
         self._store(_PROGRESS_AT, _PROGRESS.pack(offset, fed, 0))
 
     def store_fed_ahead(self, indexes: Collection[int]) -> None:
-        """Add the indexes, counted from `offset`, of messages that a dead worker has fed."""
+        """Add the indexes, counted from `offset`, of messages that were fed before an earlier one."""
         self.fed_ahead |= frozenset(indexes)
         bits = sum(1 << index for index in self.fed_ahead)
         self._store(_FED_AHEAD_AT, bits.to_bytes(_BLOCKS_AT - _FED_AHEAD_AT, "little"))
