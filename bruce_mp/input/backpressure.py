@@ -37,7 +37,7 @@ MIN_MESSAGES: Final = 8
 PART_DIVISOR: Final = 32
 """A turn should take at most the free chunks divided by this number."""
 SHORT_TURN_FACTOR: Final = 4
-"""A turn that took less than the limit divided by this number is lengthened."""
+"""If a turn took less than that limit divided by this number, the next turn gets longer."""
 
 
 class Allowance(NamedTuple):

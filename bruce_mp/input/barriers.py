@@ -90,7 +90,7 @@ class Barriers:
 
     @property
     def due_ms(self) -> int | None:
-        """Return the earliest deadline of a barrier."""
+        """Return the earliest deadline of a pending barrier; None without one."""
         return min((each.due_ms for each in self._pending), default=None)
 
     @property

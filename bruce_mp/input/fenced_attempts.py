@@ -101,7 +101,7 @@ class _AttemptThresholds:
         """True if the topic's threshold, and not the attempt's limit, refused the last allocation."""
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks; None over the topic's threshold or the attempt's limit."""
+        """Return the first of `span` neighbouring chunks; None if a limit or the room forbids it."""
         self.has_refused = not self._thresholds.allows(topic, span, now_ms)
         return None if self.has_refused else self._attempt.allocate(span, now_ms)
 
@@ -247,7 +247,7 @@ class FencedAttempts:
     def spill_if_possible(self, attempt: Attempt) -> None:
         """Send the further messages of an attempt to its spill file, because a topic has reached its share of the slab.
 
-        If spill files have no room, the messages stay with their client, because `spill` ignores the files' bound.
+        If spill files have no room, the messages stay with their client: `spill` itself would exceed the files' bound.
         """
         attempt.is_spilling = attempt.is_spilling or self._spills.has_room
 
@@ -303,7 +303,7 @@ class FencedAttempts:
                 room.value,
                 self._spills.reserved_bytes >> 20,
                 self._spills.max_bytes >> 20,
-                extra={"about": ("spill full", room)},
+                extra={"about": ("spill full", room)},  # limits repetitions: see telemetry/logs.py
             )
         assert attempt.spill is not None  # the attempt is spilling
         if room is SpillRoom.LIMIT_REACHED and attempt.spill.size + size > self._spills.max_bytes:

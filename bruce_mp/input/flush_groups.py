@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["FlushGroup", "FlushGroupOwner", "FlushGroups"]
 
 _MAX_NUMBER: Final = lay.ARRIVAL_SOURCES - 1
-"""The largest number that fits into an arrival number."""
+"""The largest number of a flush group that fits into an arrival number."""
 
 
 @dataclass(slots=True, eq=False)

@@ -71,7 +71,7 @@ class Listeners:
         if error.errno in _EXHAUSTED:
             self._row.add(Counter.AcceptExhausted)
             text = "A connection cannot be accepted: %s. The worker retries in a second."
-            log.error(text, error.strerror, extra={"about": error.errno})
+            log.error(text, error.strerror, extra={"about": error.errno})  # see telemetry/logs.py
             if not self._is_paused:  # another listener of the same round may have paused all
                 self._is_paused = True
                 for listener in self._sockets.values():

@@ -186,7 +186,7 @@ def _apply_quota(
 ) -> None:
     """Admit a user's first datagrams up to the quota, and refuse the others."""
     remaining = quotas.remaining(uid, now_ms)
-    # The quota does not count this batch yet, which may have admitted datagrams of the user's other groups.
+    # The quota does not count this batch yet, in which datagrams of the user's other groups may be admitted already.
     allowed = len(slots) if remaining is None else min(max(0, remaining - decision.admitted[uid]), len(slots))
     if allowed:
         decision.admitted[uid] += allowed

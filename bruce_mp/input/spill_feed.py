@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 _SLICE_BYTES: Final = 256 << 10
 """Bytes that a turn reads from a file, so that clients wait for milliseconds at most."""
 _FREE_DIVISOR: Final = 4
-"""The feed pauses while fewer chunks are free than the usable ones divided by this number."""
+"""The feed pauses while no more chunks are free than the usable ones divided by this number."""
 _FEED_S: Final = 0.004
 """Time that the feed may take between two rounds of the loop."""
 _RETRY_S: Final = 0.003
@@ -199,7 +199,7 @@ class SpillFeed:
         self._row.begin_batch()
         ingested = self._append(completed, view, extents, now_ms)
         # The lanes return these messages to their caller (`caller_retries`), so they are not discarded.
-        waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
+        waiting = [each for each in ingested.no_room if each.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, extents, first)
         has_fed_behind = max(file.fed_ahead, default=-1) >= len(extents)  # a later message of the file is in lanes
         if waiting or has_fed_behind:
@@ -247,7 +247,7 @@ class SpillFeed:
         self._stuck.pop(file, None)
         if waiting:
             topic = min(waiting, key=attrgetter("arrival")).topic
-            stuck = [index_in_batch(dropped.arrival, first) for dropped in waiting if dropped.topic == topic]
+            stuck = [index_in_batch(each.arrival, first) for each in waiting if each.topic == topic]
             sizes = [length_of(extents[index]) for index in stuck]
             self._stuck[file] = _StuckTopic(topic, chunks_for(sum(sizes)))
 
@@ -258,7 +258,7 @@ class SpillFeed:
         """
         first = self._row.counted
         others = {rejection.slot for rejection in ingested.rejections}  # their indexes in the slice
-        others.update(index_in_batch(dropped.arrival, first) for dropped in ingested.no_room)
+        others.update(index_in_batch(each.arrival, first) for each in ingested.no_room)
         added = [index for index in range(len(extents)) if index not in others and index not in file.fed_ahead]
         if added:
             # The header lists them before they are counted: a successor that repeats the slice finds them in lanes.
@@ -302,7 +302,7 @@ class SpillFeed:
             self._flush_groups.remove_if_finished(completed.flush_group)
 
     def _discard_damaged(self, completed: CompletedSpill) -> None:
-        """Discard the rest of a damaged file, and log its size."""
+        """Discard the rest of a damaged file, and log the number of lost messages."""
         file, reason = completed.file, DiscardReason.SPILL_LOST
         lost = file.remaining
         log.error(

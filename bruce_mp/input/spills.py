@@ -61,7 +61,7 @@ class Spills:
         """Largest attempt number among the files that `adopt` found."""
 
     def adopt(self) -> None:
-        """Take over the files of a dead worker of this row; its recovery has removed the incomplete ones."""
+        """Take over the files of a dead worker of this row; `recover_stream_input` has removed the incomplete ones."""
         files = self._directory.files(self._row_index)
         self.completed.extend(CompletedSpill(file, None) for file in files.values())
         self.last_number = max(files, default=0)

@@ -236,7 +236,7 @@ class StreamAdmission:
         if ending is not None:
             text = f"The daemon ended the fenced attempt {attempt}: {ending.explanation}. Nothing of it is delivered."
             client.final_frame = encode_ended(ending.reason, text)
-            log.error("%s", text, extra={"about": ("attempt ended", ending.reason)})
+            log.error("%s", text, extra={"about": ("attempt ended", ending.reason)})  # "about": see telemetry/logs.py
         self._attempts.abandon(attempt)
 
     def _end_attempt(self, client: StreamClientState, ending: Ending) -> None:
@@ -398,18 +398,18 @@ class StreamAdmission:
     def _spill_rest(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
     ) -> tuple[Ingested, Extents, Ending | None]:
-        """Spill the messages of an attempt that found no room in its part of the slab.
+        """Spill an attempt's messages that found no room in the attempt's part of the slab.
 
-        Return three values: `ingested` less the spilled messages; their extents; the end of the attempt if the file
-        cannot be written.
+        Return three values: `ingested` less the spilled messages; their extents; the reason why the attempt ends if
+        the file cannot be written.
         """
         if batch.attempt is None:
             return ingested, [], None
-        if any(dropped.reason is DiscardReason.TOPIC_OVER_SHARE for dropped in ingested.no_room):
+        if any(each.reason is DiscardReason.TOPIC_OVER_SHARE for each in ingested.no_room):
             self._attempts.spill_if_possible(batch.attempt)
         if not batch.is_spilling:
             return ingested, [], None
-        indexes = sorted(index_in_batch(dropped.arrival, first) for dropped in ingested.no_room)
+        indexes = sorted(index_in_batch(each.arrival, first) for each in ingested.no_room)
         extents = [batch.extents[index] for index in indexes]
         arrived_ms = now_ms + self._lanes.wall_offset_ms
         ending = self._attempts.spill(batch.attempt, join_extents(buffer, extents), len(extents), arrived_ms)
@@ -445,11 +445,11 @@ class StreamAdmission:
         self, buffer: memoryview, batch: StreamBatch, postponed: list[NoRoom], increments: Tally[int], first: int
     ) -> None:
         """Return messages to their clients, and subtract them from the counters, as if they had not been received."""
-        for dropped in sorted(postponed, key=lambda each: each.arrival):
-            index = index_in_batch(dropped.arrival, first)
+        for message in sorted(postponed, key=lambda each: each.arrival):
+            index = index_in_batch(message.arrival, first)
             client, flush_group = batch.sender_of(index)
             at, length = batch.extents[index]
-            client.stuck_topic = client.stuck_topic or dropped.topic
+            client.stuck_topic = client.stuck_topic or message.topic
             client.postponed += buffer[at : at + length]
             client.counted_in_quota += 1
             flush_group.received -= 1

@@ -95,7 +95,7 @@ class StreamBatch:
         return self._senders[bisect_right(self._starts, index) - 1]
 
     def discard_reason(self, dropped: NoRoom) -> DiscardReason:
-        """Return the reason for the discard of a message without room; its attempt ends if it cannot be spilled."""
+        """Return the reason for the discard of a message without room; an attempt ends if its spill file fails."""
         return DiscardReason.ABANDONED_ATTEMPT if self.is_spilling else dropped.reason
 
     @property
@@ -132,6 +132,6 @@ def join_extents(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memo
 def remove_over_share(ingested: Ingested) -> list[NoRoom]:
     """Remove from a result the messages without room whose topics are over their shares, and return them."""
     over_share = DiscardReason.TOPIC_OVER_SHARE
-    removed = [dropped for dropped in ingested.no_room if dropped.reason is over_share]
-    ingested.no_room[:] = [dropped for dropped in ingested.no_room if dropped.reason is not over_share]
+    removed = [each for each in ingested.no_room if each.reason is over_share]
+    ingested.no_room[:] = [each for each in ingested.no_room if each.reason is not over_share]
     return removed

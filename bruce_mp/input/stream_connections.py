@@ -479,7 +479,7 @@ class StreamConnections:
     # --- without room ------------------------------------------------------------------------------------------------
 
     def _schedule_retry(self) -> None:
-        """Schedule a retry for paused connections; stop reading all connections if the worker has no free chunk."""
+        """Schedule a retry for paused connections; stop reading all if one waits for room and no chunk is free."""
         self._paused.schedule_retry()
         if self._paused.any_waits_for_room and not self._pool.own_free:
             self._loop.unwatch(self._epoll)

@@ -71,7 +71,7 @@ def warn_about_clock(
         "the time of their arrival. Correct the sender: a timestamp is the present time in ms since 1970. If older "
         'times are intended, set timestamps.topics."%s" = "client".',
         topic or "(various)", _Sender(peer, unknown_sender), found.timestamp, found.messages, topic or "NAME",
-        extra={"about": (found.topic, None if peer is None else peer.uid)},
+        extra={"about": (found.topic, None if peer is None else peer.uid)},  # limits repetitions: see telemetry/logs.py
     )  # fmt: skip
 
 

@@ -124,7 +124,7 @@ class UnfinishedMessages:
         return granted
 
     def find_idle(self, now_ms: int) -> list[StreamClientState]:
-        """Return the clients whose message has not grown within the time limit, but not waiting, unread ones."""
+        """Return the clients whose message has not grown within the time limit, except those that wait unread."""
         since_ms = now_ms - self._limits.timeout_ms
         return [
             client
