@@ -37,6 +37,7 @@ __all__ = [
     "dispatcher_link",
 ]
 
+# Names of links, without those to dispatchers.
 ROUTER_FROM_INPUTS: Final = "router-runs"
 ROUTER_FROM_DISPATCHERS: Final = "router-events"
 REPORTS: Final = "status-reports"

@@ -56,7 +56,7 @@ _NO_KEY: Final = _KRB5 + 195
 _DISCARD_INTERVAL_S: Final = 600.0
 """Least time between two discards of tickets, because libkrb5 never frees a discarded cache."""
 _LOCK_S: Final = 10.0
-"""Longest wait for an earlier request, which bounds the number of threads while a KDC does not answer."""
+"""Longest wait for an earlier request for the same broker; it bounds the number of threads while a KDC is silent."""
 _CACHE_NUMBERS: Final = count(1)
 """Numbers for the names of ticket caches; libkrb5 keeps one set of names for the whole process."""
 
