@@ -58,6 +58,7 @@ class BooksCheck:
         self._chunks: Iterator[tuple[int, int]] | None = None
         """The chunks that the pass has yet to read, with their generations; None between passes."""
         self._is_complete = False
+        """True after the last chunk of a pass, until the next step judges the pass."""
 
     def step(self, steady_ms: int, now_ms: int) -> None:
         """Begin a pass if one is due, continue it for a moment, or judge it once it is complete."""

@@ -85,7 +85,7 @@ class HttpServer:
     ) -> None:
         self._map: dict[int, Any] = {}
         """The sockets that waitress's loop polls, by descriptor."""
-        self._open_at_end: dict[int, Any] = {}
+        self._open_at_end: dict[int, Any] = {}  # the sockets that `_end_loop` leaves to `stop`
         # waitress warns whenever a request waits for a worker thread, which is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         logging.getLogger("waitress").addFilter(_rewrite_error)

@@ -113,7 +113,7 @@ class HistoryRecorder:
         self._last_sample = rates.read(now_ms())
         self._last_totals: dict[bytes, TopicTotal] = {}
         """Totals at the last write; `_last_sample` has the counters."""
-        self._hour: dict[int, StepAmounts] = {}
+        self._hour: dict[int, StepAmounts] = {}  # by start, as the file had them at the last write
         self._unwritten: deque[tuple[int, Mapping[bytes, StepAmounts]]] = deque(maxlen=_MAX_UNWRITTEN)
         self._is_failing = False
         self._stopped = Event()

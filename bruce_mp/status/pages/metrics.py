@@ -207,14 +207,14 @@ def _processes(lines: Iterable[ProcessLine]) -> Iterator[Family]:
 def _brokers(cluster: ClusterReport) -> Iterator[Family]:
     reports = {str(status.node): status for status in cluster.brokers.values()}
     connected = {node: int(status.connection == CONNECTED) for node, status in reports.items()}
-    failed = {
+    in_trouble = {
         node: int(bool(status.partition_errors) or status.connection == FAILED) for node, status in reports.items()
     }
     in_flight = {node: status.requests_in_flight for node, status in reports.items()}
     paused = cluster.router.paused_count if cluster.router is not None else 0
     yield _labelled("bruce_broker_connected", "gauge", "1 if the broker is connected.", "broker", connected)
     yield _labelled(
-        "bruce_broker_in_trouble", "gauge", "1 if the broker failed, or refuses a partition.", "broker", failed
+        "bruce_broker_in_trouble", "gauge", "1 if the broker failed, or refuses a partition.", "broker", in_trouble
     )
     yield _labelled("bruce_broker_requests_in_flight", "gauge", "Requests that await a response.", "broker", in_flight)
     yield _gauge("bruce_paused", "Paused partitions and dispatchers.", paused)

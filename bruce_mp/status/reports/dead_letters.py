@@ -71,8 +71,7 @@ class DeadLetterTopic:
         self._max_bytes = min(max(self._max_datagram, max_stream), config.batching.message_max_bytes)
         self._count = count
         self._host = socket.gethostname().encode()
-        self._paused_until = 0.0
-        self._give_up_at = 0.0
+        self._paused_until = self._give_up_at = 0.0  # times of `time.monotonic()`
 
     def close(self) -> None:
         self._datagrams.close()
