@@ -46,7 +46,8 @@ def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:
 def file_size(uri: str) -> int:
     """Return the size in bytes of a file or of a directory's files; 1 for a glob, whose size is not known."""
     system, path = _resolve_uri(uri)
-    return system.get_file_info(path).size or total_size(uri) or 1
+    info = system.get_file_info(path)
+    return (info.size or 0) if info.is_file else (total_size(uri) or 1)
 
 
 def read_texts(uri: str) -> dict[str, str]:

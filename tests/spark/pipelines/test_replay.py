@@ -92,6 +92,12 @@ def test_filters_select_lines_and_invalid_lines_are_counted(spark: SparkSession,
         )
 
 
+def test_an_empty_file_has_no_messages(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "d").touch()
+    with StreamSink(tmp_path / "s") as sink:
+        assert run(spark, sink, tmp_path / "d") == Replayed()
+
+
 def test_no_message_is_replayed_twice_after_a_rename(spark: SparkSession, tmp_path: Path) -> None:
     file, renamed = tmp_path / "d", tmp_path / "d.1"
     file.write_bytes(line(0) * 2 + line(1))
