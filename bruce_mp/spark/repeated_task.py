@@ -73,6 +73,7 @@ def _settled_answer(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer | N
 
 
 def _with_outcome(entry: TaskEntry, answer: InquiryAnswer, options: SinkOptions) -> TaskEntry:
+    # UNCOUNTED: the daemon has lost the counts of the attempt.
     is_counted = answer.outcome is AttemptOutcome.SETTLED and options.acks is Acks.DELIVERED
     reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
     result = replace(entry.result, delivered=answer.delivered if is_counted else None, discarded=reasons)

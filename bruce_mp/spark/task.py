@@ -54,9 +54,9 @@ def run_task(
     daemon is absent, closes the connection, discards messages, or does not deliver in time.
     """
     task = _TaskSteps(options, attempt, time_zone)
-    delivered_before = task.find_delivered()
-    if delivered_before is not None:
-        return task.adopt_result(delivered_before, batches)
+    complete_entry = task.find_complete_entry()
+    if complete_entry is not None:
+        return task.adopt_result(complete_entry, batches)
     with (
         Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
         DeadLetters(options.dead_letter_path, attempt) as dead_letters,
@@ -91,11 +91,11 @@ class _TaskSteps:
         self._row_counts: Counter[tuple[str, int]] = Counter()
 
     def apply_limits(self, limits: RowLimits) -> None:
-        """Check all further rows against these limits."""
+        """Set the limits for all further rows."""
         self._validator = RowValidator(self._encoder, limits)
 
-    def find_delivered(self) -> TaskEntry | None:
-        """Return the entry of an earlier attempt with its outcome; None if the task must send its rows."""
+    def find_complete_entry(self) -> TaskEntry | None:
+        """Return the entry of a complete or skipped earlier attempt; None if the task must send its rows."""
         return None if self._earlier_entry is None else find_delivered(self._earlier_entry, self._options)
 
     def adopt_result(self, earlier: TaskEntry, batches: Iterable[pa.RecordBatch]) -> TaskResult:
@@ -136,7 +136,7 @@ class _TaskSteps:
 
         After a crash, the next attempt finds the intent and asks the daemon about this attempt.
         """
-        self.begin(channel, keeps_timestamps=False)  # unless a row came before
+        self.begin(channel, keeps_timestamps=False)  # unless a batch came before
         if self._ledger is not None:
             self._store_intent(self._ledger, dead_letter_count)
         if self._options.fence:

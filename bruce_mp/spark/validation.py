@@ -48,7 +48,7 @@ class RowLimits(NamedTuple):
 
 
 DEFAULT_LIMITS: Final = RowLimits(2 * 1024 * 1024 + 4, 1_000_000 - 26)
-"""By default: `input.max_stream_size` plus the Size field, `batching.message_max_bytes` less `SIZE_OVERHEAD`."""
+"""By default: `input.max_stream_size` plus the Size field, `batching.message_max_bytes` less a record's overhead."""
 
 
 @dataclass(frozen=True)

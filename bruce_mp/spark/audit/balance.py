@@ -56,6 +56,7 @@ _LEDGER: Final = (
 TOPIC_AND_MINUTE: Final = ["topic", "minute"]
 _FEW_LISTING_TASKS: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
 """Spark tasks that list a ledger's files; the default is one for each file."""
+# In the queries below {name} stands for an earlier query of the same dict, else for a registered table.
 _WRITERS: Final = "select writer from {ledger} where stamped group by writer"
 _ARRIVED: Final = {
     "writers": _WRITERS,
@@ -393,7 +394,8 @@ def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
 def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_condition: str = "true") -> AuditBooks:
     """Compare `facts` (see `facts_of`) with a ledger and the counts of `discard_lines`.
 
-    `minute_condition` applies to `AuditBooks.unknown_ranges` only, whose rows have no minute.
+    `minute_condition` (SQL on the column `minute`) applies to `AuditBooks.unknown_ranges` only, whose rows have no
+    minute.
 
     One cheap query detects absent and disordered messages. Both are rare, so the queries that explain or list them
     usually do not run.

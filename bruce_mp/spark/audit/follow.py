@@ -1,8 +1,8 @@
 """Run the audit continuously: write facts about new messages, and report each minute once it is closed.
 
 A minute is *closed* once the watermark of the stream has passed it. The watermark of a silent topic does not move, so a
-minute is also closed once all messages in Kafka were read and the minute is older than the lateness. Each report covers
-all closed minutes of the window, so very late messages still count.
+minute is also closed once all messages in Kafka were read and the minute is older than the lateness plus the interval
+of reads. Each report covers all closed minutes of the window, so very late messages still count.
 
 OUTPUT/checkpoint keeps the progress; facts older than two windows are removed.
 """
@@ -40,7 +40,7 @@ _NONE_CLOSED: Final = -1
 class Follow:
     """The plan of a continuous audit.
 
-    Spark reads new messages every `every_s`. A message arrives at most `lateness_s` late. A report covers the last
+    Spark reads new messages every `every_s`. Messages are expected at most `lateness_s` late. A report covers the last
     `window_s`. The audit ends after `until_idle_s` without messages (None: never), or at the first bad report with
     `stop_when_bad`.
     """

@@ -242,10 +242,13 @@ def no_problems(ledger: DataFrame) -> DataFrame:
 
 
 def _select_minutes(missing: DataFrame, balance: DataFrame, minute_condition: str) -> DataFrame:
-    """Return the ranges of missing messages that end in a minute of the balance, or touch an incomplete one."""
-    incomplete = balance.where("missing + discarded > 0").selectExpr("topic as its_topic", "minute as incomplete")
+    """Return the ranges of missing messages that end in a selected minute or touch an incomplete one of the balance."""
+    incomplete = balance.where("missing + discarded > 0").selectExpr(
+        "topic as incomplete_topic", "minute as incomplete_minute"
+    )
     touches_incomplete = (
-        f"incomplete between from_ms - from_ms % {MINUTE_MS} and to_ms and (topic is null or topic = its_topic)"
+        f"incomplete_minute between from_ms - from_ms % {MINUTE_MS} and to_ms"
+        " and (topic is null or topic = incomplete_topic)"
     )
     ranges = missing.selectExpr("*", f"to_ms - to_ms % {MINUTE_MS} as minute")
     others = ranges.where(f"not ({minute_condition})")

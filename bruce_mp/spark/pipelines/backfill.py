@@ -74,12 +74,13 @@ class Backfill:
 
 @dataclass(frozen=True)
 class DryRun:
-    """The effect of a backfill: messages and bytes by topic, rows that cannot be messages by reason, and a warning.
+    """The effect of a backfill: messages by topic, rows that cannot be messages by reason, and a warning.
 
     The warning comes from `RetentionCheck`.
     """
 
     topics: Mapping[str, tuple[int, int]]
+    """The messages of each topic, and the bytes of their keys and values."""
     bad: Mapping[str, int]
     warning: str | None = None
 

@@ -38,7 +38,7 @@ SAMPLE_COLUMNS: Final = "since bigint, kind string, topic string, name string, p
     discards     topic; name: the reason; period: the report's id; value: discards up to now in this period (see
                  /discards)
 
-`since` is the start of the daemon in ms since the epoch, from which its periods are numbered.
+`since` is the start of the daemon in seconds since the epoch, from which its periods are numbered; 0 if unreachable.
 """
 _FETCH_TIMEOUT_S: Final = 10
 _MAX_RANKED_ROWS: Final = 20  # of each printed table
@@ -242,7 +242,8 @@ def _by_daemon(samples: DataFrame, increases: DataFrame) -> DataFrame:
 def _by_topic(samples: DataFrame, lost: DataFrame) -> DataFrame:
     """Return the discards by topic since each daemon's first sample, and the most messages that one daemon held.
 
-    Discards that no report lists by topic have `_NO_TOPIC`.
+    `lost` are the `_counter_increases` without abandoned attempts. Discards that no report lists by topic have
+    `_NO_TOPIC`.
     """
     discards = samples.where(f"kind = 'discards' and name <> '{_ABANDONED}'").join(_first_samples(samples), "daemon")
     periods = discards.groupBy("daemon", "since", "period", "topic", "name").agg(

@@ -126,7 +126,7 @@ class _ReplayState:
     uri: str
 
     def replayed(self) -> DataFrame | None:
-        """Return the lines of all chunks that were sent, or None without any."""
+        """Return the lines of all chunks that were sent, or skipped as doubtful; None without any."""
         names = [entry.base_name for entry in _list_chunks(self.system, self.root) if entry.base_name.endswith(_DONE)]
         if not names:
             return None
