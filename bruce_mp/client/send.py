@@ -39,7 +39,7 @@ _SIZE_BYTES: Final = 4
 _STANDARD_INPUT: Final = "-"
 _DATAGRAM_LIMIT: Final = ("input.max_datagram_size", MAX_DATAGRAM)
 _STREAM_LIMIT: Final = ("input.max_stream_size", MAX_STREAM_MESSAGE)
-"""The daemon's setting for the largest message, and its default."""
+"""The daemon's setting for the largest message, and the size of that message by default."""
 LINGER_S: Final = 0.01
 """Time in which lines of a file or pipe join one write."""
 TIMEOUT_S: Final = 60.0

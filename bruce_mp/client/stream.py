@@ -122,7 +122,7 @@ class _ConnectedClient(Client):
     def connect(self, timeout: float | None = None) -> None:
         """Connect now instead of at the first message, so that errors show early.
 
-        Try for `timeout` seconds, then raise the SendError that describes the failure.
+        Try for `timeout` seconds (None: without limit), then raise the SendError that describes the failure.
         """
         deadline = Deadline(timeout)
         with self._exclusive(deadline):
@@ -197,7 +197,10 @@ class _ConnectedClient(Client):
             self._attempt_state = _AttemptState.NONE
 
     def _lose_attempt(self, own: int = 0) -> None:
-        """Clear the buffer, and count its messages as dropped, except `own`, which their sender counts."""
+        """End an open attempt: disconnect, clear the buffer, and count its messages as dropped.
+
+        The last `own` messages are left out, because their sender counts them.
+        """
         if self._attempt_state is _AttemptState.OPEN:
             self._attempt_state = _AttemptState.LOST
             if self._link.disconnect():
@@ -310,8 +313,8 @@ class _ConnectedClient(Client):
         """Wait until every earlier message has its outcome: Kafka acknowledged it, or the daemon discarded it.
 
         With the level "received", wait only until the daemon has received them; with "durable", until each has its
-        outcome or is in the journal on disk. Wait at most `timeout` seconds. Raise `FlushError` on timeout, or if the
-        connection broke since the last flush; the client then does not resend messages by itself.
+        outcome or is in the journal on disk. Wait at most `timeout` seconds (None: without limit). Raise `FlushError`
+        on timeout, or if the connection broke since the last flush; the client then does not resend messages by itself.
         """
         deadline = Deadline(timeout)
         try:

@@ -43,6 +43,7 @@ cdef class DatagramSender:
 
     def __init__(self, lock, opened, path, Py_ssize_t max_message):
         name = os.fsencode(path)
+        # There is a buffer already if a caller repeats `__init__`.
         if len(name) >= <Py_ssize_t>sizeof(self.daemon.sun_path) or self.buffer != NULL:
             raise ValueError(path)
         memset(&self.daemon, 0, sizeof(self.daemon))
