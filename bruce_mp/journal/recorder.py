@@ -61,7 +61,7 @@ class JournalRecorder:
         self._topics = TopicTable(slab)
         self._journal: Journal | None = None
         self._recorded: dict[RunKey, int] = {}
-        """The recorded runs that hold messages, with their sizes."""
+        """The recorded runs that hold messages, with the sizes of their records in bytes."""
         self._cluster_id = ""
         """The recorded cluster."""
         self._progress: dict[int, InputProgress] = {}
@@ -153,6 +153,7 @@ class JournalRecorder:
         return any(record.word & 0xFF not in lay.SETTLED for _, record in records)  # the low byte is the state
 
     def _copy(self, chunk: int, offset: int, run: Run, attempt: AttemptKey | None) -> JournaledRun:
+        # A run with topic number 0 contains the name of its topic.
         topic = self._topics.name_of(run.topic) if run.topic else name_of(self._slab, chunk, offset, run)
         at = self._slab.chunk_at(chunk) + offset
         return JournaledRun(topic, run.records, bytes(self._slab.view[at + run.body : at + run.size]), attempt)
