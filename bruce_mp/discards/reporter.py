@@ -93,7 +93,7 @@ class DiscardReporter:
     ) -> None:
         self._sender = sender
         self._clock = clock
-        self.apply_limits(prefix_size, is_logged=is_logged, copies=copies)
+        self.apply_settings(prefix_size, is_logged=is_logged, copies=copies)
         self._discards: dict[_DiscardKind, CountedTimeRange] = {}
         self._samples: dict[tuple[DiscardReason, bool], RecentSamples] = {}
         """By reason, and True for TCP."""
@@ -102,7 +102,7 @@ class DiscardReporter:
         self._logged: dict[_LoggedKind, _LoggedDiscards] = {}
         self._has_unlogged = False
 
-    def apply_limits(self, prefix_size: int, *, is_logged: bool, copies: DiscardCopies | None) -> None:
+    def apply_settings(self, prefix_size: int, *, is_logged: bool, copies: DiscardCopies | None) -> None:
         """Apply changed settings; see the class for the arguments."""
         self._is_logged = is_logged
         self._prefix_size = prefix_size

@@ -50,7 +50,7 @@ class ProcessReporter(DiscardReporter):
             copies = DiscardCopies(self._copy_queue, max_bytes)
         elif self._copy_queue is not None:
             self._copy_queue.flush()
-        self.apply_limits(config.http.bad_msg_prefix_size, is_logged=config.logging.log_discards, copies=copies)
+        self.apply_settings(config.http.bad_msg_prefix_size, is_logged=config.logging.log_discards, copies=copies)
 
 
 class Discards:
