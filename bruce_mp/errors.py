@@ -30,14 +30,14 @@ __all__ = [
 
 @unique
 class ExitCode(IntEnum):
-    """The exit statuses of `bruce`."""
+    """The exit statuses of `bruce` and `bruce-spark`."""
 
     OK = 0
     SETUP = 1
     """A mistake in the set-up, such as a wrong configuration; of a command also any other failure or damage."""
     USAGE = 2
     UNBALANCED = 3
-    """`bruce check`: the books do not balance."""
+    """`bruce check`: the books do not balance.  `bruce-spark`: messages are lost, doubled or invalid."""
     UNREADABLE = 4
     """`bruce check` and `bruce status`: the daemon did not respond, or its answers were inconsistent."""
     BOOT_LOOP = 70
@@ -46,7 +46,7 @@ class ExitCode(IntEnum):
 
 @unique
 class DiscardReason(IntEnum):
-    """The reason of a discard.  The slab's records store the number."""
+    """The reason of a discard, which `discards/reasons.py` explains.  The slab's records store the number."""
 
     MALFORMED = 1
     UNSUPPORTED_API_KEY = 2
