@@ -53,8 +53,11 @@ def read_hosts(names: Sequence[str], file: str | None) -> list[str]:
     """Return the addresses in `names` and those in `file`, one on each line; # begins a comment."""
     hosts = list(names)
     if file is not None:
-        with open(file) as lines:  # noqa: PTH123 - the user's path, unchanged
-            hosts += [text for line in lines if (text := line.partition("#")[0].strip())]
+        try:
+            with open(file) as lines:  # noqa: PTH123 - the user's path, unchanged
+                hosts += [text for line in lines if (text := line.partition("#")[0].strip())]
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
     if not hosts:
         raise OptionError("No daemons to ask: name their http.listen addresses (HOST:PORT), or give a file with them.")
     return list(dict.fromkeys(hosts))

@@ -113,6 +113,8 @@ def test_read_hosts_merges_arguments_and_the_file(tmp_path: Path) -> None:
     assert read_hosts(["c:3"], str(tmp_path / "hosts")) == ["c:3", "a:1", "b:2"]
     with pytest.raises(OptionError, match="No daemons to ask"):
         read_hosts([], None)
+    with pytest.raises(OptionError, match="cannot be read"):
+        read_hosts([], str(tmp_path / "missing"))
 
 
 def test_tasks_collect_samples_and_append_to_the_table(spark: SparkSession, tmp_path: Path) -> None:
