@@ -166,7 +166,7 @@ class _SocketKeeper:
         bound.socket.close()
 
     def _close_all(self) -> None:
-        """Close all sockets at the end of the program. While a daemon runs, their files stay."""
+        """Close all sockets and remove their files at the end of the program, unless a running daemon uses them."""
         if running_daemon(self._run_dir) is not None:
             log.log(NOTICE, "bruce hold has ended; the daemon keeps its sockets open while it runs.")
             return

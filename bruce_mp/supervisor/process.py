@@ -97,6 +97,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     log.log(NOTICE, "bruce %s starts with %s.", __version__, config_path)
     log.log(NOTICE if CHOICE.compiled else logging.WARNING, "It uses %s.", CHOICE.sentence)
     for warning in (*risk_warnings(config), *exposed_files(config)):
+        # The log suppresses repeats from one source line unless "about" differs.
         log.warning("%s", warning, extra={"about": warning})
     handover = read_handover()
     try:

@@ -174,7 +174,7 @@ class Reloads:
         self._active_config = ActiveConfig(self._active_config.path, wall_ms(), self._active_config.reloads + 1)
         log.log(NOTICE, "Reloaded %s: %s.", self._source.path, keys, extra={"about": self._active_config})
         for warning in (*risk_warnings(self.config), *exposed_files(self.config)):
-            log.warning("%s", warning, extra={"about": warning})
+            log.warning("%s", warning, extra={"about": warning})  # "about": see `telemetry.logs`
         self._answer(ReloadOutcome(number=0, accepted=True, text=f"Reloaded {self._source.path}: {keys}."))
 
     def _refuse(self, reason: str) -> None:

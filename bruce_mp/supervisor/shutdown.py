@@ -3,10 +3,10 @@
     RUNNING ──SIGTERM──▶ INTAKE ──inputs have ended──▶ DELIVERY ──slab is empty──▶ STOPPING ──all have ended──▶ OVER
        └─────────── the daemon cannot continue, or the time limit has passed ────────────▲
 
-First the datagram socket refuses new messages; the input still receives those in the kernel. A service manager's socket
-keeps accepting messages, which wait for the next daemon. The supervisor counts undelivered messages in the slab instead
-of asking the processes, which may die and restart during the shutdown. It calls `Shutdown.step`, which never blocks,
-after every event and at the time in `Shutdown.due`.
+First the sockets refuse senders; the inputs still receive the data in the kernel. Sockets that a service manager,
+`bruce hold` or an upgrade keeps open accept messages, which wait for the next daemon. The supervisor counts undelivered
+messages in the slab instead of asking the processes, which may die and restart during the shutdown. It calls
+`Shutdown.step`, which never blocks, after every event and at the time in `Shutdown.due`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Shutdown:
     def request(self, *, keeps_sockets: bool = False) -> None:
         """Begin the shutdown, or at a second request stop waiting for deliveries.
 
-        With `keeps_sockets`, the sockets stay open for the new code of an upgrade.
+        With `keeps_sockets`, the sockets stay open, for the new code of an upgrade or in `bruce hold`.
         """
         now = time.monotonic()
         if self.phase is ShutdownPhase.RUNNING:

@@ -1,6 +1,6 @@
 """All processes of the daemon: restarts, messages to them, and the current set of dispatchers.
 
-Input, router and status always run, and a journal process unless `slab.sync` is off. The router requests one dispatcher
+Inputs, router and status always run, and a journal process unless `slab.sync` is off. The router requests a dispatcher
 for each dispatcher slot in use. When the broker of a slot changes its address, the slot gets a new process.
 
 After a death, the supervisor finishes the transaction in the process's row, restarts the process, and then sends

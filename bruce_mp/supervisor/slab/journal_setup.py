@@ -107,7 +107,10 @@ class JournalSetup:
         self._content = None
 
     def apply(self, slab: Slab, *, is_empty: bool, partitioners: Partitioners | None) -> None:
-        """Restore the messages of the journal into a new slab, and begin or remove the journal."""
+        """Restore the messages of the journal into a new slab, and begin or remove the journal.
+
+        `is_empty` is True if the slab holds no messages.
+        """
         content, self._content = self._content, None
         slab_id = slab.read_signed(lay.SUPER_CREATED_MS)
         if content is not None and content.slab_id != slab_id:  # the slab is new, or the journal another slab's
@@ -197,7 +200,7 @@ class JournalSetup:
 
     @staticmethod
     def remove(directory: Path, slab: Path) -> None:
-        """Remove the journal of an empty slab, or of a daemon without one."""
+        """Remove the journal in a directory, unless the directory belongs to another slab than the one at `slab`."""
         with suppress(OSError, ValueError):  # ValueError: a damaged path with a null byte
             if is_foreign(directory, slab):
                 return

@@ -41,6 +41,7 @@ def retry_lock(acquire: Callable[[], _Lock], in_use: type[BruceError]) -> _Lock:
             if time.monotonic() >= deadline:
                 raise
             if not is_logged:  # at once, so that an interactive user sees the reason of the delay
+                # "about": the log does not suppress a second error as a repeat of the first
                 log.warning("%s Waiting up to %g s for it to end.", error, TIMEOUT_S, extra={"about": str(error)})
                 is_logged = True
         time.sleep(RETRY_S)

@@ -44,7 +44,7 @@ _REMEDIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class InheritedSocket:
-    """An open socket, with the name that the service manager or the replaced code gave it.
+    """An open socket, with the name that a service manager gave it, or else the name of its setting.
 
     `is_ours` is False for a socket of a service manager, which keeps it open. `is_kept` is True for one of `bruce
     hold`: the daemon may close it, but a failed start leaves its file. `queue_length` is the maximum number of queued
@@ -68,7 +68,7 @@ class InheritedSocket:
         return bound._replace(queue_length=self.queue_length)
 
     def serves(self, setting: str, address: HostPort | UnixPath) -> bool:
-        """Return True if this socket has the address or the name of a setting."""
+        """Return True if this socket has the address of a setting or, from a service manager, its name."""
         if self.name == setting and not self.is_ours:
             return True
         bound_to = _address_of(self.socket)
@@ -128,14 +128,14 @@ class InheritedSockets:
         return None
 
     def refuse_unclaimed(self) -> None:
-        """Close the remaining sockets. Raise StartError if another program keeps one of them open."""
+        """Close the remaining sockets as `close` does. Raise StartError if another program keeps one of them open."""
         for inherited in self._sockets:
             if not inherited.is_ours or inherited.is_kept:
                 inherited.refuse()
         self.close()
 
     def close(self) -> None:
-        """Close the remaining sockets."""
+        """Close the remaining sockets, and remove the files of ours."""
         for inherited in self._sockets:
             inherited.bound.remove_file()
             inherited.socket.close()

@@ -52,9 +52,10 @@ class InputSockets(NamedTuple):
         return self.datagrams is not None and not self.datagrams.is_ours
 
     def refuse_senders(self) -> None:
-        """Shut the sockets down for senders. The daemon can still read the data in the kernel.
+        """Remove the socket files, and shut the sockets down for senders.
 
-        A service manager's sockets stay open: their senders wait for the next daemon.
+        The daemon can still read the data in the kernel. A service manager's sockets stay open: their senders wait for
+        the next daemon.
         """
         self.remove_files()
         for bound in self._all():

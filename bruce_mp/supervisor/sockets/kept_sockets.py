@@ -81,7 +81,7 @@ def send_sockets(connection: socket.socket, sockets: Iterable[tuple[str, BoundSo
 
 
 def receive_message(connection: socket.socket) -> SocketKeeperMessage:
-    """Receive a message. Raise EOFError at the end of the connection, and OSError or DecodeError if it is unusable."""
+    """Receive a message. Raise EOFError at the end of the connection, OSError or ValueError for an unusable message."""
     data, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, _MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     if not data:

@@ -1,8 +1,8 @@
 """Command line that starts the installed code as this daemon was started.
 
-A script, such as the `bruce` of a virtual environment, names its Python in its first line. When the script has come to
-be that of another environment, because a symbolic link in its path was changed, our own Python is still that of the old
-one. Therefore the kernel reads the first line again.
+A script, such as the `bruce` of a virtual environment, names its Python in its first line. If a symbolic link in its
+path now leads to the script of another environment, `sys.executable` is still the Python of the old environment. So the
+command line begins with the script, and the kernel reads the first line again.
 """
 
 from __future__ import annotations

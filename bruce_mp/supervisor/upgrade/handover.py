@@ -40,7 +40,7 @@ class PassedSocket(msgspec.Struct, frozen=True):
 
 
 class PassedProcess(msgspec.Struct, frozen=True):
-    """A process of the old code. Closing `control`, the supervisor's end of its control pipe, ends the process."""
+    """A process of the old code. Closing `control`, the descriptor of its control pipe (None: closed), ends it."""
 
     name: str
     pid: int

@@ -37,7 +37,7 @@ class PreflightError(BruceError):
 
 
 class PreflightReport(msgspec.Struct, frozen=True):
-    """Report of the installed code: its version, and the slab and run directory that it would use."""
+    """Report of the installed code: its version, its slab's layout version, the slab and run directory it would use."""
 
     version: str
     layout: int

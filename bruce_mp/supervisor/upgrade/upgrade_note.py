@@ -29,9 +29,10 @@ class UpgradeStage(StrEnum):
 
 
 class UpgradeNote(msgspec.Struct, frozen=True):
-    """Stage of the upgrade with this number.
+    """Stage of the upgrade with this number, from version `old` to `new`, which is empty if unknown.
 
-    Once it is DONE, `waited_ms` is the time without a running input, and `package` the directory of the new code.
+    `reason` is set if it is REFUSED. Once it is DONE, `waited_ms` is the time without a running input, and `package` is
+    the directory of the new code.
     """
 
     number: int
