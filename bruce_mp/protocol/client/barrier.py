@@ -91,7 +91,7 @@ class BarrierStatus(IntEnum):
     UNSUPPORTED_VERSION = 4
     """The daemon does not support the request's version."""
     FENCED = 5
-    """The request is inside a fenced attempt, whose messages stay until its end."""
+    """The request is inside a fenced attempt, whose messages the daemon holds until its end."""
     NO_JOURNAL = 6
     """The request is for a durable outcome, and the daemon keeps no journal."""
 

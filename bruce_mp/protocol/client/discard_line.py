@@ -131,7 +131,7 @@ _ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 def parse_line(data: bytes) -> DiscardLine:
-    """Parse a line, with or without its newline. Raise RemoteProtocolError for other bytes."""
+    """Parse a line, with or without its newline. Raise RemoteProtocolError for bytes of another form."""
     data = data.removesuffix(b"\n")
     head = _HEAD.match(data)
     if head is None:

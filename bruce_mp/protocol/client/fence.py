@@ -137,7 +137,7 @@ def encode_ended(reason: EndReason, text: str) -> bytes:
 def decode_ended(data: bytes | bytearray | memoryview) -> tuple[EndReason | int, str]:
     """Decode an ended frame to its reason and text; an unknown reason is returned as its number.
 
-    Raises RemoteProtocolError for other bytes.
+    Raises RemoteProtocolError for bytes that are no ended frame.
     """
     if len(data) < _ENDED.size:
         raise RemoteProtocolError(_NOT_ENDED_FRAME)

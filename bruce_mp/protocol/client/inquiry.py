@@ -87,8 +87,8 @@ class InquiryAnswer:
     """An answer.  `features` names the abilities of the daemon beyond its protocol's first version.
 
     The daemon remembers all attempts that were completed from `since_ms` on, in ms since the epoch.
-    `largest_message` bounds a whole message, its size field included; `largest_payload` bounds key, value and headers
-    together.
+    `largest_message` bounds a whole message in bytes, its size field included; `largest_payload` bounds key, value and
+    headers together.
     """
 
     token: bytes
@@ -103,7 +103,7 @@ class InquiryAnswer:
 
 
 def encode_inquiry(token: bytes, name: bytes = b"") -> bytes:
-    """Encode a request; raise LocalProtocolError for a name of more than 255 bytes or a token of other than 8."""
+    """Encode a request; raise LocalProtocolError for a name over 255 bytes, or a token of more or less than 8."""
     check_token(token)
     if len(name) > MAX_NAME_BYTES:
         raise LocalProtocolError(f"The name of an attempt has {len(name)} bytes: at most {MAX_NAME_BYTES} fit.")

@@ -36,7 +36,7 @@ HeaderInput = tuple[bytes | str, Buffer | str | None]
 def encode_headers(headers: Iterable[HeaderInput]) -> bytes:
     """Encode headers.
 
-    Raises LocalProtocolError for a key of more than 32,767 bytes, and for more than 65,535 in all.
+    Raises LocalProtocolError for a key of more than 32,767 bytes, and for headers of more than 65,535 bytes in all.
     """
     data = b"".join(map(_encode_header, headers))
     if len(data) > MAX_HEADERS_BYTES:

@@ -113,7 +113,7 @@ class Replayed:
 
 
 def line_of(data: bytes) -> DiscardLine | None:
-    """Return the parsed line, or None for other bytes."""
+    """Return the parsed line, or None if it cannot be parsed."""
     try:
         return parse_line(data)
     except RemoteProtocolError:

@@ -269,7 +269,7 @@ class BrokerConnection:
     def create_topics(
         self, topics: Sequence[bytes], now: float, *, partitions: int, replication: int, timeout_ms: int
     ) -> EncodedRequest:
-        """Request the creation of topics; TopicsCreated follows.  For a number of -1 the broker uses its default.
+        """Request the creation of topics; TopicsCreated follows.  -1 partitions or replicas: the broker's default.
 
         Raises LocalProtocolError if `capabilities.create_topics_version` is None.
         """

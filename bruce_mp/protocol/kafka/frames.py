@@ -15,7 +15,7 @@ from bruce_mp.errors import RemoteProtocolError
 __all__ = ["DEFAULT_MAX_FRAME", "FrameReader"]
 
 DEFAULT_MAX_FRAME: Final = 100 * 1024 * 1024
-"""Java's and librdkafka's limit for a response (socket.request.max.bytes, receive.message.max.bytes)."""
+"""About Kafka's limit for a request (socket.request.max.bytes) and librdkafka's for a response, in bytes."""
 SIZE_BYTES: Final = 4
 MIN_FRAME: Final = 4  # a correlation id
 

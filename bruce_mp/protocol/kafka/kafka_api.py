@@ -159,7 +159,7 @@ def encode_create_topics(
     replication: int,
     timeout_ms: int,
 ) -> bytes:
-    """Encode a CreateTopics request; for a number of -1 the broker uses its default, from version 4 on.
+    """Encode a CreateTopics request; -1 partitions or replicas stands for the broker's default, from version 4 on.
 
     Raises LocalProtocolError for a name that is not UTF-8.
     """

@@ -54,7 +54,7 @@ TOPIC_AUTHORIZATION_FAILED: Final = 29
 
 
 class ApiRange(Struct, frozen=True):
-    """Versions of one API that a broker advertises, both ends included."""
+    """Versions of one API, both ends included."""
 
     lowest: int
     highest: int
@@ -124,7 +124,7 @@ class ClusterMetadata(Struct, frozen=True):
 class PartitionData(Struct, frozen=True):
     """One partition's part of a produce request: exactly one record batch, or a message set for an older broker.
 
-    `header` is that of a record batch, and is sent right before the `records`.
+    `header` is that of a record batch, and is sent right before the `records`; empty for a message set.
     """
 
     topic: bytes

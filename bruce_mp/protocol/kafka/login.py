@@ -37,7 +37,7 @@ class Login:
             raise LoginRefusedError("It is older than Kafka 0.10 and has no logins. Remove kafka.sasl.mechanism.")
         self._mechanism = mechanism
         self._client_id = client_id
-        self._authenticate_version = capabilities.sasl_authenticate_version or 0  # without headers unused
+        self._authenticate_version = capabilities.sasl_authenticate_version or 0  # unused without headers
         has_authenticate = capabilities.sasl_authenticate_version is not None
         self._handshake_version = capabilities.sasl_handshake_version if has_authenticate else _VERSION_WITHOUT_HEADERS
         self._token: bytes | None = mechanism.start()

@@ -33,7 +33,7 @@ __all__ = ["COVERED", "CRC_BYTES", "LENGTH", "NULL", "UNCOVERED", "MessageFormat
 UNCOVERED: Final = Struct(">qiI")
 """The fields that the CRC does not cover: offset, size, CRC."""
 COVERED: Final = (Struct(">bbi"), Struct(">bbqi"))
-"""The fields that it covers, by format: magic, attributes, in format 1 the timestamp, length of the key."""
+"""The fields that the CRC covers, by format: magic, attributes, in format 1 the timestamp, length of the key."""
 LENGTH: Final = Struct(">i")
 CRC_BYTES: Final = 4  # the size includes the CRC
 NULL: Final = -1
