@@ -172,7 +172,8 @@ class LaneChunks:
         is_over_threshold = self._thresholds is not None and self._thresholds.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over_threshold else DiscardReason.NO_MEM
         # If a single chunk was refused, no later message of the lane fits.  After a message that needs a span, a
-        # smaller one may fit, but must not overtake it if the caller retries.  After NO_MEM, each one is tried.
+        # smaller one may fit, but must not overtake it if the caller retries.  No caller retries after NO_MEM, so each
+        # one is tried.
         self.refuses_rest = is_over_threshold and (needed == 1 or self.caller_retries)
 
     def _next_span(self, lane: Lane) -> int:

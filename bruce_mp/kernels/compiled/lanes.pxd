@@ -5,12 +5,12 @@ from bruce_mp.kernels.compiled.parse cimport ParsedBatch
 
 
 cdef struct Times:           # limits of a wait, copied from the pure lanes
-    int64_t due_ms           # due time of the first open run; 0 = none
+    int64_t due_ms           # `next_due_ms`: `close_due` has work; 0 = none
     int leeway_ms            # the time by which a wake-up may be late
 
 
 cdef inline int wait_until(Times *times, int64_t until_ms, int64_t now_ms) noexcept nogil:
-    """Return the ms until the first open run is due, but at most until `until_ms`; 0 without an open run."""
+    """Return the ms until `close_due` has work, but at most until `until_ms`; 0 if it has none."""
     return <int>max(0, min(until_ms, times.due_ms) - now_ms)
 
 

@@ -71,8 +71,8 @@ class DatagramIntake:
         """Receive at most `limit` messages from a socket, batch by batch.
 
         The call may wait for messages until `until_ms`, because a return after each batch costs more.  It returns when
-        an open run or the publication of closed runs is due, or if no run is open.  While messages come fast, it naps
-        before the next receive.  The pure kernel receives one batch, and waits only in a nap before it.
+        the lanes' `next_due_ms` or `publish_ms` has come, or if `next_due_ms` is None.  While messages come fast, it
+        naps before the next receive.  The pure kernel receives one batch, and waits only in a nap before it.
 
         Raises OSError when the socket is broken.
         """

@@ -138,7 +138,7 @@ class Lanes:
 
     @property
     def caller_retries(self) -> bool:
-        """True if the caller will ingest again the messages that found no room; later ones must not overtake them."""
+        """True if the caller ingests messages over a topic's threshold again; later ones must not overtake them."""
         return self._chunks.caller_retries
 
     @caller_retries.setter
@@ -269,7 +269,7 @@ class Lanes:
             self._close_run(lane)
             self._wake_by(now_ms + IDLE_MS)  # to seal the lane's chunk if the lane is idle by then
         elif lane.records:
-            # Before now + leeway, the tick's wake-up would be in the past.
+            # The wake-up for a tick before now + leeway would be in the past.
             lane.due_ms = tick_after(now_ms + self.leeway_ms, self._linger_of(lane.header.topic, topic))
             self._wake_by(lane.due_ms - self.leeway_ms)
 
@@ -368,7 +368,7 @@ class Lanes:
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def _close_run(self, lane: Lane) -> None:
-        """Close the lane's open run, if it has one; the input publishes it at the run's tick."""
+        """Close the lane's open run, if it has one; the input publishes it when it is due."""
         if lane.records:
             due_ms = lane.due_ms  # `lane.close_run` resets it
             self._closed.add(lane.close_run(self._tickets), due_ms)

@@ -33,7 +33,7 @@ def produce_topics(
     """Return the bytes of a request's topics, as consecutive buffers: see `encode_topics`.
 
     Each batch is for a different partition; `names` has the topic name of each.  A batch without sequence numbers has
-    no producer.  For `keeps_empty_values` and errors see `record_batch`.
+    no producer.  For `keeps_empty_values` see `encode.encode`, for errors `record_batch`.
     """
     data: list[PartitionData] = []
     for name, batch in zip(names, batches, strict=True):

@@ -147,8 +147,8 @@ class StreamIntake:
     def run(self, epoll: select.epoll, now_ms: int, until_ms: int) -> StreamIntakeResult:
         """Serve the ready plain connections, round by round.
 
-        The call may wait for data until `until_ms`, because a return after each round costs more.  It returns when an
-        open run or the publication of closed runs is due, or if no run is open.  While messages come fast, it naps
+        The call may wait for data until `until_ms`, because a return after each round costs more.  It returns when the
+        lanes' `next_due_ms` or `publish_ms` has come, or if `next_due_ms` is None.  While messages come fast, it naps
         before the next round, unless some sources of the last poll are still unread.  The pure kernel serves one round,
         and waits only in a nap before it.
         """

@@ -1,7 +1,8 @@
 """The timestamps of records: the client's timestamp, or the arrival time if the client's lies outside of a window.
 
 The input decides once and stores the timestamp in the record, so a record batch that is sent again has the same bytes.
-*Clamping* is the kind of window that counts replaced timestamps; a client may exempt its messages from clamping.
+*Clamping*, the policy "clamp" of the config, counts the timestamps that it replaces, and a client may exempt messages
+from it.  The window of the policy "arrival" replaces every timestamp.
 """
 
 from __future__ import annotations
