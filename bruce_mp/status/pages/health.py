@@ -207,7 +207,7 @@ def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
         return
     silent_s = (evidence.steady_now_ms - router.failing_since_ms) // 1000
     held = sum(evidence.books.held.values())
-    waiting = f"{_waiting_messages(held)} in the slab." if held else "No message waits."
+    waiting = f"{_waiting_messages(held)} for a broker." if held else "No message waits."
     if router.needs_operator:
         yield f"No broker can be used for {silent_s} s: {router.error} {waiting}"
         return

@@ -173,7 +173,7 @@ def test_unreachable_brokers_are_a_problem(daemon: OfflineStatusPages) -> None:
         "No broker can be reached for 7 s: Connection refused. No message waits. Check"
     )
     daemon.filled.receive(b"news", 2, RunState.ROUTED)
-    assert "Connection refused. 2 messages wait in the slab. Check" in only_problem(daemon)
+    assert "Connection refused. 2 messages wait for a broker. Check" in only_problem(daemon)
     daemon.broker_status.record([router()], NOW_MS)
     assert daemon.json("/healthz")["problems"] == []
 
