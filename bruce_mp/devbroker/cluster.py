@@ -195,7 +195,7 @@ class Cluster:
         self._discard_view()
 
     def unregister(self, broker: int, *, elect: bool = False) -> None:
-        """Unregister `broker`. With `elect`, its partitions get live leaders, round-robin."""
+        """Unregister `broker`. With `elect`, its partitions get live leaders, round-robin; else they wait for it."""
         self._nodes.pop(self.check_id(broker), None)
         for topic in self.topics.values() if elect else ():
             for partition in topic.partitions:

@@ -134,7 +134,8 @@ class MoveLeader(BrokerCommand, frozen=True):
 class BrokerDown(BrokerCommand, frozen=True):
     """Close a broker.
 
-    With `elect`, other brokers lead its partitions. The next `stale` Metadata responses still list it.
+    With `elect`, other brokers lead its partitions; else these have no leader until it is up again. The next `stale`
+    Metadata responses still list it.
     """
 
     broker: int

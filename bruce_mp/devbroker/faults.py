@@ -43,7 +43,7 @@ GARBAGE_FRAME: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\
 
 @unique
 class FaultAction(StrEnum):
-    """Effect of a fault."""
+    """Action of a fault; its effect on each step of a request is in `EFFECTS`."""
 
     ERROR = "error"
     """Return `code` for the matching partitions only, and append nothing for them."""

@@ -69,7 +69,7 @@ class PartitionLog:
         return AppendResult(base, -1, is_duplicate=False)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole batches starting with the batch of `offset`: at least one except at `end`, up to `max_bytes`.
+        """Return whole batches from that of `offset` on: the first of any size, and others up to `max_bytes` in all.
 
         Raises:
             RefusedError: the offset is below `start` or above `end`.
@@ -91,13 +91,13 @@ class PartitionLog:
         return (batch for batch in self._batches if batch.appended_ns >= moment_ns)
 
     def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record that is not older than `timestamp`, in ms."""
+        """Return (offset, timestamp) of the first record that is not older than `timestamp`, in ms, or None."""
         candidates = (batch for batch in self._batches if batch.max_timestamp >= timestamp)
         records = chain.from_iterable(records_of(batch.raw) for batch in candidates)
         return next(((r.offset, r.timestamp) for r in records if r.timestamp >= timestamp), None)
 
     def find_max_timestamp(self) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the record with the greatest timestamp."""
+        """Return (offset, timestamp) of the record with the greatest timestamp; None for an empty log."""
         if not self._batches:
             return None
         batch = max(self._batches, key=lambda b: b.max_timestamp)

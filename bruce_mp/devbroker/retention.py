@@ -1,8 +1,8 @@
 """Memory limit over all partitions: the oldest batches are removed first.
 
 A batch is charged with its bytes and the cost of its Python objects, so the limit also holds for a million tiny
-batches. A log has fewer batches than the queue here lists if its topic was deleted, or `drop_batch` removed one; the
-trim then continues with the next entries.
+batches. A log has fewer batches than the queue here lists if its topic was deleted, or the command `drop_batch`
+removed one; the trim then continues with the next entries.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Retention:
     """Queue of all batches over all partitions, with their total cost."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
+        self.limit = limit  # bytes
         self.held = 0
         """The bytes of all batches, with `OVERHEAD` for each."""
-        self.dropped = 0
+        self.dropped = 0  # batches
         self._order: deque[tuple[Retained, int]] = deque()
         """Log and cost of each batch, the oldest first."""
 
@@ -55,7 +55,7 @@ class Retention:
                 self.dropped += log.drop_oldest(count)
 
     def _oldest(self, bytes_to_free: int) -> Counter[Retained]:
-        """Return the number of batches that each log must remove to free `bytes_to_free` bytes."""
+        """Take the oldest batches, of `bytes_to_free` bytes, from the queue. Return their number for each log."""
         counts: Counter[Retained] = Counter()
         while bytes_to_free > 0 and self._order:
             log, cost = self._order.popleft()

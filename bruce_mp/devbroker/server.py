@@ -146,12 +146,12 @@ class Listener:
         self._server = server
         self._socket: socket.socket | None = None
         self._reserved: socket.socket | None = None
-        """Holds the port while the broker is down (`bind_port`)."""
+        """Keeps the port, also while the broker is down (`bind_port`)."""
         self._connections: dict[asyncio.Task[None], socket.socket] = {}
-        self._silent_until = 0.0
+        self._silent_until = 0.0  # on the event loop's clock
 
     def open(self, port: int | None) -> int:
-        """Listen on `port` (0: any, None: the old one) and return the port. Raise OSError if it is in use."""
+        """Listen on `port` (0: any, None: the old one, if any) and return the port. Raise OSError if it is in use."""
         if self._reserved is None or port is not None:
             reserved = bind_port(port or 0)
             self.release_port()
