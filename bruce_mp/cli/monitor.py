@@ -1,8 +1,8 @@
 """`bruce monitor`: a check for Nagios and compatible monitors.
 
 The first line is the summary, followed by `|` and the values with their limits. Checks of counters compare with the
-state file of the last `bruce monitor`; without one, their values are unknown, and a summary without
-faults ends with "first check".
+state file of the last `bruce monitor`; without one, their values are unknown, and a summary without faults
+ends with "first check".
 
 Exit status: 0 OK, 1 warning, 2 critical (also for a daemon that does not answer), 3 unknown (also for invalid options).
 """

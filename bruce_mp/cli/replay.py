@@ -276,7 +276,7 @@ class ReplayRun:
                     yield key, message
 
     def _identify(self, content: bytes, equal_lines: Counter[bytes]) -> tuple[LineKey, bool]:
-        """Count a line of a log. Return the line's identity, and True if another log has the line, too."""
+        """Count a line of a log. Return the line's identity, and True if another log had this line before."""
         digest = sha256(content).digest()
         equal_lines[digest] += 1
         key = LineKey(digest, equal_lines[digest])
@@ -285,7 +285,7 @@ class ReplayRun:
         return key, is_copy
 
     def _add_to_incomplete(self, key: LineKey, message: bytes) -> None:
-        """Add a message to the killed run's group of its line. Send the group if no line is left unread."""
+        """Add a line's message to the line's group, of a killed run. Send the group if no line is left unread."""
         incomplete = self._incomplete.pop(key)
         incomplete.keys.append(key)
         incomplete.messages.append(message)
@@ -322,7 +322,7 @@ class ReplayRun:
     def _resolve_group(self, group: UnconfirmedGroup) -> GroupFate:
         """Return the fate of an unconfirmed group by the daemon's answer, or by the user's choice without one.
 
-        Raise ReplayError without both.
+        Raise ReplayError without either.
         """
         if group.daemon != self._daemon.identity:
             return self._decide(group, f"they went to {group.daemon}, not to {self._daemon.identity}")

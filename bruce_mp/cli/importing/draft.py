@@ -53,7 +53,7 @@ class Draft:
         self.loopback_only = False
 
     def set(self, key: Key, value: object, origin: str = OLD_CONFIGURATION) -> None:
-        """Set a value, or the nearest allowed one; `origin` is its old place, such as `file:line`."""
+        """Set a value, or the nearest allowed one. `origin` names its place in the old configuration."""
         value = self._fit_to_range(key, value)
         table = self._tree
         for part in key[:-1]:

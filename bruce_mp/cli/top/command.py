@@ -156,6 +156,6 @@ class TopState:
             self._typed = typed + key
 
     def _select(self, selection: TopSelection) -> None:
-        """Read the page at once if the selection changes."""
+        """Store the selection. If it is another one, the next `refresh` reads the page."""
         if selection != self._selection:
             self._selection, self._next_reading_s = selection, 0.0

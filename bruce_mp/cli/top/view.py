@@ -37,10 +37,10 @@ NARROW: Final = 110
 _ABSENT: Final = "-"
 """The text of an unknown number."""
 _BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
-_MINUTE_S: Final = 49
+_SHORTEST_MINUTE_S: Final = 49
 """The shortest window that the view calls a minute.
 
-A full one begins 50 to 60 s ago at a multiple of 10 s, or with the first sample after it, up to 1 s later.
+A full window begins 50 to 60 s ago at a multiple of 10 s, or with the first sample after that, up to 1 s later.
 """
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
@@ -150,7 +150,7 @@ def _title(page: TopPage, *, is_paused: bool) -> Text:
 def _rates(page: TopPage) -> Text:
     flow, latency = page.flow, page.latency["minute"]
     median, p99 = duration_text(latency.p50_ms), duration_text(latency.p99_ms)
-    window = "last minute" if flow.seconds >= _MINUTE_S else f"last {flow.seconds:.0f} s"
+    window = "last minute" if flow.seconds >= _SHORTEST_MINUTE_S else f"last {flow.seconds:.0f} s"
     used = page.slab.in_use / page.slab.size
     style = _BAD if used >= FULL_RATIO else _WARN if used >= PAUSE_RATIO else ""
     return _line(
