@@ -57,8 +57,7 @@ class AckSettler:
         increments = {Counter.MsgDelivered: total.messages, **increments_of(total.delays, total.waited_ms)}
         self._row.settle(segments, RunState.DELIVERED, 0, increments)
         self._row.add(Counter.ConnectorGotSuccessfulAck, len(batches))
-        for name, (messages, size, _waited_ms, delays) in zip(names, by_topic.values(), strict=True):
-            self._traffic.add_delivered(name, messages, size, delays)
+        self._traffic.add_delivered(zip(names, by_topic.values(), strict=True))
 
     def _settle_undamaged(self, batches: Iterable[SentBatch]) -> None:
         for batch in batches:

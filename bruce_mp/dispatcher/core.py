@@ -24,7 +24,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine, without_damaged
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import FLAG_AFTER_GAP, RunState, state_word
+from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.producer_id import is_idempotent
 from bruce_mp.slab.recovery import inspect_segment, rebuild_batches, sweep
 from bruce_mp.slab.rows import Move
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.dispatcher.connection_status import PartitionErrors
     from bruce_mp.dispatcher.queues import PartitionQueue
-    from bruce_mp.dispatcher.record_batches import BatchPlan
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
@@ -333,25 +332,19 @@ class Dispatcher:
         content = self._send_queue.choose(self._builder, self._limits.request_bytes, now)
         for error in content.damage:
             quarantine(self._row, error)
-        batches = [self._put_in_flight(queue, batch) for queue, batch in content.built]
-        for plan, batch in zip(content.plans, self._builder.build(content.plans), strict=True):
+        built = content.built
+        for (queue, segments), batch in zip(content.plans, self._builder.build(content.plans), strict=True):
             if batch is None:
-                self._put_back_undamaged(plan)
+                self._put_back_undamaged(queue, segments)
             else:
-                batches.append(self._put_in_flight(plan.queue, batch))
-        return batches
+                built.append((queue, batch))
+        self._builder.put_in_flight(built)
+        return [batch for _, batch in built]
 
-    def _put_in_flight(self, queue: PartitionQueue, batch: SentBatch) -> SentBatch:
-        queue.not_before = 0.0
-        if queue.may_have_gap:  # of sequence numbers, before this batch
-            self._builder.set_flag(batch, FLAG_AFTER_GAP)
-        queue.in_flight.append(batch)
-        return batch
-
-    def _put_back_undamaged(self, plan: BatchPlan) -> None:
-        """Put the undamaged records of a plan that could not be built back to the front of its queue."""
-        plan.queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, plan.segments)))
-        self._send_queue.schedule(plan.queue)
+    def _put_back_undamaged(self, queue: PartitionQueue, segments: Iterable[Segment]) -> None:
+        """Put the undamaged records of a batch that could not be built back to the front of their queue."""
+        queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, segments)))
+        self._send_queue.schedule(queue)
 
     # --- responses ---------------------------------------------------------------------------------------------------
 
@@ -364,19 +357,24 @@ class Dispatcher:
             self._row.add(Counter.AckNotRequired, batch.records)
             self._continue_queue(queue, now)
 
-    def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> None:
-        """Apply the acks of a request's batches, in order; batches without an error share transactions."""
-        good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
+    def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> bool:
+        """Apply the acks of a request's batches, in order; batches without an error share transactions.
+
+        Return True if one has an error.
+        """
+        failed = [(batch, ack) for batch, ack in zip(batches, acks, strict=True) if ack.error]
+        good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error] if failed else batches
         self._responses.on_accepted(good)
+        queues, flowing = self._queues, QueueState.FLOWING
         for batch in good:
-            queue = self._queues[batch.topic, batch.partition]
+            queue = queues[batch.topic, batch.partition]
             queue.on_accepted(batch)
-            if queue.state is not QueueState.FLOWING:
+            if queue.state is not flowing:
                 self._continue_queue(queue, now)
-        for batch, ack in zip(batches, acks, strict=True):
-            if ack.error:
-                self._on_error(batch, ack, now)
+        for batch, ack in failed:
+            self._on_error(batch, ack, now)
         self._finish_hand_back()
+        return bool(failed)
 
     def _on_error(self, batch: SentBatch, ack: PartitionAck, now: float) -> None:
         queue = self._queues[batch.topic, batch.partition]

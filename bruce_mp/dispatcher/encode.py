@@ -64,7 +64,7 @@ class BatchEncoder:
         except SlabError:
             return None
         self._row.add(Counter.SerializeMsgSet, len(batches))
-        self._row.add(Counter.SerializeMsg, sum([batch.records for batch in batches]))
+        self._row.add(Counter.SerializeMsg, sum([segment.records for batch in batches for segment in batch.segments]))
         self._row.add(Counter.MsgSetCompressionNo, len(batches))
         return EncodedTopics(buffers, [(name, batch.partition) for name, batch in zip(names, batches, strict=True)])
 

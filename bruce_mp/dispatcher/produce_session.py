@@ -301,10 +301,10 @@ class ProduceSession:
         self._row.add(Counter.ConnectorGotOkProduceResponse)
         self._apply_throttle(response)
         acks = response.acks
-        good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
-        self._copy_for_debugging(CopyTarget.MSG_GOT_ACK, good)
-        self._core.on_acks(batches, acks, time.monotonic())
-        if len(good) < len(batches):
+        if self._tap.is_open:
+            good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
+            self._copy_for_debugging(CopyTarget.MSG_GOT_ACK, good)
+        if self._core.on_acks(batches, acks, time.monotonic()):
             self._schedule_repeat()
 
     def _apply_throttle(self, response: ProduceResponse) -> None:

@@ -23,8 +23,6 @@ from collections import deque
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.slab.runs import next_sequence
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
@@ -55,9 +53,9 @@ class PartitionQueue:
     """The batches and records of one partition.  Times are in seconds of a monotonic clock."""
 
     __slots__ = (
-        "backoffs", "bumps_epoch", "expected_sequence", "failed", "hands_back", "in_doubt", "in_flight", "may_have_gap",
-        "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "state", "stops_numbering", "topic",
-        "waits_before_retry",
+        "backoffs", "bumps_epoch", "entry_at", "expected_sequence", "failed", "hands_back", "in_doubt", "in_flight",
+        "may_have_gap", "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "state",
+        "stops_numbering", "topic", "waits_before_retry",
     )  # fmt: skip
 
     def __init__(self, topic: int, partition: int) -> None:
@@ -68,6 +66,8 @@ class PartitionQueue:
         self.resend: deque[SentBatch] = deque()
         self.in_flight: deque[SentBatch] = deque()
         self.failed: list[SentBatch] = []
+        self.entry_at = 0
+        """The file offset of the partition's entry in the partition table; 0 before the first batch."""
         self.expected_sequence: int | None = None
         """The sequence number that the broker expects next: None before its first good response, and after a
         batch without a number."""
@@ -149,8 +149,7 @@ class PartitionQueue:
         self.in_flight.remove(batch)
         self.backoffs = 0
         self.may_have_gap = False
-        is_numbered = batch.base_sequence >= 0
-        self.expected_sequence = next_sequence(batch.base_sequence, batch.records) if is_numbered else None
+        self.expected_sequence = batch.next_sequence
         if self.in_doubt:
             self.clear_doubt()
 

@@ -9,14 +9,13 @@ are split or renumbered.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD, UNLIMITED
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS, Move
 from bruce_mp.slab.runs import NO_SEQUENCE, next_sequence, raise_damage
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import PartitionTable
@@ -40,11 +40,8 @@ new producer id numbers the partition again.
 """
 
 
-class BatchPlan(NamedTuple):
-    """The content of a batch of `queue` that has no sequence numbers yet."""
-
-    queue: PartitionQueue
-    segments: tuple[Segment, ...]
+BatchPlan = tuple["PartitionQueue", "tuple[Segment, ...]"]
+"""A queue, and the content of a batch of it that has no sequence numbers yet.  No class: each batch has one."""
 
 
 class BatchBuilder:
@@ -70,13 +67,24 @@ class BatchBuilder:
 
     def build(self, plans: Sequence[BatchPlan]) -> list[SentBatch | None]:
         """Assign sequence numbers and store IN_FLIGHT; return None for a plan with a damaged segment."""
-        entry_at = self._sequences.entry_at
-        batches = [(entry_at(queue.topic, queue.partition), queue.partition, segments) for queue, segments in plans]
-        numbers = kernels.assign_sequences(self._slab, self._row, batches, self._build, is_numbered=self.idempotent)
-        return [
-            SentBatch(queue.topic, queue.partition, *epoch_and_sequence, segments) if epoch_and_sequence else None
-            for (queue, segments), epoch_and_sequence in zip(plans, numbers, strict=True)
+        batches = [
+            (queue.entry_at or self._find_entry(queue), queue.topic, queue.partition, segments)
+            for queue, segments in plans
         ]
+        return kernels.assign_sequences(self._slab, self._row, batches, self._build, is_numbered=self.idempotent)
+
+    def _find_entry(self, queue: PartitionQueue) -> int:
+        """Store the place of a queue's entry in the partition table, which stays while its topic exists; return it."""
+        queue.entry_at = self._sequences.entry_at(queue.topic, queue.partition)
+        return queue.entry_at
+
+    def put_in_flight(self, built: Iterable[tuple[PartitionQueue, SentBatch]]) -> None:
+        """Put batches of a request in flight."""
+        for queue, batch in built:
+            queue.not_before = 0.0
+            if queue.may_have_gap:  # of sequence numbers, before this batch
+                self.set_flag(batch, lay.FLAG_AFTER_GAP)
+            queue.in_flight.append(batch)
 
     def return_to_router(self, segments: Sequence[Segment], *, sent: bool) -> None:
         """Hand segments back to the router; `sent` ones are part of a built batch."""
@@ -98,11 +106,12 @@ class BatchBuilder:
         left, total = self.max_bytes, 0
         while ready and room and len(segments) < MAX_SETTLED_SEGMENTS:  # one transaction must settle the batch
             segment = ready[0]
-            left -= segment.payload + SIZE_OVERHEAD * segment.records
-            if left < 0 or total + segment.payload > room:
+            payload = segment.payload
+            left -= payload + SIZE_OVERHEAD * segment.records
+            if left < 0 or total + payload > room:
                 break
             segments.append(ready.popleft())
-            total += segment.payload
+            total += payload
         if not segments:
             segments.append(self._split_first(ready, room))
             total = segments[0].payload

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.dispatcher.queues import QueueState
-from bruce_mp.dispatcher.record_batches import BatchPlan
 from bruce_mp.errors import SlabError
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.dispatcher.queues import PartitionQueue
-    from bruce_mp.dispatcher.record_batches import BatchBuilder
+    from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
     from bruce_mp.slab.recovery import SentBatch
 
 __all__ = ["RequestContent", "RequestLimits", "SendQueue"]
@@ -73,16 +72,21 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
         The first one may be larger.
         """
         content = RequestContent([], [], [])
-        is_first = True
+        deduplicates, is_first = builder.broker_deduplicates, True
         for key, queue in list(self.items()):
-            if not queue.may_send(now, broker_deduplicates=builder.broker_deduplicates):
+            if not queue.may_send(now, broker_deduplicates=deduplicates):
                 if not queue.has_work:
                     del self[key]
                 continue
             if not is_first and (queue.resend or queue.ready)[0].payload > room:
                 break
             try:
-                room -= _pop_next(queue, builder, room, content)
+                if queue.resend:
+                    room -= _pop_built(queue, content)
+                else:
+                    segments, payload = builder.pop_content(queue.ready, room)
+                    content.plans.append((queue, segments))
+                    room -= payload
             except SlabError as error:
                 content.damage.append(error)
                 continue
@@ -95,12 +99,8 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
         return content
 
 
-def _pop_next(queue: PartitionQueue, builder: BatchBuilder, room: int, content: RequestContent) -> int:
-    """Move the next batch of a queue, or the records of the next one, to `content`; return its payload in bytes."""
-    if queue.resend:
-        batch = queue.resend.popleft()
-        content.built.append((queue, batch))
-        return batch.payload
-    segments, payload = builder.pop_content(queue.ready, room)
-    content.plans.append(BatchPlan(queue, segments))
-    return payload
+def _pop_built(queue: PartitionQueue, content: RequestContent) -> int:
+    """Move the next built batch of a queue to `content`; return its payload in bytes."""
+    batch = queue.resend.popleft()
+    content.built.append((queue, batch))
+    return batch.payload

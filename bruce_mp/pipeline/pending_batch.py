@@ -67,7 +67,12 @@ class PendingBatch:
 
     def add_whole(self, segment: Segment, arrival_ms: int, now_ms: int) -> list[Segment]:
         """Add a segment unsplit; return the batch if it is complete then, else an empty list."""
-        self._append(segment, arrival_ms, now_ms)
+        # `_append` without a call, because dispatchers add each run here.
+        if arrival_ms + self._max_age_ms < self._due_ms:  # usually true only for the first segment
+            self._due_ms = min(arrival_ms, now_ms) + self._max_age_ms
+        self._segments.append(segment)
+        self._records += segment.records
+        self._bytes += segment.payload
         if self._records < self._max_records and self._bytes < self._max_bytes and now_ms < self._due_ms:
             return []
         return self.flush()

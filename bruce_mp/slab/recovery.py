@@ -88,6 +88,11 @@ class SentBatch(NamedTuple):
         return segments[0].records if len(segments) == 1 else sum([segment.records for segment in segments])
 
     @property
+    def next_sequence(self) -> int | None:
+        """The sequence number after the batch; None without numbers."""
+        return (self.base_sequence + self.records) & 0x7FFFFFFF if self.base_sequence >= 0 else None
+
+    @property
     def payload(self) -> int:
         return sum([segment.payload for segment in self.segments])
 

@@ -6,10 +6,12 @@ the topics beyond MAX_TOPICS.
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["MAX_TOPICS", "TrafficEvent", "TrafficSums"]
 
@@ -32,13 +34,16 @@ class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
     last_error: str
 
 
-class _TopicSums:
-    __slots__ = ("delays", "errors", "last_error", "messages", "size")
+Delivered = tuple[int, int, int, dict[int, int]]
+"""Acknowledged messages of a topic: their number, size, waiting time in ms, and delays as in `TrafficEvent`."""
 
-    def __init__(self) -> None:
-        self.messages = self.size = self.errors = 0
-        self.delays: dict[int, int] = {}
-        self.last_error = ""
+
+class _TopicSums(msgspec.Struct):
+    messages: int
+    size: int
+    delays: dict[int, int]
+    errors: int = 0
+    last_error: str = ""
 
 
 class TrafficSums:
@@ -55,16 +60,21 @@ class TrafficSums:
         if sums is None:
             if len(self._topics) >= MAX_TOPICS:
                 topic = b""
-            sums = self._topics.setdefault(topic, _TopicSums())
+            sums = self._topics.setdefault(topic, _TopicSums(0, 0, {}))
         return sums
 
-    def add_delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:
-        """Add acknowledged batches; `delays` counts their messages by latency bucket, see `latency_histogram`."""
-        sums = self._topics.get(topic) or self._sums_of(topic)
-        sums.messages += messages
-        sums.size += size
-        for bucket, in_bucket in delays.items():
-            sums.delays[bucket] = sums.delays.get(bucket, 0) + in_bucket
+    def add_delivered(self, delivered: "Iterable[tuple[bytes, Delivered]]") -> None:
+        """Add the acknowledged messages of topics; the sums may keep the mappings of delays."""
+        topics = self._topics
+        for topic, (messages, size, _waited_ms, delays) in delivered:
+            if topic not in topics and len(topics) < MAX_TOPICS:  # nearly always with many topics
+                topics[topic] = _TopicSums(messages, size, delays)
+                continue
+            sums = self._sums_of(topic)
+            sums.messages += messages
+            sums.size += size
+            for bucket, in_bucket in delays.items():
+                sums.delays[bucket] = sums.delays.get(bucket, 0) + in_bucket
 
     def add_error(self, topic: bytes, error: str) -> None:
         """Count an error response of a broker."""

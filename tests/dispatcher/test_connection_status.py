@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.dispatcher.connection_status import ConnectionStatus, PartitionErrors
 from bruce_mp.ipc.control_messages import Broker
+from bruce_mp.kernels import WaitTimes
 from bruce_mp.slab.runs import Segment
 from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.broker_status import MAX_LISTED_SCOPES, BrokerStatus, PartitionError
@@ -54,7 +55,7 @@ def test_status_has_the_time_of_the_last_acknowledgement() -> None:
 
 def test_status_and_sums_share_a_frame() -> None:
     said = Said()
-    said.sums.add_delivered(b"t", 2, 10, {0: 2})
+    said.sums.add_delivered([(b"t", WaitTimes(2, 10, 0, {0: 2}))])
     said.standing.publish(0, (), 0, [])
     status, traffic = decode_events(said.sent.pop())
     assert isinstance(status, BrokerStatus)

@@ -26,6 +26,7 @@ from bruce_mp.kernels import (
 from bruce_mp.protocol.client.messages import Message
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import Move
 from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words
 from bruce_mp.slab.tables import PartitionTable
@@ -252,9 +253,10 @@ def test_sequence_numbers_of_batches_are_consecutive(slab: Slab, first: int) -> 
     assert head
     assert rest
     entry, end = entry_of(slab, first, 7), 2**31
-    assert assign_sequences(slab, row_of(slab), [(entry, 3, [head]), (entry, 3, [rest])], BUILD, is_numbered=True) == [
-        (7, first),
-        (7, (first + 3) % end),
+    batches = [(entry, 1, 3, [head]), (entry, 1, 3, [rest])]
+    assert assign_sequences(slab, row_of(slab), batches, BUILD, is_numbered=True) == [
+        SentBatch(1, 3, 7, first, (head,)),
+        SentBatch(1, 3, 7, (first + 3) % end, (rest,)),
     ]
     assert numbers(slab, head) + numbers(slab, rest) == [
         (3, (first + write_sequence) % end, 7) for write_sequence in range(5)
@@ -279,7 +281,7 @@ def test_a_kill_at_any_store_finds_sequences_before_states(slab: Slab, with_vari
     regions += [range(at, at + lay.CHUNK_BYTES) for at in (slab.chunk_at(one.chunk) for one in (rest, whole))]
     outcomes = set()
     for _ in IMAGES[with_variant](
-        slab, regions, lambda: assign_sequences(slab, row, [(entry, 3, [rest, whole])], BUILD, is_numbered=True)
+        slab, regions, lambda: assign_sequences(slab, row, [(entry, 1, 3, [rest, whole])], BUILD, is_numbered=True)
     ):
         words = [slab.words[at] for segment in (rest, whole) for at in segment_words(slab, segment)]
         run = read_run(slab, whole.chunk, whole.run)
@@ -297,7 +299,8 @@ def test_a_kill_at_any_store_finds_sequences_before_states(slab: Slab, with_vari
 def test_unnumbered_batches_leave_the_next_sequence_unchanged(slab: Slab, epoch: int, is_numbered: bool) -> None:
     whole = of_sizes(slab, [1, 2])
     entry = entry_of(slab, 11, epoch)
-    assert assign_sequences(slab, row_of(slab), [(entry, 3, [whole])], BUILD, is_numbered=is_numbered) == [(-1, -1)]
+    [batch] = assign_sequences(slab, row_of(slab), [(entry, 1, 3, [whole])], BUILD, is_numbered=is_numbered)
+    assert batch == SentBatch(1, 3, -1, -1, (whole,))
     assert PartitionTable(slab).epoch_and_sequence(1, 3) == (epoch, 11)
 
 
@@ -307,9 +310,9 @@ def test_an_invalid_batch_is_skipped_and_the_next_one_numbered(slab: Slab) -> No
     assert rest
     entry, before = entry_of(slab, 11, 0), numbers(slab, head)
     stale = rest._replace(generation=rest.generation + 1)
-    batches = [(entry, 3, [head, stale]), (entry, 3, [rest])]
+    batches = [(entry, 1, 3, [head, stale]), (entry, 1, 3, [rest])]
     found = assign_sequences(slab, row_of(slab), batches, BUILD, is_numbered=True)
-    assert found == [None, (0, 11)]
+    assert found == [None, SentBatch(1, 3, 0, 11, (rest,))]
     assert numbers(slab, head) == before
     assert claim(slab, [head], MINE, MINE) == [head]
     assert PartitionTable(slab).epoch_and_sequence(1, 3) == (0, 14)

@@ -112,7 +112,7 @@ def test_rows_and_words_agree_after_a_kill_at_any_store_of_a_batch(slab: Slab, w
     build = Move(QUEUED, IN_FLIGHT, lay.FLOW_SENT)
     found = set()
     for _ in IMAGES[with_variant](
-        slab, regions(slab), lambda: assign_sequences(slab, row, [(entry, 0, segments)], build, is_numbered=True)
+        slab, regions(slab), lambda: assign_sequences(slab, row, [(entry, 1, 0, segments)], build, is_numbered=True)
     ):
         ProcessRow.recover(slab, DISPATCHER_ROW)
         found.add(check(slab)["in_flight"])

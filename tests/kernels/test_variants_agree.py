@@ -167,7 +167,7 @@ def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> An
     return it.call(
         "assign_sequences",
         it.row,
-        [(entry, amount, batch) for batch in batches],
+        [(entry, 1, amount, batch) for batch in batches],
         Move(MINE, IN_FLIGHT, lay.FLOW_SENT),
         is_numbered=bool(amount & 1),
     )

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from bruce_mp.kernels import WaitTimes
 from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry import traffic
 from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, BUCKETS, percentile
 from bruce_mp.telemetry.traffic import TrafficEvent, TrafficSums
 
-DELAYS = {0: 2, 3: 1}
-
 
 def test_batches_of_a_topic_are_summed() -> None:
     sums = TrafficSums()
     assert not sums
-    sums.add_delivered(b"news", 3, 500, DELAYS)
-    sums.add_delivered(b"news", 1, 20, {3: 1})
+    sums.add_delivered([(b"news", WaitTimes(3, 500, 9, {0: 2, 3: 1})), (b"news", WaitTimes(1, 20, 9, {3: 1}))])
     sums.add_error(b"news", "NOT_LEADER_FOR_PARTITION")
     sums.add_error(b"clicks", "REQUEST_TIMED_OUT")
     events = sums.events()
@@ -34,8 +32,12 @@ def test_excess_topics_share_an_unnamed_sum(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(traffic, "MAX_TOPICS", 2)
     sums = TrafficSums()
     for topic in (b"a", b"b", b"c", b"d", b"a"):
-        sums.add_delivered(topic, 1, 10, {})
-    assert {event.topic: event.messages for event in sums.events()} == {b"a": 2, b"b": 1, b"": 2}
+        sums.add_delivered([(topic, WaitTimes(1, 10, 0, {0: 1}))])
+    assert {event.topic: (event.messages, event.delays) for event in sums.events()} == {
+        b"a": (2, {0: 2}),
+        b"b": (1, {0: 1}),
+        b"": (2, {0: 2}),
+    }
 
 
 def buckets(**messages: int) -> list[int]:

@@ -128,7 +128,7 @@ cdef inline int put_record(Output *out, uint8_t *record, RecordFields *fields) n
 
 def encode(slab, segments, *, keeps_empty_values=False):
     cdef Output out
-    cdef list listed = list(segments)
+    cdef tuple listed = tuple(segments)
     memset(&out, 0, sizeof(Output))
     out.empty_value = 0 if keeps_empty_values else -1
     data = in_two_passes(slab, listed, &out, put_record)
@@ -161,17 +161,17 @@ cdef void put_header(uint8_t *at, uint64_t size, Output *out, int64_t producer, 
     put_big32(put_big32(at + 2, <uint32_t>sequence), <uint32_t>out.records)
 
 
-def record_batch(slab, segments, producer, *, keeps_empty_values=False):
+cdef tuple encode_batch(
+    object slab, Memory *memory, tuple segments, int64_t producer_id, int epoch, int sequence, int64_t empty_value
+):
+    """Return the header and the records of a batch; `memory` is that of the slab."""
     cdef Output out
-    cdef list listed = list(segments)
-    cdef int64_t producer_id = producer[0]
-    cdef int epoch = producer[1], sequence = producer[2]
     cdef uint8_t *at
     memset(&out, 0, sizeof(Output))
-    out.empty_value = 0 if keeps_empty_values else -1
-    data = in_two_passes(slab, listed, &out, put_record)
+    out.empty_value = empty_value
+    data = in_two_passes_of(memory, segments, &out, put_record)
     if data is None:
-        runs.raise_damage(slab, listed)
+        runs.raise_damage(slab, segments)
     if not out.records:
         raise LocalProtocolError("A record batch has at least one record, not 0.")
     header = PyBytes_FromStringAndSize(NULL, HEADER_BYTES)
@@ -180,3 +180,15 @@ def record_batch(slab, segments, producer, *, keeps_empty_values=False):
     covered = PyBytes_FromStringAndSize(<char *>at + COVERED_AT, HEADER_BYTES - COVERED_AT)
     put_big32(at + CRC_AT, extend(value(covered), data))
     return header, data
+
+
+def record_batch(slab, segments, producer, *, keeps_empty_values=False):
+    cdef Memory memory
+    cdef int64_t producer_id = producer[0]
+    cdef int epoch = producer[1], sequence = producer[2]
+    cdef int64_t empty_value = 0 if keeps_empty_values else -1
+    attach(slab, &memory)
+    try:
+        return encode_batch(slab, &memory, tuple(segments), producer_id, epoch, sequence, empty_value)
+    finally:
+        release(&memory)

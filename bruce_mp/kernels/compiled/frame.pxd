@@ -61,33 +61,40 @@ cdef inline int put_segments(
     return 0
 
 
-cdef inline object in_two_passes(object slab, list segments, Output *out, PutRecord put):
+cdef inline object in_two_passes(object slab, tuple segments, Output *out, PutRecord put):
     """Return the bytes of the segments' records; None if one disagrees with its headers.
 
     The caller sets `magic` and `empty_value` of `out`, and gets the number and the timestamps of the records.
     """
     cdef Memory memory
+    attach(slab, &memory)
+    try:
+        return in_two_passes_of(&memory, segments, out, put)
+    finally:
+        release(&memory)
+
+
+cdef inline object in_two_passes_of(Memory *memory, tuple segments, Output *out, PutRecord put):
+    """Do the work of `in_two_passes` in the attached memory of a slab."""
     cdef Output measured = out[0]
     cdef uint64_t count = 0
     cdef int failed
     cdef SegmentRef *refs = <SegmentRef *>malloc((len(segments) or 1) * sizeof(SegmentRef))
     if refs == NULL:
         raise MemoryError
-    attach(slab, &memory)
     try:
         for segment in segments:
             read_segment(segment, &refs[count])
             count += 1
         with nogil:
-            failed = put_segments(&memory, refs, count, &measured, put)
+            failed = put_segments(memory, refs, count, &measured, put)
         if failed:
             return None
         data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>measured.at)
         out.at = <uint8_t *>PyBytes_AS_STRING(data)
         out.end = out.at + <uint64_t>measured.at
         with nogil:
-            failed = put_segments(&memory, refs, count, out, put)
+            failed = put_segments(memory, refs, count, out, put)
         return None if failed or out.at != out.end else data
     finally:
-        release(&memory)
         free(refs)

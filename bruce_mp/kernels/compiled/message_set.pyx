@@ -100,7 +100,7 @@ cdef inline int put_record(Output *out, uint8_t *record, RecordFields *fields) n
 
 def encode_message_set(slab, segments, message_format, *, keeps_empty_values=False):
     cdef Output out
-    cdef list listed = list(segments)
+    cdef tuple listed = tuple(segments)
     memset(&out, 0, sizeof(Output))
     out.magic = int(message_format)
     out.empty_value = 0 if keeps_empty_values else -1

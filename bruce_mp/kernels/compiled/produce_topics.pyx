@@ -3,9 +3,10 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from bruce_mp.kernels.compiled.encode cimport encode_batch
 from bruce_mp.kernels.compiled.frame cimport put_big32
+from bruce_mp.kernels.compiled.memory cimport *
 
-from bruce_mp.kernels.compiled.encode import record_batch
 from bruce_mp.protocol.kafka.produce_request import COPIED_BYTES, FIRST_FLEXIBLE_VERSION
 from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER
 
@@ -55,27 +56,35 @@ cdef bytes partition_head(int32_t partition, uint64_t size, bint is_flexible):
 def produce_topics(slab, int version, names, batches, producer_id, *, bint keeps_empty_values):
     cdef bint is_flexible = version >= FIRST_FLEXIBLE_VERSION
     cdef uint64_t max_copied_bytes = COPIED_BYTES
+    cdef int64_t number, empty_value = 0 if keeps_empty_values else -1
     cdef dict topics = {}
     cdef list buffers = [], parts, batches_of_topic
     cdef bytes no_tags = b"\0" if is_flexible else b"", header, data  # the number of tagged fields
+    cdef Memory memory
     for name, batch in zip(names, batches, strict=True):
         topics.setdefault(name, []).append(batch)
     parts = [array_length(len(topics), is_flexible)]
-    for name, batches_of_topic in topics.items():
-        parts.append(topic_head(name, len(batches_of_topic), is_flexible))
-        for _topic, partition, epoch, sequence, segments in batches_of_topic:  # the fields of a `SentBatch`
-            producer = (producer_id, epoch, sequence) if sequence >= 0 else NO_PRODUCER
-            header, data = record_batch(slab, segments, producer, keeps_empty_values=keeps_empty_values)
-            parts.append(partition_head(partition, len(header) + len(data), is_flexible))
-            parts.append(header)
-            if <uint64_t>len(data) > max_copied_bytes:
-                buffers.append(b"".join(parts))
-                buffers.append(data)
-                parts = []
-            else:
-                parts.append(data)
+    attach(slab, &memory)
+    try:
+        for name, batches_of_topic in topics.items():
+            parts.append(topic_head(name, len(batches_of_topic), is_flexible))
+            for _topic, partition, epoch, sequence, segments in batches_of_topic:  # the fields of a `SentBatch`
+                number = producer_id
+                if sequence < 0:
+                    number, epoch, sequence = NO_PRODUCER
+                header, data = encode_batch(slab, &memory, segments, number, epoch, sequence, empty_value)
+                parts.append(partition_head(partition, len(header) + len(data), is_flexible))
+                parts.append(header)
+                if <uint64_t>len(data) > max_copied_bytes:
+                    buffers.append(b"".join(parts))
+                    buffers.append(data)
+                    parts = []
+                else:
+                    parts.append(data)
+                parts.append(no_tags)
             parts.append(no_tags)
-        parts.append(no_tags)
+    finally:
+        release(&memory)
     parts.append(no_tags)
     buffers.append(b"".join(parts))
     return buffers

@@ -7,6 +7,7 @@ from bruce_mp.kernels.compiled.redo cimport *
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import rows, runs
+from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.runs import Segment
 
 
@@ -164,7 +165,7 @@ def bind_partition(slab, segments, partitions):
         release(&memory)
 
 
-cdef int locate_all_matching(Memory *memory, list segments, uint32_t expected, LocatedSegment *found) except -2:
+cdef int locate_all_matching(Memory *memory, tuple segments, uint32_t expected, LocatedSegment *found) except -2:
     """Locate all segments; return 0 if `locate_matching` succeeds for each, else -1."""
     cdef Py_ssize_t index
     for index in range(len(segments)):
@@ -187,7 +188,7 @@ cdef int64_t store_batch(
 
 
 cdef object assign_one(
-    Memory *memory, uint64_t entry_at, int partition, list segments, uint64_t row_at, MoveRef *move, bint is_numbered
+    Memory *memory, uint64_t entry_at, topic, partition, tuple segments, uint64_t row_at, MoveRef *move, bint is_numbered
 ):
     cdef uint64_t count = len(segments)
     cdef uint8_t *row = <uint8_t *>memory.buffer.buf + row_at
@@ -207,7 +208,7 @@ cdef object assign_one(
         following = store_batch(located, count, partition, sequence, epoch, row, move)
         if sequence >= 0:
             store64(next_sequence_at, <uint64_t>following | <uint64_t>epoch << 32)  # both fields in one store
-        return epoch, sequence
+        return tuple.__new__(SentBatch, (topic, partition, epoch, sequence, segments))
     finally:
         free(located)
 
@@ -216,15 +217,16 @@ def assign_sequences(slab, process_row, batches, move, *, bint is_numbered):
     cdef Memory memory
     cdef MoveRef move_ref
     cdef uint64_t entry_at, row_at = process_row._at
-    cdef list numbers = []
+    cdef list built = []
     read_move(move, &move_ref)
     attach(slab, &memory)
     try:
-        for entry_at, partition, segments in batches:
+        for entry_at, topic, partition, segments in batches:
             if entry_at & 7 or entry_at + PARTITION_ENTRY > <uint64_t>memory.buffer.len:
                 raise ValueError("The slab has no such entry.")
-            numbers.append(assign_one(&memory, entry_at, partition, list(segments), row_at, &move_ref, is_numbered))
-        return numbers
+            content = tuple(segments)
+            built.append(assign_one(&memory, entry_at, topic, partition, content, row_at, &move_ref, is_numbered))
+        return built
     finally:
         release(&memory)
 

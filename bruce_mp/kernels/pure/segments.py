@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import runs
+from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.runs import (
     NO_SEQUENCE,
     Segment,
@@ -66,12 +67,12 @@ def write_sequence(
 
 def assign_sequences(
     slab: Slab, row: ProcessRow, batches: Iterable[_Batch], move: Move, *, is_numbered: bool
-) -> list[tuple[int, int] | None]:
-    """Assign to batches the next sequence numbers of their partitions, and move their segments.
+) -> list[SentBatch | None]:
+    """Assign to batches the next sequence numbers of their partitions, and move their segments; return the batches.
 
-    Return (epoch, base sequence) of each batch.  Both are NO_SEQUENCE without `is_numbered`, and if the partition's
-    epoch is LAST_EPOCH, the largest 16-bit number.  For a batch with a segment that is damaged or not in the state
-    `move.before`, the call stores nothing and returns None.
+    Epoch and base sequence are NO_SEQUENCE without `is_numbered`, and if the partition's epoch is LAST_EPOCH, the
+    largest 16-bit number.  For a batch with a segment that is damaged or not in the state `move.before`, the call
+    stores nothing, and the list has None.
 
     For each batch the stores are in this order: partition and sequence numbers, the transaction of the move, the
     partition's next sequence number.  So after a crash each sent batch has its numbers, and the dispatcher corrects
@@ -80,12 +81,12 @@ def assign_sequences(
     return [_assign_one(slab, row, batch, move, is_numbered=is_numbered) for batch in batches]
 
 
-_Batch = tuple[int, int, "Sequence[Segment]"]
-"""File offset of the partition's entry in the partition table, the partition, and this process' segments."""
+_Batch = tuple[int, int, int, "Sequence[Segment]"]
+"""File offset of the partition's entry in the partition table, topic number, partition, and this process' segments."""
 
 
-def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_numbered: bool) -> tuple[int, int] | None:
-    entry_at, partition, segments = batch
+def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_numbered: bool) -> SentBatch | None:
+    entry_at, topic, partition, segments = batch
     if not all(matching_words(slab, segment, move.before) for segment in segments):
         return None
     _, _, sequence, epoch = lay.PARTITION.unpack_from(slab.view, entry_at)
@@ -96,7 +97,7 @@ def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_nu
     if sequence >= 0:
         following = next_sequence(sequence, sum(segment.records for segment in segments))
         store_next_sequence(slab, entry_at, following, epoch)
-    return epoch, sequence
+    return SentBatch(topic, partition, epoch, sequence, tuple(segments))
 
 
 def bind_partition(slab: Slab, segments: Iterable[Segment], partitions: Iterable[int]) -> None:

@@ -84,6 +84,8 @@ class _ResponseReader:
     A null array counts as an empty one.
     """
 
+    has_tags = False
+
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data = data
         self.at = at
@@ -130,6 +132,8 @@ class _ResponseReader:
 class _FlexibleReader(_ResponseReader):
     """Read the flexible versions, 9 and later (KIP-482)."""
 
+    has_tags = True
+
     def read_uvarint(self) -> int:
         first = self.data[self.at]
         if first < 0x80:  # the common case
@@ -168,27 +172,30 @@ class _FlexibleReader(_ResponseReader):
 def _read_response(reader: _ResponseReader, version: int) -> ProduceResponse:
     reader.at += CORRELATION_ID_BYTES
     reader.read_tags()
-    acks: list[PartitionAck] = []
-    for _ in range(reader.read_count()):
-        _read_topic(reader, PARTITION_LAYOUTS[version], acks)
+    acks = _read_topics(reader, PARTITION_LAYOUTS[version])
     throttle_ms = reader.read_number(I32) if version >= FIRST_VERSION_WITH_THROTTLING else 0
     endpoints = reader.read_tags().get(ENDPOINTS_TAG)
     return ProduceResponse(tuple(acks), throttle_ms, {} if endpoints is None else _decode_endpoints(endpoints))
 
 
-def _read_topic(reader: _ResponseReader, layout: _PartitionLayout, acks: list[PartitionAck]) -> None:
-    """Append the acks of one topic."""
-    head, end, data = layout.head, layout.errorless_end, reader.data
-    topic, partitions = reader.read_topic_head()
-    for _ in range(partitions):
-        fields = head.unpack_from(data, reader.at)
-        reader.at += head.size
-        if data.startswith(end, reader.at):
-            reader.at += len(end)
-            acks.append(PartitionAck(topic, *fields))
-        else:
-            acks.append(_read_errors(PartitionAck(topic, *fields), reader))
-    reader.read_tags()
+def _read_topics(reader: _ResponseReader, layout: _PartitionLayout) -> list[PartitionAck]:
+    """Return the acks of all topics, with few calls for each, because most topics have one partition."""
+    (head, end), data = layout, reader.data
+    head_size, end_size = head.size, len(end)
+    acks: list[PartitionAck] = []
+    for _ in range(reader.read_count()):
+        topic, partitions = reader.read_topic_head()
+        for _ in range(partitions):
+            ack = PartitionAck(topic, *head.unpack_from(data, reader.at))
+            reader.at += head_size
+            if data.startswith(end, reader.at):
+                reader.at += end_size
+            else:
+                ack = _read_errors(ack, reader)
+            acks.append(ack)
+        if reader.has_tags:
+            reader.read_tags()
+    return acks
 
 
 def _read_errors(ack: PartitionAck, reader: _ResponseReader) -> PartitionAck:
