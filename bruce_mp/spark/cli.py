@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(args.run(args))
     except BruceError as error:
         return _fail(str(error), error.exit_code)
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), ExitCode.SETUP)
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
-__all__ = ["absolute_path", "file_size", "list_files", "open_directory", "read_texts", "total_size"]
+__all__ = ["absolute_path", "file_size", "list_files", "open_directory", "read_texts"]
 
 
 def absolute_path(path: str) -> str:
@@ -26,7 +26,7 @@ def open_directory(uri: str) -> tuple[FileSystem, str]:
     return system, root
 
 
-def total_size(uri: str) -> int:
+def _total_size(uri: str) -> int:
     """Return the size in bytes of the files in the directory and below; 0 if it does not exist."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
@@ -47,7 +47,7 @@ def file_size(uri: str) -> int:
     """Return the size in bytes of a file or of a directory's files; 1 for a glob, whose size is not known."""
     system, path = _resolve_uri(uri)
     info = system.get_file_info(path)
-    return (info.size or 0) if info.is_file else (total_size(uri) or 1)
+    return (info.size or 0) if info.is_file else (_total_size(uri) or 1)
 
 
 def read_texts(uri: str) -> dict[str, str]:

@@ -25,7 +25,7 @@ from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.discards import read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.running_stages import RunningStages
-from bruce_mp.spark.storage import absolute_path, open_directory, total_size
+from bruce_mp.spark.storage import absolute_path, file_size, open_directory
 from bruce_mp.spark.temporary_settings import temporary_settings
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def compare(
 
     `minute_condition` is SQL on the column `minute`. Ledger files last written before `changed_after` are not read.
     """
-    is_small = sum(map(total_size, [plan.facts_directory, *plan.ledgers])) < _SMALL_AUDIT_BYTES
+    is_small = sum(map(file_size, [plan.facts_directory, *plan.ledgers])) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
     if is_small:

@@ -10,10 +10,12 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrameWriter
 
+from bruce_mp.errors import ExitCode
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineSelection, Replayed
+from bruce_mp.spark.cli import main
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.pipelines.replay import DoubtfulError, replay
 from support.stream_sink import StreamSink, all_delivered
@@ -41,6 +43,18 @@ def run(spark: SparkSession, sink: StreamSink, file: Path, **options: Any) -> Re
 def messages_of(sink: StreamSink) -> list[Message]:
     parsed = [parse_message(frame) for frame in sink.messages]
     return [message for message in parsed if isinstance(message, Message)]
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_state_directory_that_cannot_be_created_is_an_error_of_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_bytes(line(1))
+    words = ["replay", f"{tmp_path}/file", f"--state={tmp_path}/file/state", "--socket=/unused"]
+    assert main(words) == ExitCode.SETUP
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert printed.startswith("bruce-spark: ")
+    assert f"{tmp_path}/file/state" in printed
 
 
 def test_replay_restores_every_field_in_order(spark: SparkSession, tmp_path: Path) -> None:
