@@ -19,7 +19,6 @@ Otherwise it bumps the partition's producer epoch, and the broker refuses the la
 from __future__ import annotations
 
 import logging
-from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -264,7 +263,7 @@ class ResponseHandler:
 
     def abandon_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
         """Requeue an unsent batch without its damaged records, which lose their sequence numbers."""
-        queue.resend.extendleft(self._without_damaged(queue, batch))
+        queue.resend[:0] = self._without_damaged(queue, batch)
 
     def _without_damaged(self, queue: PartitionQueue, batch: SentBatch) -> list[SentBatch]:
         """Return an unwritten batch without its damaged segments, as a list; empty if all are damaged."""
@@ -306,7 +305,7 @@ class ResponseHandler:
             self._bump_epoch(queue, topic)
         else:
             self._builder.set_next_sequence(queue.topic, queue.partition, queue.renumber_from)
-        queue.resend = deque([self._builder.renumber(batch) for batch in queue.resend])
+        queue.resend = [self._builder.renumber(batch) for batch in queue.resend]
         queue.renumber_from, queue.bumps_epoch, queue.may_have_gap, queue.stops_numbering = None, False, False, False
 
     def skip_sequence_gap(self, queue: PartitionQueue) -> None:

@@ -101,6 +101,6 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
 
 def _pop_built(queue: PartitionQueue, content: RequestContent) -> int:
     """Move the next built batch of a queue to `content`; return its payload in bytes."""
-    batch = queue.resend.popleft()
+    batch = queue.resend.pop(0)
     content.built.append((queue, batch))
     return batch.payload
