@@ -131,6 +131,7 @@ class Slab:
         try:
             if geometry is not None and os.fstat(descriptor).st_size < geometry.file_size:
                 raise SlabError(f"{path} is too small for the {geometry.chunks} chunks that it should have.")
+            self._status = os.fstat(descriptor)
             self.geometry = geometry or _read_geometry(path, descriptor)
             flags = mmap.MAP_PRIVATE | _MAP_NORESERVE if private else mmap.MAP_SHARED
             self._map = mmap.mmap(descriptor, self.geometry.file_size, flags=flags)
@@ -140,6 +141,16 @@ class Slab:
         self.words = self.view.cast("I")
         self.longs = self.view.cast("Q")
         self.chunks_at = self.geometry.chunks_at  # copied because the kernels read it in each call
+
+    @property
+    def is_at_path(self) -> bool:
+        """Return False if the mapped file is no longer at its path, because someone deleted or replaced it."""
+        try:
+            return os.path.samestat(self.path.stat(), self._status)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # the directory is closed to this process, which says nothing about the file
 
     def chunk_at(self, chunk: int) -> int:
         """Return the file offset of a chunk.  Raises SlabError for a chunk that does not exist."""

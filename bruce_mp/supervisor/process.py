@@ -48,7 +48,7 @@ from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, acquire_run_d
 from bruce_mp.supervisor.sd_notify import ServiceManager
 from bruce_mp.supervisor.shutdown import Shutdown, ShutdownPhase
 from bruce_mp.supervisor.signal_pipe import SignalPipe
-from bruce_mp.supervisor.slab.backlog import SPILLED, held_messages
+from bruce_mp.supervisor.slab.backlog import held_messages, undelivered_lines
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_inputs, warn_of_size
 from bruce_mp.supervisor.sockets.bound_sockets import (
@@ -68,7 +68,7 @@ from bruce_mp.supervisor.upgrade.upgrade import Upgrade, UpgradeState
 from bruce_mp.telemetry.books import balance_line
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.log_lines import plural, printable
+from bruce_mp.telemetry.log_lines import plural
 from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, set_up_logging
 
 if TYPE_CHECKING:
@@ -420,24 +420,17 @@ def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool)
     held = held_messages(resources.slab)
     balance = balance_line(count_books(resources.slab))
     if held:
-        for line in _undelivered_lines(held, resources.slab):
+        journal = Path(resources.config.journal_path) if resources.config.slab.sync != "off" else None
+        for line in undelivered_lines(held, resources.slab, journal):
             _report_error(resources, line)
-        if resources.config.slab.sync != "off":
-            JournalSetup.close(resources.slab, Path(resources.config.journal_path))
+        if journal:
+            JournalSetup.close(resources.slab, journal)
     elif not failure:
         SpillDirectory.for_slab(resources.slab, resources.config.spill_path).remove()
         JournalSetup.remove(Path(resources.config.journal_path), resources.slab.path)
-        resources.slab.path.unlink()
+        if resources.slab.is_at_path:
+            resources.slab.path.unlink()
     log.log(NOTICE, "bruce has ended: %s.", balance)
-
-
-def _undelivered_lines(held: dict[str, int], slab: Slab) -> list[str]:
-    keep = "and its spill files keep" if SPILLED in held else "keeps"
-    return [
-        f"{plural(sum(held.values()), 'message')} could not be delivered.",
-        f"The slab {slab.path} {keep} them, and the next start delivers them. By topic:",
-        *(f"  {printable(topic)}: {count:,}" for topic, count in sorted(held.items())),
-    ]
 
 
 def _report_error(resources: Resources, text: str) -> None:

@@ -201,6 +201,36 @@ def test_undelivered_messages_stay_in_the_slab_and_are_reported(tmp_path: Path) 
         assert daemon.slab_path.exists()
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_slab_that_someone_removed_is_not_promised_to_the_next_start(tmp_path: Path, *, is_replaced: bool) -> None:
+    fill(tmp_path / "slab")
+    with FakeDaemon(tmp_path, "delivery.shutdown_max_delay_ms = 200") as daemon:
+        daemon.start_ready()
+        daemon.slab_path.unlink()
+        if is_replaced:
+            daemon.slab_path.write_bytes(b"another file")
+        assert daemon.end() == 0
+        assert "next start delivers them" not in daemon.text()
+        assert f"Someone deleted or replaced the slab {daemon.slab_path} while the daemon ran." in daemon.text()
+        assert "They are lost; send them again" in daemon.text()
+        assert "  clicks: 3\n" in daemon.text()
+        assert daemon.slab_path.exists() == is_replaced
+
+
+def test_the_end_without_held_messages_leaves_the_file_that_replaced_the_slab(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        daemon.slab_path.unlink()
+        daemon.slab_path.write_bytes(b"another file")
+        assert daemon.end() == 0
+        assert daemon.slab_path.read_bytes() == b"another file"
+        daemon.slab_path.unlink()
+        daemon.start_ready()
+        daemon.slab_path.unlink()
+        assert daemon.end() == 0
+        assert "Traceback" not in daemon.text()
+
+
 def test_a_completed_delivery_ends_the_shutdown_early(tmp_path: Path) -> None:
     fill(tmp_path / "slab")
     with FakeDaemon(tmp_path, router="support.fake_daemon.delivering") as daemon:

@@ -1,4 +1,4 @@
-"""Counts of undelivered messages, for the start and the shutdown of the daemon."""
+"""Counts and reports of undelivered messages, for the start and the shutdown of the daemon."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.books import held_by_topic, spilled_total
+from bruce_mp.telemetry.log_lines import plural, printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bruce_mp.slab.file import Slab
 
-__all__ = ["held_messages", "is_deliverable"]
+__all__ = ["held_messages", "is_deliverable", "undelivered_lines"]
 
 LANDED: Final = "(not yet examined)"
 SPILLED: Final = "(in spill files)"
@@ -36,6 +39,29 @@ def held_messages(slab: Slab) -> dict[str, int]:
 def is_deliverable(held: dict[str, int]) -> bool:
     """Return True if messages can be delivered after the inputs have ended. Only an input can read spill files."""
     return bool(held.keys() - {SPILLED})
+
+
+def undelivered_lines(held: dict[str, int], slab: Slab, journal: Path | None) -> list[str]:
+    """Return the lines about held messages at the end of the daemon; `journal` is its directory, if it is kept."""
+    return [
+        f"{plural(sum(held.values()), 'message')} could not be delivered.",
+        f"{_fate_of_held(held, slab, journal)} By topic:",
+        *(f"  {printable(topic)}: {count:,}" for topic, count in sorted(held.items())),
+    ]
+
+
+def _fate_of_held(held: dict[str, int], slab: Slab, journal: Path | None) -> str:
+    if slab.is_at_path:
+        keep = "and its spill files keep" if SPILLED in held else "keeps"
+        return f"The slab {slab.path} {keep} them, and the next start delivers them."
+    if journal:
+        fate = f"The next start restores those that the journal {journal} has; send the others again from their source."
+    else:
+        fate = "They are lost; send them again from their source."
+    return (
+        f"Someone deleted or replaced the slab {slab.path} while the daemon ran. {fate} Set slab.path to a directory "
+        "that no program cleans."
+    )
 
 
 def _name_of(table: TopicTable, topic: bytes | int) -> str:
