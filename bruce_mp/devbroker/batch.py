@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["HEADER", "BatchHead", "LogLimits", "check_records", "read_batch", "rebase", "records_of"]
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
+LENGTH: Final = Struct(">i")
+LENGTH_AT: Final = 8
 LENGTH_OVERHEAD: Final = 12  # size of base offset and length, which the length field does not count
+MIN_LENGTH: Final = 14  # of Kafka's oldest records
 MAGIC_AT: Final = 16
 CRC_COVERS_FROM: Final = 21  # offset of the attributes
 REBASE: Final = Struct(">qii")  # base offset, length, leader epoch
@@ -98,11 +101,9 @@ def crc_differs(head: BatchHead, raw: bytes) -> bool:
 
 
 CHECKS: Final = (
-    BatchCheck(lambda h, *_: h.magic != MAGIC_V2, Code.INVALID_RECORD, "Produce takes only record batches of magic 2."),
     BatchCheck(
         lambda h, *_: h.size < HEADER.size, Code.CORRUPT_MESSAGE, "The record batch is shorter than its header."
     ),
-    BatchCheck(lambda h, raw, *_: h.size > len(raw), Code.INVALID_RECORD, "The record batch is cut off."),
     BatchCheck(
         lambda h, raw, *_: h.size < len(raw), Code.INVALID_RECORD, "There must be one record batch per partition."
     ),
@@ -148,18 +149,31 @@ def read_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
     Raises:
         RefusedError: with the error code that a real broker returns.
     """
-    # Kafka's reader needs the byte of the magic to recognise a batch; without it there is none, not a damaged one.
-    if raw is None or len(raw) <= MAGIC_AT:
+    if raw is None or len(raw) < LENGTH_OVERHEAD:
         raise RefusedError(Code.INVALID_RECORD, "There must be one record batch per partition.")
-    if len(raw) < HEADER.size:
-        raise RefusedError(Code.CORRUPT_MESSAGE, "The record batch is shorter than its header.")
-    head = BatchHead._make(HEADER.unpack_from(raw))
+    head = read_head(raw)
     for check in CHECKS:
         if check.is_wrong(head, raw, version, limits):
             raise RefusedError(check.code, check.text)
     if limits.strict:
         check_records(raw)
     return head
+
+
+def read_head(raw: bytes) -> BatchHead:
+    """Return the header of a batch. Raise RefusedError for bytes in which Kafka's reader recognises no whole batch."""
+    [length] = LENGTH.unpack_from(raw, LENGTH_AT)
+    if length < MIN_LENGTH:
+        raise RefusedError(Code.CORRUPT_MESSAGE, "The length of the record batch is too small for any record.")
+    if len(raw) > MAGIC_AT and raw[MAGIC_AT] > MAGIC_V2:
+        raise RefusedError(Code.CORRUPT_MESSAGE, "The magic of the record batch is not known.")
+    if len(raw) < LENGTH_OVERHEAD + length:
+        raise RefusedError(Code.INVALID_RECORD, "The record batch is cut off.")
+    if raw[MAGIC_AT] < MAGIC_V2:
+        raise RefusedError(Code.INVALID_RECORD, "Produce takes only record batches of magic 2.")
+    if len(raw) < HEADER.size:
+        raise RefusedError(Code.CORRUPT_MESSAGE, "The record batch is shorter than its header.")
+    return BatchHead._make(HEADER.unpack_from(raw))
 
 
 def rebase(raw: bytes, base_offset: int, leader_epoch: int) -> bytes:

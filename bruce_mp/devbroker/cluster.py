@@ -115,6 +115,15 @@ class Cluster:
         Raises:
             RefusedError: the name or the number of partitions is invalid, or the topic exists.
         """
+        self.check_new_topic(name, partitions)
+        topic = HostedTopic(name, uuid4())
+        topic.partitions = [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in range(partitions)]
+        self.topics[name] = topic
+        self._discard_view()
+        return topic
+
+    def check_new_topic(self, name: str, partitions: int) -> None:
+        """Raise RefusedError as `add_topic` does, and create nothing."""
         check_topic_name(name)
         if name in self.topics:
             raise RefusedError(Code.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists.")
@@ -122,11 +131,6 @@ class Cluster:
             raise RefusedError(
                 Code.INVALID_PARTITIONS, f"Topic {name!r} needs at least one partition, not {partitions}."
             )
-        topic = HostedTopic(name, uuid4())
-        topic.partitions = [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in range(partitions)]
-        self.topics[name] = topic
-        self._discard_view()
-        return topic
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Increase a topic's number of partitions; the new leaders go round-robin as in `add_topic`.

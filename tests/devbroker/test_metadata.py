@@ -98,16 +98,21 @@ def test_a_scripted_error_is_for_its_topic(desk: Desk) -> None:
     assert codes(ask(desk, ["hits", "other"], triggered=triggered)) == {"hits": 29, "other": 0}
 
 
+@pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize("version", range(2, 8))
-def test_create_topics_returns_a_code_for_each_topic(desk: Desk, version: int) -> None:
+def test_create_topics_returns_a_code_for_each_topic(desk: Desk, version: int, *, validate_only: bool) -> None:
     wanted = [
         CreateTopicsRequest.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
         for name, count in (("new", 5), ("hits", 1), ("a/b", 1), ("one", -1), ("zero", 0))
     ]
-    response = desk.ask(CreateTopicsRequest(version=version, topics=wanted, timeout_ms=1), CreateTopicsResponse)
+    request = CreateTopicsRequest(version=version, topics=wanted, timeout_ms=1, validate_only=validate_only)
+    response = desk.ask(request, CreateTopicsResponse)
     expected = [0, Code.TOPIC_ALREADY_EXISTS, Code.INVALID_TOPIC_EXCEPTION, 0, Code.INVALID_PARTITIONS]
     assert [topic.error_code for topic in response.topics] == expected
-    assert len(desk.cluster.topic("new").partitions) == 5
+    if validate_only:
+        assert list(desk.cluster.topics) == ["hits"]
+    else:
+        assert len(desk.cluster.topic("new").partitions) == 5
 
 
 @pytest.mark.parametrize("version", range(5))

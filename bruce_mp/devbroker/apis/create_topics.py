@@ -31,7 +31,11 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
     try:
         context.check_fault(Target(wanted.name))
         partitions = partition_count(wanted, context.cluster)
-        topic_id = NO_ID if validate_only else context.cluster.add_topic(wanted.name, partitions).id
+        if validate_only:
+            context.cluster.check_new_topic(wanted.name, partitions)
+            topic_id = NO_ID
+        else:
+            topic_id = context.cluster.add_topic(wanted.name, partitions).id
     except RefusedError as refusal:
         return Outcome(name=wanted.name, topic_id=NO_ID, error_code=refusal.code, error_message=str(refusal))
     return Outcome(
