@@ -184,7 +184,8 @@ class ReplayRun:
     """One run of the command.
 
     `counts`, `discarded` and `too_large` have its result; `cut_lines` counts last lines without a newline, `copies` the
-    lines that other logs of the run have too, and `uncounted` the messages whose outcomes the daemon has lost.
+    lines that other logs of the run have too, `uncounted` the messages whose outcomes the daemon has lost, and
+    `undecided` the messages of unconfirmed groups in a dry run, which does not resolve them.
     """
 
     def __init__(
@@ -200,6 +201,8 @@ class ReplayRun:
         self.cut_lines = 0
         self.copies = 0
         self.uncounted = 0
+        self.undecided = 0
+        self._undecided_lines: frozenset[LineKey] = frozenset()
         self._read_files: set[tuple[int, int]] = set()
         """Device and inode of each file that this run has read."""
         self._equal_lines_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
@@ -217,6 +220,11 @@ class ReplayRun:
             if self._resolve_group(group) is GroupFate.INCOMPLETE:
                 keys = self._state.lines_of(group.name)
                 self._incomplete |= dict.fromkeys(keys, IncompleteGroup(group, unread=len(keys)))  # shared by its keys
+
+    def leave_undecided(self) -> None:
+        """Note the lines of the unconfirmed groups for a dry run, which asks no daemon about them."""
+        groups = self._state.unconfirmed()
+        self._undecided_lines = frozenset(key for group in groups for key in self._state.lines_of(group.name))
 
     def finish(self) -> None:
         """Decide about the groups of killed runs with lines that this run has not read. Raise as `resolve`."""
@@ -266,6 +274,8 @@ class ReplayRun:
                     self.counts += COUNTS_OF_UNSENT[fate]
                 elif is_copy:
                     self.copies += 1
+                elif key in self._undecided_lines:
+                    self.undecided += 1
                 elif key not in self._incomplete and self._state.contains(key):
                     self.counts += Replayed(already=1)
                 elif (message := _encoded(line)) is None or len(message) > self._max_message_bytes:
@@ -388,7 +398,9 @@ def main(argv: Sequence[str]) -> int:
     with ReplayState(args.state) as state:
         run = ReplayRun(state, daemon, selection, DoubtfulPolicy(args.doubtful))
         try:
-            if not args.dry_run:
+            if args.dry_run:
+                run.leave_undecided()
+            else:
                 run.resolve()
             for path in args.files:
                 run.send_file(path, dry_run=args.dry_run)
@@ -419,6 +431,11 @@ def _print_outcome(run: ReplayRun, args: Namespace) -> None:
         sys.stderr.write(
             f"bruce: {run.copies:,} lines are in two files, and count once, as copies. Only PATH and the rotated "
             "PATH.MS beside it may have equal lines of different messages.\n"
+        )
+    if run.undecided:
+        sys.stderr.write(
+            f"bruce: {run.undecided:,} messages of a killed run are in Kafka or not: a run without --dry-run asks the "
+            "daemon, and sends those that it did not get.\n"
         )
     if run.uncounted:
         sys.stderr.write(

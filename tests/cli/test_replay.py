@@ -126,6 +126,22 @@ def test_a_dry_run_counts_and_sends_nothing(state: ReplayState, daemon: FakeDaem
     assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=2)
 
 
+def test_a_dry_run_does_not_count_unconfirmed_messages_as_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "killed").write_bytes(line(0) + line(1))
+    (tmp_path / "d").write_bytes(line(0) + line(1) + line(2))
+    with ReplayState(tmp_path / "state") as state:
+        state.begin(KILLED, _keys_of(tmp_path / "killed"))
+    options = ["--stream-socket-path", str(tmp_path / "none"), "--state", str(tmp_path / "state"), "--dry-run"]
+    assert main(["replay", str(tmp_path / "d"), *options]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("1 to send, 0 replayed before, 0 filtered out")
+    assert "2 messages of a killed run are in Kafka or not" in printed.err
+    with ReplayState(tmp_path / "state") as state:
+        assert state.unconfirmed() == [KILLED]
+
+
 def test_too_large_messages_stay_for_another_run(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1, value=bytes(LIMIT)))
     for sent in (1, 0):
