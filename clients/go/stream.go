@@ -80,7 +80,8 @@ type StreamClient struct {
 	requests     []*flushRequest // that the writer does not have yet
 	uncertain    int64
 	closing      bool
-	denied       error // of the last attempt to connect, for want of permission
+	wasDenied    bool  // the last attempt to connect failed for want of permission
+	denied       error // of the last attempt, if the one before it was denied, too
 	stats        StreamStats
 
 	// The writer's own.
@@ -361,13 +362,17 @@ func (c *StreamClient) connect() bool {
 	return true
 }
 
-// noteDenial notes a missing permission for flushes, and keeps the pause short, so that they fail soon.
+// noteDenial notes a missing permission for flushes at the second denial in a row, because a daemon that starts sets the
+// owner after it creates the socket. The pause stays short, so that flushes fail soon.
 func (c *StreamClient) noteDenial(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.denied = nil
-	if errors.Is(err, fs.ErrPermission) {
+	wasDenied := c.wasDenied
+	c.denied, c.wasDenied = nil, errors.Is(err, fs.ErrPermission)
+	if c.wasDenied {
 		c.backoff = firstBackoff
+	}
+	if c.wasDenied && wasDenied {
 		c.denied = fmt.Errorf("bruce: no permission to connect to %s: senders need write permission on the socket "+
 			"(input.unix_stream.mode, such as \"0222\") and access to its directory: %w", c.address, err)
 	}

@@ -39,13 +39,15 @@ final class FlushError extends \RuntimeException
     private const TEXTS = [
         'TIMED_OUT' => 'The time limit passed. The daemon still delivers the rest; flush again.',
         'NO_CONNECTION' => 'The time limit passed without a connection to the daemon; flush again.',
+        'NO_PERMISSION' => 'No permission to connect: senders need write permission on the socket '
+            . '(input.unix_stream.mode, such as "0222") and access to its directory.',
         'SHUTTING_DOWN' => 'The daemon shuts down. It delivers the rest after its restart.',
         'BROKEN' => 'The connection broke; an unknown number of the messages written to it arrived.',
         'REFUSED' => 'The daemon refused the flush: it keeps no journal, or is too old.',
     ];
 
     /**
-     * @param string $reason TIMED_OUT or SHUTTING_DOWN (flush again), BROKEN, or REFUSED (no journal)
+     * @param string $reason TIMED_OUT or SHUTTING_DOWN (flush again), NO_PERMISSION, BROKEN, or REFUSED (no journal)
      * @param int $uncertain with BROKEN: this number of messages, the first ones since the last flush, may be delivered
      *     or not; the client does not send them again
      */
@@ -380,6 +382,7 @@ final class StreamClient
     private string $unread;
     private float $backoff;
     private float $nextAttempt;
+    private int $denials; // consecutive attempts to connect that failed for want of permission
     private int $breaks;
     private int $uncertain;
     private int $writtenMessages;
@@ -430,7 +433,10 @@ final class StreamClient
         return true;
     }
 
-    /** Write the whole buffer, for at most this time in seconds. Return false while bytes are left. */
+    /**
+     * Write the whole buffer, for at most this time in seconds, and not without permission to connect. Return false while
+     * bytes are left.
+     */
     public function write(float $timeout = 0): bool
     {
         $this->resetAfterFork();
@@ -440,7 +446,7 @@ final class StreamClient
             if ($this->messages->isEmpty()) {
                 return true;
             }
-            if (self::now() >= $deadline) {
+            if ($this->isDenied() || self::now() >= $deadline) {
                 return false;
             }
             $this->pause($deadline);
@@ -467,6 +473,10 @@ final class StreamClient
             }
             if ($this->answer !== null && $this->answer['token'] === $this->token) {
                 return $this->settle($this->answer);
+            }
+            if ($this->isDenied()) {
+                $this->removeBarrier();
+                throw new FlushError('NO_PERMISSION');
             }
             if (self::now() >= $deadline) {
                 $this->removeBarrier();
@@ -521,7 +531,7 @@ final class StreamClient
             $this->socket = null;
         }
         $this->messages = new \SplQueue();
-        $this->bytes = $this->written = $this->breaks = $this->uncertain = $this->writtenMessages = $this->token = 0;
+        $this->bytes = $this->written = $this->denials = $this->breaks = $this->uncertain = $this->writtenMessages = $this->token = 0;
         $this->unread = '';
         $this->backoff = self::FIRST_BACKOFF_S;
         $this->nextAttempt = 0;
@@ -616,7 +626,9 @@ final class StreamClient
         }
         $isOpen = $isPath ? @socket_connect($socket, $this->address)
             : @socket_connect($socket, '127.0.0.1', $this->address);
-        if (!$isOpen && socket_last_error($socket) !== SOCKET_EINPROGRESS) {
+        $error = $isOpen ? 0 : socket_last_error($socket);
+        $this->noteDenial($error);
+        if (!$isOpen && $error !== SOCKET_EINPROGRESS) {
             socket_close($socket);
             return false;
         }
@@ -626,6 +638,21 @@ final class StreamClient
         $this->socket = $socket;
         $this->stats['connections']++;
         return true;
+    }
+
+    /** Keep the pause short after a denial, so that each later call fails soon. */
+    private function noteDenial(int $error): void
+    {
+        $this->denials = in_array($error, [SOCKET_EACCES, SOCKET_EPERM], true) ? $this->denials + 1 : 0;
+        if ($this->denials > 0) {
+            $this->backoff = self::FIRST_BACKOFF_S;
+        }
+    }
+
+    /** Return true from the second denial in a row: a daemon that starts sets the owner after it creates the socket. */
+    private function isDenied(): bool
+    {
+        return $this->denials > 1;
     }
 
     private function writeMessages(): void

@@ -35,12 +35,14 @@ module Bruce
     end
   end
 
-  # Some messages have no final outcome. The code is :timed_out or :shutting_down (flush again), :broken (#uncertain
-  # messages, the first ones since the last flush, may be delivered or not) or :refused (no journal).
+  # Some messages have no final outcome. The code is :timed_out or :shutting_down (flush again), :no_permission, :broken
+  # (#uncertain messages, the first ones since the last flush, may be delivered or not) or :refused (no journal).
   class FlushError < Error
     TEXTS = {
       timed_out: 'The time limit passed. The daemon still delivers the rest; flush again.',
       no_connection: 'The time limit passed without a connection to the daemon; flush again.',
+      no_permission: 'No permission to connect: senders need write permission on the socket ' \
+                     '(input.unix_stream.mode, such as "0222") and access to its directory.',
       shutting_down: 'The daemon shuts down. It delivers the rest after its restart.',
       broken: 'The connection broke; an unknown number of the messages written to it arrived.',
       refused: 'The daemon refused the flush: it keeps no journal, or is too old.'
@@ -318,7 +320,8 @@ module Bruce
       end
     end
 
-    # Write the whole buffer, for at most `timeout` seconds. Return false while bytes are left.
+    # Write the whole buffer, for at most `timeout` seconds, and not without permission to connect. Return false while
+    # bytes are left.
     def write(timeout: 0)
       deadline = now + timeout
       synchronize { write_until(deadline) }
@@ -369,6 +372,7 @@ module Bruce
       @unread = String.new(encoding: Encoding::BINARY)
       @backoff = FIRST_BACKOFF
       @next_attempt = 0
+      @denials = 0 # consecutive attempts to connect that failed for want of permission
       @breaks = 0
       @uncertain = 0
       @written_messages = 0
@@ -453,10 +457,21 @@ module Bruce
       @next_attempt = now + @backoff * rand(0.5..1.0)
       @backoff = [2 * @backoff, MAX_BACKOFF].min
       @socket = connect
+      @denials = 0
       @stats.connections += 1
       true
-    rescue SystemCallError
+    rescue Errno::EACCES, Errno::EPERM
+      @denials += 1
+      @backoff = FIRST_BACKOFF # so that each later call fails soon
       false
+    rescue SystemCallError
+      @denials = 0
+      false
+    end
+
+    # Return true from the second denial in a row: a daemon that starts sets the owner after it creates the socket.
+    def denied?
+      @denials > 1
     end
 
     def connect
@@ -538,7 +553,7 @@ module Bruce
       loop do
         step
         return true if @messages.empty?
-        return false if now >= deadline
+        return false if denied? || now >= deadline
 
         pause(deadline)
       end
@@ -567,12 +582,14 @@ module Bruce
         step
         raise take_uncertain if @uncertain.positive?
         return settle if @answer&.token == @token
-        break if now >= deadline
+        break if denied? || now >= deadline
 
         append_barrier(level, deadline) if @barrier_connection && (!@socket || @barrier_connection != @stats.connections)
         pause(deadline)
       end
       remove_barrier
+      raise FlushError, :no_permission if denied?
+
       raise FlushError.new(:timed_out, text: @socket ? :timed_out : :no_connection)
     rescue FlushError => e
       disconnect if e.code == :refused && @answer&.token != @token

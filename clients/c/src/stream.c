@@ -90,6 +90,7 @@ struct bruce_stream {
     int backoff_ms;
     int64_t next_attempt_ms;
     int denied; /* EACCES or EPERM of the last attempt to connect; 0 otherwise */
+    bool is_denied_again; /* the attempt before it was denied, too */
     unsigned random;
     int breaks;
 
@@ -284,13 +285,16 @@ static bool is_connected(bruce_stream *client)
     if (now < client->next_attempt_ms)
         return false;
     schedule_next_attempt(client, now);
+    bool was_denied = client->denied != 0;
     client->denied = 0;
+    client->is_denied_again = false;
     int opened = socket(client->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (opened < 0)
         return false;
     if (connect(opened, (struct sockaddr *)&client->address, client->address_size) < 0 && errno != EINPROGRESS) {
         if (errno == EACCES || errno == EPERM) {
             client->denied = errno;
+            client->is_denied_again = was_denied;
             client->backoff_ms = FIRST_BACKOFF_MS; /* so that each later call fails soon */
         }
         close(opened);
@@ -500,10 +504,11 @@ int bruce_stream_send_encoded(bruce_stream *client, const void *message, size_t 
     return error;
 }
 
-/* Return true if a wait without a limit would not end, because only the administrator can give the permission. */
+/* Return true if a wait without a limit would not end, because only the administrator can give the permission.  The
+ * first denial does not count: a daemon that starts sets the owner after it creates the socket. */
 static bool is_denied(const bruce_stream *client, int64_t deadline_ms)
 {
-    return client->denied && deadline_ms == INT64_MAX;
+    return client->is_denied_again && deadline_ms == INT64_MAX;
 }
 
 static int write_all(bruce_stream *client, int64_t deadline_ms)
