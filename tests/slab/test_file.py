@@ -18,6 +18,7 @@ from bruce_mp.slab.chunks import chunk_headers
 from bruce_mp.slab.file import Geometry, Slab, create_slab, lock_exclusive
 from bruce_mp.slab.layout import ChunkState
 from bruce_mp.slab.rows import ProcessRow
+from support.doc_pages import ROOT
 from support.examples import examples
 from support.slabs import SMALL, datagram, new_slab, put_in_landing_zone
 
@@ -84,6 +85,11 @@ def test_an_invalid_superblock_is_refused(tmp_path: Path, at: int, data: bytes, 
         file.write(data)
     with pytest.raises(SlabError, match=text):
         Slab(path)
+
+
+def test_the_page_in_the_error_message_lists_the_releases_of_the_layout_version() -> None:
+    page = (ROOT / "docs" / "slab.md").read_text()
+    assert f"all releases so far have version {lay.LAYOUT_VERSION}." in page
 
 
 @pytest.mark.parametrize("size", [0, 8, 4096, SMALL.file_size - 1, SMALL.file_size + 1])
