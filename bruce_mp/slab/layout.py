@@ -13,9 +13,9 @@ machine instruction, so SIGKILL leaves the old value or the new one.
     CHUNKS                  chunks           one writer each: the input with their share; state words: the run's owner
 
 A *chunk* (8 KiB) consists of a chunk header and *runs* without gaps.  A run consists of a run header, the topic's name
-if the router has not numbered the topic yet, and *records*.  A record consists of a record header, the key, the value,
-the record headers as the client sent them, and padding to 8 bytes.  A message larger than a chunk gets a *span* of
-neighbouring chunks with one header.
+if the topic had no number when the run was opened, and *records*.  A record consists of a record header, the key, the
+value, the record headers as the client sent them, and padding to 8 bytes.  A message larger than a chunk gets a *span*
+of neighbouring chunks with one header.
 
 Each field has one writer at a time:
 
@@ -200,7 +200,7 @@ RUN_ARRIVED_MS: Final = 32  # i64, steady time at which the run was opened
 RUN_PAYLOAD: Final = 40  # u32, sum of the records' key, value and header bytes
 RUN_PARTITION_INDEX: Final = 44  # i32, with FLAG_PARTITION_KEY: key mod RUN_PARTITION_COUNT; -1 = several or none
 RUN_PARTITION_COUNT: Final = 48  # u32, with FLAG_PARTITION_KEY: the topic's partitions that the input knew; 0 = none
-RUN_NAME_LENGTH: Final = 52  # u16, of the topic's name behind the header, if RUN_TOPIC is 0
+RUN_NAME_LENGTH: Final = 52  # u16, of the topic's name behind the header; 0 = the topic had a number
 RUN_REASON: Final = 54  # u8, DiscardReason
 RUN_LARGEST: Final = 56  # u32, the largest payload of a record
 RUN_MAGIC_AT: Final = 60  # u32, RUN_MAGIC

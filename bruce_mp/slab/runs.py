@@ -207,7 +207,7 @@ def runs_of(slab: Slab, chunk: int) -> Iterator[tuple[int, Run]]:
 
 
 def name_of(slab: Slab, chunk: int, offset: int, run: Run) -> bytes:
-    """Return the topic name behind a run's header; empty for a topic with a number."""
+    """Return the topic name behind a run's header; empty if the topic had a number when the run was opened."""
     at = slab.chunk_at(chunk) + offset + lay.RUN_HEADER
     return bytes(slab.view[at : at + run.name_length])
 
