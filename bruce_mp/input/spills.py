@@ -25,7 +25,7 @@ __all__ = ["CompletedSpill", "SpillRoom", "Spills"]
 
 _MIN_STEP: Final = 1 << 20
 _MAX_STEP: Final = 16 << 20
-"""A file doubles at each step, within these bounds: few calls for large files, little waste for small ones."""
+"""A file doubles at each step, within these bounds in bytes: few calls for large files, little waste for small ones."""
 _KEPT_FREE_DIVISOR: Final = 20
 """One part in this many of the file system stays free for other programs."""
 

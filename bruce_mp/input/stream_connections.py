@@ -190,7 +190,7 @@ class StreamConnections:
             return False
         self._row.add(Counter.StreamConnectionOverLimit)
         text = "A connection of %s was closed: it has %d at this worker (input.streams.max_connections_per_user)."
-        log.warning(text, describe_origin(origin, peer), self._max_per_user, extra={"about": origin})
+        log.warning(text, describe_origin(origin, peer), self._max_per_user, extra={"about": origin})  # see logs.py
         return True
 
     def _close_disallowed(self) -> None:

@@ -181,7 +181,7 @@ class UniqueAttempts:
 
 
 def _log_error(act: str, error: Exception) -> None:
-    log.error(
+    log.error(  # for "about" see telemetry/logs.py
         "The registry of attempts cannot be %s: %s.", act, str(error).rstrip("."), extra={"about": "attempt registry"}
     )
 

@@ -32,7 +32,7 @@ class RefreshSchedule:
     def __init__(self, rng: random.Random, spread_s: int = 0) -> None:
         self._rng = rng
         self.apply_config(spread_s)
-        self._requested_ms: int | None = 0
+        self._requested_ms: int | None = 0  # the first fetch is due at once
         self._not_before_ms = 0
         self._started_ms = -MIN_REFRESH_INTERVAL_MS  # long ago, so that the first refresh is due at once
 
