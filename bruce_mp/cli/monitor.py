@@ -71,13 +71,15 @@ def _create_parser() -> ArgumentParser:
 
 def _check(args: Namespace) -> int:
     readings = read_daemon(status_client(args))
-    previous_state = load_state(args.state)
-    results = [check.evaluate(readings, previous_state, *_limits(args, check.option)) for check in CHECKS]
-    faults = [(result.severity, result.text) for result in results if result.severity is not Severity.OK]
+    faults: list[tuple[Severity, str]] = []
+    previous_state = None
     try:
+        previous_state = load_state(args.state)
         save_state(args.state, readings)
     except StateError as error:
         faults.append((Severity.UNKNOWN, str(error)))
+    results = [check.evaluate(readings, previous_state, *_limits(args, check.option)) for check in CHECKS]
+    faults += [(result.severity, result.text) for result in results if result.severity is not Severity.OK]
     if not faults:
         return _report(Severity.OK, readings.summary + ("" if previous_state else "; first check"), results=results)
     (severity, summary), *others = sorted(faults, key=lambda fault: _WORST_FIRST.index(fault[0]))

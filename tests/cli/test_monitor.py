@@ -210,6 +210,18 @@ def test_a_foreign_state_file_is_unknown_and_kept(state: Path, capsys: pytest.Ca
     assert state.read_text() == "mine"
 
 
+def test_a_foreign_state_file_hides_no_fault(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state.parent.mkdir()
+    state.write_text("mine")
+    fake = FakeDaemon()
+    fake.processes = [line_of_state("router")]
+    with fake.pages() as pages:
+        code, text = monitor(capsys, pages.url, state)
+    assert code == 2
+    assert text.startswith("BRUCE CRITICAL: 1 processes are dead or stalled")
+    assert "is not a state file of bruce monitor" in text
+
+
 def test_a_state_file_that_cannot_be_written_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     with FakeDaemon().pages() as pages:
