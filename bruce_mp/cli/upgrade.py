@@ -1,6 +1,7 @@
 """`bruce upgrade`: upgrade a running daemon to the installed code without stopping it, and reload its configuration.
 
-Exit status: 0 if the new code receives messages, 1 if the daemon runs another version than this command or has ended.
+Exit status: 0 if the new code receives messages, 1 if the daemon refuses the upgrade, runs another version than this
+command, or has ended.
 """
 
 from __future__ import annotations
