@@ -70,6 +70,10 @@ def _upgrade(run_dir: Path, timeout_s: float) -> UpgradeNote:
     before = read_note(run_dir)
     try:
         os.kill(pid, signal.SIGUSR2)
+    except ProcessLookupError as error:
+        raise UpgradeError(
+            f"Process {pid}, the daemon, has just ended. Start it; it runs the installed version."
+        ) from error
     except PermissionError as error:
         raise UpgradeError(
             f"Process {pid} belongs to another user: run this as the daemon's user, or as root."
