@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["UNLIMITED", "PartitionOffsets", "count_offsets", "offsets_of", "retention_ms_of"]
+__all__ = ["UNLIMITED", "PartitionOffsets", "count_offsets", "missing_topics", "offsets_of", "retention_ms_of"]
 
 _Answer = TypeVar("_Answer")
 
 _PREFIX: Final = "kafka."
+_UNKNOWN_TOPIC: Final = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 UNLIMITED: Final = -1
 """Kafka's `retention.ms` of a topic whose messages have no highest age."""
 
@@ -65,6 +66,28 @@ def offsets_of(spark: SparkSession, options: Mapping[str, str], topics: Sequence
         ]
 
     return _request(spark, options, read)
+
+
+def missing_topics(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> list[str] | None:
+    """Return those of the topics that the brokers do not have. Return None as `offsets_of` does."""
+
+    def read(_: Any, admin: Any) -> list[str]:
+        answers = admin.describeTopics(list(topics)).topicNameValues()
+        return [topic for topic in topics if _is_unknown(answers[topic])]
+
+    return _request(spark, options, read)
+
+
+def _is_unknown(answer: Any) -> bool:
+    """Return True if the brokers answer that they do not have the topic. Raise Py4JJavaError for another failure."""
+    try:
+        answer.get()
+    except Py4JJavaError as error:
+        cause = error.java_exception.getCause()
+        if cause is None or cause.getClass().getName() != _UNKNOWN_TOPIC:
+            raise
+        return True
+    return False
 
 
 def retention_ms_of(spark: SparkSession, options: Mapping[str, str], topic: str) -> int | None:

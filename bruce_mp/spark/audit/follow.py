@@ -15,9 +15,11 @@ from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.spark.audit.errors import AuditInputError
 from bruce_mp.spark.audit.kafka_source import stream_topics
 from bruce_mp.spark.audit.report import remove_report
 from bruce_mp.spark.audit.run import Audit, compare, write_facts
+from bruce_mp.spark.kafka_admin import missing_topics
 from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import absolute_path, open_directory
@@ -56,8 +58,17 @@ class Follow:
 def follow(
     spark: SparkSession, plan: Follow, stop: Event | None = None, progress: Progress | None = None
 ) -> Iterator[AuditVerdict]:
-    """Yield the verdict of each report until `stop` is set or the plan ends. Raise the error that stops the stream."""
+    """Yield the verdict of each report until `stop` is set or the plan ends.
+
+    Raise AuditInputError if the brokers do not have a topic, or the error that stops the stream.
+    """
     display = progress or Progress("audit")
+    absent = missing_topics(spark, plan.audit.kafka_options, plan.audit.topics)
+    if absent:
+        raise AuditInputError(
+            f"--topic {', '.join(absent)}: the brokers have no such topic. Create it, or audit without --follow, which "
+            "counts its messages as missing."
+        )
     query = _start_query(spark, plan)
     try:
         for closed_ms in _closed_minutes(query, plan, stop or Event(), display):

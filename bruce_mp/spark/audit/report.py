@@ -6,7 +6,7 @@ and the first ranges of problems.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from operator import itemgetter
@@ -20,7 +20,7 @@ from bruce_mp.spark.audit.tables import AuditTables
 from bruce_mp.spark.storage import open_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -77,7 +77,7 @@ td.wrong { color: #b3261e; font-weight: 600 } .note { color: #57606a }
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """The sums over all topics and minutes."""
+    """The sums over all topics and minutes; `lines` has sentences about single topics."""
 
     sent: int
     delivered: int
@@ -87,6 +87,7 @@ class AuditVerdict:
     out_of_order: int
     unknown: int
     unknown_is_bad: bool = False
+    lines: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def has_problems(self) -> bool:
@@ -102,11 +103,15 @@ class AuditVerdict:
         return not (self.missing or self.doubled or self.out_of_order or (self.unknown_is_bad and self.unknown))
 
     def __str__(self) -> str:
+        books = _describe_books(self.sent, self.delivered, self.discarded, self.missing)
         return (
-            f"sent {self.sent:,} = delivered {self.delivered:,} + discarded {self.discarded:,} + missing "
-            f"{self.missing:,}; doubled {self.doubled:,}, out of order {self.out_of_order:,}, of unknown writers "
+            f"{books}; doubled {self.doubled:,}, out of order {self.out_of_order:,}, of unknown writers "
             f"{self.unknown:,}"
         )
+
+
+def _describe_books(sent: int, delivered: int, discarded: int, missing: int) -> str:
+    return f"sent {sent:,} = delivered {delivered:,} + discarded {discarded:,} + missing {missing:,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,15 @@ class Summary:
     def total(self, name: str) -> int:
         """Return the sum of a column over all topics."""
         return sum(row[name] for row in self.topics)
+
+    def describe(self, absent_topics: Collection[str]) -> tuple[str, ...]:
+        """Return a line for each topic that the brokers do not have."""
+        return tuple(
+            f"{row['topic']}: the brokers have no such topic; "
+            f"{_describe_books(*(row[name] for name in ('sent', 'delivered', 'discarded', 'missing')))}"
+            for row in self.topics
+            if row["topic"] in absent_topics
+        )
 
 
 def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, discard_lines, fill_books, read_ledger
+from bruce_mp.spark.audit.errors import AuditInputError
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.kafka_source import read_topics
 from bruce_mp.spark.audit.missing_records import MissingRecordsError, find_missing_offset
@@ -20,7 +21,7 @@ from bruce_mp.spark.audit.ranges import expressions, merge_ranges
 from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, remove_report, summarize, write_report
 from bruce_mp.spark.audit.samples import SAMPLE_COLUMNS, sample_messages
 from bruce_mp.spark.audit.tables import empty
-from bruce_mp.spark.kafka_admin import count_offsets, offsets_of
+from bruce_mp.spark.kafka_admin import count_offsets, missing_topics, offsets_of
 from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.discards import read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
@@ -29,7 +30,7 @@ from bruce_mp.spark.storage import absolute_path, file_size, open_directory
 from bruce_mp.spark.temporary_settings import temporary_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
@@ -80,43 +81,65 @@ class Audit:
     def facts_directory(self) -> str:
         return f"{absolute_path(self.output)}/facts"
 
+    @property
+    def kafka_options(self) -> dict[str, str]:
+        """Return the options of Spark's Kafka source, with the brokers."""
+        return {"kafka.bootstrap.servers": self.bootstrap, **self.kafka}
+
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:
     """Write the facts about all messages of the topics, compare them, and return the verdict.
 
-    Raise MissingRecordsError, or Spark's errors.
+    A topic that the brokers do not have counts as empty. Raise AuditInputError, MissingRecordsError, or Spark's errors.
     """
     display = progress or Progress("audit")
     remove_report(absolute_path(plan.output))
-    display.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
-    with display.repeat(_describe_reading(spark, plan)):
-        _read_facts(spark, plan)
+    absent = missing_topics(spark, plan.kafka_options, plan.topics)
+    if absent:
+        _check_names(spark, plan, absent)
+    topics = [topic for topic in plan.topics if topic not in (absent or ())]
+    display.show(f"reading {', '.join(topics)} from {plan.bootstrap}")
+    with display.repeat(_describe_reading(spark, plan, () if absent is None else topics)):
+        _read_facts(spark, plan, topics)
     with display.repeat(lambda: "comparing"):
-        verdict = compare(spark, plan)
-    display.finish(str(verdict))
+        verdict = compare(spark, plan, absent_topics=absent or ())
+    for line in (*verdict.lines, str(verdict)):
+        display.finish(line)
     return verdict
 
 
-def _read_facts(spark: SparkSession, plan: Audit) -> None:
+def _check_names(spark: SparkSession, plan: Audit, absent: Sequence[str]) -> None:
+    """Raise AuditInputError if the ledgers do not have a topic either, because its name may be wrong."""
+    entered = {row["topic"] for row in read_ledger(spark, plan.ledgers, absent).select("topic").distinct().collect()}
+    nowhere = [topic for topic in absent if topic not in entered]
+    if nowhere:
+        raise AuditInputError(
+            f"--topic {', '.join(nowhere)}: neither the brokers nor the ledgers have this topic. Correct the name, or "
+            "leave it out."
+        )
+
+
+def _read_facts(spark: SparkSession, plan: Audit, topics: Sequence[str]) -> None:
     """Write the facts about all messages of the topics. Raise MissingRecordsError, or another error of Spark."""
+    if not topics:
+        empty(spark, SCHEMA).write.mode("overwrite").parquet(plan.facts_directory)
+        return
     try:
-        write_facts(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts_directory)
+        write_facts(read_topics(spark, plan.bootstrap, topics, plan.kafka), plan.facts_directory)
     except Exception as error:
         offset = find_missing_offset(error)
         if offset is None:
             raise
-        options = {"kafka.bootstrap.servers": plan.bootstrap, **plan.kafka}
-        raise MissingRecordsError(offset, offsets_of(spark, options, plan.topics) or ()) from error
+        raise MissingRecordsError(offset, offsets_of(spark, plan.kafka_options, topics) or ()) from error
 
 
-def _describe_reading(spark: SparkSession, plan: Audit) -> Callable[[], str]:
-    """Return a function that describes the progress of reading, without counts under Spark Connect."""
+def _describe_reading(spark: SparkSession, plan: Audit, topics: Sequence[str]) -> Callable[[], str]:
+    """Return a function that describes the progress of reading the topics, without counts under Spark Connect."""
     stages, meter = RunningStages(spark), ProgressMeter("messages read")
     if not stages.are_known:
         return lambda: "reading"
-    options = {"kafka.bootstrap.servers": plan.bootstrap, **plan.kafka}
-    reads_all = "startingOffsets" not in plan.kafka
-    total = count_offsets(spark, options, plan.topics) if reads_all else None
+    reads_all = topics and "startingOffsets" not in plan.kafka
+    total = count_offsets(spark, plan.kafka_options, topics) if reads_all else None
 
     def describe() -> str:
         rows = stages.counts().rows
@@ -132,11 +155,16 @@ def write_facts(messages: DataFrame, directory: str) -> None:
 
 
 def compare(
-    spark: SparkSession, plan: Audit, minute_condition: str = "true", changed_after: datetime | None = None
+    spark: SparkSession,
+    plan: Audit,
+    minute_condition: str = "true",
+    changed_after: datetime | None = None,
+    absent_topics: Collection[str] = (),
 ) -> AuditVerdict:
     """Compare the facts with the ledgers, and write the tables and the report.
 
-    `minute_condition` is SQL on the column `minute`. Ledger files last written before `changed_after` are not read.
+    `minute_condition` is SQL on the column `minute`. Ledger files last written before `changed_after` are not read. The
+    brokers do not have `absent_topics`.
     """
     is_small = sum(map(file_size, [plan.facts_directory, *plan.ledgers])) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
@@ -144,12 +172,14 @@ def compare(
     if is_small:
         with temporary_settings(spark, _SMALL_SETTINGS):
             facts, ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
-            return _compare(plan, facts, ledger, minute_condition)
+            return _compare(plan, facts, ledger, minute_condition, absent_topics)
     with temporary_settings(spark, _ADAPTIVE_SETTINGS):
-        return _compare(plan, facts, ledger, minute_condition)
+        return _compare(plan, facts, ledger, minute_condition, absent_topics)
 
 
-def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minute_condition: str) -> AuditVerdict:
+def _compare(
+    plan: Audit, facts: DataFrame, ledger: DataFrame, minute_condition: str, absent_topics: Collection[str]
+) -> AuditVerdict:
     spark, facts_of_minutes = facts.sparkSession, facts.where(minute_condition)
     lines = read_discard_lines(spark, plan.discards) if plan.discards else empty(spark, _DISCARD_COLUMNS)
     with fill_books(facts, ledger, discard_lines(lines, plan.topics), minute_condition) as books:
@@ -157,15 +187,18 @@ def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minute_condition:
         with_latencies = books.balance.where(minute_condition).join(latencies, TOPIC_AND_MINUTE, "left")
         balance = _write_table(with_latencies, plan, "balance")
         summary = summarize(balance, percentiles(facts_of_minutes, ["topic"]))
-        verdict = AuditVerdict(**{name: summary.total(name) for name in COUNTS}, unknown_is_bad=plan.unknown_is_bad)
+        verdict = AuditVerdict(
+            **{name: summary.total(name) for name in COUNTS},
+            unknown_is_bad=plan.unknown_is_bad,
+            lines=summary.describe(absent_topics),
+        )
         found_problems = (
             find_problems(books, ledger, balance, minute_condition) if verdict.has_problems else no_problems(ledger)
         )
         problems = _write_table(found_problems, plan, "problems")
         write_report(summary, balance, problems, verdict, absolute_path(plan.output))
     if plan.samples:
-        options = {**plan.kafka, "kafka.bootstrap.servers": plan.bootstrap}
-        _write_table(sample_messages(problems, options, plan.samples), plan, "samples")
+        _write_table(sample_messages(problems, plan.kafka_options, plan.samples), plan, "samples")
     else:
         _remove_samples(spark, plan)
     return verdict

@@ -1,0 +1,69 @@
+"""The audit's inputs: topics that the brokers do not have, and wrong paths."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from confluent_kafka import Producer
+
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.errors import ExitCode
+from bruce_mp.spark.cli import main
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+HERE: Final = "here"
+GONE: Final = "gone"
+
+
+@dataclass
+class Place:
+    """A broker with the topic `here`, and a directory with a ledger; `run` audits."""
+
+    broker: DevBroker
+    directory: Path
+    minute: int = field(default_factory=lambda: time.time_ns() // 60_000_000_000 * 60_000)
+
+    def send(self, topic: str, rows: int, arrived: int) -> None:
+        """Enter messages of a topic into the ledger; the first `arrived` are in Kafka."""
+        writer = f"{topic}-query/-1/0"
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap})
+        for number in range(arrived):
+            stamp = b"%016d %013d %s/0" % (number, self.minute, writer.encode())
+            producer.produce(topic, b"v", partition=0, headers=[("bruce.stamp", stamp)])
+        assert producer.flush(60) == 0
+        attempt = TaskAttempt(f"{topic}-query", -1, 0, 0)
+        result = TaskResult(attempt, "host", {(topic, self.minute): rows}, "delivered", stamped=True, delivered=rows)
+        write_ledger(f"{self.directory}/ledger", [result])
+
+    def run(self, *arguments: str) -> int:
+        places = [f"--bootstrap={self.broker.bootstrap}", f"--output={self.directory}/audit"]
+        return main(["audit", f"--ledger={self.directory}/ledger", *places, *arguments])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with DevBroker(topics={HERE: 1}) as broker:
+        yield Place(broker, tmp_path)
+
+
+@pytest.mark.usefixtures("spark")  # the command takes the running session
+def test_a_topic_that_the_brokers_lack_counts_as_empty(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    place.send(HERE, 10, 10)
+    place.send(GONE, 15, 0)
+    for topics, delivered in (([HERE, GONE], 10), ([GONE], 0)):
+        assert place.run(*(f"--topic={topic}" for topic in topics)) == ExitCode.UNBALANCED
+        shown = "".join(capfd.readouterr())
+        assert f"{GONE}: the brokers have no such topic; sent 15 = delivered 0 + discarded 0 + missing 15" in shown
+        assert f"sent {15 + delivered} = delivered {delivered} + discarded 0 + missing 15;" in shown
+    assert place.run(f"--topic={HERE}", f"--topic={GONE}", "--topic=tpyo") == ExitCode.SETUP
+    assert "--topic tpyo: neither the brokers nor the ledgers have this topic" in capfd.readouterr().err
+    assert place.run(f"--topic={HERE}", f"--topic={GONE}", "--follow") == ExitCode.SETUP
+    assert f"--topic {GONE}: the brokers have no such topic" in capfd.readouterr().err
