@@ -13,7 +13,7 @@ from pyspark import TaskContext
 
 from bruce_mp.spark import ledger_files
 from bruce_mp.spark.errors import OptionError, TaskError
-from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, is_written, write_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,6 +41,9 @@ NO_BATCH: Final = -1
 """The number in place of a micro-batch's: the task belongs to a batch job."""
 _JOBS_BETWEEN_MERGES: Final = 64
 """Batch jobs for each merge of the ledger, on average."""
+_REPEATED_RUN: Final = (
+    "The run %s was complete before: this job sent nothing. To send its rows again, use another runId."
+)
 log = logging.getLogger(__name__)
 
 
@@ -60,7 +63,11 @@ class BatchJob:
         ledger, run_id = self._options.ledger, self._options.run_id
         if ledger is None:
             return
-        write_ledger(ledger, results, name=self._id if run_id is None else f"run-{run_id}")
+        results = list(results)
+        name = self._id if run_id is None else f"run-{run_id}"
+        if run_id is not None and is_written(ledger, results, name=name):
+            log.warning(_REPEATED_RUN, run_id)
+        write_ledger(ledger, results, name=name)
         self._remove_task_entries()
         # Drivers share no counter of jobs, so the random id selects one job in 64.
         if run_id is None and UUID(self._id).int % _JOBS_BETWEEN_MERGES == 0:

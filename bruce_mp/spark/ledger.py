@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyarrow.fs import FileSystem
 
-__all__ = ["MINUTE_MS", "TaskAttempt", "TaskResult", "write_atomically", "write_ledger"]
+__all__ = ["MINUTE_MS", "TaskAttempt", "TaskResult", "is_written", "write_atomically", "write_ledger"]
 
 MINUTE_MS: Final = 60_000
 
@@ -76,13 +76,24 @@ def write_ledger(uri: str, results: Iterable[TaskResult], *, name: str | None = 
 
     `name` is that of the file without `.json`; None: a random one.
     """
-    rows = [row for result in results for row in _rows(result)]
-    if not rows:
+    lines = _lines(results)
+    if not lines:
         return None
     system, root = open_directory(uri)
     path = f"{root}/{name or uuid4().hex}.json"
-    write_atomically(system, path, [f"{json.dumps(row)}\n".encode() for row in rows])
+    write_atomically(system, path, lines)
     return path
+
+
+def is_written(uri: str, results: Iterable[TaskResult], *, name: str) -> bool:
+    """Return True if the file `name` of the ledger already has the rows of this commit, and at least one."""
+    lines = _lines(results)
+    system, root = open_directory(uri)
+    try:
+        with system.open_input_stream(f"{root}/{name}.json") as file:
+            return bool(lines) and sorted(file.readall().splitlines(keepends=True)) == sorted(lines)
+    except FileNotFoundError:
+        return False
 
 
 def write_atomically(system: FileSystem, path: str, parts: Iterable[bytes]) -> None:
@@ -92,6 +103,10 @@ def write_atomically(system: FileSystem, path: str, parts: Iterable[bytes]) -> N
         for part in parts:
             file.write(part)
     system.move(temporary, path)
+
+
+def _lines(results: Iterable[TaskResult]) -> list[bytes]:
+    return [f"{json.dumps(row)}\n".encode() for result in results for row in _rows(result)]
 
 
 def _rows(result: TaskResult) -> list[dict[str, Any]]:

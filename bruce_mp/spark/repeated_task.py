@@ -1,5 +1,7 @@
 """Find out if the earlier attempt of a repeated task was delivered, not delivered, or is in doubt.
 
+A repeated task must also have the rows of the earlier attempt (`RepeatedRows`).
+
 The ledger has the intent to complete an attempt, but not the outcome, if the task died between the attempt's end frame
 and the daemon's answer. The daemon that received the end frame knows the attempt by its name, so the repeated task asks
 this daemon. If the daemon cannot tell, the attempt is in doubt, and the option `onDoubt` decides.
@@ -13,20 +15,27 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow.compute as pc
+
 from bruce_mp.protocol.client.inquiry import AttemptOutcome
 from bruce_mp.spark.channel import Channel
 from bruce_mp.spark.errors import TaskError
 from bruce_mp.spark.options import Acks, OnDoubt
+from bruce_mp.spark.task_ledger import RowsDigest
 
 if TYPE_CHECKING:
     from bruce_mp.protocol.client.inquiry import InquiryAnswer
+    from bruce_mp.spark.encode import Rows
+    from bruce_mp.spark.ledger import TaskAttempt
     from bruce_mp.spark.options import SinkOptions
     from bruce_mp.spark.task_ledger import TaskEntry
 
-__all__ = ["find_delivered"]
+__all__ = ["RepeatedRows", "find_delivered"]
 
 log = logging.getLogger(__name__)
 _POLL_INTERVAL_S: Final = 0.05
+MAX_TOPICS: Final = 10
+"""Topics in the text of an error."""
 _COMPLETE_OUTCOMES: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
 _DOUBT_REASONS: Final = {
     AttemptOutcome.NONE: "the daemon's memory of attempts begins after the end of this one",
@@ -90,3 +99,59 @@ def _resolve_doubt(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskE
         )
     log.warning("%s. Option onDoubt=%s decides.", doubt, options.on_doubt.value)
     return replace(entry, is_done=True) if options.on_doubt is OnDoubt.SKIP else None
+
+
+class RepeatedRows:
+    """The rows of a repeated task whose earlier attempt is complete: they must be those of that attempt."""
+
+    def __init__(self, attempt: TaskAttempt, options: SinkOptions) -> None:
+        self._attempt = attempt
+        self._options = options
+        self._digest = RowsDigest()
+        self._topics: set[str] = set()
+        self._has_topic_column = False
+
+    def update(self, rows: Rows) -> None:
+        """Add a batch."""
+        self._digest.update(rows)
+        if rows.topic is not None:
+            self._has_topic_column = True
+            names = pc.unique(rows.topic.drop_null()).to_pylist()
+            self._topics |= {name.decode(errors="backslashreplace") for name in names}
+        elif rows.count:
+            self._topics.add(self._options.topic or "")
+
+    def check(self, earlier: TaskEntry) -> None:
+        """Raise `TaskError` if the rows, their headers or their topics are others than those of `earlier`."""
+        difference = self._find_difference(earlier)
+        if difference:
+            raise TaskError(f"Task {self._attempt.task} {difference} {self._remedy()}")
+
+    def _find_difference(self, earlier: TaskEntry) -> str:
+        """Return sentences about the difference without their subject, or an empty string."""
+        has_same_rows = self._digest.has_rows_of(earlier.digest)
+        topics = {topic for topic, _ in earlier.result.rows}
+        # The digest does not contain the option 'topic'. An attempt whose rows were all bad has no topics.
+        is_misdirected = not has_same_rows or not self._has_topic_column
+        if is_misdirected and topics and self._topics and topics != self._topics:
+            return (
+                f"was sent to topic {_join(topics)} by an earlier run; this one names topic {_join(self._topics)}. "
+                "Nothing was sent again."
+            )
+        where = f"than its delivered attempt on {earlier.result.host}, so neither to send nor to skip them is right"
+        if not has_same_rows:
+            return (
+                f"has other rows {where}. Repeat a batch with the same input and partitions (for files, set "
+                "spark.sql.files.minPartitionNum, because Spark splits them by the number of cores)."
+            )
+        return "" if self._digest.has_headers_of(earlier.digest) else f"has other headers {where}."
+
+    def _remedy(self) -> str:
+        """Return the way to send the rows nevertheless."""
+        if self._options.run_id is not None:
+            return "Use another runId if the rows may be sent again."
+        return "Use another checkpoint if the rows may be sent again."
+
+
+def _join(topics: set[str]) -> str:
+    return ", ".join(sorted(topics)[:MAX_TOPICS]) + (", ..." if len(topics) > MAX_TOPICS else "")

@@ -24,7 +24,7 @@ from bruce_mp.spark.encode import MessageEncoder, Rows
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
-from bruce_mp.spark.repeated_task import find_delivered
+from bruce_mp.spark.repeated_task import RepeatedRows, find_delivered
 from bruce_mp.spark.storage import open_directory
 from bruce_mp.spark.task_ledger import RowsDigest, TaskEntry, TaskLedger
 from bruce_mp.spark.validation import DEFAULT_LIMITS, BadRow, RowLimits, RowValidator
@@ -100,15 +100,10 @@ class _TaskSteps:
 
     def adopt_result(self, earlier: TaskEntry, batches: Iterable[pa.RecordBatch]) -> TaskResult:
         """Store and return the result of an earlier attempt. Raise `TaskError` if this task has other rows."""
+        rows = RepeatedRows(self._attempt, self._options)
         for batch in batches:
-            self._digest.update(self._encoder.rows(batch))
-        if str(self._digest) != earlier.digest:
-            raise TaskError(
-                f"Task {self._attempt.task} has other rows than its delivered attempt on {earlier.result.host}, so "
-                "neither to send nor to skip them is right. Repeat a batch with the same input and partitions (for "
-                "files, set spark.sql.files.minPartitionNum, because Spark splits them by the number of cores), or use "
-                "another checkpoint (or runId) if the rows may be sent again."
-            )
+            rows.update(self._encoder.rows(batch))
+        rows.check(earlier)
         if self._ledger is not None:
             self._ledger.store(earlier)
         result = earlier.result

@@ -96,32 +96,55 @@ _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(29)
 """Moves high bits, which a product mixes best, to low bits."""
 
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+
 
 class RowsDigest:
     """A digest of a task's rows, which shows if a repeated task has the same rows.
 
-    It does not depend on the order of the rows, because after a shuffle Spark repeats them in another order.
+    It does not depend on the order of the rows, because after a shuffle Spark repeats them in another order. Its parts
+    are the number of rows, a sum over their values, keys and topic columns, and a sum over the rows with headers, which
+    release 1.0.0 lacks. It leaves out partition keys and timestamps, because a repetition may compute others, such as
+    the current time.
     """
 
     def __init__(self) -> None:
         self._rows = 0
         self._sum = 0
+        self._headers_sum = 0
 
     def update(self, rows: Rows) -> None:
-        """Add the values, keys and topics of a batch."""
+        """Add the values, keys, topics and headers of a batch."""
         columns = [column for column in (rows.value, rows.key, rows.topic) if column is not None]
-        hashes = _checksums(columns)
-        for column in columns:  # the sizes tell how the joined bytes divide into columns
-            hashes = (hashes + byte_sizes(column, null=-1).astype(np.uint64)) * _FACTOR
-            hashes ^= hashes >> _SHIFT
+        hashes = _mix(_checksums(columns), columns)
         self._rows += rows.count
         self._sum = (self._sum + int(hashes.sum(dtype=np.uint64))) % 2**64
+        if rows.headers is not None:
+            hashes = _mix(hashes ^ _checksums([rows.headers]), [rows.headers])
+            hashes[byte_sizes(rows.headers) == 0] = 0  # as without the column
+            self._headers_sum = (self._headers_sum + int(hashes.sum(dtype=np.uint64))) % 2**64
+
+    def has_rows_of(self, earlier: str) -> bool:
+        """Return True if an earlier digest is that of the same values, keys and topics."""
+        return earlier.split("-")[:2] == str(self).split("-")[:2]
+
+    def has_headers_of(self, earlier: str) -> bool:
+        """Return True if an earlier digest has the same headers, or none because an older release wrote it."""
+        return earlier.split("-")[2:] in ([], str(self).split("-")[2:])
 
     def __str__(self) -> str:
-        return f"{self._rows}-{self._sum:016x}"
+        return f"{self._rows}-{self._sum:016x}-{self._headers_sum:016x}"
 
 
-def _checksums(columns: list[pa.Array]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _mix(hashes: Hashes, columns: list[pa.Array]) -> Hashes:
+    """Add the sizes to the hashes of joined columns; they tell how the joined bytes divide into columns."""
+    for column in columns:
+        hashes = (hashes + byte_sizes(column, null=-1).astype(np.uint64)) * _FACTOR
+        hashes ^= hashes >> _SHIFT
+    return hashes
+
+
+def _checksums(columns: list[pa.Array]) -> Hashes:
     """Return a checksum of the joined bytes of each row."""
     separator = pa.scalar(b"", pa.binary())
     joined = pc.binary_join_element_wise(*columns, separator, null_handling="replace", null_replacement=b"")

@@ -175,6 +175,69 @@ def test_other_rows_than_the_delivered_ones_fail_the_task(tmp_path: Path, option
     assert sent(daemon) == 3
 
 
+def row_of(value: bytes = b"v", topic: str | None = None, header: str | None = None) -> pa.RecordBatch:
+    """Return a batch of one row, without the columns that are None."""
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+    headers = [[] if header == "" else [{"key": "h", "value": header}]]
+    columns = {"value": pa.array([value], pa.binary())}
+    columns |= {} if topic is None else {"topic": pa.array([topic])}
+    return pa.record_batch(columns | ({} if header is None else {"headers": pa.array(headers, kind)}))
+
+
+@pytest.mark.parametrize(
+    ("rows", "option", "text"),
+    [
+        ([row_of(), row_of()], "edge", "was sent to topic t by an earlier run; this one names topic edge. Nothing was"),
+        ([row_of(topic="t"), row_of(topic="u")], "t", "was sent to topic t by an earlier run; this one names topic u."),
+        ([row_of(header="A"), row_of(header="B")], "t", "has other headers than its delivered attempt on"),
+        ([row_of(header="A"), row_of()], "t", "has other headers than its delivered attempt on"),
+        ([row_of(b"w"), row_of()], "t", "has other rows than its delivered attempt on"),
+    ],
+    ids=["topic option", "topic column", "headers", "no headers", "rows"],
+)
+def test_a_run_with_another_topic_or_other_headers_is_refused(
+    tmp_path: Path, options: SinkOptions, rows: list[pa.RecordBatch], option: str, text: str
+) -> None:
+    daemon, run_options = Daemon(tmp_path / "s"), replace(options, run_id="r1")
+    daemon.dies = False
+    first, again = rows
+    with daemon.sink:
+        run_task(run_options, FIRST, [first])
+        with pytest.raises(TaskError, match=f"Task query/7/2 {text}.*[Uu]se another runId") as caught:
+            run_task(replace(run_options, topic=option), AGAIN, [again])
+        with pytest.raises(TaskError, match="another checkpoint"):
+            run_task(replace(options, topic=option), AGAIN, [again])
+        assert run_task(run_options, AGAIN, [first]).delivered == 1
+    assert "checkpoint" not in str(caught.value)
+    assert sent(daemon) == 1
+
+
+@pytest.mark.parametrize("header", [None, "A"])
+def test_an_outcome_of_an_older_release_matches_the_same_rows(
+    tmp_path: Path, options: SinkOptions, header: str | None
+) -> None:
+    """Its digest does not contain the headers."""
+    daemon, ledger, row = Daemon(tmp_path / "s"), TaskLedger(options.ledger or ""), row_of(header=header)
+    daemon.dies = False
+    with daemon.sink:
+        run_task(options, FIRST, [row])
+        entry = ledger.find(AGAIN)
+        assert entry is not None
+        ledger.store(replace(entry, digest="1-1089d8aa0f3188bd"))
+        assert run_task(options, AGAIN, [row]).delivered == 1
+        with pytest.raises(TaskError, match="was sent to topic t by an earlier run; this one names topic edge"):
+            run_task(replace(options, topic="edge"), AGAIN, [row])
+    assert sent(daemon) == 1
+
+
+def test_headers_without_content_have_the_digest_of_no_headers(tmp_path: Path, options: SinkOptions) -> None:
+    daemon = Daemon(tmp_path / "s")
+    daemon.dies = False
+    with daemon.sink:
+        run_task(options, FIRST, [row_of(header="")])
+        assert run_task(options, AGAIN, [row_of()]).delivered == 1
+
+
 def test_discards_of_a_finished_attempt_fail_each_repetition(tmp_path: Path, options: SinkOptions) -> None:
     daemon = Daemon(tmp_path / "s")
     with daemon.sink:
