@@ -33,7 +33,7 @@ class KernelChoice(NamedTuple):
 
 
 def kernel_names(package: Path) -> tuple[str, ...]:
-    """Return the modules of the package's `pure`; its `compiled` has one of the same name for each."""
+    """Return the names of the modules in `pure`; `compiled` has a module of each name."""
     return tuple(sorted(module.name for module in iter_modules([str(package / "pure")])))
 
 

@@ -2,8 +2,8 @@
 
 A run of the command sends the messages in groups. Each group is a unique attempt: the daemon delivers all of its
 messages or none, and remembers its name. After a kill, the next run inquires for the outcomes of unconfirmed groups, so
-few stay in doubt. A retry of a group keeps its name: the daemon may still receive the rest of an earlier attempt,
-and completes only one attempt of each name.
+few stay in doubt. A retry of a group keeps its name, because the daemon may still receive the rest of an earlier
+attempt: of one name, it completes only one attempt.
 
 The files of one log, `PATH` and the `PATH.MS` that the daemon rotated, count as one: equal lines in them are different
 messages. Equal lines of different logs are one message, because one log may be a backup of the other.
@@ -76,7 +76,7 @@ COUNTS_OF_UNSENT: Final = {
 }
 """What a line that is not sent adds to the counts, by its fate."""
 COMPLETE: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
-"""Outcomes that confirm a group: the daemon has completed the attempt, and a longer wait gives no other counts."""
+"""Outcomes that confirm a group.  UNCOUNTED: a killed daemon lost the number of discards for good."""
 
 
 class ReplayError(BruceError):
@@ -208,7 +208,7 @@ class ReplayRun:
         self._equal_lines_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
         """The number of equal lines that this run has read in each log, by the hash of the line."""
         self._most_equal_lines: Counter[bytes] = Counter()
-        """The largest of these numbers among all logs, by hash: the n-th equal line of a log is new if n is larger."""
+        """By hash, the most equal lines of one log so far. The n-th one of another log is new if n exceeds this."""
         self._incomplete: dict[LineKey, IncompleteGroup] = {}
         """The groups of killed runs that are to be sent again, by each of their unread lines."""
         self._max_message_bytes = sys.maxsize
@@ -257,7 +257,7 @@ class ReplayRun:
     def _new_lines(self, path: Path) -> Iterator[tuple[LineKey, bytes]]:
         """Yield the lines for new groups, with their messages.
 
-        Count the lines that are not sent, and add lines of killed runs' groups to these groups.
+        Count the lines that are not sent. Lines that belong to a group of a killed run go to that group instead.
         """
         resolved = path.resolve()
         equal_lines = self._equal_lines_by_log[resolved.with_name(ROTATED.sub("", resolved.name))]
@@ -408,7 +408,7 @@ def main(argv: Sequence[str]) -> int:
         finally:
             _print_outcome(run, args)
     is_incomplete = run.discarded or run.too_large or run.cut_lines or run.uncounted
-    return ExitCode.SETUP if is_incomplete else ExitCode.OK
+    return ExitCode.SETUP if is_incomplete else ExitCode.OK  # SETUP is 1, the status of all failures
 
 
 def _print_outcome(run: ReplayRun, args: Namespace) -> None:

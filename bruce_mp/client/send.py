@@ -210,7 +210,7 @@ def _check_options(args: Namespace) -> None:
     if not args.stdin and _reads_standard_input(args) and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError(
             "The message has no value: give --value TEXT or --lines FILE, or pipe the value into the command. "
-            "--value '' sends an empty value, --null none."
+            "--value '' sends an empty value, --null a null one."
         )
     if args.lines is not None and args.count is not None:
         raise UsageError("--count repeats one value: it cannot be combined with --lines.")
@@ -262,7 +262,7 @@ def _values(args: Namespace) -> Iterator[bytes]:
 
 
 def _reads_standard_input(args: Namespace) -> bool:
-    """Return True with --stdin, and without any value; with --seq the number is a value."""
+    """Return True if --stdin is given, or no option gives a value, as --seq does by its number."""
     has_value = args.value is not None or args.null or args.seq or args.lines is not None
     return bool(args.stdin) or not has_value
 

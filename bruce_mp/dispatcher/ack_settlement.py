@@ -52,7 +52,7 @@ class AckSettler:
         total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
         # Read the names first: the router may remove a topic once its messages are settled.
         names = self._topics.names_of(by_topic)
-        self._topics.clear_refusals(by_topic)
+        self._topics.clear_refusals(by_topic)  # the brokers accept these topics again
         segments = [segment for batch in batches for segment in batch.segments]
         increments = {Counter.MsgDelivered: total.messages, **increments_of(total.delays, total.waited_ms)}
         self._row.settle(segments, RunState.DELIVERED, 0, increments)
@@ -67,7 +67,7 @@ class AckSettler:
 
 
 def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:
-    """Group whole batches, in order, into transactions of at most `MAX_SETTLED_SEGMENTS`."""
+    """Group whole batches, in order, into transactions of at most `MAX_SETTLED_SEGMENTS`; no batch has more."""
     group: list[SentBatch] = []
     room = MAX_SETTLED_SEGMENTS
     for batch in batches:

@@ -228,7 +228,7 @@ class ProduceSession:
 
     def _copy_for_debugging(self, target: CopyTarget, batches: Iterable[SentBatch]) -> None:
         """Copy batches for message debugging, before they are settled."""
-        if self._tap.is_open:
+        if self._tap.is_active:
             for batch in batches:
                 self._tap.copy(target, self._core.topic_name(batch.topic), batch.segments)
 
@@ -301,7 +301,7 @@ class ProduceSession:
         self._row.add(Counter.ConnectorGotOkProduceResponse)
         self._apply_throttle(response)
         acks = response.acks
-        if self._tap.is_open:
+        if self._tap.is_active:
             good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
             self._copy_for_debugging(CopyTarget.MSG_GOT_ACK, good)
         if self._core.on_acks(batches, acks, time.monotonic()):

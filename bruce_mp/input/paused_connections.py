@@ -44,7 +44,7 @@ class PausedConnections:
         return descriptor in self._clients
 
     def add(self, descriptor: int, client: StreamClientState) -> None:
-        """Pause a connection until `client.paused_until_ms`; 0 = until the next retry."""
+        """Pause a connection until `client.paused_until_ms`; 0 = no fixed end, retried every `_ROOM_RETRY_MS`."""
         self._clients[descriptor] = client
 
     def discard(self, descriptor: int) -> None:
@@ -77,6 +77,8 @@ class PausedConnections:
         self, descriptor: int, may_resume: Callable[[StreamClientState], bool], admit: Callable[[int], None]
     ) -> None:
         """Retry a paused connection, unless a retry for the same stuck topic failed in this round.
+
+        `may_resume` returns False only for a client whose stuck topic is still over its share.
 
         A retry parses all waiting messages, so one failure makes the round skip the topic's other connections.
         """
@@ -114,13 +116,13 @@ class PausedConnections:
 
     def schedule_retry(self) -> None:
         """Set a timer that calls `retry` when a connection may resume."""
-        ends_ms = [client.paused_until_ms for client in self._clients.values()]  # 0 = waits for room
+        ends_ms = [client.paused_until_ms for client in self._clients.values()]  # 0 = no fixed end
         self._schedule(min(ends_ms) if all(ends_ms) else steady_ms() + _ROOM_RETRY_MS)
 
     def retry_soon(self) -> None:
         """Let all connections retry at once, because quotas may have changed."""
         for client in self._clients.values():
-            client.paused_until_ms = min(client.paused_until_ms, 1)  # in the past, but not 0: that is a wait for room
+            client.paused_until_ms = min(client.paused_until_ms, 1)  # in the past, but not 0, which is no time
         if self._clients:
             self._schedule(steady_ms())
 

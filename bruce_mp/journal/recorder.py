@@ -1,11 +1,12 @@
 """Recording of held runs: a copy of each run goes to the journal once, after the input has handed over the run.
 
 The runs of a fenced attempt are recorded together.  A recording leaves out the attempt that an input is handing over,
-and all runs handed over after the recording began.  It ends with a COMMIT, without which a reader leaves out the
-attempts of the recording.  The journal lacks the messages of an attempt that are in its spill file.
+and all runs handed over after the recording began.  It ends with a COMMIT.  If that is missing, a reader uses the
+recording's other runs, but not its attempts, which may be incomplete.  Messages that an attempt has spilled to a file
+are not in the journal.
 
 A run is recorded whole.  It counts as held until its last message is settled.  So after a power failure the daemon
-sends again the settled messages of a split run, and those that were settled since the last recording.
+sends again the settled messages of a run that is partly settled (SPLIT), and those settled since the last recording.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ JOURNAL: Final = "journal"
 """The name of the file in its directory."""
 JOURNAL_SETTING: Final = "slab.journal_dir"
 _MAX_GARBAGE: Final = 64 << 20
-"""The recorder rewrites a journal without its settled runs when they take this many bytes more than the held ones.
+"""The recorder rewrites the journal, with only the held runs, when the settled ones exceed them by this many bytes.
 
-So the file has at most twice the held bytes plus this constant, which spares small journals frequent rewrites."""
+So the file has at most twice the held bytes and this many more.  The constant spares small journals many rewrites."""
 _PART_RUNS: Final = 20_000
 """Runs after which `on_progress` is called; they take a fraction of a second."""
 _PART_BYTES: Final = 64 << 20
@@ -61,7 +62,7 @@ class JournalRecorder:
         self._topics = TopicTable(slab)
         self._journal: Journal | None = None
         self._recorded: dict[RunKey, int] = {}
-        """The recorded runs that hold messages, with the sizes of their records in bytes."""
+        """The recorded runs with a held message, and the sizes of their records in bytes."""
         self._cluster_id = ""
         """The recorded cluster."""
         self._progress: dict[int, InputProgress] = {}
@@ -111,7 +112,7 @@ class JournalRecorder:
         found: dict[RunKey, int] = {}
         for number, (key, run_or_size) in enumerate(read_each(self._slab, self._held_runs)):
             if (number + 1) % _PART_RUNS == 0 or journal.unsynced >= _PART_BYTES:
-                if journal is not self._journal:  # a new file may be durable in part, because nothing reads it yet
+                if journal is not self._journal:  # in a rewrite: nothing reads the new file before it is complete
                     journal.sync()
                 self._on_progress()
             if isinstance(run_or_size, int):
@@ -127,7 +128,7 @@ class JournalRecorder:
         cluster_id = cluster_of(self._slab)
         if cluster_id and cluster_id != self._cluster_id:
             journal.add_cluster(cluster_id)
-            journal.sync()  # a power failure must not keep a later run alone: any cluster would get its messages
+            journal.sync()  # before any run: after a power failure, a run without the cluster could go to another one
             self._cluster_id = cluster_id
 
     def _held_runs(self, chunk: int) -> Iterator[tuple[RunKey, JournaledRun | int]]:
@@ -140,7 +141,8 @@ class JournalRecorder:
             last_ticket = 0 if is_under_way else progress.ticket  # 0: record no new run of the attempt
             for offset, run in runs_of(self._slab, chunk):
                 key = RunKey(chunk, run.generation, offset)
-                # A recorded run stays: the attempt under way may have the number of an earlier worker's attempt.
+                # Keep recorded runs of an attempt that seems to be under way: its number may also be that of an earlier
+                # worker's complete attempt.
                 if (key in self._recorded or run.ticket <= last_ticket) and self._is_held(chunk, offset, run):
                     yield key, self._recorded.get(key) or self._copy(chunk, offset, run, attempt)
         except (SlabError, KeyError):  # a damaged chunk, or a removed topic: the recorded runs stay as they are

@@ -34,13 +34,13 @@ class WireTap:
         self._slab = slab
         self._copies = copies
         self._chosen = DebugTopics()
-        self.is_open = False
+        self.is_active = False
         """True if a topic is chosen."""
 
     def choose(self, chosen: DebugTopics) -> None:
         """Replace the chosen topics."""
         self._chosen = chosen
-        self.is_open = chosen.has_topics
+        self.is_active = chosen.has_topics
 
     @property
     def has_pending(self) -> bool:
@@ -56,7 +56,10 @@ class WireTap:
         self.flush()
 
     def copy(self, target: CopyTarget, topic: bytes, segments: Iterable[Segment]) -> None:
-        """Copy claimed segments if their topic is chosen; skip damaged ones, which their owner reports."""
+        """Copy claimed segments for the file `target` if their topic is chosen.
+
+        Skip damaged ones, which their owner reports.
+        """
         if not self._chosen.covers(topic):
             return
         now_ms = wall_ms()

@@ -129,7 +129,7 @@ class MissingTopics:
         """The topics to request by name."""
         return self._missing_since.keys()
 
-    def restore(self, view: ClusterView, known: Mapping[bytes, int], now_ms: int) -> ClusterView:
+    def keep_for_grace_period(self, view: ClusterView, known: Mapping[bytes, int], now_ms: int) -> ClusterView:
         """Add the topics in their grace period to a response's view; `known` maps topics to their partition counts."""
         missing = [
             name

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Router"]
 
 _ROUTED: Final = (RunState.ROUTED, RunState.ROUTED_SENT)
+"""The states of the router's records; a dispatcher built those in ROUTED_SENT into a batch, and returned them."""
 
 
 class Router:
@@ -107,7 +108,7 @@ class Router:
         )
 
     def apply_config(self, config: Config, now_ms: int) -> None:
-        """Apply a reloaded config.  Batches with a changed rule are sent first."""
+        """Apply a reloaded config.  Before that, send the batches of topics whose batching settings change."""
         self._topics.apply_config(config)
         self._unknown.apply_config(autocreate=config.delivery.topic_autocreate)
         self._refresh.apply_config(config.delivery.failover_spread_s)
@@ -179,12 +180,15 @@ class Router:
 
     @property
     def names_to_request(self) -> list[bytes]:
-        """Topics to request by name: messages wait for them, and brokers may hide them from the daemon's user."""
+        """Topics with waiting messages, to request by name.
+
+        Brokers omit topics that the daemon may not describe from a list of all topics.
+        """
         return list(dict.fromkeys([*self._unknown.names_to_request, *self._missing.missing]))
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
         """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the previous view."""
-        view = self._missing.restore(view, self._tables.topics.partition_counts(), now_ms)
+        view = self._missing.keep_for_grace_period(view, self._tables.topics.partition_counts(), now_ms)
         changed = view != self._topics.view
         self._topics.view = view
         self._turns.apply_view(view)
@@ -215,7 +219,7 @@ class Router:
         """Apply new metadata to a topic; if it was deleted, discard its messages that wait in the router."""
         topic.update_view(view)
         if view is not None:
-            self._topics.assign_number(topic.name)  # it keeps its number; its count of key partitions may change
+            self._topics.assign_number(topic.name)  # stores the new count of partitions for keys; the number stays
             return
         waiting = [*self._runs.pop_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
         self._discards.settle(waiting, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
@@ -273,7 +277,10 @@ class Router:
         return self._assignments.paused_scopes()
 
     def leaderless_partitions(self) -> list[tuple[int, int]]:
-        """Return (topic, partition) for messages that wait for a leader; `ALL_PARTITIONS` if a topic has none."""
+        """Return (topic, partition) for messages that wait for a leader.
+
+        The partition is `ALL_PARTITIONS` if no partition of the topic has one.
+        """
         return [*self._runs.leaderless_topics(), *self._assignments.leaderless_partitions()]
 
     def waiting_routes(self) -> Iterator[tuple[tuple[int, int], int | None, Route]]:

@@ -145,7 +145,7 @@ class RunRouter:
             self._awaiting_metadata += segments
             return
         self._turns.record_routed(sum([segment.payload for segment in segments]), now_ms)
-        copies_messages = self._tap is not None and self._tap.is_open
+        copies_messages = self._tap is not None and self._tap.is_active
         routed = _RoutedSegments(now_ms, _NO_RUN_IS_PLAIN if copies_messages else self._max_payload)
         for segment, header in zip(segments, kernels.read_headers(self._slab, segments), strict=True):
             try:
@@ -183,7 +183,7 @@ class RunRouter:
         topic.is_plain = not self._rate_limits.has_limit(topic.number, topic.name)  # for its next runs
         parts = [segment] if header.largest_payload <= self._max_payload else self._discard_long(topic, segment)
         admitted = self._rate_limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
-        if self._tap is not None and self._tap.is_open:
+        if self._tap is not None and self._tap.is_active:
             self._tap.copy(CopyTarget.MSG_RECEIVE, topic.name, admitted)
         return admitted
 

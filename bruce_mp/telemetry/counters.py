@@ -115,7 +115,7 @@ class Counter(IntEnum):
     StreamUnfinishedMsgClosed = 128
     """Connections closed because of their unfinished message: no memory for it, or no byte for too long."""
     NewUnixClient = 129
-    """Connections that the stream workers serve; refused ones are not counted."""
+    """Accepted connections, without refused ones."""
     NewTcpClient = 130
 
     # more of the router
@@ -164,8 +164,10 @@ class Counter(IntEnum):
     MongooseHttpRequest = 355
     MongooseStdException = 357
     NoDiscardQuery = 356
+    """Periods in which no client read `/discards`."""
 
-    # files that status writes; MsgCopyLost is also counted by a process that cannot queue a copy for status
+    # copies of messages that status writes to files or sends as dead letters; other processes count MsgCopyLost, too,
+    # if they cannot queue a copy for status
     MsgCopyLost = 360
     DiscardLogLine = 361
     DiscardCopyQueued = 362

@@ -80,7 +80,7 @@ def test_a_pause_after_an_error_is_reported_repeatedly(slab: Slab, error: int) -
         slab=slab,
         core=core,
         encoder=cast("BatchEncoder", None),
-        tap=cast("WireTap", SimpleNamespace(is_open=False)),
+        tap=cast("WireTap", SimpleNamespace(is_active=False)),
         reports=EventOutput(Nowhere(), TrafficSums()),
     )
     session._socket = cast("BrokerSocket", object())

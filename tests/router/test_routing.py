@@ -151,20 +151,20 @@ class FakeTap:
     """A wire tap that keeps the segments it gets."""
 
     def __init__(self) -> None:
-        self.is_open = False
+        self.is_active = False
         self.copied: list[Segment] = []
 
     def copy(self, _target: CopyTarget, _topic: bytes, segments: Iterable[Segment]) -> None:
         self.copied += segments
 
 
-def test_runs_of_a_plain_topic_are_copied_while_the_tap_is_open(world: World) -> None:
+def test_runs_of_a_plain_topic_are_copied_while_the_tap_is_active(world: World) -> None:
     world.router._runs._tap = tap = FakeTap()  # type: ignore[assignment]
     traced = []
-    for is_open in (False, True, False):
-        tap.is_open = is_open
+    for is_active in (False, True, False):
+        tap.is_active = is_active
         world.send_one(b"t", key=0)
-        traced += list(world.doorbells[0]) if is_open else []
+        traced += list(world.doorbells[0]) if is_active else []
         world.step_until_settled()
     assert tap.copied == traced
     assert len(traced) == 1

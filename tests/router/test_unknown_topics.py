@@ -264,13 +264,13 @@ def test_a_known_topic_that_is_hidden_is_not_missing() -> None:
     missing = MissingTopics()
     nothing = ClusterView({}, {}, frozenset([b"secret"]))
     for now in (0, 100 * MISSING_GRACE_MS):
-        view = missing.restore(nothing, {b"secret": 2, b"gone": 1}, now)
+        view = missing.keep_for_grace_period(nothing, {b"secret": 2, b"gone": 1}, now)
     assert view.topics == {b"secret": TopicView((0, 1), {}, is_partial=True)}
     assert set(missing.missing) == {b"secret", b"gone"}
 
 
 def test_a_view_with_fewer_partitions_keeps_its_leaders() -> None:
     lagging = ClusterView({}, {b"t": TopicView((0, 1), {0: 2})})
-    topic = MissingTopics().restore(lagging, {b"t": 4}, 0).topics[b"t"]
+    topic = MissingTopics().keep_for_grace_period(lagging, {b"t": 4}, 0).topics[b"t"]
     assert topic == TopicView((0, 1, 2, 3), {0: 2}, is_partial=True)
     assert [topic.partition_for_key(index) for index in range(4)] == [None] * 4, "none stands in for another"

@@ -1,4 +1,4 @@
-"""HTTP requests that carry secrets: over verified TLS or to this host only, without redirects, with a time limit."""
+"""HTTP requests that carry secrets: over verified TLS or to this or a trusted host, with a time limit, unredirected."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def request(
     ConfigError; their texts omit the query, which is a secret in a presigned URL.
     """
     shown_url = url.partition("?")[0]
-    is_local = _is_local(server, url, shown_url, trusted_hosts)
+    may_skip_tls = _check_url(server, url, shown_url, trusted_hosts)
     handlers: list[urllib.request.BaseHandler] = [_AnyStatus(), urllib.request.HTTPSHandler(context=_context(ca_file))]
-    if is_local:
+    if may_skip_tls:
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
     outgoing = urllib.request.Request(url, data, dict(headers or {}), method=method)  # noqa: S310 - the scheme is checked
@@ -70,7 +70,7 @@ def request(
         raise _explain(server, shown_url, error) from error
 
 
-def _is_local(server: str, url: str, shown_url: str, trusted_hosts: frozenset[str]) -> bool:
+def _check_url(server: str, url: str, shown_url: str, trusted_hosts: frozenset[str]) -> bool:
     """Return True for a URL of this host or of a trusted one. Raise ConfigError if the URL is not safe for a secret."""
     try:
         parts = urlsplit(url)

@@ -59,7 +59,7 @@ class Api:
     handle: Callable[[Any, Context], Any]
     """Returns kafka-python's response, or None if the protocol has no response (Produce with acks 0)."""
     served_from: int = 0
-    """The broker closes the connection on a request of an advertised version below it."""
+    """The lowest served version.  As in Kafka, lower ones may be advertised; their use closes the connection."""
     targets: Callable[[Any], Iterable[Target]] = no_targets
     """Topics and partitions of a request."""
     max_wait_s: Callable[[Any], float] = no_wait

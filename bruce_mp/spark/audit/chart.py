@@ -38,9 +38,9 @@ _MAX_BAR_WIDTH: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An interval of time of one topic: its number, start in ms since the epoch, length in ms, and counts."""
+    """An interval of one topic: its place on the time axis, start in ms since the epoch, length in ms, and counts."""
 
-    number: int
+    index: int
     start_ms: int
     length_ms: int
     counts: Mapping[str, int]
@@ -50,11 +50,11 @@ def draw_chart(bars: Sequence[Bar]) -> str:
     """Return the figure; `bars` are in the order of time, and intervals without messages have no bar."""
     if not any(count for bar in bars for count in bar.counts.values()):
         return "<p>No ledger contains messages of this topic.</p>"
-    first, last = bars[0].number, bars[-1].number
+    first, last = bars[0].index, bars[-1].index
     width = min((_RIGHT - _LEFT) / (last - first + 1), _MAX_BAR_WIDTH)
     tallest = max(1, *(sum(bar.counts[name] for name in VOLUMES) for bar in bars))
     scale = (_BASE - _TOP) / tallest
-    body = "".join(_draw_bar(bar, _LEFT + (bar.number - first) * width, width, scale) for bar in bars)
+    body = "".join(_draw_bar(bar, _LEFT + (bar.index - first) * width, width, scale) for bar in bars)
     right = _LEFT + (last - first + 1) * width
     return (
         f"<figure><svg class=chart viewBox='0 0 960 {_HEIGHT}' role=img aria-label='messages over time'>"

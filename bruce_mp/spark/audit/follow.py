@@ -75,7 +75,7 @@ def follow(
             _remove_old_facts(plan)
             is_in_window = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
             verdict = compare(spark, plan.audit, is_in_window, changed_after=_oldest_time(plan))
-            display.finish(f"up to {datetime.fromtimestamp(closed_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
+            display.show_line(f"up to {datetime.fromtimestamp(closed_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
             yield verdict
             if plan.stop_when_bad and not verdict.is_good:
                 return

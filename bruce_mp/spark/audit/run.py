@@ -104,7 +104,7 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
     with display.repeat(lambda: "comparing"):
         verdict = compare(spark, plan, absent_topics=absent or ())
     for line in (*verdict.lines, str(verdict)):
-        display.finish(line)
+        display.show_line(line)
     return verdict
 
 

@@ -140,7 +140,7 @@ def _show_progress(
         done = committed.files.done_fraction(running.ended_fraction)
         progress.show(meter.describe(committed.rows + running.rows, done))
     committed.count(query, progress)
-    progress.finish(
+    progress.show_line(
         f"{meter.summarize(committed.rows)}, {committed.chunks} chunk{'' if committed.chunks == 1 else 's'}"
     )
     return committed.rows
@@ -213,7 +213,7 @@ class _CommittedChunks:
         warning = self.retention.warning({self.topic: oldest_ms})
         if warning:
             self._has_warned = True
-            progress.finish(warning)
+            progress.show_line(warning)
 
 
 def _oldest_timestamp(frame: DataFrame) -> Column:

@@ -42,8 +42,8 @@ class Progress:
         if time.monotonic() - self._shown_s >= interval_s:
             self._write(text, end="" if self.out.isatty() else "\n")
 
-    def finish(self, text: str) -> None:
-        """Show `text` in any case: the final one, or a warning."""
+    def show_line(self, text: str) -> None:
+        """Show `text` in any case, and end the line."""
         self._write(text, end="\n")
 
     @contextmanager

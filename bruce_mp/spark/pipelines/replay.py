@@ -77,7 +77,7 @@ def replay(
         replay_progress.count_file(
             _replay_file(replay_state, file, None if dry_run else sink, selection or LineSelection(), replay_progress)
         )
-    display.finish(f"{replay_progress.meter.summarize(replay_progress.total.sent)}, {len(files)} files")
+    display.show_line(f"{replay_progress.meter.summarize(replay_progress.total.sent)}, {len(files)} files")
     return replay_progress.total
 
 
@@ -101,7 +101,7 @@ class _ReplayProgress:
         warning = None if self._has_warned else self.retention.warning(oldest_ms)
         if warning:
             self._has_warned = True
-            self.display.finish(warning)
+            self.display.show_line(warning)
 
     def count_file(self, outcome: Replayed) -> None:
         """Count the current file as done."""

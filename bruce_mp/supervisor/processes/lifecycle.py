@@ -36,6 +36,7 @@ class ProcessEvent(Enum):
     """The process ended in any other way."""
     STOP = auto()
     REPLACE = auto()
+    """The router wants a process with the present address in this slot, also if none runs."""
 
 
 ALIVE: Final = frozenset({ProcessState.BOOTING, ProcessState.RUNNING, ProcessState.REPLACING, ProcessState.STOPPING})

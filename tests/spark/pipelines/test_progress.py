@@ -39,7 +39,7 @@ def test_a_file_gets_a_line_in_ten_seconds_at_most(clock: Callable[[float], None
     for second in range(25):
         display.show(str(second))
         clock(1)
-    display.finish("end")
+    display.show_line("end")
     assert out.getvalue().splitlines() == ["audit: 0", "audit: 10", "audit: 20", "audit: end"]
 
 
@@ -49,7 +49,7 @@ def test_a_terminal_gets_one_line(clock: Callable[[float], None]) -> None:
     for text in ("a long text", "short"):
         display.show(text)
         clock(1)
-    display.finish("end")
+    display.show_line("end")
     assert out.getvalue() == "\raudit: a long text\raudit: short      \raudit: end  \n"
 
 
