@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from bruce_mp.protocol.client.inquiry import AttemptOutcome
 from bruce_mp.spark.channel import Channel
+from bruce_mp.spark.discard_texts import join_topics
 from bruce_mp.spark.errors import TaskError
 from bruce_mp.spark.options import Acks, OnDoubt
 from bruce_mp.spark.task_ledger import RowsDigest
@@ -34,8 +35,6 @@ __all__ = ["RepeatedRows", "find_delivered"]
 
 log = logging.getLogger(__name__)
 _POLL_INTERVAL_S: Final = 0.05
-MAX_TOPICS: Final = 10
-"""Topics in the text of an error."""
 _COMPLETE_OUTCOMES: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
 _DOUBT_REASONS: Final = {
     AttemptOutcome.NONE: "the daemon's memory of attempts begins after the end of this one",
@@ -135,8 +134,8 @@ class RepeatedRows:
         is_misdirected = not has_same_rows or not self._has_topic_column
         if is_misdirected and topics and self._topics and topics != self._topics:
             return (
-                f"was sent to topic {_join(topics)} by an earlier run; this one names topic {_join(self._topics)}. "
-                "Nothing was sent again."
+                f"was sent to topic {join_topics(topics)} by an earlier run; this one names topic "
+                f"{join_topics(self._topics)}. Nothing was sent again."
             )
         where = f"than its delivered attempt on {earlier.result.host}, so neither to send nor to skip them is right"
         if not has_same_rows:
@@ -151,7 +150,3 @@ class RepeatedRows:
         if self._options.run_id is not None:
             return "Use another runId if the rows may be sent again."
         return "Use another checkpoint if the rows may be sent again."
-
-
-def _join(topics: set[str]) -> str:
-    return ", ".join(sorted(topics)[:MAX_TOPICS]) + (", ..." if len(topics) > MAX_TOPICS else "")

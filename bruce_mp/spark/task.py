@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.spark.channel import Channel
+from bruce_mp.spark.discard_texts import describe_discards, describe_earlier_discards, format_outcome
 from bruce_mp.spark.encode import MessageEncoder, Rows
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult
@@ -38,8 +38,6 @@ __all__ = ["DeadLetters", "TaskRate", "run_task"]
 
 _SLICE_BYTES: Final = 4 << 20
 """Bytes of messages that are encoded and sent together: large for few system calls, small for little memory."""
-_MAX_TOPICS: Final = 10
-"""Topics in the text of an error."""
 _BARRIER_LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
 
 
@@ -106,9 +104,8 @@ class _TaskSteps:
         rows.check(earlier)
         if self._ledger is not None:
             self._ledger.store(earlier)
-        result = earlier.result
-        self._check_discards(result, result.total)
-        return result
+        self._check_discards(earlier.result, earlier)
+        return earlier.result
 
     def begin(self, channel: Channel, *, keeps_timestamps: bool) -> None:
         """Send the frames that precede the first row, once.
@@ -167,7 +164,7 @@ class _TaskSteps:
         result = replace(self._unanswered_result(dead_letter_count), delivered=delivered, discarded=reasons)
         if self._ledger is not None:
             self._store(self._ledger, result, is_done=True)
-        self._check_discards(result, answer.received)
+        self._check_discards(result)
         return result
 
     def _unanswered_result(self, dead_letter_count: int) -> TaskResult:
@@ -178,23 +175,19 @@ class _TaskSteps:
 
     def _check_answer(self, answer: BarrierAnswer, reasons: dict[str, int]) -> None:
         """Raise `TaskError` if the answer is not the final one for all messages of the task."""
-        outcome = _format_outcome(self._sent_count, answer.received, answer.delivered, reasons)
+        outcome = format_outcome(self._sent_count, answer.received, answer.delivered, reasons)
         if answer.status is not BarrierStatus.DONE:
             raise TaskError(f"{self._address}: {_STATUS_TEXTS[answer.status]}: {outcome}.")
         if answer.received != self._sent_count:
             raise TaskError(f"{self._address}: the counts of daemon and task differ: {outcome}. Report this as a bug.")
 
-    def _check_discards(self, result: TaskResult, received: int) -> None:
-        """Raise `TaskError` for discarded messages, unless the option `onDiscard` accepts them."""
-        reasons = dict(result.discarded)
-        if not reasons or self._options.on_discard is not OnDiscard.FAIL:
+    def _check_discards(self, result: TaskResult, earlier: TaskEntry | None = None) -> None:
+        """Raise `TaskError` for discarded messages, also of the `earlier` attempt, unless `onDiscard` accepts them."""
+        if not result.discarded or self._options.on_discard is not OnDiscard.FAIL:
             return
-        advice = "With option onDiscard=report the task commits, and the ledger has the counts"
-        if self._ledger is not None:
-            advice += "; a repeated task sends nothing again, so send the discarded messages with bruce-spark replay"
-        outcome = _format_outcome(received, received, result.delivered, reasons)
-        remedy = f" {_topic_remedy(result)}" if DiscardReason.BAD_TOPIC.name in reasons else ""
-        raise TaskError(f"{self._address}: {outcome}.{remedy} {advice}.")
+        if earlier is not None:
+            raise TaskError(f"{earlier.address}: {describe_earlier_discards(earlier, self._options)}")
+        raise TaskError(f"{self._address}: {describe_discards(result, self._options)}")
 
     def _valid_rows(self, batch: pa.RecordBatch, dead_letters: DeadLetters) -> Rows:
         """Return the rows that can be messages; write the others as dead letters, or raise `RowError`."""
@@ -265,25 +258,6 @@ def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[s
     table = pa.table({"topic": topics, "minute": minutes}).group_by(["topic", "minute"]).aggregate([([], "count_all")])
     counts = zip(table["topic"].to_pylist(), table["minute"].to_pylist(), table["count_all"].to_pylist(), strict=True)
     return Counter({(topic.decode(errors="backslashreplace"), minute): count for topic, minute, count in counts})
-
-
-def _topic_remedy(result: TaskResult) -> str:
-    """Return the remedy for messages of an unknown topic; the daemon does not tell which of several topics it is."""
-    topics = sorted({topic for topic, _ in result.rows})
-    if len(topics) == 1:
-        return f"The brokers have no topic {topics[0]}: create it, or correct the option or column 'topic'."
-    names = ", ".join(topics[:_MAX_TOPICS]) + (", ..." if len(topics) > _MAX_TOPICS else "")
-    return f"The brokers lack some of these topics: {names}. Create them, or correct the column 'topic'."
-
-
-def _format_outcome(sent: int, received: int, delivered: int | None, reasons: dict[str, int]) -> str:
-    delivered_text = "an unknown number" if delivered is None else delivered
-    counts = f"of {sent} messages it received {received}, delivered {delivered_text}"
-    return f"{counts} and discarded {sum(reasons.values())} ({_format_reasons(reasons)})"
-
-
-def _format_reasons(reasons: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())) or "none"
 
 
 # --- dead letters ----------------------------------------------------------------------------------------------------

@@ -238,13 +238,36 @@ def test_headers_without_content_have_the_digest_of_no_headers(tmp_path: Path, o
         assert run_task(options, AGAIN, [row_of()]).delivered == 1
 
 
+EARLIER_DISCARDS: Final = (
+    r"an earlier attempt of task query/7/2 ended at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC with 1 of 3 messages discarded "
+    r"\(LONG_MSG 1; topic t\)\. .* this attempt sent nothing\. Set onDiscard=report, then send .* bruce-spark replay .*"
+    r"discard_log\.enable.*; without this file, use a new checkpoint"
+)
+
+
+def test_the_first_attempt_with_discards_names_the_way_to_replay_them(tmp_path: Path, options: SinkOptions) -> None:
+    def answer(barrier: Barrier, received: int) -> BarrierAnswer:
+        return BarrierAnswer(barrier.token, BarrierStatus.DONE, received, 2, 1, {DiscardReason.LONG_MSG: 1})
+
+    with StreamSink(tmp_path / "s", answer) as sink:
+        with pytest.raises(
+            TaskError, match=r"of 3 .*discarded 1 \(LONG_MSG 1\).*A repeated task sends nothing again: set"
+        ):
+            run(options)
+        with pytest.raises(TaskError, match=EARLIER_DISCARDS):
+            run(options)
+        with pytest.raises(TaskError, match="use a new runId, with which all rows are sent again"):
+            run(replace(options, run_id="r1"))
+    assert len(sink.messages) == 3
+
+
 def test_discards_of_a_finished_attempt_fail_each_repetition(tmp_path: Path, options: SinkOptions) -> None:
     daemon = Daemon(tmp_path / "s")
     with daemon.sink:
         interrupted(daemon, options)
         daemon.outcome, daemon.reasons = AttemptOutcome.SETTLED, {DiscardReason.LONG_MSG: 1}
         for _ in range(2):
-            with pytest.raises(TaskError, match=r"delivered 2 and discarded 1 \(LONG_MSG 1\).*bruce-spark replay"):
+            with pytest.raises(TaskError, match=EARLIER_DISCARDS):
                 run(options)
         result = run(replace(options, on_discard=OnDiscard.REPORT))
     assert (result.delivered, result.discarded, sent(daemon)) == (2, {"LONG_MSG": 1}, 3)

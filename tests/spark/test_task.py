@@ -366,8 +366,30 @@ def test_an_unknown_topic_is_named_with_the_remedy(tmp_path: Path) -> None:
         with pytest.raises(TaskError, match=r"\(BAD_TOPIC 2\)\. The brokers have no topic t: create it, or correct"):
             run_task(options(sink), ATTEMPT, batches(b"a", b"b", b"c"))
         two = pa.record_batch({"value": pa.array([b"a", b"b"]), "topic": pa.array(["one", "two"])})
-        with pytest.raises(TaskError, match=r"The brokers lack some of these topics: one, two\. Create them"):
+        words = r"The brokers lack at least one of the topics one, two; the daemon's log names those that are missing\."
+        with pytest.raises(TaskError, match=words):
             run_task(options(sink), ATTEMPT, [two])
+
+
+@pytest.mark.parametrize(
+    ("reason", "topics", "remedy"),
+    [
+        (DiscardReason.RATE_LIMIT, ["t", "t"], "Topic t is over its limit in rate_limit.configs of the daemon: raise"),
+        (DiscardReason.RATE_LIMIT, ["t", "u"], "At least one of the topics t, u is over its limit in rate_limit.conf"),
+        (DiscardReason.LONG_MSG, ["t", "t"], "LONG_MSG: a message is larger than batching.message_max_bytes allows."),
+        (77, ["t", "t"], "and discarded 1 (77 1). Each retry"),
+    ],
+)
+def test_each_reason_of_discards_has_its_remedy(
+    tmp_path: Path, reason: DiscardReason | int, topics: list[str], remedy: str
+) -> None:
+    def answer(barrier: Barrier, received: int) -> BarrierAnswer:
+        return BarrierAnswer(barrier.token, BarrierStatus.DONE, received, received - 1, 1, {reason: 1})
+
+    batch = pa.record_batch({"value": pa.array([b"a", b"b"]), "topic": pa.array(topics)})
+    with StreamSink(tmp_path / "s", answer) as sink, pytest.raises(TaskError, match=re.escape(remedy)) as caught:
+        run_task(options(sink), ATTEMPT, [batch])
+    assert "Each retry of Spark (spark.task.maxFailures, 4 by default) delivers the others again" in str(caught.value)
 
 
 def test_a_daemon_that_does_not_answer_is_an_error_with_the_time_and_the_remedy(

@@ -1,0 +1,94 @@
+"""Texts of errors for discarded messages: the counts, the topics, and the remedy for each reason."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.discards.reasons import EXPLANATIONS
+from bruce_mp.errors import DiscardReason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from bruce_mp.spark.ledger import TaskResult
+    from bruce_mp.spark.options import SinkOptions
+    from bruce_mp.spark.task_ledger import TaskEntry
+
+__all__ = ["describe_discards", "describe_earlier_discards", "format_outcome", "join_topics"]
+
+_MAX_TOPICS: Final = 10
+"""Topics in the text of an error."""
+_REPLAY: Final = (
+    "send the discarded messages with bruce-spark replay and the daemon's discard file (which needs "
+    "discard_log.enable = true from before the loss)"
+)
+
+
+def describe_discards(result: TaskResult, options: SinkOptions) -> str:
+    """Return the counts of an attempt with discarded messages, the remedies, and the way to commit nevertheless."""
+    outcome = format_outcome(result.total, result.total, result.delivered, result.discarded)
+    remedies = " ".join(_remedy(reason, result) for reason in sorted(result.discarded) if reason in _NAMES)
+    if options.is_exactly_once:
+        advice = (
+            f"A repeated task sends nothing again: set onDiscard=report, with which the task commits, and {_REPLAY}"
+        )
+    else:
+        advice = (
+            "Each retry of Spark (spark.task.maxFailures, 4 by default) delivers the others again: a ledger avoids "
+            "this, and so does onDiscard=report, with which the task commits"
+        )
+    return " ".join(filter(None, [f"{outcome}.", remedies, f"{advice}."]))
+
+
+def describe_earlier_discards(earlier: TaskEntry, options: SinkOptions) -> str:
+    """Return the text about an earlier attempt with discarded messages, which a repeated task does not send again."""
+    result, topics = earlier.result, {topic for topic, _ in earlier.result.rows}
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(earlier.time_ms / 1000))
+    named = f"topic{'s' * (len(topics) > 1)} {join_topics(topics)}"
+    fresh = "runId" if options.run_id is not None else "checkpoint"
+    return (
+        f"an earlier attempt of task {result.attempt.task} ended at {when} with {sum(result.discarded.values())} of "
+        f"{result.total} messages discarded ({_format_reasons(result.discarded)}; {named}). With a ledger they are not "
+        f"sent again, even if the cause is gone, and this attempt sent nothing. Set onDiscard=report, then {_REPLAY}; "
+        f"without this file, use a new {fresh}, with which all rows are sent again."
+    )
+
+
+def format_outcome(sent: int, received: int, delivered: int | None, reasons: Mapping[str, int]) -> str:
+    """Return the counts of an attempt as the middle of a sentence."""
+    delivered_text = "an unknown number" if delivered is None else delivered
+    counts = f"of {sent} messages it received {received}, delivered {delivered_text}"
+    return f"{counts} and discarded {sum(reasons.values())} ({_format_reasons(reasons)})"
+
+
+def join_topics(topics: Collection[str]) -> str:
+    """Return the first names in order, as a list for a text."""
+    return ", ".join(sorted(topics)[:_MAX_TOPICS]) + (", ..." if len(topics) > _MAX_TOPICS else "")
+
+
+def _format_reasons(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())) or "none"
+
+
+_NAMES: Final = frozenset(reason.name for reason in DiscardReason)
+
+
+def _remedy(reason: str, result: TaskResult) -> str:
+    """Return the remedy for a reason. The daemon does not tell the task which of several topics it concerns."""
+    topics = {topic for topic, _ in result.rows}
+    names = join_topics(topics)
+    if reason == DiscardReason.BAD_TOPIC.name and len(topics) == 1:
+        return f"The brokers have no topic {names}: create it, or correct the option or column 'topic'."
+    if reason == DiscardReason.BAD_TOPIC.name:
+        return (
+            f"The brokers lack at least one of the topics {names}; the daemon's log names those that are missing. "
+            "Create them, or correct the column 'topic'."
+        )
+    if reason == DiscardReason.RATE_LIMIT.name:
+        subject = f"Topic {names} is" if len(topics) == 1 else f"At least one of the topics {names} is"
+        return (
+            f"{subject} over its limit in rate_limit.configs of the daemon: raise it, or set the option "
+            "maxRecordsPerSecond, the limit of each task."
+        )
+    return f"{reason}: {EXPLANATIONS[DiscardReason[reason]]}."
