@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level
@@ -38,6 +39,8 @@ __all__ = ["DeadLetters", "TaskRate", "run_task"]
 
 _SLICE_BYTES: Final = 4 << 20
 """Bytes of messages that are encoded and sent together: large for few system calls, small for little memory."""
+_SHOWN_BYTES: Final = 80
+"""Bytes of a bad row's key and value in the text of an error."""
 _BARRIER_LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
 
 
@@ -57,7 +60,7 @@ def run_task(
         return task.adopt_result(complete_entry, batches)
     with (
         Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
-        DeadLetters(options.dead_letter_path, attempt) as dead_letters,
+        DeadLetters(options.dead_letter_path, attempt, options.topic) as dead_letters,
     ):
         task.apply_limits(RowLimits.of(channel.inquire(), options.max_record_bytes))
         for batch in batches:
@@ -85,6 +88,7 @@ class _TaskSteps:
         self._digest = RowsDigest()
         self._address = os.path.expandvars(options.socket)
         self._has_begun = False
+        self._read_count = 0
         self._sent_count = 0
         self._row_counts: Counter[tuple[str, int]] = Counter()
 
@@ -194,23 +198,35 @@ class _TaskSteps:
         rows = self._encoder.rows(batch)
         if self._ledger is not None:
             self._digest.update(rows)
+        first_number = self._read_count + 1
+        self._read_count += rows.count
         bad = self._validator.find(rows)
         if not bad:
             return rows
         if not dead_letters.is_enabled:
-            raise RowError(_describe_bad_row(batch, bad[0]))
+            place = f"Row {first_number + bad[0].row} of partition {self._attempt.partition}"
+            raise RowError(f"{place} {_describe_bad_row(rows, bad[0])}")
         is_bad = np.zeros(rows.count, np.bool_)
         is_bad[[each.row for each in bad]] = True
         dead_letters.write(batch.filter(pa.array(is_bad)), [each.text for each in bad])
         return self._encoder.rows(batch.filter(pa.array(~is_bad)))
 
 
-def _describe_bad_row(batch: pa.RecordBatch, bad: BadRow) -> str:
-    key = batch.column("key")[bad.row].as_py() if "key" in batch.schema.names else None
+def _describe_bad_row(rows: Rows, bad: BadRow) -> str:
+    key = "no key" if rows.key is None else _shorten(rows.key[bad.row].as_py(), "key")
+    value = _shorten(rows.value[bad.row].as_py(), "value")
     return (
-        f"A row with key {key!r:.80} cannot be a message: {bad.text}. Correct or filter it, or set 'deadLetterPath' to "
-        "write such rows there."
+        f"({key}, {value}) cannot be a message: {bad.text}. Correct or filter it, or set 'deadLetterPath' to write "
+        "such rows there."
     )
+
+
+def _shorten(content: bytes | None, name: str) -> str:
+    """Return for example `key "k"`, with the begin of a long content."""
+    if content is None:
+        return f"no {name}"
+    is_long = len(content) > _SHOWN_BYTES
+    return f'{name} {"begins " * is_long}"{content[:_SHOWN_BYTES].decode(errors="backslashreplace")}"'
 
 
 _STATUS_TEXTS: Final = {
@@ -266,12 +282,13 @@ def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[s
 class DeadLetters:
     """A Parquet file in the directory `uri` for the bad rows of one attempt, created with the first one.
 
-    Without `uri` it is not enabled. `count` is the number of rows.
+    Without `uri` it is not enabled. `topic` is that of rows that name none. `count` is the number of rows.
     """
 
-    def __init__(self, uri: str | None, attempt: TaskAttempt) -> None:
+    def __init__(self, uri: str | None, attempt: TaskAttempt, topic: str | None) -> None:
         self._uri = uri
         self._attempt = attempt
+        self._topic = topic
         self._writer: pq.ParquetWriter | None = None
         self.count = 0
 
@@ -289,9 +306,16 @@ class DeadLetters:
             self._writer.close()
 
     def write(self, rows: pa.RecordBatch, reasons: list[str]) -> None:
-        """Append `rows` unchanged, with two more columns: `reason`, and the author of the attempt as `writer`."""
+        """Append `rows` with their topics, and two more columns: `reason`, and the attempt's author as `writer`."""
         authors = pa.array([self._attempt.author] * rows.num_rows)
         table = pa.Table.from_batches([rows])
+        if "topic" in table.column_names:
+            topics = table["topic"]
+            if self._topic is not None:
+                topics = pc.fill_null(topics, pa.scalar(self._topic, topics.type))
+            table = table.set_column(table.column_names.index("topic"), "topic", topics)
+        else:
+            table = table.append_column("topic", pa.array([self._topic] * rows.num_rows, pa.string()))
         table = table.append_column("reason", pa.array(reasons)).append_column("writer", authors)
         if self._writer is None:
             self._writer = self._open(table.schema)

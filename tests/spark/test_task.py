@@ -236,12 +236,27 @@ def test_an_answer_of_another_protocol_fails_the_task(tmp_path: Path) -> None:
 
 
 def test_an_invalid_row_fails_the_task_and_is_named(tmp_path: Path) -> None:
-    batch = pa.record_batch({"value": [b"v", b"w"], "key": ["one", "two"], "topic": ["t", None]})
-    with (
-        StreamSink(tmp_path / "s") as sink,
-        pytest.raises(RowError, match=r"\[BRUCE_ROW\] A row with key 'two' .*topic is null.*deadLetterPath"),
-    ):
-        run_task(options(sink, topic=None), ATTEMPT, [batch])
+    batch = pa.record_batch({"value": [b"v", b"w" * 81], "key": ["one", "two"], "topic": ["t", None]})
+    keyed = rf"\[BRUCE_ROW\] Row 4 of partition 2 \(key \"two\", value begins \"{'w' * 80}\"\) .*null.*deadLetterPath"
+    unkeyed = r"Row 1 of partition 2 \(no key, no value\) cannot be a message: its topic is null"
+    with StreamSink(tmp_path / "s") as sink:
+        with pytest.raises(RowError, match=keyed):
+            run_task(options(sink, topic=None), ATTEMPT, [batch.slice(0, 1), batch.slice(0, 1), batch])
+        nothing = pa.record_batch({name: pa.array([None], pa.string()) for name in ("topic", "value")})
+        with pytest.raises(RowError, match=unkeyed):
+            run_task(options(sink, topic=None), ATTEMPT, [nothing])
+
+
+@pytest.mark.parametrize("named", [None, "own"])
+def test_a_dead_letter_has_the_topic_of_its_row(tmp_path: Path, named: str | None) -> None:
+    batch = pa.record_batch({"value": [b"v" * 200]} | ({} if named is None else {"topic": [named]}))
+    unnamed = pa.record_batch({"value": [b"v" * 200], "topic": pa.array([None], pa.string())})
+    with StreamSink(tmp_path / "s") as sink:
+        chosen = options(sink, max_record_bytes=100, dead_letter_path=str(tmp_path / "dead"))
+        run_task(chosen, ATTEMPT, [batch] if named is None else [batch, unnamed])
+    letters = pq.read_table(tmp_path / "dead").to_pylist()
+    assert [letter["topic"] for letter in letters] == (["t"] if named is None else ["own", "t"])
+    assert {*letters[0]} == {"value", "topic", "reason", "writer"}
 
 
 def test_invalid_rows_are_written_to_the_dead_letter_path(tmp_path: Path) -> None:
