@@ -45,6 +45,28 @@ def test_invalid_columns_name_the_expected_type(columns: list[tuple[str, str]], 
         check_columns(columns, topic)
 
 
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ([("VALUE", "string")], "Column 'VALUE': spell it 'value'."),
+        (
+            [("Value", "string"), ("Topic", "string")],
+            "Column 'Topic': spell it 'topic'. Column 'Value': spell it 'value'.",
+        ),
+        ([("value", "string"), ("KEY", "int")], "Column 'KEY': spell it 'key'."),
+    ],
+)
+def test_a_column_in_other_letters_is_the_only_problem(columns: list[tuple[str, str]], text: str) -> None:
+    topic = None if "Topic" in dict(columns) else "t"
+    with pytest.raises(SchemaError, match=rf"^\[BRUCE_SCHEMA\] {re.escape(text)}$"):
+        check_columns(columns, topic)
+
+
+def test_a_second_column_in_other_letters_is_not_known() -> None:
+    with pytest.raises(SchemaError, match="Column 'VALUE' is not known"):
+        check_columns([("value", "string"), ("VALUE", "string")], "t")
+
+
 def test_all_column_problems_are_reported_together() -> None:
     with pytest.raises(SchemaError, match=r"'id' is not known.*no column 'value'.*neither a column 'topic'"):
         check_columns([("id", "int")], None)
