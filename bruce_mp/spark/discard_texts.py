@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discards.reasons import EXPLANATIONS
 from bruce_mp.errors import DiscardReason
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _REPLAY: Final = (
 def describe_discards(result: TaskResult, options: SinkOptions) -> str:
     """Return the counts of an attempt with discarded messages, the remedies, and the way to commit nevertheless."""
     outcome = format_outcome(result.total, result.total, result.delivered, result.discarded)
-    remedies = " ".join(_remedy(reason, result) for reason in sorted(result.discarded) if reason in _NAMES)
+    remedies = " ".join(dict.fromkeys(_remedy(reason, result) for reason in sorted(result.discarded)))
     if options.is_exactly_once:
         advice = (
             f"A repeated task sends nothing again: set onDiscard=report, with which the task commits, and {_REPLAY}"
@@ -38,7 +37,7 @@ def describe_discards(result: TaskResult, options: SinkOptions) -> str:
             "Each retry of Spark (spark.task.maxFailures, 4 by default) delivers the others again: a ledger avoids "
             "this, and so does onDiscard=report, with which the task commits"
         )
-    return " ".join(filter(None, [f"{outcome}.", remedies, f"{advice}."]))
+    return f"{outcome}. {remedies} {advice}."
 
 
 def describe_earlier_discards(earlier: TaskEntry, options: SinkOptions) -> str:
@@ -71,9 +70,6 @@ def _format_reasons(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())) or "none"
 
 
-_NAMES: Final = frozenset(reason.name for reason in DiscardReason)
-
-
 def _remedy(reason: str, result: TaskResult) -> str:
     """Return the remedy for a reason. The daemon does not tell the task which of several topics it concerns."""
     topics = {topic for topic, _ in result.rows}
@@ -91,4 +87,8 @@ def _remedy(reason: str, result: TaskResult) -> str:
             f"{subject} over its limit in rate_limit.configs of the daemon: raise it, or set the option "
             "maxRecordsPerSecond, the limit of each task."
         )
-    return f"{reason}: {EXPLANATIONS[DiscardReason[reason]]}."
+    if reason == DiscardReason.LONG_MSG.name:
+        return "A message is larger than batching.message_max_bytes of the daemon allows."
+    if reason == DiscardReason.NO_MEM.name:
+        return "The daemon's slab is full: check that the brokers keep up, or raise slab.size."
+    return "The daemon's log and its status page /discards have the cause."

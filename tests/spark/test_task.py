@@ -391,8 +391,12 @@ def test_an_unknown_topic_is_named_with_the_remedy(tmp_path: Path) -> None:
     [
         (DiscardReason.RATE_LIMIT, ["t", "t"], "Topic t is over its limit in rate_limit.configs of the daemon: raise"),
         (DiscardReason.RATE_LIMIT, ["t", "u"], "At least one of the topics t, u is over its limit in rate_limit.conf"),
-        (DiscardReason.LONG_MSG, ["t", "t"], "LONG_MSG: a message is larger than batching.message_max_bytes allows."),
-        (77, ["t", "t"], "and discarded 1 (77 1). Each retry"),
+        (
+            DiscardReason.LONG_MSG,
+            ["t", "t"],
+            "A message is larger than batching.message_max_bytes of the daemon allows.",
+        ),
+        (77, ["t", "t"], "and discarded 1 (77 1). The daemon's log and its status page /discards have the cause. Each"),
     ],
 )
 def test_each_reason_of_discards_has_its_remedy(
