@@ -1,7 +1,7 @@
 """The data source `df.write.format("bruce")`: Spark writes to Kafka through the daemon of each host.
 
-Spark finds the data source in an installed package through the package `pyspark_bruce` beside this one. A session whose
-lookup is disabled, or broken by another package, needs `register(spark)`.
+Spark finds the data source in an installed package through the package `pyspark_bruce` beside this one. A session where
+this search is disabled, or broken by another package, needs `register(spark)`.
 
 `write(df, socket, ...)` sends the same messages, also with PySpark 3.5 and 4.0, whose data sources cannot write Arrow
 batches.

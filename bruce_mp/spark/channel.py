@@ -33,7 +33,7 @@ _END_REASON_TIMEOUT_S: Final = 1.0
 _NO_LISTENER_ERRORS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 _RETRY_INTERVAL_S: Final = 0.1
 _ANSWER_GRACE_S: Final = 10.0
-"""Wait for an answer beyond the time limit, at which the daemon answers in any case."""
+"""Further wait after the time limit, because an answer that the daemon sends at the limit needs time to arrive."""
 
 
 class Channel:
@@ -83,11 +83,11 @@ class Channel:
         """Send a barrier, and return its answer; the daemon waits up to `time_limit_ms` for the messages' outcome."""
         self.send(encode_barrier(os.urandom(TOKEN_BYTES), level, time_limit_ms))
         answer = self._receive_answer(time_limit_ms / 1000)
-        assert isinstance(answer, BarrierAnswer)  # the daemon answers in the kind of the request
+        assert isinstance(answer, BarrierAnswer)  # the answer of each daemon to a barrier
         return answer
 
     def inquire(self, name: bytes = b"") -> InquiryAnswer | None:
-        """Return the daemon's limits, and the outcome of the unique attempt `name`; None from an older daemon."""
+        """Return the limits, and with a name the outcome of this unique attempt; None from an older daemon."""
         self.send(encode_inquiry(os.urandom(TOKEN_BYTES), name))
         answer = self._receive_answer(self._timeout_s)
         return answer if isinstance(answer, InquiryAnswer) else None

@@ -265,7 +265,7 @@ _FOLLOW_ARGUMENTS: Final = {
     "window": (7200, "period that each report covers (default 7200)"),
     "until-idle": (None, "end after this time without messages"),
 }
-"""Default and help of each argument in seconds."""
+"""Default and help of each argument that takes seconds."""
 
 
 def _run_audit(args: Namespace) -> int:

@@ -36,7 +36,7 @@ Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def to_utc(column: pa.Array, time_zone: str | None) -> pa.Array:
-    """Return a timestamp column in UTC. Raise `RowError` for an unknown zone.
+    """Return a column of instants, which Arrow counts in UTC. Raise `RowError` for an unknown zone.
 
     Times without a zone are local times in `time_zone`; None is this host's zone.
     """

@@ -1,6 +1,6 @@
 """Count the messages of a DataFrame without sending them, and check its rows as the sink does.
 
-A separate data source counts the rows, because PySpark needs no pandas to pass Arrow batches to one. Spark calls its
+A separate data source counts the rows, because PySpark passes Arrow batches to it without pandas. Spark calls its
 commit in another process than the driver's program, so the commit passes the counts in a file.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["count_messages"]
 
 _TYPICAL_AUTHOR: Final = b"00000000-0000-0000-0000-000000000000/1000/1000/0"
-"""An author of typical length for the stamp, which the size of a message includes."""
+"""A task attempt of typical length, as the author in the stamp, which counts in the size of a message."""
 
 
 class MessageCount(NamedTuple):

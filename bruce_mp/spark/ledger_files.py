@@ -1,4 +1,4 @@
-"""List the files of a ledger, the record of how many messages each Spark commit sent, and merge them into fewer.
+"""List the files of a ledger, which records how many messages each Spark commit sent, and merge these files.
 
 A commit writes one small file, and a stream may commit each second. So the files of 256 neighbouring micro-batches of a
 query are merged into one file, and 256 such files into a larger one. A merged file is named after its first and last

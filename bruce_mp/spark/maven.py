@@ -1,4 +1,4 @@
-"""Fetch jars from the Maven repository with Maven or `jgo`, whichever client is installed.
+"""Fetch jars from the Maven repository with Maven, or with `jgo` if Maven is missing or fails.
 
 Maven honours the mirrors and proxies of the machine; `jgo` is a pip package. Both clients know the repository's
 address, so none is written here.
@@ -69,7 +69,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _fetch(directory: Path, coordinates: Sequence[str], with_dependencies: bool) -> None:
     staging = directory.with_name(f"{directory.name}.part")
-    shutil.rmtree(staging, ignore_errors=True)  # of a killed fetch: the caller has the lock
+    shutil.rmtree(staging, ignore_errors=True)  # left by a killed fetch, because no other runs under the lock
     (staging / "jars").mkdir(parents=True)
     failures = []
     for name, fetcher in _fetchers():

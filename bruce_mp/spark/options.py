@@ -87,7 +87,7 @@ class SinkOptions:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Return True if the ledger prevents a repeated task from sending rows twice."""
+        """Return True with a ledger, `fence` and answers: no repeated task sends rows twice, but for `OnDoubt.SEND`."""
         return self.ledger is not None and self.fence and self.acks is not Acks.NONE
 
 

@@ -4,7 +4,7 @@
 * Workers use the driver's interpreter, unless PYSPARK_PYTHON says otherwise. Spark's own default is `python3` from
   PATH, which does not see a virtual environment.
 * Spark's Kafka connector consists of four jars. The session names them as files, because Spark's own resolution also
-  fetches parent POMs, and fails if a mirror of one does not answer.
+  fetches parent POMs, and fails if a mirror does not answer for one of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["connector_version", "describe_jars", "kafka_jars", "prepare_environment", "start_session"]
 
 _CONNECTOR_VERSIONS: Final = {"4.1": "4.1.0", "4.2": "4.2.0", "4.3": "4.2.0"}
-"""The connector that is tested with each Spark version; later Spark versions use the last connector."""
+"""The connector that is tested with each Spark version; any other Spark version uses the last connector."""
 _KAFKA_CLIENTS_VERSION: Final = "3.9.2"
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -70,8 +70,8 @@ def start_session(
 ) -> SparkSession:
     """Start a session; `master` is as for `spark-submit` (None: from the environment, or all local cores).
 
-    `kafka` adds Spark's Kafka connector, for reading, to the jars of `settings`. A local master listens on loopback
-    only and has no web page.
+    `kafka` adds Spark's Kafka connector, for reading, to the jars of `settings`. A `master` that begins with
+    `local` listens on loopback only and has no web page.
     """
     prepare_environment()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, and reads the prepared environment

@@ -77,7 +77,7 @@ class BruceDataSource(DataSource):
         return StreamWriter(self._parse_and_check(schema))
 
     def _parse_and_check(self, schema: StructType) -> SinkOptions:
-        freeze_garbage_collector()
+        freeze_garbage_collector()  # Spark calls this in a Python worker, too
         options = parse_options(dict(self.options))
         check_columns([(column.name, column.dataType.simpleString()) for column in schema.fields], options.topic)
         return options
@@ -114,7 +114,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self._options.ledger is None:
             return
         results = _results(messages)
-        queries = sorted({result.attempt.query for result in results})
+        queries = sorted({result.attempt.query for result in results})  # one, or none without tasks
         write_ledger(self._options.ledger, results, name="-".join([*queries, str(batchId)]))
         if self._options.is_exactly_once:
             for query in queries:  # the entries of this batch stay, because Spark may repeat it

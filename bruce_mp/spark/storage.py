@@ -1,4 +1,4 @@
-"""Open the output directories of tasks and commits: a path, or a URI of a file system that Arrow supports."""
+"""Open, list, read and measure files by path, or by the URI of a file system that Arrow supports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:
 
 
 def file_size(uri: str) -> int:
-    """Return the size in bytes of a file or of a directory's files; 1 for a glob, whose size is not known."""
+    """Return the size in bytes of a file or of a directory's files; 1 for a directory without bytes, and for a glob."""
     system, path = _resolve_uri(uri)
     info = system.get_file_info(path)
     return (info.size or 0) if info.is_file else (_total_size(uri) or 1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_LIMITS", "BadRow", "RowLimits", "RowProblem", "RowValidator"]
 
 _MAX_HEADER_KEY_BYTES: Final = 32_767
-_PARTITION_KEY_RANGE: Final = (-(2**31), 2**32 - 1)
+_PARTITION_KEY_RANGE: Final = (-(2**31), 2**32 - 1)  # any int32 or uint32
 _TOPIC_RULE: Final = "Kafka allows 1 to 249 letters, digits, '.', '_' and '-'"
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -121,7 +121,7 @@ def _has_invalid_topic(measured: _MeasuredRows) -> Mask:
     if measured.rows.topic is None:
         return _no_rows(measured)
     names = pc.unique(measured.rows.topic.drop_null()).to_pylist()
-    invalid = [name for name in names if not is_topic_name(name.decode("latin-1"))]  # which decodes any bytes
+    invalid = [name for name in names if not is_topic_name(name.decode("latin-1"))]  # latin-1 decodes any bytes
     return _to_mask(pc.is_in(measured.rows.topic, pa.array(invalid, pa.binary()))) if invalid else _no_rows(measured)
 
 
@@ -130,7 +130,7 @@ def _has_long_header_key(measured: _MeasuredRows) -> Mask:
     return _no_rows(measured) if longest is None else longest > _MAX_HEADER_KEY_BYTES
 
 
-def _has_large_partition_key(measured: _MeasuredRows) -> Mask:
+def _has_invalid_partition_key(measured: _MeasuredRows) -> Mask:
     column = measured.rows.partition_key
     if column is None:
         return _no_rows(measured)
@@ -158,7 +158,7 @@ PROBLEMS: Final = (
     RowProblem("malformed input", _is_corrupt, _describe_corrupt),
     RowProblem("no topic", _lacks_topic, lambda _, __: "its topic is null, and there is no option 'topic'"),
     RowProblem("a topic that Kafka does not allow", _has_invalid_topic, _describe_topic),
-    RowProblem("a partition_key above 32 bits", _has_large_partition_key, _describe_partition_key),
+    RowProblem("a partition_key above 32 bits", _has_invalid_partition_key, _describe_partition_key),
     RowProblem(
         "larger than maxRecordBytes",
         lambda measured: (
