@@ -68,9 +68,9 @@ class BrokerLine(msgspec.Struct, frozen=True):
 
     `troubles` lists the partitions whose last response was an error. `in_flight` messages are sent and await a
     response; `queued` messages wait for the broker, in its dispatcher or, while the broker or a partition is paused, in
-    the router. Those in the router count once the oldest of their partition has waited for 500 ms. `oldest_ms` is the
-    age of the oldest message that is in flight or queued, or None. A broker that leads no partition has no dispatcher:
-    `dispatcher` is None and `connection` is unknown.
+    the router. Those in the router count only after the oldest of their partition has waited for 500 ms. `oldest_ms` is
+    the age of the oldest message that is in flight or queued, or None. `retries` counts the answers that caused a
+    resend. A broker that leads no partition has no dispatcher: `dispatcher` is None and `connection` is unknown.
     """
 
     node: int

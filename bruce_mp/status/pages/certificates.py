@@ -95,7 +95,7 @@ def _brokers(cluster: ClusterReport) -> Iterator[CertificateLine]:
 
 
 def certificate_problems(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
-    """Yield a sentence for each expired certificate because of which new connections fail."""
+    """Yield a sentence for each certificate whose expiry makes new connections fail."""
     for line in lines:
         # An expired authority does not break connections: the file may hold others that sign the brokers' certificates.
         if line.expires is not None and line.expires <= now_s and line.whose != AUTHORITIES:
@@ -103,7 +103,7 @@ def certificate_problems(lines: Iterable[CertificateLine], now_s: float) -> Iter
 
 
 def certificate_warnings(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
-    """Yield a sentence for each certificate that expires soon or cannot be read."""
+    """Yield a sentence for each certificate that expires soon or cannot be read, and for expired authorities."""
     for line in lines:
         if line.expires is None:
             yield f"{_subject_of(line)}: {line.trouble}."

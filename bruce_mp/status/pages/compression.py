@@ -31,10 +31,10 @@ __all__ = [
 class TopicCompression(msgspec.Struct, frozen=True):
     """Batches of a topic and codec.
 
-    Dispatchers compressed `tried` batches and sent `kept` of them compressed; the others did not shrink enough. They
-    did not try `skipped` batches, because earlier batches of the topic did not shrink enough. Bytes and time refer to
-    the tried batches: `plain_bytes` became `packed_bytes` (`percent` of them) in `cpu_ms` of dispatcher CPU time. The
-    line with an empty topic sums the topics beyond the bound of `CompressionSums`.
+    Dispatchers compressed `tried` batches and sent `kept` of them compressed; the others did not shrink enough.
+    Dispatchers left out `skipped` batches, because earlier batches of the topic did not shrink enough. Bytes and time
+    refer to the tried batches: `plain_bytes` became `packed_bytes` (`percent` of them) in `cpu_ms` of dispatcher CPU
+    time. The line with an empty topic sums the topics beyond the bound of `CompressionSums`.
     """
 
     topic: str
@@ -105,7 +105,7 @@ MAX_TOPICS: Final = 20
 
 
 class CompressionSummary(msgspec.Struct, frozen=True):
-    """Lines as on `/compression`: `codecs` has one sum per codec, `topics` all lines of the largest topics.
+    """`topics` has all lines of the largest topics; `codecs` has one sum per codec, with an empty topic.
 
     `topic_count` is the number of all topics; those beyond the bound of `CompressionSums` count as one.
     """

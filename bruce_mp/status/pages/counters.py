@@ -92,7 +92,7 @@ _LOCATIONS: Final = (
 """First counter of each part of the daemon, with the location that the page shows."""
 _LEGACY_LOCATION: Final = "[old names]"
 _UNLISTED: Final = frozenset({Counter.AckErrorFirst, Counter.AckDelayFirst, Counter.StreamConnections})
-"""Base numbers of counter ranges, and a gauge, because monitors report each decrease as an error."""
+"""Base numbers of counter ranges; and a gauge, because monitors report each decrease as an error."""
 
 
 class CounterLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -134,7 +134,7 @@ def _named_counters() -> Iterator[_NamedCounter]:
 
 _COUNTERS: Final = tuple(sorted(_named_counters()))
 _READ_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in lay.INPUT_ROWS), *lay.INPUT_ROWS)
-"""Read order: inputs last, so no message appears settled before it appears received."""
+"""Read order: inputs last, so that no message counts as settled without counting as received."""
 
 
 def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> CountersPage:

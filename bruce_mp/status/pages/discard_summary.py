@@ -121,4 +121,5 @@ def _samples(reports: Iterable[Report]) -> list[SampleLine]:
 
 
 def _newest(items: Iterable[str]) -> list[str]:
+    """Return the first distinct items, which are the newest."""
     return list(dict.fromkeys(items))[:MAX_SAMPLES]

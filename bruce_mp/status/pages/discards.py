@@ -52,7 +52,7 @@ class DuplicateTopic(msgspec.Struct, frozen=True):
 
 
 class DiscardTopic(DuplicateTopic, frozen=True, kw_only=True):
-    """Discarded messages of a topic; `reasons` splits `count` by reason."""
+    """Discarded messages of a topic, in the same fields; `reasons` splits `count` by reason."""
 
     reasons: dict[str, int]
 

@@ -56,7 +56,7 @@ def _anchors() -> dict[str, str]:
 def entry_of(sentence: str) -> str:
     """Return the address of the entry that explains a problem or warning of `/healthz`; empty without one.
 
-    Of several known phrases in the sentence the first one counts: the end may quote the error of another program.
+    Of several known phrases in the sentence the first one counts, because the end may quote another program's error.
     """
     # The first phrase sorts first, and of two at the same place the longer one.
     found = [

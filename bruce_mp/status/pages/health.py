@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence", "health_lines"]
 
 FULL_RATIO: Final = 0.9
-"""Ratio of the slab in use from which the daemon is not ready: messages are lost soon."""
+"""Ratio of the slab in use at which the daemon stops being ready, because it soon has to discard messages."""
 MAX_NAMED: Final = 10
 """Limit of the topics or partitions that a check names."""
 ELECTION_MS: Final = 5000
@@ -83,8 +83,8 @@ class Evidence(NamedTuple):
     """Input of the health checks.
 
     `losses` counts the discards of the last minute, `hour_losses` those of the last hour, `copies_lost` the lost copies
-    of the last hour, `accepts_failed` the failures to accept a connection in the last minute. `refusals` maps each
-    topic that brokers refuse to the brokers' error code.
+    of the last hour, `accepts_failed` the failures to accept a connection in the last minute. `refusals` has the
+    brokers' error code for each topic that they refuse.
     """
 
     steady_now_ms: int
@@ -218,7 +218,7 @@ def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
 
 
 def _is_delivering(evidence: Evidence) -> bool:
-    """Return True if a broker is connected and nothing is stalled: a failed metadata fetch stops no delivery yet."""
+    """Return True if a broker is connected and nothing is stalled. A failed fetch then stops no delivery."""
     brokers = evidence.cluster.brokers.values()
     return not evidence.stalls and any(status.connection == CONNECTED for status in brokers)
 
@@ -259,7 +259,7 @@ def _stale_metadata(evidence: Evidence) -> Iterator[str]:
     age_ms, max_age_ms = evidence.metadata_age_ms, evidence.metadata_max_age_ms
     router = evidence.cluster.router
     if router is not None and router.failing_since_ms is not None:
-        return  # `_brokers_unreachable` reports the reason
+        return  # `_brokers_unreachable` or `_metadata_unreachable` reports the reason
     if age_ms is None:
         yield f"No metadata has been fetched from Kafka yet. {_current_request(router)}"
     elif max_age_ms is not None and age_ms > max_age_ms:
@@ -377,9 +377,10 @@ def _metadata_unreachable(evidence: Evidence) -> Iterator[str]:
 
 
 def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
-    """Warn about the partitions that acknowledge nothing.
+    """Warn about the partitions for which nothing is acknowledged.
 
-    `_leaderless` reports those without a leader; this check also has the leaderless ones that the router did not list.
+    `_leaderless` reports the partitions that the router lists as leaderless. The list has a limit, so this check
+    reports those beyond it.
     """
     paused = evidence.cluster.router.paused if evidence.cluster.router is not None else ()
     leaderless = {(scope.topic, scope.partition) for scope in paused if scope.state == NO_LEADER}
@@ -420,7 +421,7 @@ def _leaderless(evidence: Evidence) -> Iterator[str]:
 
 
 def _has_unlisted_leaderless(router: RouterStatus | None) -> bool:
-    """Return True if some partitions without a leader may be beyond the report's list, which begins with them."""
+    """Return True if the report's list is cut and has only leaderless partitions, so that others may be missing."""
     return router is not None and len(router.paused) < router.paused_count and router.paused[-1].state == NO_LEADER
 
 

@@ -2,7 +2,7 @@
 
 All values come from the slab and from the reports of other processes. `http.metrics_topics` bounds the series by topic,
 and the tables of the slab bound all others. Counters survive restarts of single processes, and restarts of the daemon
-that adopt the slab, except those by topic and codec, which begin with the status process.
+that adopt the slab, except those by topic or by codec, which begin with the status process.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ TOPIC_COUNTERS: Final[Mapping[str, tuple[str, Callable[[TopicTotal], int]]]] = {
 def read_metrics(
     slab: Slab, evidence: Evidence, compression: CompressionPage, held: HeldPage, totals: TopicTotals
 ) -> Iterator[Family]:
-    """Yield all metric families. `totals` must have observed `held`."""
+    """Yield all metric families. The caller has passed the counts of `held` to `totals.observe_held`."""
     yield from _daemon(evidence)
     yield from _books(slab, evidence.books)
     yield from _held(held, totals.limit)

@@ -39,7 +39,8 @@ QUEUE_OF: Final[Mapping[int, str]] = {
 class TopicQueues(msgspec.Struct, frozen=True):
     """Messages of a topic after the router claimed them.
 
-    `batch` counts messages in the router, `send_wait` messages to be sent, `ack_wait` sent messages without a response.
+    `batch` counts the never sent messages that the router has claimed, `send_wait` all others that wait to be sent,
+    `ack_wait` sent messages without a response.
     """
 
     topic: str

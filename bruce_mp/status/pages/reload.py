@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ReloadRequests"]
 
 TIMEOUT_S: Final = 30.0
-"""Wait for the supervisor's result: the processes have 10 s to confirm; the supervisor restarts one that does not."""
+"""Wait for the outcome. The supervisor waits 10 s for its processes, and then restarts each that has not confirmed."""
 
 
 class ReloadRequests:

@@ -1,6 +1,6 @@
 """Stalls: brokers and partitions that acknowledge nothing for a while although messages wait for them.
 
-The health page, `/metrics` and `/brokers` show the same stalls. A broker is stalled if it acknowledges nothing at all;
+The health page and `/metrics` show the same stalls. A broker is stalled if it acknowledges nothing at all;
 its stall includes those of its partitions. A partition is listed separately if its broker acknowledges others, or if it
 has no leader.
 """

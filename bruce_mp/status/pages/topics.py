@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["SORTS", "TopicLine", "TopicSelection", "TopicsPart", "read_topics", "select_topics"]
 
 MAX_SHOWN: Final = 500
-"""Rows that a browser draws at once."""
+"""Limit of the topics in a response, so that a browser draws them quickly."""
 
 
 class TopicLine(msgspec.Struct, frozen=True):
-    """A topic. `partitions` is 0 until the router knows it.
+    """A topic. `partitions` is 0 until the router knows the topic.
 
     Values of the last minute: messages (`delivered`) and bytes (`size`) acknowledged per second, `errors` in responses,
     and percentiles of the latency from receipt to acknowledgement. `waiting` and `in_flight` messages are held;
-    `oldest_ms` is the age of the oldest. `paused` counts the paused partitions, plus one while messages wait for a
-    leader of any partition; it is None before the router's first report. `discarded` covers the present period of the
-    discard reports and the previous one.
+    `oldest_ms` is the age of the oldest. `paused` counts the paused partitions, plus one while messages wait
+    because no partition has a leader; it is None before the router's first report. `discarded` covers the present
+    period of the discard reports and the previous one.
     """
 
     topic: str
