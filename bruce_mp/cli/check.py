@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     add_address(parser)
     client = status_client(parser.parse_args(argv))
     books = _read_books(client)
-    print(balance_line(books), flush=True)  # a pipe of both outputs keeps the order
+    print(balance_line(books), flush=True)  # before the lines on standard error, also in a pipe
     for line in health_lines(client.get_health()):
         print(line, file=sys.stderr)
     return ExitCode.OK if books.balanced else ExitCode.UNBALANCED

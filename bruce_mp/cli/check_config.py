@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_surroundings(config: Config) -> ExitCode:
-    """Check the brokers and this host, and print each finding at once. Return the exit status."""
+    """Check the brokers and this host, and print each finding without delay. Return the exit status."""
     # Imported here, because a check without --connect needs neither TLS nor the network.
     from bruce_mp.cli.connection_check import CheckLevel, broker_findings  # noqa: PLC0415
     from bruce_mp.cli.host_check import host_findings  # noqa: PLC0415

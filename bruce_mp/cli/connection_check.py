@@ -98,7 +98,7 @@ class BrokerResult(NamedTuple):
     certificate_ends_s: float | None = None
 
 
-class _Probe:
+class _Trial:
     """A connection that requests metadata from a broker, and passes the result to `on_done`.
 
     With `needs_producer_id`, it also requests a producer id. With `topics` None, the result comes as soon as the
@@ -126,7 +126,7 @@ class _Probe:
                 self._on_ready(event)
             case MetadataReceived(metadata=metadata):
                 self._metadata = metadata
-                self._request_producer_id()
+                self._request_producer_id_or_finish()
             case ProducerIdReceived(response=response):
                 self._finish(BrokerResult(metadata=self._metadata, producer_id_error=response.error))
             case Failed():
@@ -144,7 +144,7 @@ class _Probe:
         request = self._socket.connection.request_metadata(topics, time.monotonic(), with_operations=True)
         self._socket.send(request.buffers)
 
-    def _request_producer_id(self) -> None:
+    def _request_producer_id_or_finish(self) -> None:
         if self._needs_producer_id:
             self._socket.send(self._socket.connection.init_producer_id(time.monotonic()).buffers)
         else:
@@ -157,7 +157,7 @@ class _Probe:
 
 
 class BrokerCheck:
-    """Connections to brokers with the configured settings, on a separate loop."""
+    """Connections to brokers, with a loop of their own."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -168,13 +168,13 @@ class BrokerCheck:
 
     def request_all(self, servers: Sequence[HostPort]) -> dict[HostPort, BrokerResult]:
         """Request metadata, and with `required_acks` = -1 a producer id, from all servers at the same time."""
-        return self._probe_all(servers, self.topics, self._security)
+        return self._try_all(servers, self.topics, self._security)
 
     def speaks_plain_text(self, server: HostPort) -> bool:
         """Return True if the server answers a Kafka client without TLS."""
-        return self._probe_all([server], topics=None, security=Security())[server].failure is None
+        return self._try_all([server], topics=None, security=Security())[server].failure is None
 
-    def _probe_all(
+    def _try_all(
         self, servers: Sequence[HostPort], topics: Sequence[bytes] | None, security: Security
     ) -> dict[HostPort, BrokerResult]:
         results: dict[HostPort, BrokerResult] = {}
@@ -194,13 +194,13 @@ class BrokerCheck:
                 self._loop.stop()
 
         for server in servers:
-            _Probe(
+            _Trial(
                 partial(create_socket, Address(server.host, server.port)),
                 topics,
                 partial(on_done, server),
                 needs_producer_id=kafka.required_acks == ACKS_ALL,
             )
-        if len(results) < len(servers):  # a probe that fails at once ends before the loop runs
+        if len(results) < len(servers):  # a trial that fails at once ends before the loop runs
             self._loop.run()
         return results
 
@@ -264,7 +264,7 @@ def _producer_id_text(error: int) -> str:
 
 
 def _completed_steps(config: Config) -> Iterator[str]:
-    """Yield the steps that a probe without a failure has completed."""
+    """Yield the steps that a trial without a failure has completed."""
     yield "connected"
     if config.kafka.tls.enable:
         yield "TLS"

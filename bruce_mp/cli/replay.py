@@ -2,11 +2,11 @@
 
 A run of the command sends the messages in groups. Each group is a unique attempt: the daemon delivers all of its
 messages or none, and remembers its name. After a kill, the next run inquires for the outcomes of unconfirmed groups, so
-few stay in doubt. A retry of a group keeps its name, because the daemon may still receive the rest of an earlier
-attempt: of one name, it completes only one attempt.
+few stay in doubt. A retry of a group keeps the group's name, because the daemon may still receive the rest of an
+earlier attempt; it completes only one attempt of a name.
 
-The files of one log, `PATH` and the `PATH.MS` that the daemon rotated, count as one: equal lines in them are different
-messages. Equal lines of different logs are one message, because one log may be a backup of the other.
+`PATH` and the files `PATH.MS` that the daemon rotated are one log, and equal lines in a log are different messages.
+Equal lines of different logs are one message, because one log may be a backup of the other.
 
 Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a last line without a
 newline, if the daemon lost their outcomes, or if the daemon failed. A further run continues.
@@ -58,7 +58,7 @@ __all__ = ["main"]
 
 GROUP_MESSAGES: Final = 1000
 GROUP_BYTES: Final = 1 << 20
-"""A group ends with the message that reaches one of these numbers. A kill leaves at most one group in doubt."""
+"""A group ends with the message that reaches one of these numbers. A kill leaves at most one more group in doubt."""
 LINGER_S: Final = 0.01
 """Time for which the client collects messages for one write."""
 MAX_ATTEMPTS: Final = 5
@@ -90,7 +90,7 @@ class GroupFate(Enum):
     CONFIRMED = auto()
     """The daemon has all messages of the group, or the user skips them."""
     INCOMPLETE = auto()
-    """The daemon has not completed the group, but may still read the end of an earlier attempt."""
+    """The daemon has not completed the group, but may still read the rest of an attempt that was sent."""
     REMOVED = auto()
     """The user chooses to send the lines of the group again, as new ones."""
 
@@ -207,8 +207,8 @@ class ReplayRun:
         """Device and inode of each file that this run has read."""
         self._equal_lines_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
         """The number of equal lines that this run has read in each log, by the hash of the line."""
-        self._most_equal_lines: Counter[bytes] = Counter()
-        """By hash, the most equal lines of one log so far. The n-th one of another log is new if n exceeds this."""
+        self._largest_counts: Counter[bytes] = Counter()
+        """By hash, the largest count of one log so far. The n-th equal line of another log is new if n exceeds this."""
         self._incomplete: dict[LineKey, IncompleteGroup] = {}
         """The groups of killed runs that are to be sent again, by each of their unread lines."""
         self._max_message_bytes = sys.maxsize
@@ -227,7 +227,7 @@ class ReplayRun:
         self._undecided_lines = frozenset(key for group in groups for key in self._state.lines_of(group.name))
 
     def finish(self) -> None:
-        """Decide about the groups of killed runs with lines that this run has not read. Raise as `resolve`."""
+        """Decide about the groups of killed runs of which this run has not read all lines. Raise as `resolve`."""
         distinct_groups = {each.group.name: each for each in self._incomplete.values()}
         for incomplete in distinct_groups.values():
             fate = self._decide(incomplete.group, "this run selects only a part of their lines")
@@ -290,8 +290,8 @@ class ReplayRun:
         digest = sha256(content).digest()
         equal_lines[digest] += 1
         key = LineKey(digest, equal_lines[digest])
-        is_copy = key.number <= self._most_equal_lines[digest]
-        self._most_equal_lines[digest] = max(self._most_equal_lines[digest], key.number)
+        is_copy = key.number <= self._largest_counts[digest]
+        self._largest_counts[digest] = max(self._largest_counts[digest], key.number)
         return key, is_copy
 
     def _add_to_incomplete(self, key: LineKey, message: bytes) -> None:
@@ -330,9 +330,9 @@ class ReplayRun:
         raise ReplayError(f"{self._daemon.address}: {MAX_ATTEMPTS} attempts failed: {failure}")
 
     def _resolve_group(self, group: UnconfirmedGroup) -> GroupFate:
-        """Return the fate of an unconfirmed group by the daemon's answer, or by the user's choice without one.
+        """Return the fate of an unconfirmed group by the daemon's answer, or if it has none, by the user's choice.
 
-        Raise ReplayError without either.
+        Raise ReplayError if there is neither.
         """
         if group.daemon != self._daemon.identity:
             return self._decide(group, f"they went to {group.daemon}, not to {self._daemon.identity}")
@@ -349,7 +349,7 @@ class ReplayRun:
         return self._decide(group, "the daemon does not remember them")
 
     def _decide(self, group: UnconfirmedGroup, reason: str) -> GroupFate:
-        """Apply the user's choice to a group without an answer of the daemon. Raise ReplayError without a choice."""
+        """Apply the user's choice to a group for which the daemon has no answer; by default raise ReplayError."""
         if self._doubtful is DoubtfulPolicy.REFUSE:
             raise ReplayError(
                 f"A killed run sent messages that may be in Kafka or not: {reason}. Check Kafka, then run again with "

@@ -135,5 +135,5 @@ def _open(path: Path) -> sqlite3.Connection:
         for statement in () if columns else _CREATE_TABLES:
             database.execute(statement)
         database.execute("commit")
-        stack.pop_all()  # without an error, the caller closes the database
+        stack.pop_all()  # from here on, the caller closes the database
         return database

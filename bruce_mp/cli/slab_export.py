@@ -95,7 +95,7 @@ def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
 
 
 def compare_with_books(salvage: Salvage, held: int) -> list[str]:
-    """Return a sentence if the number of held records differs from the books. No daemon may use the slab."""
+    """Return a sentence if the number of held records differs from the books. The slab must not be in use."""
     books = count_books(salvage.slab)
     zone = salvage.read_landing_zone()
     uncounted = zone.landed - len(zone.pending)  # records of datagrams that the books do not count as received yet
@@ -160,7 +160,7 @@ class _Lines:
         slab = self._salvage.slab
         available = min(landed.length, slab.geometry.landing_slot_size)
         data = bytes(slab.view[landed.at : landed.at + available])
-        # Only a damaged length exceeds the slot. A datagram that the kernel cut to its slot has a wrong Size.
+        # Only a damaged length exceeds the slot. `parse_message` rejects a datagram that Linux cut, by its Size.
         message = parse_message(data) if available == landed.length else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
             return self._create_line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))

@@ -113,7 +113,7 @@ def inspect(path: Path, *, as_json: bool) -> int:
     """Print a summary of the slab at `path`. Return the exit status: 0, or 1 if a part is damaged."""
     inspection = _inspect(path)
     print(msgspec.json.format(msgspec.json.encode(inspection)).decode() if as_json else "\n".join(_report(inspection)))
-    return ExitCode.SETUP if inspection.damage else ExitCode.OK  # the commands have one status for all problems
+    return ExitCode.SETUP if inspection.damage else ExitCode.OK  # SETUP is 1, a command's status for any damage
 
 
 def _inspect(path: Path) -> Inspection:

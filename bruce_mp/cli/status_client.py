@@ -115,7 +115,7 @@ def _address_of_running(settings: StatusSettings) -> HostPort | UnixPath:
 def request_change(args: Namespace, path: str) -> int:
     """Send a POST request and print the response. Return the exit status: 0, or 1 if the daemon refuses the change.
 
-    Raise UnreadableError for another response or none.
+    Raise UnreadableError if there is no response, or one with another status.
     """
     status, text = status_client(args).post(path)
     if status == HTTPStatus.OK:

@@ -34,7 +34,7 @@ _POLL_INTERVAL_S: Final = 0.02
 
 
 class UpgradeError(BruceError):
-    """An upgrade that was refused or has no known outcome; the daemon may have ended."""
+    """An upgrade that was refused, has no known outcome, or led to another version; the daemon may have ended."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _upgrade(run_dir: Path, timeout_s: float) -> UpgradeNote:
-    """Signal the daemon of a run directory, and return its note about the complete upgrade. Raise UpgradeError."""
+    """Signal the daemon of a run directory, and return its note about the completed upgrade. Raise UpgradeError."""
     pid = running_daemon(run_dir)
     if pid is None:
         raise UpgradeError(f"No daemon uses the run directory {run_dir}. Start one; it runs the installed version.")
@@ -101,7 +101,7 @@ def _other_version(note: UpgradeNote) -> str:
 
 
 def _new_notes(run_dir: Path, pid: int, before: UpgradeNote | None, deadline: float) -> Iterator[UpgradeNote]:
-    """Yield each note of an upgrade after that of `before`, until the deadline on the monotonic clock.
+    """Yield each note of an upgrade later than the one that `before` describes, until `deadline` (monotonic clock).
 
     Raise UpgradeError if the supervisor `pid` ends.
     """

@@ -2,6 +2,6 @@
 
 `convert` calls the other modules. `old_xml` parses the XML file, and `structure` checks its elements. `settings` is the
 table of the old settings that map one to one, and `sections` converts the others. `command_line` reads the options of
-the old daemon, and `old_defaults` sets the defaults in which it differs. `old_values` has the readers of single values.
+the old daemon, and `old_defaults` sets its defaults that differ from ours. `old_values` reads single values.
 `draft` collects settings and notes, validates them and writes TOML.
 """

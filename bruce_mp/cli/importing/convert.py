@@ -22,7 +22,7 @@ __all__ = ["convert"]
 
 BROKER_PORTS: Final = {"doryConfig": 9002, "bruceConfig": 9092}
 """The old daemons' default port of a broker, by the root element."""
-TARGETS: Final = {
+PATHS_AND_PORTS: Final = {
     "input.unix_datagram": "path",
     "input.unix_stream": "path",
     "input.tcp": "port",
@@ -51,7 +51,7 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
         _copy_setting(reader, root, setting)
     if options is not None:
         apply_options(options, draft)
-    _disable_without_target(draft)
+    _disable_without_path_or_port(draft)
     # A file of Dory without <inputSources>, from before 2019, is used with command-line options, as Bruce's is.
     set_old_defaults(draft, root, from_options=root.first("inputSources") is None)
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
@@ -69,15 +69,15 @@ def _copy_setting(reader: AttributeReader, root: Element, setting: Setting) -> N
         reader.draft.add_note(setting.note, key)
 
 
-def _disable_without_target(draft: Draft) -> None:
+def _disable_without_path_or_port(draft: Draft) -> None:
     """Disable inputs and files without a path or port, and remove the invalid path of a disabled one."""
-    for section, name in TARGETS.items():
+    for section, name in PATHS_AND_PORTS.items():
         key = tuple(section.split("."))
-        target, is_enabled = draft.get((*key, name)), draft.get((*key, "enable"))
-        is_missing = target in {None, ""}
+        value, is_enabled = draft.get((*key, name)), draft.get((*key, "enable"))
+        is_missing = value in {None, ""}
         if is_missing and is_enabled:
             draft.set((*key, "enable"), False)
             draft.add_note(f"It had no {name}, so the old daemon did not use it.", (*key, "enable"))
         # The old daemons did not check the path of a disabled section; here a relative one would be an error.
-        if is_missing or (name == "path" and not is_enabled and not target.startswith("/")):
+        if is_missing or (name == "path" and not is_enabled and not value.startswith("/")):
             draft.remove((*key, name))

@@ -33,7 +33,7 @@ COMMENT_WIDTH: Final = 100
 SAME_RANGE: Final = frozenset({("input", "tcp", "port"), ("compression", "size_threshold_percent")})
 """Settings with the same allowed range in the old daemons: a value outside of it is an error."""
 MEANINGFUL_MINIMUMS: Final[Mapping[Key, int]] = {("delivery", "max_failed_attempts"): 1}
-"""Lowest value to convert to, where a lower value has another meaning here than in the old daemons."""
+"""Lowest value that `set` writes, where a lower one has another meaning here than in the old daemons."""
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 

@@ -73,8 +73,8 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
 
     With `from_options`, the defaults are those of the command line, else those of Dory's file.
     """
-    # Without `enable`, the old daemons disabled an input. Ours would enable the datagram input, and disable the others,
-    # which get the value only if the draft has their section.
+    # Without `enable`, the old daemons disabled an input. Ours would enable the datagram input, so it always gets the
+    # value. The others are disabled by default; they get the value only in a section that the draft has.
     for name in INPUTS:
         key = ("input", name, "enable")
         if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):

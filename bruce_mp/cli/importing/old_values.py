@@ -94,7 +94,7 @@ def _to_size_setting(size: int) -> int | str:
 
 
 def mode(raw: str) -> str | None:
-    """Convert the permission bits of Dory's file, octal or binary, to octal digits; `unspecified` is None."""
+    """Convert permission bits in Dory's XML, octal or binary, to octal digits; `unspecified` is None."""
     word = raw.strip()
     if word == "unspecified":
         return None

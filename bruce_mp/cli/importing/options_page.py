@@ -1,4 +1,4 @@
-"""Renderer of docs/migrating-options.md, the new setting of each option of Dory and Bruce; a test compares the two.
+"""Renderer of docs/migrating-options.md, the new setting of each old option; a test compares page and output.
 
 python -m bruce_mp.cli.importing.options_page > docs/migrating-options.md
 """

@@ -53,7 +53,7 @@ Value = TypeVar("Value")
 ACTIONS: Final = {"perTopic": "per_topic", "combinedTopics": "combined", "disable": "none"}
 GZIP_LEVELS: Final = range(10)
 GZIP_DEFAULT_LEVEL: Final = -1
-"""zlib's number for its default level, for which our settings have no `level`."""
+"""zlib's number for its default level, which our settings express without `level`."""
 KAFKA_PORT: Final = 9092
 """Kafka's default port."""
 UNUSED_INTERVAL_MS: Final = 1000

@@ -63,7 +63,7 @@ PAUSE_NOTE: Final = (
 )
 
 
-def _unlimited(raw: str) -> object:
+def _size_or_unlimited(raw: str) -> object:
     return None if is_word(raw, "unlimited") else size(raw)
 
 
@@ -231,7 +231,7 @@ SETTINGS: Final = (
     Setting(
         "discard_log.max_msg_prefix_size",
         "discardLogging/maxMsgPrefixSize@value",
-        _unlimited,
+        _size_or_unlimited,
         option="discard_log_bad_msg_prefix_size",
         parse_option=size,
     ),

@@ -80,7 +80,7 @@ class Check(NamedTuple):
 
 
 def _severity_of(value: float | None, warning: float | None, critical: float | None) -> Severity:
-    if value is None:  # the first `bruce monitor`, or books that change during the reading
+    if value is None:  # no fault: the first `bruce monitor`, or books that change
         return Severity.OK
     if critical is not None and value > critical:
         return Severity.CRITICAL

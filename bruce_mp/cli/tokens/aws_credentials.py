@@ -199,6 +199,6 @@ def _request_credentials(server: str, url: str, headers: Mapping[str, str]) -> C
         if response.status == 200:
             return msgspec.json.decode(response.body, type=Credentials)
     except msgspec.MsgspecError:
-        pass  # TokenError is not chained to it, because its text may quote a secret
+        pass  # TokenError is not chained to this error, whose text may quote a secret
     text = f"{server} ({url}) answers with HTTP status {response.status} and without credentials. Check the role."
     raise TokenError("no_credentials", text)

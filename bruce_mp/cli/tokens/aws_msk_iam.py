@@ -56,6 +56,7 @@ def _issue(args: Namespace) -> IssuedToken:
     if args.role_arn:
         credentials = assume_role(args.role_arn, credentials, region)
     now_s = time.time()
+    # The vendor's signer adds the user agent after the signature, too.
     url = f"{presigned_request(credentials, region, now_s)}&User-Agent={quote(f'bruce/{__version__}', safe='')}"
     lifetime_s = min(URL_LIFETIME_S, credentials.expires_s - now_s)
     return IssuedToken(urlsafe_b64encode(url.encode()).decode().rstrip("="), lifetime_s)

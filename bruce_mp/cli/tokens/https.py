@@ -1,4 +1,7 @@
-"""HTTP requests that carry secrets: over verified TLS or to this or a trusted host, with a time limit, unredirected."""
+"""HTTP requests that carry secrets: over verified TLS, or without TLS to this host or a trusted one.
+
+A request has a time limit and follows no redirect.
+"""
 
 from __future__ import annotations
 

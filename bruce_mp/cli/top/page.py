@@ -94,7 +94,7 @@ class TopPage(Page, frozen=True, kw_only=True):
 
 
 class TopSelection(msgspec.Struct, frozen=True):
-    """Filter and order of the topics, and the number of lines that are scrolled out of the view.
+    """Filter and order of the topics, and with `offset` the number of lines above the view.
 
     `text` is a part of the names, and `sort` one of `SORT_KEYS`.
     """
@@ -105,7 +105,7 @@ class TopSelection(msgspec.Struct, frozen=True):
     offset: int = 0
 
     def query(self, rows: int) -> str:
-        """Return the URL query for all topics up to the last of `rows` visible ones: `/overview` takes no offset."""
+        """Return the query for all topics to the last of `rows` visible ones, because `/overview` takes no offset."""
         order = "ascending" if self.is_ascending else "descending"
         limit = min(MAX_SHOWN, self.offset + rows)
         return urlencode({"topic": self.text, "sort": self.sort, "order": order, "limit": limit})

@@ -40,7 +40,7 @@ _BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
 _SHORTEST_MINUTE_S: Final = 49
 """The shortest window that the view calls a minute.
 
-A full window begins 50 to 60 s ago at a multiple of 10 s, or with the first sample after that, up to 1 s later.
+A full window begins at a multiple of 10 s, 50 to 60 s ago, or up to 1 s later with the first sample after it.
 """
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
@@ -216,7 +216,7 @@ class _Column(NamedTuple):
 
 
 def _count_cells(field: str, style: str = "") -> tuple[Callable[..., str], Callable[..., str]]:
-    """Return text and style of a column for a `field` with a count: `style` for a count above 0."""
+    """Return the functions `text` and `style` of a column for the count `field`; `style` marks a count above 0."""
     return (lambda row: _count_text(getattr(row, field))), (lambda row: style if getattr(row, field) else _QUIET)
 
 
