@@ -1,7 +1,7 @@
 """`bruce hold`: keep the listening sockets of a daemon open, and pass them to each daemon that starts.
 
 The datagrams in the kernel's queue survive the death of all processes of the daemon, and its clients see no error. The
-program reads nothing from the sockets. `sockets/kept_sockets.py` describes its messages.
+program reads nothing from the sockets. `sockets/kept_sockets.py` describes its exchange with daemons.
 
 At its start it binds the sockets of the configuration, unless a daemon runs: then that daemon sends copies of its
 sockets. It reads the configuration again for each daemon that starts, and opens and closes sockets as needed.

@@ -1,8 +1,8 @@
 """The supervisor: acquires all resources of the daemon, and starts, restarts and ends its processes.
 
-Every check that can end a start runs before the first process starts. The order matters: the locks come first, so that
-two daemons never use the same resources. The sockets come last, so that clients find them only shortly before an input
-reads from them.
+Every check that can make a start fail runs before the first process starts. The order matters: the locks come first, so
+that two daemons never use the same resources. The sockets come last, so that clients find them only shortly before an
+input reads from them.
 
 At an upgrade (`upgrade/upgrade.py`), the supervisor's process executes the installed code. This new code gets the
 sockets of the *replaced code* and, unless they have ended, its processes.
@@ -88,9 +88,9 @@ log = logging.getLogger(__name__)
 def run(config: Config, config_path: Path, overrides: Sequence[str] = (), programs: Programs = PROGRAMS) -> int:
     """Run the daemon until a signal ends it, and return the exit code.
 
-    `config` is the content of the file at `config_path` with the overrides; a reload reads the file again. Raise
-    BruceError if the start fails, unless the log already wrote the error to standard error. Call this in the main
-    thread: the kernel kills the processes when the thread that spawned them ends.
+    `config` is the content of the file at `config_path` with the overrides; a reload reads the file again. If the start
+    fails, raise BruceError, or return its exit code if the log already wrote the error to standard error. Call this in
+    the main thread: the kernel kills the processes when the thread that spawned them ends.
     """
     setproctitle("bruce: supervisor")
     set_up_logging(config.logging, "supervisor")
@@ -271,7 +271,7 @@ class _Supervisor:
         Return the reason why the daemon cannot continue, or None after a shutdown or before an upgrade.
         """
         if self._takeover:
-            self._manager.notify_alive(time.monotonic())  # the takeover may take as long as the watchdog allows
+            self._manager.notify_alive(time.monotonic())  # leaves the takeover the whole watchdog interval
             spills = SpillDirectory.for_slab(self._resources.slab, self._resources.config.spill_path)
             self._takeover.carry_out(self._group, self._resources.slab, self._resources.input_rows, spills)
             self._remove_old_journal()
@@ -330,7 +330,7 @@ class _Supervisor:
     def _notify_manager(self) -> None:
         self._manager.notify_alive(time.monotonic())
         if self.is_draining_for_upgrade:
-            return
+            return  # it does not stop: the new code follows in the same process
         if self._is_ending:
             self._manager.notify_stopping()
         elif self._reloads.is_busy:

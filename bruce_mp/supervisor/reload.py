@@ -65,7 +65,7 @@ class ConfigSource:
 
 
 class Reloads:
-    """State machine of reloads, one at a time. `config` is the configuration in force.
+    """State machine of reloads, one at a time. `config` is the last accepted configuration.
 
     `is_ending` returns True during a shutdown. `on_config` is called with each new configuration.
     """
@@ -110,7 +110,7 @@ class Reloads:
         """Advance the reload as far as possible."""
         if self.is_busy:
             self._check_confirmations()
-        if self._waiting and not self.is_busy and self._group.has_begun:
+        if self._waiting and not self.is_busy and self._group.has_begun:  # before Begin, a process gets no messages
             self._in_progress, self._waiting = self._waiting, []
             try:
                 self._begin()
@@ -161,7 +161,7 @@ class Reloads:
         self._on_config(config)
 
     def _check_confirmations(self) -> None:
-        """Finish the reload if all processes have confirmed; at the time limit, kill the others."""
+        """Finish the reload if all processes have confirmed; at the time limit, kill those that have not."""
         if not self._group.unconfirmed:
             self._finish()
         elif self.due is not None and time.monotonic() >= self.due:

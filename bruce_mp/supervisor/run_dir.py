@@ -32,12 +32,12 @@ _PID_FILE: Final = "supervisor.pid"
 def running_daemon(path: Path) -> int | None:
     """Return the pid of the supervisor that uses this run directory, or None if none does.
 
-    Raise StartError without permission to read the directory.
+    Raise StartError if the user may not read the directory.
     """
     try:
         pid = int((path / _PID_FILE).read_text("ascii"))
-        os.close(_lock(path))  # succeeds without a daemon
-    except StartError:  # a daemon has the lock
+        os.close(_lock(path))  # raises StartError if a daemon runs
+    except StartError:
         return pid
     except PermissionError as error:
         raise StartError(

@@ -1,12 +1,12 @@
 """Shutdown of the daemon in phases: stop receiving, deliver the rest, stop the processes.
 
-    RUNNING ──SIGTERM──▶ INTAKE ──inputs have ended──▶ DELIVERY ──slab is empty──▶ STOPPING ──all have ended──▶ OVER
+    RUNNING ──SIGTERM──▶ INTAKE ──inputs end or hang─▶ DELIVERY ──slab is empty──▶ STOPPING ──all have ended──▶ OVER
        └─────────── the daemon cannot continue, or the time limit has passed ────────────▲
 
 First the sockets refuse senders; the inputs still receive the data in the kernel. Sockets that a service manager,
-`bruce hold` or an upgrade keeps open accept messages, which wait for the next daemon. The supervisor counts undelivered
-messages in the slab instead of asking the processes, which may die and restart during the shutdown. It calls
-`Shutdown.step`, which never blocks, after every event and at the time in `Shutdown.due`.
+`bruce hold` or an upgrade keeps open do not refuse: later messages wait in them for the next daemon. The supervisor
+counts undelivered messages in the slab instead of asking the processes, which may die and restart during the shutdown.
+It calls `Shutdown.step`, which never blocks, after every event and at the time in `Shutdown.due`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Shutdown:
             self._input_deadline = self._input_deadline_from(now)
             if not keeps_sockets:
                 self._input_sockets.refuse_senders()
-            self._group.drain_inputs(sockets_stay_open=keeps_sockets or self._input_sockets.stays_open)
+            self._group.drain_inputs(datagrams_stay_open=keeps_sockets or self._input_sockets.datagrams_stay_open)
             self.phase = ShutdownPhase.INTAKE
         elif self.phase in {ShutdownPhase.INTAKE, ShutdownPhase.DELIVERY}:
             log.log(NOTICE, "Second shutdown request: the daemon stops waiting for deliveries.")
@@ -91,7 +91,7 @@ class Shutdown:
                 self._wait_for_exits()
 
     def _wait_for_inputs(self) -> None:
-        if not self._group.inputs_have_started:  # the time limit begins when all inputs can receive
+        if not self._group.inputs_have_booted:  # the time limit begins when all inputs can receive
             self._input_deadline = self._input_deadline_from(time.monotonic())
         self.due = self._input_deadline
         if self._group.inputs_have_ended or self._input_timeout_is_over:
@@ -109,7 +109,7 @@ class Shutdown:
     @property
     def _inputs_may_add_messages(self) -> bool:
         """Return True if an input may still hand over messages. Hung inputs do not count after the time limit."""
-        are_hung = self._group.inputs_have_started and self._input_timeout_is_over
+        are_hung = self._group.inputs_have_booted and self._input_timeout_is_over
         return not self._group.inputs_have_ended and not are_hung
 
     def _wait_for_deliveries(self) -> None:

@@ -1,7 +1,7 @@
 """Entry point of each process of the daemon: set-up before its program runs, and exit handling.
 
-A process imports its program, sends Loaded, and runs the program after Begin: during an upgrade, the process that it
-replaces must end first.
+A process imports its program, sends Loaded, and waits for Begin before it runs the program, because during an upgrade
+the process that it replaces must end first.
 
 The kernel kills the process when the supervisor dies.
 

@@ -32,11 +32,11 @@ class ProcessEvent(Enum):
     READY = auto()
     FINISHED = auto()
     """The process exited with code 0 after the control message `Drain`, which ends some kinds of process."""
-    CRASHED = auto()
-    """The process ended in any other way."""
+    EXITED = auto()
+    """The process ended in any other way, be it a crash or an exit after Stop."""
     STOP = auto()
     REPLACE = auto()
-    """The router wants a process with the present address in this slot, also if none runs."""
+    """The router wants a new process for the slot's present broker address; an old one, if any, must end first."""
 
 
 ALIVE: Final = frozenset({ProcessState.BOOTING, ProcessState.RUNNING, ProcessState.REPLACING, ProcessState.STOPPING})
@@ -45,35 +45,35 @@ UNWANTED: Final = frozenset({ProcessState.STOPPING, ProcessState.ENDED})
 TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
     ProcessState.WAITING: {
         ProcessEvent.SPAWNED: ProcessState.BOOTING,
-        ProcessEvent.CRASHED: ProcessState.WAITING,  # the spawn itself failed
+        ProcessEvent.EXITED: ProcessState.WAITING,  # never sent: after a failed spawn, the state stays WAITING
         ProcessEvent.STOP: ProcessState.ENDED,
         ProcessEvent.REPLACE: ProcessState.WAITING,
     },
     ProcessState.BOOTING: {
         ProcessEvent.READY: ProcessState.RUNNING,
         ProcessEvent.FINISHED: ProcessState.ENDED,
-        ProcessEvent.CRASHED: ProcessState.WAITING,
+        ProcessEvent.EXITED: ProcessState.WAITING,
         ProcessEvent.STOP: ProcessState.STOPPING,
         ProcessEvent.REPLACE: ProcessState.REPLACING,
     },
     ProcessState.RUNNING: {
         ProcessEvent.READY: ProcessState.RUNNING,  # no process sends it twice; a second one would be harmless
         ProcessEvent.FINISHED: ProcessState.ENDED,
-        ProcessEvent.CRASHED: ProcessState.WAITING,
+        ProcessEvent.EXITED: ProcessState.WAITING,
         ProcessEvent.STOP: ProcessState.STOPPING,
         ProcessEvent.REPLACE: ProcessState.REPLACING,
     },
     ProcessState.REPLACING: {
         ProcessEvent.READY: ProcessState.REPLACING,
         ProcessEvent.FINISHED: ProcessState.WAITING,
-        ProcessEvent.CRASHED: ProcessState.WAITING,
+        ProcessEvent.EXITED: ProcessState.WAITING,
         ProcessEvent.STOP: ProcessState.STOPPING,
         ProcessEvent.REPLACE: ProcessState.REPLACING,
     },
     ProcessState.STOPPING: {
         ProcessEvent.READY: ProcessState.STOPPING,
         ProcessEvent.FINISHED: ProcessState.ENDED,
-        ProcessEvent.CRASHED: ProcessState.ENDED,
+        ProcessEvent.EXITED: ProcessState.ENDED,
         ProcessEvent.STOP: ProcessState.STOPPING,
         ProcessEvent.REPLACE: ProcessState.REPLACING,  # the router wants the slot again before its process has ended
     },

@@ -73,7 +73,7 @@ class ManagedProcess:
 
     @property
     def about(self) -> dict[str, object]:
-        """Return the `extra` of log lines, so that the log suppresses repeats of one instance only."""
+        """Return the `extra` of log lines, with which the log suppresses only repeats from the same instance."""
         return {"about": self.instance}
 
     @property
@@ -201,7 +201,7 @@ class ManagedProcess:
         self._close_pipe()
         self.due = None
         has_drained = exit_code == 0 and self._drain_message is not None and self._ends_when_drained
-        self.state = advance(self.state, ProcessEvent.FINISHED if has_drained else ProcessEvent.CRASHED)
+        self.state = advance(self.state, ProcessEvent.FINISHED if has_drained else ProcessEvent.EXITED)
         return self._describe_exit(exit_code)
 
     def _describe_exit(self, exit_code: int) -> str:

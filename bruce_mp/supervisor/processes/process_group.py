@@ -161,12 +161,12 @@ class ProcessGroup:
                 Control(connection).receive()  # Loaded, or the end of a dead process, which is handled later
                 loading.remove(connection)
 
-    def start_inputs(self) -> None:
+    def begin_inputs(self) -> None:
         """Send Begin to the inputs."""
         for child in self.inputs:
             child.begin()
 
-    def start_all(self) -> None:
+    def begin_all(self) -> None:
         """Send Begin to all processes that have not received it."""
         for child in self.members:
             child.begin()
@@ -243,7 +243,7 @@ class ProcessGroup:
         return handlers
 
     def _on_message(self, child: ManagedProcess) -> None:
-        if child.connection is None:
+        if child.connection is None:  # `_on_exit` has just closed it
             return
         message = Control(child.connection).receive()
         if message is None:
@@ -280,7 +280,7 @@ class ProcessGroup:
         if child is self._status and self._active_config is not None:
             child.send(self._active_config)
         log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)
-        if self.inputs_have_started:
+        if self.inputs_have_booted:
             self._end_head_start()
 
     def _end_head_start(self) -> None:
@@ -377,17 +377,17 @@ class ProcessGroup:
         return all(child.state is ProcessState.ENDED for child in self.inputs)
 
     @property
-    def inputs_have_started(self) -> bool:
+    def inputs_have_booted(self) -> bool:
         """Return True if every input is running or has ended, so that none has yet to start."""
         return all(child.state in {ProcessState.RUNNING, ProcessState.ENDED} for child in self.inputs)
 
-    def drain_inputs(self, *, sockets_stay_open: bool) -> None:
+    def drain_inputs(self, *, datagrams_stay_open: bool) -> None:
         """Send Drain to the inputs: they hand over their messages and exit.
 
-        With `sockets_stay_open`, an input receives only the messages that wait now.
+        With `datagrams_stay_open`, the datagram input receives only the messages that wait now.
         """
         for child in self.inputs:
-            child.drain(Drain(sockets_stay_open))
+            child.drain(Drain(datagrams_stay_open))
 
     def drain_others(self) -> None:
         """Send Drain to router and dispatchers: they deliver all held messages."""

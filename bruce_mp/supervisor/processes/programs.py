@@ -14,8 +14,8 @@ __all__ = ["PROGRAMS", "Programs"]
 class Programs(NamedTuple):
     """Modules with `main(start: Start, slab: Slab, control: Control) -> None`.
 
-    A module may also have `prepare(slab: Slab) -> None`, which runs before Begin: during an upgrade the old process may
-    still work.
+    A module may also have `prepare(slab: Slab) -> None`. It runs before Begin, so during an upgrade the old process may
+    still work at that time.
     """
 
     input: str

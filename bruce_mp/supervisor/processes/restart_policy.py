@@ -13,9 +13,9 @@ __all__ = ["MAX_FAILED_BOOTS", "RestartPolicy"]
 
 MAX_FAILED_BOOTS: Final = 5
 """Failed boots in a row after which the cause counts as permanent; with the delays between them, they take seconds."""
-FIRST_DELAY_S: Final = 0.25
+MIN_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 5.0
-"""Bounds of the delay, so that a machine with a permanent fault has time for other work."""
+"""Bounds of later restarts' delays, so that a machine with a permanent fault has time for other work."""
 LONG_UPTIME_S: Final = 10.0
 """Uptime after which a crash counts as the first one."""
 
@@ -53,4 +53,4 @@ class RestartPolicy:
 def _delay(early_crashes: int) -> float:
     if not early_crashes:
         return 0.0
-    return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(early_crashes - 1, 16))  # 16 keeps the power finite
+    return min(MAX_DELAY_S, MIN_DELAY_S * 2.0 ** min(early_crashes - 1, 16))  # 16 keeps the power finite

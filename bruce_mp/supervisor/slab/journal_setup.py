@@ -64,7 +64,7 @@ class JournalSetup:
     def replaces(self, slab: Path) -> bool:
         """Return True if the journal has newer messages than the slab file at a path.
 
-        A power failure can leave the beginning of a file empty, and with it the id of the slab.
+        A power failure can leave zeros at the beginning of a slab file, in place of its id.
         """
         page = _first_page_of(slab)
         if page is None:
@@ -107,19 +107,19 @@ class JournalSetup:
         self._content = None
 
     def apply(self, slab: Slab, *, is_empty: bool, partitioners: Partitioners | None) -> None:
-        """Restore the messages of the journal into a new slab, and begin or remove the journal.
+        """Restore a lost slab's messages from its journal, or move the journal aside if this slab has some.
 
-        `is_empty` is True if the slab holds no messages.
+        Then begin or remove the journal of this slab. `is_empty` is True if the slab holds no messages.
         """
         content, self._content = self._content, None
         slab_id = slab.read_signed(lay.SUPER_CREATED_MS)
-        if content is not None and content.slab_id != slab_id:  # the slab is new, or the journal another slab's
+        if content is not None and content.slab_id != slab_id:  # the journal of another slab
             if is_empty:
                 self._restore(slab, content, partitioners)
             else:
                 self._move_journal_aside()
         if not self._is_kept:
-            slab.words[lay.SUPER_RESTORING >> 2] = 0  # before the removal: from here on the slab has the messages
+            slab.words[lay.SUPER_RESTORING >> 2] = 0  # the slab has the messages; the journal may go
             self.remove(self._directory, slab.path)
         elif content is not None and content.slab_id == slab_id:
             self._mark_older_than_slab(slab_id)
@@ -150,7 +150,7 @@ class JournalSetup:
                 plural(content.incomplete, "message"),
                 self._directory,
             )
-        store_cluster(slab, content.cluster_id)  # a broker's address may lead to another cluster now
+        store_cluster(slab, content.cluster_id)  # the router refuses any other cluster
         restored = restore(slab, content.runs.values(), partitioners)
         if restored:
             log.log(
@@ -161,7 +161,7 @@ class JournalSetup:
             )
 
     def _mark_older_than_slab(self, slab_id: int) -> None:
-        """Mark the journal as older than the slab: the daemon begins to change the slab."""
+        """Mark the journal as older than the slab, because the daemon begins to change the slab."""
         try:
             journal = Journal.open(self._directory / JOURNAL)
             journal.add_begin(slab_id, boot_id())

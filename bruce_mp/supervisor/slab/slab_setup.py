@@ -267,8 +267,8 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
     """Assign the chunks of inputs that no longer exist to the first of these rows.
 
-    A router ignores runs with later tickets than the ticket in their input's row, and the arrival numbers of an input
-    begin at the count in its row. Ticket and count of the first row therefore advance to the maximum among the rows.
+    A router ignores runs with later tickets than the ticket in their input's row, and the arrival numbers of a stream
+    input begin at `counted` of its row. Both values of the first row therefore advance to the maximum among the rows.
     """
     successor, tickets = rows[0], last_tickets(slab)
     for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):

@@ -44,7 +44,7 @@ HTTP_SETTING: Final = "http.listen"
 DATAGRAM_SETTING: Final = "input.unix_datagram.path"
 STREAM_SETTING: Final = "input.unix_stream.path"
 TCP_SETTING: Final = "input.tcp"
-HOLD_NAME: Final = "bruce hold"  # in error texts, where other sockets have their setting
+HOLD_NAME: Final = "bruce hold"  # stands in error texts in place of a setting
 _INPUT_BACKLOG: Final = 4096
 """Backlog of `listen` for the inputs; the kernel limits it to net.core.somaxconn."""
 _SMALL_BACKLOG: Final = 64
@@ -52,7 +52,7 @@ _SMALL_BACKLOG: Final = 64
 
 
 class BoundSocket(NamedTuple):
-    """A bound socket, and the socket file that the daemon may remove: its path, and its status at the bind.
+    """A bound socket, and the socket file that the daemon may remove: its path, and its status at the bind or claim.
 
     `is_ours` is False for a socket of a service manager, which keeps it open after the daemon has ended. `queue_length`
     is the maximum number of queued datagrams, 0 if unknown.

@@ -103,7 +103,7 @@ class InheritedSocket:
 
 
 def with_file(bound: BoundSocket) -> BoundSocket:
-    """Return a socket with its file if it is ours; `claim` returns a socket of `bruce hold` without its file."""
+    """Return a socket of ours with its file, which `claim` leaves out for a socket of `bruce hold`."""
     if not bound.is_ours:
         return bound
     return InheritedSocket(bound.socket, "", is_ours=True, queue_length=bound.queue_length).bound

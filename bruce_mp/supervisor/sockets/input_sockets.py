@@ -47,7 +47,7 @@ class InputSockets(NamedTuple):
         return (bound for bound in self if bound is not None)
 
     @property
-    def stays_open(self) -> bool:
+    def datagrams_stay_open(self) -> bool:
         """Return True if a service manager keeps the datagram socket open after the daemon has ended."""
         return self.datagrams is not None and not self.datagrams.is_ours
 

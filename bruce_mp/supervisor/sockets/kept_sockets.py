@@ -136,7 +136,7 @@ class SocketKeeperLink:
         self._connection: socket.socket | None = None
 
     def offer(self, sockets: Iterable[tuple[str, BoundSocket]]) -> bool:
-        """Send the sockets to a `bruce hold` that does not have them; return True if one keeps them open."""
+        """Send the sockets to `bruce hold`, if it runs without them. Return True if it keeps them open."""
         if not self._is_connected():
             with suppress(OSError):
                 self._connection = _connect(self._run_dir, timeout_s=0)  # the supervisor must not wait

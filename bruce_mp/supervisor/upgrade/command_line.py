@@ -15,10 +15,10 @@ __all__ = ["command_line"]
 
 
 def command_line() -> list[str]:
-    """Return the command line; its first word is a path with a directory."""
+    """Return the command line; its first word is a path with a directory, because `execve` searches no PATH."""
     program, *arguments = sys.orig_argv[1:]
     if _is_script(Path(program)):
-        return [os.path.abspath(program), *arguments]  # noqa: PTH100 - for `execve`, which searches no PATH
+        return [os.path.abspath(program), *arguments]  # noqa: PTH100 - keeps the link
     return [sys.executable, program, *arguments]
 
 

@@ -50,7 +50,7 @@ class PassedProcess(msgspec.Struct, frozen=True):
 class Handover(msgspec.Struct, frozen=True):
     """Data for the new code. `locks` (run directory and slab) and `processes` are empty if all processes have ended.
 
-    `since` is the start of the handover, in seconds of the monotonic clock.
+    `since` is the end of the check of the new code, in seconds of the monotonic clock.
     """
 
     version: str
@@ -93,7 +93,7 @@ def execute(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     try:
         for number in read_signals():
-            signal.raise_signal(number)  # waits for this thread, which blocks it; `os.kill` could reach another thread
+            signal.raise_signal(number)  # stays pending for this thread; `os.kill` could reach another thread
         _set_inheritable(handover, inheritable=True)
         command = command_line()
         os.execve(command[0], command, environment)  # noqa: S606 - starts the installed code of the running program

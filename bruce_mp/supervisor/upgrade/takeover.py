@@ -53,21 +53,21 @@ class Takeover:
             return  # the old processes ended before the `execve`, so this is an ordinary start
         group.load_programs(time.monotonic() + _LOADING_S)
         for _ in used_chunk_headers(slab):
-            pass  # the kernel maps the pages that the recovery reads, while the old inputs still receive
+            pass  # so the kernel maps the pages before the recovery, while the old inputs still receive
         self._replaced.end_others()
         self._no_input_since = time.monotonic()
         self._replaced.end_inputs()
         recover_after_upgrade(slab, input_rows, spills)
-        group.start_inputs()
+        group.begin_inputs()
         self._replaced.end_status()
         self._others_due = time.monotonic() + HEAD_START_S
 
     def step(self, group: ProcessGroup) -> None:
         """Start the other processes when the inputs work, and report once that the takeover is complete."""
         self._replaced.reap_helpers()
-        if group.inputs_have_started or time.monotonic() >= self._others_due:
-            group.start_all()
-        if self._without_input_s is None and group.inputs_have_started:
+        if group.inputs_have_booted or time.monotonic() >= self._others_due:
+            group.begin_all()
+        if self._without_input_s is None and group.inputs_have_booted:
             self._without_input_s = time.monotonic() - self._no_input_since
         if self._without_input_s is not None and group.is_complete and not self._is_reported:
             self._is_reported = True

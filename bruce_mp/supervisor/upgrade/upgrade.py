@@ -1,7 +1,7 @@
 """Upgrade to the installed code without stopping the daemon.
 
     IDLE ──SIGUSR2──▶ CHECKING ──it would start, and can adopt our slab──▶ READY: execute it
-                         │  └─────it would start, with another slab──▶ DRAINING ──all have ended──▶ execute it
+                         │  └─────it would start, with other paths or layout──▶ DRAINING ──all have ended──▶ execute it
                          └────────it would not start──▶ IDLE
 
 "It" is the installed code. The daemon works as usual during the check. `step` never blocks.
@@ -109,7 +109,7 @@ class Upgrade:
         write_note(self._run_dir, self._note)
 
     def refuse(self, reason: str) -> None:
-        """Log and record that the upgrade failed, and keep running the present code."""
+        """Log and record that the upgrade failed, and allow another one."""
         log.error("No upgrade from bruce %s to the installed code: %s", __version__, reason)
         write_note(
             self._run_dir, UpgradeNote(self._note.number, UpgradeStage.REFUSED, __version__, self._note.new, reason)

@@ -45,7 +45,7 @@ class UpgradeNote(msgspec.Struct, frozen=True):
 
 
 def read_note(run_dir: Path) -> UpgradeNote | None:
-    """Return the note of the last upgrade, or None without a readable one."""
+    """Return the note of the last upgrade, or None if there is no readable one."""
     try:
         return msgspec.json.decode((run_dir / _NAME).read_bytes(), type=UpgradeNote)
     except (OSError, msgspec.DecodeError):

@@ -8,7 +8,7 @@ def test_a_live_process_can_end_stop_and_be_replaced_in_any_state(state: Process
     assert {
         ProcessEvent.READY,
         ProcessEvent.FINISHED,
-        ProcessEvent.CRASHED,
+        ProcessEvent.EXITED,
         ProcessEvent.STOP,
         ProcessEvent.REPLACE,
     } == TRANSITIONS[state].keys()
@@ -18,7 +18,7 @@ def test_a_live_process_can_end_stop_and_be_replaced_in_any_state(state: Process
 def test_a_stopped_process_never_restarts(state: ProcessState) -> None:
     stopped = advance(state, ProcessEvent.STOP)
     assert stopped in UNWANTED
-    for end in (ProcessEvent.FINISHED, ProcessEvent.CRASHED):
+    for end in (ProcessEvent.FINISHED, ProcessEvent.EXITED):
         if end in TRANSITIONS[stopped]:
             assert advance(stopped, end) is ProcessState.ENDED
 
@@ -29,13 +29,13 @@ def test_a_replaced_process_restarts_after_its_end(state: ProcessState) -> None:
     assert replaced not in UNWANTED
     if replaced is not ProcessState.WAITING:
         assert (
-            advance(replaced, ProcessEvent.FINISHED) is advance(replaced, ProcessEvent.CRASHED) is ProcessState.WAITING
+            advance(replaced, ProcessEvent.FINISHED) is advance(replaced, ProcessEvent.EXITED) is ProcessState.WAITING
         )
 
 
 @pytest.mark.parametrize("state", [ProcessState.BOOTING, ProcessState.RUNNING])
 def test_a_crashed_process_restarts_and_a_finished_one_does_not(state: ProcessState) -> None:
-    assert advance(state, ProcessEvent.CRASHED) is ProcessState.WAITING
+    assert advance(state, ProcessEvent.EXITED) is ProcessState.WAITING
     assert advance(state, ProcessEvent.FINISHED) is ProcessState.ENDED
 
 
