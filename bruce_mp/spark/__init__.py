@@ -22,7 +22,9 @@ __all__ = ["register", "write"]
 def register(spark: SparkSession) -> None:
     """Register `format("bruce")` with this session. Needs PySpark 4.1 or later."""
     from bruce_mp.spark.source import BruceDataSource  # noqa: PLC0415 - PySpark is optional
+    from bruce_mp.spark.worker_python import check_worker_python  # noqa: PLC0415 - not needed by workers
 
+    check_worker_python(spark)
     spark.dataSource.register(BruceDataSource)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bruce_mp.spark.batch_job import BatchJob
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.options import parse_options
+from bruce_mp.spark.worker_python import check_worker_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,8 @@ _RESULT_SCHEMA: Final = "result binary"
 
 
 def write_frame(frame: DataFrame, options: Mapping[str, str]) -> None:
-    """Send the rows of `frame`. Raise `SchemaError`, `OptionError` and Spark's errors."""
+    """Send the rows of `frame`. Raise `SchemaError`, `OptionError`, `WorkerPythonError` and Spark's errors."""
+    check_worker_python(frame.sparkSession)
     parsed = parse_options(options)
     check_columns([(column.name, column.dataType.simpleString()) for column in frame.schema.fields], parsed.topic)
     if _has_data_source():

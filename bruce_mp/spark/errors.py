@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bruce_mp.errors import BruceError
 
-__all__ = ["OptionError", "RowError", "SchemaError", "SinkError", "TaskError", "WriteOnlyError"]
+__all__ = ["OptionError", "RowError", "SchemaError", "SinkError", "TaskError", "WorkerPythonError", "WriteOnlyError"]
 
 
 class SinkError(BruceError):
@@ -38,6 +38,12 @@ class WriteOnlyError(SinkError):
             "The data source 'bruce' only writes: read topics with Spark's Kafka source, "
             ".format('kafka').option('kafka.bootstrap.servers', 'HOST:PORT').option('subscribe', 'TOPIC')."
         )
+
+
+class WorkerPythonError(SinkError):
+    """The Python of Spark's tasks has no `bruce_mp`. Raised on the driver."""
+
+    condition = "BRUCE_PYTHON"
 
 
 class RowError(SinkError):
