@@ -158,4 +158,4 @@ class JournalRecorder:
         # A run with topic number 0 contains the name of its topic.
         topic = self._topics.name_of(run.topic) if run.topic else name_of(self._slab, chunk, offset, run)
         at = self._slab.chunk_at(chunk) + offset
-        return JournaledRun(topic, run.records, bytes(self._slab.view[at + run.body : at + run.size]), attempt)
+        return JournaledRun(topic, run.records, bytes(self._slab.view[at + run.body_at : at + run.size]), attempt)

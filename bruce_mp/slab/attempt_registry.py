@@ -9,9 +9,9 @@ stream workers append to one file in the directory of the spill files, so that a
        └──▶ CANCELLED
 
 A worker first stores the state PREPARED, then the number of the attempt in its row: this second store is the commit
-point.  After the death of the worker, that number decides if a prepared attempt is completed or cancelled.  An attempt
-becomes UNCOUNTED if its worker dies before all its messages have outcomes: the daemon still delivers or discards each
-of them.
+point.  After the death of the worker, that number decides if a PREPARED attempt becomes UNCOUNTED or CANCELLED.  In
+state UNCOUNTED an attempt is complete, but its worker died before all its messages had outcomes: the daemon still
+delivers or discards each of them.
 
 Each entry is one line of JSON in one `write()` to a file opened with O_APPEND.  A kill within a write can leave a part
 of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.  A new file
@@ -76,7 +76,7 @@ AttemptId = tuple[int, int, int]
 class RememberedAttempt:
     """An attempt in the registry.
 
-    `delivered` and `discards` (by reason) count its `messages`; they are 0 and empty before state SETTLED.
+    `delivered` and `discards` (by reason) count its `messages`; they are 0 and empty except in state SETTLED.
     """
 
     name: str
@@ -125,7 +125,7 @@ class AttemptRegistry:
 
     @property
     def exists(self) -> bool:
-        """Return True if the registry has a file: an attempt was registered."""
+        """Return True if the registry has a file, which its first use creates."""
         return self._path.exists()
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class AttemptRegistry:
         delivered, counts = items
         name = self._names[attempt]
         discards: dict[DiscardReason | int, int] = {DiscardReason(int(key)): count for key, count in counts.items()}
-        if self._attempts[name].id == attempt:
+        if self._attempts[name].id == attempt:  # not if a later attempt has the name of this cancelled one
             self._attempts[name] = replace(self._attempts[name], state=state, delivered=delivered, discards=discards)
 
 

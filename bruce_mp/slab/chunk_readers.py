@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
-    """Yield the items of `read(chunk)` for each chunk in use; a SlabError of `read` only ends the items of its chunk.
+    """Yield the items of `read(chunk)` for each chunk in use; a SlabError of `read` omits the rest of its chunk.
 
     If the owner reopens a chunk during the read, the items are discarded and the chunk is read again.  A chunk that its
     owner frees during the read yields nothing.
@@ -39,7 +39,7 @@ def read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], I
         before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
         if generation == before:
             return found if has_runs else []
-    return []  # all records of the first generation were settled
+    return []  # each reuse proves that the records before it were settled
 
 
 READ_TRIES: Final = 3

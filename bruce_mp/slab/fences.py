@@ -2,8 +2,8 @@
 
 The chunks of a fenced attempt have no other messages, and their headers have its number.  Its runs stay OPEN, so only
 their input may change them.  The completion of an attempt begins with one store to the input's row, ROW_COMPLETING.
-If the input dies before this store, its successor discards the attempt, with its spill file; if after the store, its
-successor finishes the completion.
+If the input dies before this store, its successor discards the attempt, with its spill file; if the input dies later,
+its successor finishes the completion.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ def clear_last_completed(slab: Slab, row: int) -> None:
 
 
 def finish_completion(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
-    """Finish a completion that the dead input of a row began.  Call it after `HandoverTickets.catch_up`.
+    """Finish a completion that the dead input of a row began.
 
-    `spills` maps the numbers of attempts to the spill files of the row.
+    Call it after `HandoverTickets.catch_up`, because it continues the row's tickets.  `spills` maps
+    the numbers of attempts to the spill files of the row.
     """
     attempt = completing_attempt(slab, row)
     if attempt:

@@ -48,7 +48,7 @@ class HandoverTickets:
         self._slab.longs[self.last_at >> 3] = ticket
 
     def catch_up(self, ticket: int) -> None:
-        """Raise the row's ticket to that of a run, in case a predecessor died between the stores of `hand_over`."""
+        """Raise the row's ticket to that of a run of a predecessor that died within `hand_over`, or of another row."""
         self._slab.longs[self.last_at >> 3] = max(self._slab.longs[self.last_at >> 3], ticket)
 
 

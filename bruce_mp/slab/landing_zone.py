@@ -83,7 +83,7 @@ def landed_extents(slab: Slab) -> list[tuple[int, int]]:
 def landed_extents_within(slab: Slab, count: int, max_size: int) -> list[tuple[int, int]]:
     """Return (file offset, length) of the first `count` datagrams, with length 0 for those above `max_size` bytes.
 
-    `max_size` is at most the size of a slot, so a datagram of that length may be the beginning of a longer one.
+    `max_size` is at most the size of a slot.  A datagram that fills its slot may be the beginning of a longer one.
     """
     extents = landed_extents(slab)[:count]
     if max(map(_length_of, extents), default=0) < max_size:

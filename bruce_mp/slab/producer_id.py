@@ -106,7 +106,7 @@ def store_cluster(slab: Slab, cluster_id: str) -> None:
 
 
 def change_cluster(slab: Slab, cluster_id: str, producer_id: int | None) -> None:
-    """Store another cluster as the destination of all messages (router only, while it holds all messages).
+    """Store another cluster as the destination of all messages (router only, while no dispatcher has one).
 
     `producer_id` is that of the new cluster; None = without sequence numbers.  Each partition enters another epoch, so
     that dispatchers renumber the batches that were built for the old cluster.  If the router is killed before the end,

@@ -1,8 +1,8 @@
 """Runs, records and segments in the slab.
 
 A `Segment` names neighbouring records of one run by location and generation.  Frames and queues carry segments, which
-own nothing.  The functions check a segment against the headers of its chunk and run before they read its records.  If
-they disagree, the function raises SlabError: the segment or the slab is damaged, or the chunk has been reused.
+own nothing.  Before a function reads a segment's records, it checks the segment against the headers of chunk and run.
+If segment and headers disagree, it raises SlabError: the segment or the slab is damaged, or the chunk has been reused.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Run(NamedTuple):
         return RunState(self.word & 0xFF)
 
     @property
-    def body(self) -> int:
+    def body_at(self) -> int:
         """Return the number of bytes from the start of the run to its first record."""
         return lay.RUN_HEADER + lay.align(self.name_length)
 
@@ -119,7 +119,7 @@ class Record(NamedTuple):
 
     @property
     def is_partition_key(self) -> bool:
-        """Return True for a PartitionKey message, False for an AnyPartition message."""
+        """Return True for a PartitionKey message, False for an AnyPartition message, hashed or not."""
         return bool(self.flags & lay.FLAG_PARTITION_KEY) and not self.options & lay.OPTION_HASHED
 
     @property
@@ -153,15 +153,15 @@ def is_current(slab: Slab, segment: Segment) -> bool:
 
 
 def arrived_ms(slab: Slab, segment: Segment) -> int:
-    """Return the steady time at which the segment's run was opened, by the clock of the daemon that received it."""
+    """Return the steady time at which the segment's run was opened; an earlier daemon's clock had another offset."""
     return slab.longs[(slab.chunks_at + segment.chunk * lay.CHUNK_BYTES + segment.run + lay.RUN_ARRIVED_MS) >> 3]
 
 
 def read_run(slab: Slab, chunk: int, offset: int) -> Run:
-    """Return the header of the run at byte `offset` of `chunk`.  Raises SlabError without a valid run there."""
+    """Return the header of the run at byte `offset` of `chunk`.  Raises SlabError for an invalid run."""
     at, limit = _locate_run(slab, chunk, offset)
     run = Run._make(lay.RUN.unpack_from(slab.view, at))
-    body_size = run.size - run.body
+    body_size = run.size - run.body_at
     is_size_valid = not run.size & 7 and run.size <= limit - at and run.records * lay.RECORD_HEADER <= body_size
     if run.word & 0xFF not in _KNOWN_STATES or not is_size_valid:
         raise SlabError(f"The run at byte {offset} of chunk {chunk} is damaged.")
@@ -172,7 +172,7 @@ _KNOWN_STATES: Final = frozenset(RunState)
 
 
 def _locate_run(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
-    """Return the file offsets of a run and of the end of its span.  Raises SlabError without a run of the chunk there.
+    """Return the file offsets of a run and of the end of its span.  Raises SlabError if the chunk has none there.
 
     The check does not include the run's other fields: see `read_run`.
     """
@@ -214,7 +214,7 @@ def name_of(slab: Slab, chunk: int, offset: int, run: Run) -> bytes:
 
 def records_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[int, Record]]:
     """Yield (offset in the chunk, header) of a run's records, in order.  Raises SlabError at a damaged record."""
-    return _walk_records(slab, chunk, offset + run.body, run.records, offset + run.size)
+    return _walk_records(slab, chunk, offset + run.body_at, run.records, offset + run.size)
 
 
 def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]]:
@@ -267,7 +267,7 @@ _RECORD_STATES: Final = _KNOWN_STATES - {RunState.SPLIT}
 
 def segment_of(chunk: int, offset: int, run: Run) -> Segment:
     """Return the segment that covers a whole run."""
-    return Segment(chunk, run.generation, offset, offset + run.body, run.records, run.payload)
+    return Segment(chunk, run.generation, offset, offset + run.body_at, run.records, run.payload)
 
 
 def segment_words(slab: Slab, segment: Segment) -> list[int]:
@@ -296,7 +296,7 @@ def matching_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
         indexes = segment_words(slab, segment)
     except SlabError:
         return []
-    # Read the generation after the words: the input cannot reuse the chunk while this process owns the record.
+    # Read the generation last: if the words match, this process owns the records, and their chunk keeps its generation.
     is_match = all(slab.words[at] == expected for at in indexes) and is_current(slab, segment)
     return indexes if is_match else []
 

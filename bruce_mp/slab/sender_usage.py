@@ -22,7 +22,7 @@ __all__ = ["SenderSums", "SenderTable", "read_senders"]
 
 
 class SenderSums(NamedTuple):
-    """Sums of one user since the creation of the slab.
+    """Sums of one user since the creation of its entry.
 
     `received` counts all messages; `not_allowed` and `over_quota` count discarded messages by the reason.  `refused`
     counts refused connections.  `waited` counts the times that the quota suspended reading from a connection.
@@ -67,7 +67,7 @@ class SenderTable:
         self._longs[entry + _COUNT] += count
 
     def add(self, user: int, interval: int, sums: SenderSums) -> None:
-        """Add to the sums of a user; if the user gets a new entry, it begins in `interval`."""
+        """Add to the sums of a user; `interval` only dates a new entry."""
         first = self._entry_of(user + _KEY_OFFSET, interval) + _SUMS
         for index, amount in enumerate(sums, first):
             if amount:

@@ -109,12 +109,12 @@ class Shares:
         # Other inputs lack these shares to have the guaranteed ones.
         lacking = sum(max(0, least - count) for least, count in zip(guaranteed, counts, strict=True))
         chunks = (self.count - 1) * self.size + self._last_size
-        missing = 0 if table[-1] else self.size - self._last_size  # chunks that the last share lacks, if it is free
+        last_shortfall = 0 if table[-1] else self.size - self._last_size  # a free last share may have fewer chunks
         return _Division(
             table=table,
             claimable_shares=free - lacking,
             capacity=chunks - sum(guaranteed) * self.size,
-            obtainable=max(0, (free - lacking) * self.size - missing),
+            obtainable=max(0, (free - lacking) * self.size - last_shortfall),
             are_scarce=bool(self._others) and free * _SCARCE_DIVISOR < self.count,
         )
 

@@ -12,8 +12,8 @@ which SIGKILL does not interrupt.
 
 An attempt is complete once `ROW_COMPLETING` of the worker's row has its number.  Then the worker marks the file
 complete, and *feeds* its messages into lanes.  The header has the `offset` before which all messages have been fed.
-Messages behind it may be fed, too, if an earlier one waits for its topic, or if a worker died.  `fed_ahead` has their
-indexes, 0 for the message at `offset`.
+Later messages may also have been fed, if an earlier one waits for its topic, or if a worker died before it stored its
+progress.  `fed_ahead` has the indexes of these messages, counted from the one at `offset`.
 """
 
 from __future__ import annotations
@@ -257,8 +257,8 @@ class SpillDirectory:
                 file.close()
         return dict(sorted(found.items()))
 
-    def remove_foreign(self) -> int:
-        """Remove the files of other slabs, and return the number of messages of complete attempts that are lost."""
+    def remove_outdated(self) -> int:
+        """Remove files of earlier slabs, and return the number of messages of complete attempts that are lost."""
         lost = 0
         for file in self._open_all():
             if file.is_valid and file.slab_id == self.slab_id:

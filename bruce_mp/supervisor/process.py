@@ -148,7 +148,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     journal.apply(slab, is_empty=not held_messages(slab), partitioners=partitioners_of(config))
     rows = input_rows(config.input, slab)
     spills = SpillDirectory.for_slab(slab, config.spill_path)
-    _remove_foreign_spills(spills)
+    _remove_outdated_spills(spills)
     recover_inputs(slab, rows, spills)
     try:
         http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
@@ -211,9 +211,9 @@ def _write_tcp_address(run_dir: Path, tcp: BoundSocket | None) -> None:
         write_address(path, HostPort(host, port))
 
 
-def _remove_foreign_spills(spills: SpillDirectory) -> None:
+def _remove_outdated_spills(spills: SpillDirectory) -> None:
     """Remove spill files of a slab that no longer exists: a reboot clears a slab in memory, but no files on disk."""
-    lost = spills.remove_foreign()
+    lost = spills.remove_outdated()
     if lost:
         log.error(
             "Spill files in %s belong to a slab that no longer exists: %s of complete fenced attempts are lost.",

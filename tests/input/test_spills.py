@@ -319,7 +319,7 @@ def test_files_of_another_slab_are_removed(slab: Slab) -> None:
     gone = spilled_total(slab)
     other = SpillDirectory(Path(f"{slab.path}.spill"), slab_id=123, slab_path=slab.path)
     assert other.files(WORKER_ROW) == {}
-    assert other.remove_foreign() == gone
+    assert other.remove_outdated() == gone
     assert files_of(slab) == []
 
 
