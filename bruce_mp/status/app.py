@@ -277,7 +277,7 @@ def _metadata_update(daemon: DaemonView) -> Response:
 
 
 def _accept_cluster(daemon: DaemonView) -> Response:
-    """Send the held messages to the brokers' cluster, which `?id=` names."""
+    """Send the held messages to the brokers' cluster, if `?id=` names it."""
     daemon.guard_change()
     router = daemon.router
     if router is None:

@@ -30,7 +30,7 @@ __all__ = ["BooksCheck", "Verdict"]
 
 log = logging.getLogger(__name__)
 INTERVAL_MS: Final = 60_000
-"""A minute: a check walks all chunks in use, which costs CPU time."""
+"""A minute, because a pass walks all chunks in use, which costs CPU time."""
 _STEP_S: Final = 0.02
 """Time that a step may take once a second."""
 _CHUNKS_AT_ONCE: Final = 256
@@ -52,7 +52,7 @@ class BooksCheck:
         self.verdict = Verdict()
         self._due_ms = 0
         self._is_repeated = False
-        """True while a pass repeats another, which found a difference."""
+        """True after a pass that found a difference, so that the next pass decides."""
         self._state_counts = [0] * len(RunState)
         self._rows_before: list[RowReading] = []
         self._chunks: Iterator[tuple[int, int]] | None = None
@@ -62,7 +62,7 @@ class BooksCheck:
 
     def step(self, steady_ms: int, now_ms: int) -> None:
         """Begin a pass if one is due, continue it for a moment, or judge it once it is complete."""
-        # A step after the last chunks: an input counts a batch as received only after it has appended the records.
+        # A step after the last chunks, because an input counts a batch as received only after appending its records.
         if self._is_complete:
             self._evaluate(steady_ms, now_ms)
         elif self._chunks is None and steady_ms >= self._due_ms:
@@ -98,7 +98,7 @@ class BooksCheck:
         self._is_repeated, self._due_ms = unaccounted > 0, steady_ms + INTERVAL_MS
 
     def _report(self, unaccounted: int) -> None:
-        invalidate_counts(self._slab, lay.ROW_STATUS)  # this mark in one row is for the counts of all
+        invalidate_counts(self._slab, lay.ROW_STATUS)  # a mark in one row invalidates the counts of all rows
         log.error(
             "The records in the slab differ by %d messages from the counts of the processes. `bruce slab inspect` "
             "shows damage; the next start of the daemon counts the records again.",

@@ -23,7 +23,7 @@ STALE_MS: Final = 10_000
 MAX_REASONS: Final = 1000
 """Limit of the partitions with a remembered last error, because a cluster may pause any number at once."""
 STALL_SHOWN_MS: Final = 2_500
-"""Time for which a stall is shown after its last report: a partition on its way to another process is in no report."""
+"""Time for which a stall is shown after its last report, as a partition between two processes is in no report."""
 
 
 class ClusterReport(NamedTuple):
@@ -65,7 +65,7 @@ class BrokerStatusStore:
 
     def _record_stalls(self, slot: int | None, stalls: Iterable[PartitionStall], now_ms: int) -> None:
         for stall in stalls:
-            # A partition that has moved to another process keeps the time that the former one reported.
+            # A partition that has moved to another process keeps the start that the former process reported.
             since_ms = self._stall_times.observe((stall.topic, stall.partition), stall.oldest, stall.since_ms, now_ms)
             self._stalls[slot, stall.topic, stall.partition] = (
                 now_ms,

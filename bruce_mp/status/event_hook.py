@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
 """Wait for the thread at the end of the status process, after `stop` has killed the program."""
 _MAX_TEXT_BYTES: Final = 8192
-"""The most bytes of an event's text: Linux limits an environment variable, and the log has the rest."""
+"""The most bytes of an event's text, as Linux limits an environment variable; `/healthz` or the log has all."""
 
 
 class DaemonEvent(NamedTuple):

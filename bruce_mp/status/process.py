@@ -177,7 +177,7 @@ class _Status(ProcessShell):
         self._histories.brokers.sample(steady_ms())
         self._debug.check_deadline()
         self._books_check.step(steady_ms(), wall_ms())
-        # Not `call_about`, which may be late: the histories take a sample each second.
+        # The histories take a sample each second, so this is not the loop's `call_about`, which may be late.
         self._loop.call_later(_TICK_S, self._tick)
 
     def _on_events(self, data: bytes) -> None:
@@ -190,7 +190,7 @@ class _Status(ProcessShell):
         traffic = [item for item in events if isinstance(item, TrafficEvent)]
         self._histories.traffic.record(traffic, steady_now_ms)
         self._histories.totals.record(traffic, steady_now_ms)
-        # Traffic events may be as many as topics, and the lines below walk the others several times.
+        # Without traffic events, which may be as many as topics, because the lines below walk the list several times.
         others = [item for item in events if not isinstance(item, TrafficEvent)]
         self._reports.record([item for item in others if isinstance(item, DiscardReportEvent)], wall_ms())
         self._compression.record([item for item in others if isinstance(item, CompressionEvent)])

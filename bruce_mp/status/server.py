@@ -4,8 +4,8 @@ The server runs in threads beside the event loop of the process. A worker thread
 response, so `stop` ends the worker threads first, then the server thread, and then closes the connections. The
 listening socket stays open in the supervisor, so new connections wait for the next status process.
 
-Slow clients cannot keep others out. A request must be complete, and a response read, within a time limit, however often
-bytes move. The server always accepts a new connection. At the limit, it closes one without a running request: the
+Slow clients cannot keep others out. A request must be complete, and a response read, within a time limit, even if bytes
+keep moving. The server always accepts a new connection. At the limit, it closes one without a running request: the
 oldest of the peer with the most such connections.
 """
 
@@ -122,8 +122,8 @@ class HttpServer:
     def _end_loop(self) -> None:
         """Take all sockets from the loop, which then ends.
 
-        Only `stop` closes them: waitress may run this before `pull_trigger` has written to its pipe, which is one of
-        them.
+        Only `stop` closes them, because one is the pipe of `pull_trigger`, and waitress may run this before
+        `pull_trigger` has written to it.
         """
         self._open_at_end = dict(self._map)
         self._map.clear()
@@ -150,7 +150,7 @@ class HttpServer:
         return channel
 
     def _enforce_limits(self) -> None:
-        """Accept again, and close the connections whose transfers take too long, however often bytes move."""
+        """Accept again, and close the connections whose transfers take too long, even if bytes keep moving."""
         self._server.accepting = True
         now = time.monotonic()
         before, self._transfers = self._transfers, {}

@@ -1,7 +1,7 @@
 """Changes of the daemon's state: paused partitions, partitions that flow again, and health.
 
 `PauseWatch` compares the router's reports and logs one line for all partitions that changed. A partition flows again
-once several reports in a row lack its pause, because a partition that Kafka refuses is paused and tried in turn.
+only after several reports in a row lack its pause, because the router tries a refused partition between its pauses.
 `HealthWatch` has a thread, because the evidence takes long to read from a large slab. Both post to the event hook.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["HealthWatch", "PauseWatch"]
 
 log = logging.getLogger(__name__)
 _REPORTS_UNTIL_FLOWING: Final = 3
-"""Reports without a partition after which it flows again; one report may miss a partition that changes its process."""
+"""Reports in a row without a pause after which it is over; one may lack a partition on its way to another process."""
 _MAX_NAMED: Final = 5
 """Partitions that an event names; the rest is counted."""
 _CHECK_EVERY_S: Final = 1.0

@@ -101,7 +101,7 @@ class BrokerHistory:
 
 
 def _traffic(samples: _SlotSamples, now: _BrokerSample, since_ms: int) -> BrokerTraffic:
-    """Summarize the traffic since `since_ms`. The time before the broker had a dispatcher counts as idle."""
+    """Summarize the minute from `since_ms` on, and the hour. Time of the minute without a dispatcher counts as idle."""
     minute_ago = samples.minute.first_since(since_ms) or now
     hour_ago = samples.hour.first or now
     buckets = increases(now.delays, minute_ago.delays)

@@ -1,8 +1,9 @@
-"""Flow of the last hour, day and month, of the daemon and by topic, in a file that outlives restarts.
+"""Message counts of the last hour, day and month, of the daemon and by topic, in a file that outlives restarts.
 
 An SQLite file, because it survives a killed writer, and one PRAGMA limits its size. Each period has steps of its own
-length, and a write adds to the current step of each period. `MAX_BYTES` limits the file whatever topics clients invent:
-old steps give way to a new one. The file is not synced; if a power failure damages it, a new one replaces it.
+length, and a write adds to the current step of each period. `MAX_BYTES` limits the file, because clients may invent
+topics. When the file is full, old steps give way to a new one. It is not synced; if a power failure damages it, a new
+file replaces it.
 
 The clock of the host may be wrong for a time, ahead or behind. So a period keeps a fixed number of steps, and those
 farthest from now expire first: under the wrong clock, each new step displaces at most one correct step; when the clock
@@ -66,9 +67,9 @@ class HistoryError(BruceError):
 
 
 class StepAmounts(NamedTuple):
-    """Messages of a step, of which `seconds` were observed.
+    """Messages of a step; `seconds` is the observed time of the step.
 
-    `held` is the value at the end. The latencies are those of the slowest minute; None without deliveries.
+    `held` is the value at the end of the step. The latencies are those of the slowest minute; None without deliveries.
     """
 
     seconds: float
@@ -127,7 +128,7 @@ _READ: Final = """
 
 
 _UNUSABLE: Final = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY_DBMOVED"})
-"""Results for a file that only a new one can replace; the last: the file was removed or renamed."""
+"""SQLite's results after which only a new file helps; the last means that the file was removed or renamed."""
 _FAULTS: Final = {
     "SQLITE_BUSY": "it is being written",
     "SQLITE_CANTOPEN": "there is no permission, or no directory",
@@ -189,7 +190,7 @@ class HistoryFile:
         self._writer.close()
 
     def add(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
-        """Add the amounts of some time up to `now_s`, by topic, to the steps. Raise OSError or sqlite3.Error."""
+        """Add the amounts by topic of a time up to `now_s` to a step of each period. Raise OSError or sqlite3.Error."""
         try:
             self._add_or_shrink(now_s, amounts)
         except sqlite3.DatabaseError as error:
@@ -237,5 +238,5 @@ def _is_unusable(error: sqlite3.Error) -> bool:
 
 
 def step_at(now_s: int, step_s: int) -> int:
-    """Return the start of the step that ends at `now_s`, or after it."""
+    """Return the start of the step that contains `now_s`, or ends at it."""
     return (now_s - 1) // step_s * step_s

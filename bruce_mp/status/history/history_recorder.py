@@ -1,8 +1,8 @@
-"""Writes the flow of each minute to the history file, and reads its series for the pages.
+"""Writes the message counts of each minute to the history file, and reads the file's series for the pages.
 
 A thread opens the file and writes, because a disk may stop and the process must not. The thread also counts the held
 messages by topic, from which `TopicTotals` derives the received ones. Counting takes at most `_COUNT_RATIO` of the
-thread's time: in a full slab of many GB, one count takes seconds.
+thread's time, because one count in a full slab of many GB takes seconds.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class HistoryRecorder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what the last minute has so far."""
+        """Let the thread write the running minute and end."""
         self._stopped.set()
         self._thread.join(_STOP_S)
 

@@ -1,8 +1,9 @@
 """Losses of the last minute and hour: discarded messages by reason, and copies that were not written.
 
 The samples are in the slab, so they survive a restart of the status process or of the daemon. The status process
-settles no messages, so in its row the samples take the place of the redo record's segments. Their times are on the
-monotonic clock of the kernel, which all processes of a boot share, and which no change of the wall clock affects.
+settles no messages, so in its row the samples take the place of the redo record's segments. A sample's
+time is on the kernel's monotonic clock, which all processes of a boot share, and which no change of the wall clock
+affects.
 
 The sampling thread writes, and HTTP threads read. A sample's time is cleared before its counts are written, and stored
 after them, so that neither a reader nor a crash uses half a sample.
@@ -32,7 +33,7 @@ _LOST_COPIES: Final = 0
 """Index of the lost copies in the counts of a sample; the index of a reason's discards is its number."""
 _REASONS: Final = tuple(DiscardReason)
 _RING_SAMPLES: Final = 62
-"""Samples of a ring: 60 for the steps of its window, the one before them, and the one that is written."""
+"""Samples of a ring: 60 for the steps of its window, one before them, and one that is being written."""
 
 
 class _Ring(NamedTuple):

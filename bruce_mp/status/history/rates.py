@@ -114,7 +114,7 @@ class RateHistory:
             self._hour.add(reading)
 
     def read(self, now_ms: int) -> CounterSample:
-        """Read all counters, MsgReceived after those of settled messages: no more may seem settled than received."""
+        """Read all counters, MsgReceived after the settled ones, so that no more seem settled than received."""
         return CounterSample(
             now_ms,
             counter_total(self._slab, Counter.MsgDelivered),

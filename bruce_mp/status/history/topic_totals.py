@@ -4,9 +4,9 @@ The event loop adds the events of other processes, and HTTP threads read. Inputs
 messages are the settled ones, which the events report, plus the held ones, which `/held` counts. The totals begin with
 the status process.
 
-A topic keeps its series: if topics moved to `(other)`, the sum of all topics without a series, and back, that sum
-would fall, and Prometheus would take each fall for a restart. Only topics of Kafka get one, because clients may invent
-names.
+A topic with messages keeps its series. If topics moved to `(other)`, the sum of all topics without a series, and back
+again, that sum would fall, and Prometheus would take each fall for a restart. Only topics of Kafka get a series,
+because clients may invent names.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class TopicTotals:
     def observe_held(self, settled: Mapping[bytes, int], held: Iterable[tuple[bytes, int]], now_ms: int) -> None:
         """Derive the received messages from a count of the held ones.
 
-        `settled` must be older than the count. A message that is settled in between is then missing in both, until the
-        next count; it is never counted twice. So the received messages never have to fall.
+        The caller must read `settled` before it counts. A message that is settled in between is then in neither, until
+        the next count, but no message is in both. So the received messages never have to fall.
         """
         with self._lock:
             sums = dict(settled)
@@ -154,5 +154,5 @@ class TopicTotals:
 
 
 def _coherent(total: TopicTotal) -> TopicTotal:
-    """Return the totals with at least as many received messages as settled ones, which are counted sooner."""
+    """Return the totals with at least as many received messages as settled ones; the latter are counted sooner."""
     return msgspec.structs.replace(total, received=max(total.received, total.settled))

@@ -16,7 +16,7 @@ __all__ = ["HOUR_MS", "MINUTE_MS", "STEP_MS", "Window", "increases", "latency_ms
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 STEP_MS: Final = 10_000
-"""Resolution of the start of the last minute."""
+"""Length of the steps that count a topic's traffic, and so the resolution of `minute_start_ms`."""
 _JITTER_MS: Final = 500
 """Tolerance for the timer, which samples once a second with some jitter."""
 
@@ -64,7 +64,7 @@ class Window(Generic[_Sample]):
 
 
 def minute_start_ms(now_ms: int) -> int:
-    """Return the start of the last minute for all rates and latencies, so that those of topics add up to the total.
+    """Return the last minute's start, one for all rates and latencies, so that the rates of topics add up to the total.
 
     It is 50 to 60 s ago, because the traffic of topics is counted in steps of 10 s.
     """

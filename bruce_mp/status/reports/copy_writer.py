@@ -2,7 +2,7 @@
 
 Delivery never waits for it. The writer drops and counts copies that arrive faster than the disk accepts them, and
 copies that it cannot write. It retries a file after an error, so lines appear again when the disk has room. After a
-kill, the next start counts as lost the copies of discarded messages that DiscardCopySettled lacks.
+kill, the next start counts as lost the copies of discarded messages that were queued but are not in DiscardCopySettled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 MAX_QUEUED_BYTES: Final = 16 << 20
 """Memory for copies while the disk is slow."""
 _STOP_S: Final = 2.0
-"""Wait for the thread at the end of the process; what it has not written counts as lost."""
+"""Wait for the thread at the end of the process; the next start counts the queued copies of discards as lost."""
 
 
 class CopyFile(Protocol):
@@ -62,7 +62,7 @@ class DiscardFile:
             for copy in copies:
                 self._file.write([format_line(_discard_line(copy, self._max_bytes))])
                 written += 1
-                self._count(Counter.DiscardLogLine, 1)  # line by line, so that a kill leaves no written line uncounted
+                self._count(Counter.DiscardLogLine, 1)  # line by line, so that a kill leaves at most one line uncounted
                 self._count(Counter.DiscardCopySettled, 1)
         finally:
             count_lost(self._count, copies[written:])
@@ -84,7 +84,7 @@ def _discard_line(copy: Copy, max_bytes: int | None) -> DiscardLine:
 
 
 class DiscardDestinations(NamedTuple):
-    """Destinations of discarded messages. In the writer's queue, an instance sets those of all later copies."""
+    """Destinations of discarded messages. The writer uses an instance in its queue for all later copies."""
 
     file: DiscardFile | None = None
     dead_letters: DeadLetterTopic | None = None
@@ -165,12 +165,12 @@ class CopyWriter:
             self._log_failure(lambda: self._debug.write(others))
 
     def _write_discarded(self, copies: list[Copy]) -> None:
-        """Write the lines first: a busy input delays dead letters."""
+        """Write the lines before the dead letters, which a busy input delays."""
         file, dead_letters = self._discards
         if file is not None:
             self._log_failure(lambda: file.write(copies))
         elif dead_letters is not None:
-            self._count(Counter.DiscardCopySettled, len(copies))  # done with: no file has to get them
+            self._count(Counter.DiscardCopySettled, len(copies))  # without a file, no line of them can be lost
         else:  # queued before a reload that removed both destinations
             count_lost(self._count, copies)
         if dead_letters is not None:

@@ -6,7 +6,7 @@ are those of the discarded message, and:
     bruce.reason         the info of the discard file, such as BAD_TOPIC or VERSION(7)
     bruce.topic          the topic of the discarded message; absent if it could not be parsed
     bruce.partition_key  the unsigned key of a PartitionKey message
-    bruce.timestamp_ms   the client's timestamp
+    bruce.timestamp_ms   the client's timestamp; absent without bruce.topic
     bruce.discarded_ms   the time of the discard
     bruce.host           the host of the daemon
     bruce.value_size     the size of the whole value, if it was cut to fit
@@ -56,7 +56,7 @@ _MAX_BYTES_BEFORE_TOPIC: Final = 64
 _SIZE_HEADER_BYTES: Final = 64
 """Room for the header with the size of a cut value."""
 _SHORTEST_WAIT_S: Final = 0.001
-"""Wait once the time for a frame is over; zero would make the socket non-blocking."""
+"""Wait after the time for a frame is over; zero would make the socket non-blocking."""
 
 
 class DeadLetterTopic:

@@ -129,7 +129,7 @@ class MessageDebug:
             for descriptor in self._descriptors.values():
                 os.ftruncate(descriptor, 0)
             if not self._descriptors:
-                self._remove_old_files()
+                self._remove_old_files()  # of an earlier debugging, or of a previous process
             self._written_bytes = 0
 
     def _change_selection(self, selection: DebugTopics) -> None:
@@ -161,7 +161,7 @@ class MessageDebug:
     # --- the other threads -------------------------------------------------------------------------------------------
 
     def restore_selection(self, selection: DebugTopics) -> None:
-        """Apply the selection of a previous status process, which the supervisor repeats."""
+        """Apply the selection that a previous status process published and the supervisor sends again."""
         with self._lock:
             self._start_selection(selection)
 

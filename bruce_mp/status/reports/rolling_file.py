@@ -98,7 +98,7 @@ class RollingFile:
             self._append(line)
 
     def prepare(self) -> None:
-        """Open the file, and rotate it if it is full. Raise FileWriteError."""
+        """Open the file, rotate it if it is full, and remove the rotated files over the limit. Raise FileWriteError."""
         self._open_with_room(line_size=0)
         self._remove_oldest()
 
