@@ -188,7 +188,7 @@ def _info_of_record(record: SalvagedRecord) -> str:
     if record.state is RunState.DISCARDED:
         is_known = record.reason in DiscardReason.__members__.values()  # a damaged record may have any number
         return info_of(DiscardReason(record.reason) if is_known else DiscardReason.BUG)
-    return "SLAB_SENT" if record.was_sent else "SLAB"
+    return "SLAB_SENT" if record.was_built else "SLAB"
 
 
 def _rejection_info(rejection: Rejection) -> str:

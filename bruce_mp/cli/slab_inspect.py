@@ -194,7 +194,7 @@ def _add_record(topic: TopicHeld, record: SalvagedRecord) -> None:
     topic.held[STAGES[record.state]] += 1
     topic.messages += 1
     topic.bytes += record.end - record.key_at
-    topic.sent += record.was_sent
+    topic.sent += record.was_built
     topic.retries = max(topic.retries, record.retries)
     topic.oldest_ms = record.timestamp if topic.oldest_ms is None else min(topic.oldest_ms, record.timestamp)
     topic.newest_ms = record.timestamp if topic.newest_ms is None else max(topic.newest_ms, record.timestamp)

@@ -44,8 +44,8 @@ INSPECTIONS_PER_ALLOCATION: Final = 4
 INSPECTIONS_WHEN_FULL: Final = 256
 """Sealed chunks that an allocation without room inspects for each chunk of its span, while the input waits."""
 MAX_INSPECTIONS_PER_RECLAIM: Final = 512
-"""Limit for one call of `reclaim`, so that the input soon receives again; also the limit of chunks that one call of
-`_inspect_stuck` frees."""
+"""Limit for one call of `reclaim`, so that the input soon receives again; also the number of freed chunks after which
+`_inspect_stuck` ends."""
 INSPECTIONS_PER_STEP: Final = 32
 """Chunks that `reclaim` inspects before it checks if it has freed enough."""
 INSPECTIONS_PER_SECOND: Final = 4096
@@ -114,12 +114,12 @@ class ChunkPool:
 
     @property
     def capacity(self) -> int:
-        """Return the largest number of chunks that this input can have."""
+        """Return the number of chunks that other inputs' guarantees leave to this input at present."""
         return self._shares.capacity
 
     @property
     def usable(self) -> int:
-        """Return the capacity less the stuck chunks, but at least 0: chunks in use may exceed the capacity."""
+        """Return the capacity less the stuck chunks, at least 0: the capacity may have been larger before."""
         return max(0, self.capacity - self.stuck_count)
 
     def _adopt(self) -> None:
@@ -144,7 +144,7 @@ class ChunkPool:
         adopted, self._unreclaimable = self._unreclaimable, []
         for chunk in adopted:
             if last_arrival(self._slab, chunk) >= first_landed:
-                self._unreclaimable.append(chunk)  # also each chunk of a stream input: its arrival numbers are larger
+                self._unreclaimable.append(chunk)  # also chunks of a stream input, whose numbers exceed all datagrams'
             else:
                 self._sealed[chunk] = None
 
@@ -201,7 +201,7 @@ class ChunkPool:
         self._free = [chunk for chunk in own if not self._used[chunk]]
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """Open a span of `span` neighbouring chunks and return its first chunk; None without room."""
+        """Open a span of `span` neighbouring chunks and return its first chunk; None if there is no room."""
         self._now_ms = now_ms
         self._reclaim(INSPECTIONS_PER_ALLOCATION)
         chunk = self._find_or_extend(span)
@@ -273,7 +273,7 @@ class ChunkPool:
         self._unreclaimable = []
 
     def reclaim(self, target_free: int) -> None:
-        """Inspect sealed chunks until `free_count` is `target_free`, up to MAX_INSPECTIONS_PER_RECLAIM of them."""
+        """Inspect up to MAX_INSPECTIONS_PER_RECLAIM sealed chunks, or more stuck ones, until `target_free` are free."""
         inspections = min(len(self._sealed) + len(self._stuck), MAX_INSPECTIONS_PER_RECLAIM)
         while inspections > 0 and self.free_count < target_free:
             self._reclaim(min(inspections, INSPECTIONS_PER_STEP))
@@ -310,7 +310,7 @@ class ChunkPool:
             self._claim_share(span)
 
     def can_spare(self, span: int) -> bool:
-        """Return True if a busy lane may get a span of this size, although a shorter one would do.
+        """Return True if a busy lane may get a span of this size, although a shorter one would do; claim shares for it.
 
         The reserved chunks and a tenth of the usable ones have to stay free, a reserved span in one piece.
         """

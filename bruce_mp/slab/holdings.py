@@ -34,7 +34,7 @@ MAX_SEARCH_PAUSE_MS: Final = 80
 
 
 class SearchPause:
-    """The pause before the next search; it doubles with each search without result, to save CPU for a stuck topic."""
+    """The pause before the next search; it doubles after each search in vain, so stuck topics cost little CPU."""
 
     __slots__ = ("duration_ms", "ends_ms")
 

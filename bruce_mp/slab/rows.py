@@ -60,7 +60,7 @@ class Move(NamedTuple):
 
 
 class ProcessRow:
-    """A row in the slab.  For a process that starts or has died use `recover`, which finishes its transaction."""
+    """A row in the slab.  For a process that starts or has died use `recover`, which finishes the row's transaction."""
 
     def __init__(self, slab: Slab, index: int) -> None:
         self._slab = slab
@@ -90,7 +90,7 @@ class ProcessRow:
         """
         incarnation = (self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] + 1) & 0xFFFFFF  # 24 bits, like a holder
         self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] = incarnation
-        self._slab.words[(self._at + lay.ROW_COUNTING) >> 2] = incarnation
+        self._slab.words[(self._at + lay.ROW_COUNTING) >> 2] = incarnation  # for `stage_counts`
         self._slab.words[(self._at + lay.ROW_PID) >> 2] = pid
         self._slab.store_signed(self._at + lay.ROW_STARTED_MS, now_ms)
         self._slab.store_signed(self._at + lay.ROW_HEARTBEAT_MS, heartbeat_ms)

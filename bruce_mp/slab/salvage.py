@@ -57,8 +57,8 @@ class SalvagedRecord(NamedTuple):
     options: int
 
     @property
-    def was_sent(self) -> bool:
-        """Return True for a record of a batch that was built, because a broker may have it."""
+    def was_built(self) -> bool:
+        """Return True for a record of a batch that was built, and perhaps sent."""
         return self.state in lay.BUILT
 
 
@@ -103,7 +103,7 @@ class _RunLocation(NamedTuple):
 
 
 _HeapEntry = tuple[int, int, SalvagedRecord, "Iterator[SalvagedRecord]"]
-"""A record's arrival number, a unique number of its run for equal arrivals, the record, later records of the run."""
+"""A record's arrival number, its run's number (which sorts equal arrivals), the record, later records of the run."""
 
 
 class Salvage:
@@ -127,7 +127,7 @@ class Salvage:
     def _finish_transactions(self) -> None:
         for index in range(lay.ROW_COUNT):
             try:
-                ProcessRow.recover(self.slab, index).counters.release()
+                ProcessRow.recover(self.slab, index).counters.release()  # else it prevents `close`
             except (SlabError, ValueError, IndexError, struct.error):
                 self.damage.append(f"The unfinished transaction of process row {index} is damaged.")
 

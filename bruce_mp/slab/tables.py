@@ -299,8 +299,8 @@ class PartitionTable:
         first_epoch_index = lay.SUPER_FIRST_EPOCH >> 2
         first_epoch = self._slab.words[first_epoch_index]
         # A new entry begins in an epoch after those of all removed entries, so that a partition that returns gets an
-        # epoch that it has not had.  Removed entries in LAST_EPOCH count like those in the first epoch: otherwise no
-        # later partition would have sequence numbers.
+        # epoch that it has not had.  Removed entries in LAST_EPOCH count like those in the first epoch; else all
+        # later entries would begin in LAST_EPOCH, in which batches have no sequence numbers.
         removed_epochs = [epoch for epoch, _ in map(self._epoch_and_sequence_at, removed)]
         used = [epoch if epoch < lay.LAST_EPOCH else first_epoch for epoch in removed_epochs]
         self._slab.words[first_epoch_index] = min(max([first_epoch, *(epoch + 1 for epoch in used)]), lay.LAST_EPOCH)
@@ -313,11 +313,11 @@ class PartitionTable:
         return epoch, sequence
 
     def epoch_and_sequence(self, topic: int, partition: int) -> tuple[int, int]:
-        """Return (producer epoch, next sequence number) of a partition.  Raises KeyError without an entry."""
+        """Return (producer epoch, next sequence number) of a partition.  Raises KeyError if it has no entry."""
         return self._epoch_and_sequence_at(self._index_of(topic, partition))
 
     def entry_at(self, topic: int, partition: int) -> int:
-        """Return the file offset of a partition's entry.  Raises KeyError without one."""
+        """Return the file offset of a partition's entry.  Raises KeyError if there is none."""
         index = self._entries.get((topic, partition))  # almost without calls, because dispatchers ask for each batch
         if index is None:
             index = self._index_of(topic, partition)

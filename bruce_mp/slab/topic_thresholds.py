@@ -44,11 +44,11 @@ TRIAL_MESSAGES: Final = 8
 
 
 class _Excess(NamedTuple):
-    """A topic over its threshold: since when it has freed no chunk, and the counts of freed spans at that time."""
+    """A topic over its threshold: since when it has freed no chunk, and the freed spans (its own, all) until then."""
 
     since_ms: int
     freed_spans: int
-    freed_spans_in_all: int
+    freed_spans_of_all: int
 
 
 class TopicThresholds:
@@ -110,7 +110,7 @@ class TopicThresholds:
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Return True if a refused topic may hold `span` more chunks, or half as many more as it holds if that is less.
 
-        For less it is not worth parsing all waiting messages again.
+        With room for fewer, it is not worth parsing all messages that wait in stream connections again.
         """
         holding = self._pool.holdings.holding_of(topic)
         return self._fits_after_search(topic, holding, min(span, 1 + holding.chunks // 2), now_ms)
@@ -121,7 +121,7 @@ class TopicThresholds:
         If nothing becomes free, the result is False once a second, for a *trial* of `TRIAL_MESSAGES` messages.  Without
         it, messages of other topics would stay behind those of the stuck topics in the socket's queue.
         """
-        self.is_on_trial = False
+        self.is_on_trial = False  # before the calls of `_is_tolerated`, which depends on it
         for topic in list(self._excesses):
             if self._fits_after_search(topic, self._pool.holdings.holding_of(topic), 1, now_ms):
                 del self._excesses[topic]
@@ -149,7 +149,7 @@ class TopicThresholds:
             excess = self._excesses[topic] = _Excess(now_ms, freed_spans, holdings.freed_spans)
         if not self._is_stuck(topic, now_ms):
             return True
-        are_all_stuck = holdings.freed_spans == excess.freed_spans_in_all and not self._has_idle_topic()
+        are_all_stuck = holdings.freed_spans == excess.freed_spans_of_all and not self._has_idle_topic()
         return are_all_stuck and not self.is_on_trial
 
     def _has_idle_topic(self) -> bool:
@@ -206,7 +206,7 @@ class TopicThresholds:
         if now_ms < self._pause.ends_ms:
             return False
         before = self._pool.free_count
-        self._pool.reclaim(target_free=before + INSPECTIONS_PER_SEARCH)
+        self._pool.reclaim(target_free=before + INSPECTIONS_PER_SEARCH)  # a bound for the freed chunks, too
         has_freed = self._pool.free_count > before
         self._pause.record_search(now_ms, has_freed=has_freed)
         return has_freed

@@ -149,7 +149,7 @@ def test_states_of_whole_and_split_runs_are_read(tmp_path: Path) -> None:
     set_state(slab, [parts[0]], state_word(RunState.IN_FLIGHT, 2))
     ProcessRow(slab, DISPATCHER_ROW).settle([second], RunState.DISCARDED, 10, {1: 1})
     found = Found(path, settled=True)
-    states = [(kept.state, kept.reason, kept.was_sent) for kept in found.records]
+    states = [(kept.state, kept.reason, kept.was_built) for kept in found.records]
     assert states == [
         (RunState.IN_FLIGHT, 0, True),
         (RunState.FILLED, 0, False),
