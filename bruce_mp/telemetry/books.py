@@ -38,7 +38,7 @@ __all__ = [
 
 
 class Books(msgspec.Struct, frozen=True):
-    """A reading of the books; `consistent` is False if it need not balance: see `read_books`."""
+    """A reading of the books. `consistent` is False if it may not balance although the books do; see `read_books`."""
 
     received: int
     delivered: int
@@ -53,7 +53,7 @@ class Books(msgspec.Struct, frozen=True):
 
     @property
     def balanced(self) -> bool:
-        """Return True if received = delivered + discarded + held, and the records in the slab are the held ones."""
+        """Return True if received = delivered + discarded + held, no stage is negative, and the last check passed."""
         held = self.held.values()
         is_equal = self.received == self.delivered + sum(self.discarded.values()) + sum(held)
         return is_equal and min(held) >= 0 and not self.unaccounted

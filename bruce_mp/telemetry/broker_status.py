@@ -48,7 +48,7 @@ PUBLISH_EVERY_S: Final = 1.0
 
 
 class PartitionError(msgspec.Struct, frozen=True):
-    """The retriable error in the last response for a partition: its name and its first time."""
+    """The retriable error in the last response for a partition: its name, and the time since which it recurs."""
 
     topic: bytes
     partition: int
@@ -63,7 +63,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
     `last_error_ms` is 0. `exactly_once` is True if the broker detects duplicates, None before the first connection.
     `needs_operator` is True if connections fail until an operator corrects the set-up. `certificate_ends_s` is the
     expiry of the broker's certificate, in seconds since the epoch. `acked_ms` is the time of the first report after the
-    last acknowledgement, 0 before the first. `stalls` lists the partitions whose oldest message stays the same.
+    last acknowledgement, 0 without one. `stalls` lists the partitions whose oldest message stays the same.
     """
 
     slot: int

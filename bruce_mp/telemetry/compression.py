@@ -1,7 +1,7 @@
 """Gain and cost of compression by topic and codec.
 
 A dispatcher sums both between its reports, the status process over its lifetime. The empty topic name collects the
-topics beyond MAX_TOPICS.
+topics beyond MAX_SUMS.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-__all__ = ["MAX_TOPICS", "CompressionEvent", "CompressionSums"]
+__all__ = ["MAX_SUMS", "CompressionEvent", "CompressionSums"]
 
-MAX_TOPICS: Final = 1000
+MAX_SUMS: Final = 1000
 """Limit of the pairs of topic and codec with separate sums, because clients may invent names."""
 
 
@@ -51,7 +51,7 @@ class CompressionSums:
         return bool(self._sums)
 
     def add(self, event: CompressionEvent) -> None:
-        if (event.topic, event.codec) not in self._sums and len(self._sums) >= MAX_TOPICS:
+        if (event.topic, event.codec) not in self._sums and len(self._sums) >= MAX_SUMS:
             event = replace(event, topic=b"")
         before = self._sums.get((event.topic, event.codec))
         self._sums[event.topic, event.codec] = event if before is None else before.plus(event)

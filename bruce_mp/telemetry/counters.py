@@ -181,7 +181,7 @@ class Counter(IntEnum):
     AckDelayFirst = 368
     """AckDelayFirst + i counts the messages of bucket i."""
     AckDelayMs = 384
-    """Sum over all messages."""
+    """Sum of the latencies of all messages."""
 
 
 _ERROR_CODES: Final = range(-1, 134)

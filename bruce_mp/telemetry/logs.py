@@ -44,7 +44,7 @@ _LEVELS: Final = {
     "INFO": logging.INFO,
     "DEBUG": logging.DEBUG,
 }
-"""Levels of syslog as in the configuration, by number on the scale of the standard library."""
+"""Syslog's levels, named as in the configuration, with their numbers on the scale of the standard library."""
 
 _REPEAT_INTERVAL_S: Final = 30.0
 """Time for which a repeated line is only counted."""

@@ -32,7 +32,7 @@ _COPY_OVERHEAD_BYTES: Final = 100
 
 @unique
 class CopyTarget(IntEnum):
-    """The file for a copy: the discard file, or one of message debugging."""
+    """The destination of a copy: the discard file and the dead letter topic, or a file of message debugging."""
 
     DISCARDS = 0
     MSG_RECEIVE = 1
@@ -72,7 +72,7 @@ def decode_copies(data: bytes) -> list[Copy]:
 
 
 def count_lost(count: Callable[[Counter, int], None], copies: Sequence[Copy]) -> None:
-    """Count copies that are not written."""
+    """Count copies as lost."""
     count(Counter.MsgCopyLost, len(copies))
     count(Counter.DiscardCopySettled, sum(copy.target is CopyTarget.DISCARDS for copy in copies))
 
@@ -126,7 +126,7 @@ class CopyQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Count and queue the staged copies, which no transaction has counted; then send all queued ones.
+        """Send all queued copies. Before that, count and queue those still staged, as no transaction has counted them.
 
         Processes call this twice a second.
         """

@@ -167,7 +167,7 @@ def flows(rows: Sequence[RowReading]) -> list[int]:
 
 
 def _signed(number: int) -> int:
-    """Return the signed 64-bit integer that is equal to `number` modulo 2^64: bases are stored unsigned."""
+    """Return the signed 64-bit integer that equals `number` modulo 2^64, because bases are stored unsigned."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

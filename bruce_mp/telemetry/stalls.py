@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["OldestMessageTimes", "PartitionStall", "StallSampler", "WaitingSegments"]
 
 MIN_STALL_MS: Final = 500
-"""The shortest reported stall: half the interval of the reports, so that one unchanged sample is enough."""
+"""The shortest reported stall: half the interval of the samples, so that two with the same message are enough."""
 REMEMBERED_MS: Final = 10_000
-"""Time for which a message is remembered after its last report: it may be on its way to another process."""
+"""Time for which a message is remembered after its last report, as it may be on its way to another process."""
 MAX_LISTED_STALLS: Final = 1000
 """Stalls that a report lists, so that it fits into a frame."""
 

@@ -35,7 +35,7 @@ class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 Delivered = tuple[int, int, int, dict[int, int]]
-"""Acknowledged messages of a topic: their number, size, waiting time in ms, and delays as in `TrafficEvent`."""
+"""Acknowledged messages of a topic: their number, size, sum of latencies in ms, and delays as in `TrafficEvent`."""
 
 
 class _TopicSums(msgspec.Struct):
@@ -64,10 +64,10 @@ class TrafficSums:
         return sums
 
     def add_delivered(self, delivered: "Iterable[tuple[bytes, Delivered]]") -> None:
-        """Add the acknowledged messages of topics; the sums may keep the mappings of delays."""
+        """Add the acknowledged messages of topics; the sums may keep and change their mappings of delays."""
         topics = self._topics
         for topic, (messages, size, _waited_ms, delays) in delivered:
-            if topic not in topics and len(topics) < MAX_TOPICS:  # nearly always with many topics
+            if topic not in topics and len(topics) < MAX_TOPICS:  # the usual case if there are many topics
                 topics[topic] = _TopicSums(messages, size, delays)
                 continue
             sums = self._sums_of(topic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp.status.event_decoder import decode_events
-from bruce_mp.telemetry.compression import MAX_TOPICS, CompressionEvent, CompressionSums
+from bruce_mp.telemetry.compression import MAX_SUMS, CompressionEvent, CompressionSums
 from bruce_mp.telemetry.event_output import encode_events
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def test_sums_are_by_topic_and_codec_and_bounded() -> None:
     sums = CompressionSums()
     assert not sums
-    for number in range(MAX_TOPICS + 5):
+    for number in range(MAX_SUMS + 5):
         sums.add(CompressionEvent(b"t%d" % number, "lz4", tried=1, plain_bytes=10))
     sums.add(CompressionEvent(b"t0", "lz4", skipped=2))
     sums.add(CompressionEvent(b"t0", "zstd", skipped=3))
