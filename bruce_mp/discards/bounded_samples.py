@@ -13,7 +13,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 MAX_TOPICS: Final = 1000
-"""Maximum number of discard kinds in one flush, and of topics in one report."""
+"""Maximum number of discard kinds in one flush, and of topics in one report, besides the shared entries of the rest."""
 MAX_SAMPLES: Final = 25
 """Maximum number of samples of one kind."""
 

@@ -1,6 +1,6 @@
 """Events about discards, from a process of the message path for the reports of the status process.
 
-A discard event sums all discards of one kind since the sender's last flush. The slab has the exact counts; an event
+A discard event sums all discards of one kind since the process's last flush. The slab has the exact counts; an event
 adds details that a counter lacks, such as topics, times and samples. So an event may be lost.
 """
 

@@ -1,7 +1,7 @@
 """Discard reports by period, in the status process.
 
 The caller passes the time. The first event, reader or timer after the end of a period finishes its report. Then the
-report of the current period begins; periods without events in between have no report.
+report of the current period begins; whole periods that passed between the two have no report.
 """
 
 from __future__ import annotations

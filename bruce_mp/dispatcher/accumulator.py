@@ -5,7 +5,7 @@ other messages do not wait.  A pending batch decides only *when* its records bec
 many ready records as fit, so record batches grow while responses are slow.
 
 Inputs publish runs on common ticks, each input in one frame.  So the combined batch is also complete if no further
-frame can add to it before it is due.  Then one wake-up serves both the last frame and the request.
+frame is expected before it is due (`_TickFrames`).  Then one wake-up serves both the last frame and the request.
 
 State is indexed by a topic's entry in the topic table, so the next topic with that entry replaces it.  This bounds
 memory while topics come and go.  A topic with accumulated records keeps its entry.

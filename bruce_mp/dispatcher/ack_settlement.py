@@ -55,7 +55,7 @@ class AckSettler:
         self._topics.clear_refusals(by_topic)  # the brokers accept these topics again
         segments = [segment for batch in batches for segment in batch.segments]
         increments = {Counter.MsgDelivered: total.messages, **increments_of(total.delays, total.waited_ms)}
-        self._row.settle(segments, RunState.DELIVERED, 0, increments)
+        self._row.settle(segments, RunState.DELIVERED, 0, increments)  # 0 = no reason for a discard
         self._row.add(Counter.ConnectorGotSuccessfulAck, len(batches))
         self._traffic.add_delivered(zip(names, by_topic.values(), strict=True))
 

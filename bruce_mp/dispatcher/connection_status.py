@@ -77,7 +77,7 @@ class ConnectionStatus:
             self._failing_since_ms = 0
 
     def on_closed(self) -> None:
-        """Record that broker or dispatcher closed an idle connection."""
+        """Record that broker or dispatcher closed the connection without a failure."""
         self._set_state(IDLE)
 
     def on_failed(self, error: str, *, needs_operator: bool = False) -> None:

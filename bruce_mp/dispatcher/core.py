@@ -243,11 +243,11 @@ class Dispatcher:
     def _adopt_assigned(self, batches: list[SentBatch]) -> None:
         """Queue batches of another dispatcher; they may become duplicates if the broker does not detect repetitions."""
         if not self._builder.broker_deduplicates:
-            self._count_possible_duplicates([batch for batch in batches if batch.base_sequence >= 0])
+            self._mark_in_doubt([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
-        """Queue batches for resending; renumber those of an earlier producer epoch and send them last."""
+        """Queue batches for resending; renumber those of another producer epoch and send them last."""
         current = [batch for batch in batches if not self._builder.is_outdated(batch)]
         outdated = [batch for batch in batches if self._builder.is_outdated(batch)]
         for batch in current:
@@ -284,7 +284,7 @@ class Dispatcher:
         """Queue the predecessor's records; it may have claimed only a part of `sent`, the assigned built batches."""
         found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
-        self._count_possible_duplicates(rebuild_batches(in_flight))
+        self._mark_in_doubt(rebuild_batches(in_flight))
         claimed_now = [inspect_segment(self._slab, segment) for segment in self._claim_sent(sent)]
         self._adopt(rebuild_batches([*in_flight, *claimed_now]))
         for part in found:
@@ -308,12 +308,12 @@ class Dispatcher:
         self._builder.broker_deduplicates = self._builder.idempotent and broker_deduplicates
         if self._builder.idempotent and not broker_deduplicates:
             # This broker ignores sequence numbers, and it may have these batches from a predecessor or another leader.
-            self._count_possible_duplicates([batch for queue in self._queues.values() for batch in queue.resend])
+            self._mark_in_doubt([batch for queue in self._queues.values() for batch in queue.resend])
 
-    def _count_possible_duplicates(self, batches: list[SentBatch]) -> None:
-        """Count possible duplicates: the broker may have these batches and may not detect a repetition."""
+    def _mark_in_doubt(self, batches: list[SentBatch]) -> None:
+        """Mark batches as in doubt, because the broker may have them."""
         for batch in batches:
-            self._responses.count_possible_duplicates([batch], self.topic_name(batch.topic))
+            self._responses.mark_in_doubt([batch], self.topic_name(batch.topic))
 
     def flush_due(self, now_ms: int) -> None:
         """Move the records of due batches to the ready records of their partitions."""
@@ -353,14 +353,14 @@ class Dispatcher:
         self._responses.settle_delivered(batches)
         for batch in batches:
             queue = self._queues[batch.topic, batch.partition]
-            queue.on_answered(batch)
+            queue.remove_in_flight(batch)
             self._row.add(Counter.AckNotRequired, batch.records)
             self._continue_queue(queue, now)
 
     def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> bool:
         """Apply the acks of a request's batches, in order; batches without an error share transactions.
 
-        Return True if one has an error.
+        Return True if an ack has an error.
         """
         failed = [(batch, ack) for batch, ack in zip(batches, acks, strict=True) if ack.error]
         good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error] if failed else batches
@@ -385,7 +385,7 @@ class Dispatcher:
         """Quarantine the damaged records of an unsent batch of `next_request`, and requeue the others."""
         quarantine(self._row, error)
         queue = self._queues.get_or_create(batch.topic, batch.partition)
-        queue.on_answered(batch)
+        queue.remove_in_flight(batch)
         self._responses.abandon_damaged(queue, batch)
         self._continue_queue(queue, now)
 
@@ -420,7 +420,7 @@ class Dispatcher:
         for queue in self._queues.values():
             unanswered = queue.fail_in_flight()
             if unanswered:
-                self._responses.count_possible_duplicates(unanswered, self.topic_name(queue.topic))
+                self._responses.mark_in_doubt(unanswered, self.topic_name(queue.topic))
             if queue.state is QueueState.DRAINING:
                 self._responses.renumber(queue, self.topic_name(queue.topic))
                 queue.state = QueueState.FLOWING

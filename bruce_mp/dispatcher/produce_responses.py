@@ -88,7 +88,7 @@ class ResponseHandler:
         """The (topic, partition) pairs with a leader that refuses compressed batches."""
 
     def on_accepted(self, batches: Sequence[SentBatch], error: int = 0) -> None:
-        """Settle batches that the broker has written: `error` is 0, or the code with which it reports a repetition."""
+        """Settle batches that the broker has written; `error` is 0, or the code with which it reports a repetition."""
         self._count_responses(error, len(batches))
         for batch in batches if self.partition_errors else ():
             self.partition_errors.clear(self._topics.name_of(batch.topic), batch.partition)
@@ -106,7 +106,7 @@ class ResponseHandler:
             queue.on_accepted(batch)
             return
         self._count_responses(ack.error)
-        queue.on_answered(batch)
+        queue.remove_in_flight(batch)
         if ack.error == _OUT_OF_ORDER and self._renumbers_after_gap(queue, batch):
             queue.failed.append(batch)
             queue.drain()
@@ -114,7 +114,7 @@ class ResponseHandler:
             _log_error(batch, rule, topic)
             self.traffic.add_error(topic, rule.name)
             self._on_refused(queue, batch, ack, rule, topic)
-        queue.clear_doubt()
+        queue.update_doubt()
 
     def _renumbers_after_gap(self, queue: PartitionQueue, batch: SentBatch) -> bool:
         """Return True if a batch is out of order only because an earlier one was refused or discarded.
@@ -309,7 +309,7 @@ class ResponseHandler:
         queue.renumber_from, queue.bumps_epoch, queue.may_have_gap, queue.stops_numbering = None, False, False, False
 
     def skip_sequence_gap(self, queue: PartitionQueue) -> None:
-        """Bump the producer epoch of a returned queue that may have a gap and no built batch to keep FLAG_AFTER_GAP."""
+        """Bump the producer epoch of a queue to return if it may have a gap and no built batch keeps FLAG_AFTER_GAP."""
         if queue.may_have_gap and not queue.resend and not queue.failed:
             self._builder.bump_epoch(queue.topic, queue.partition)
 
@@ -343,8 +343,8 @@ class ResponseHandler:
             [batch for batch in queue.resend if self._builder.has_flag(batch, FLAG_IN_DOUBT)], topic
         )
 
-    def count_possible_duplicates(self, batches: Sequence[SentBatch], topic: bytes) -> None:
-        """Mark batches without a response as in doubt, and record possible duplicates."""
+    def mark_in_doubt(self, batches: Sequence[SentBatch], topic: bytes) -> None:
+        """Mark batches as in doubt; record possible duplicates unless the broker detects repetitions."""
         for batch in batches:
             self._builder.set_flag(batch, FLAG_IN_DOUBT)
         self._record_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)

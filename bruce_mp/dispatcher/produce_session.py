@@ -163,12 +163,12 @@ class ProduceSession:
         self._clear_connection()
         self._on_lost()
 
-    def _close_outdated(self, connection: BrokerSocket) -> None:
-        """Close an outdated connection unless a response is outstanding."""
-        if self._requests or connection.is_blocked:
+    def _close_outdated(self, socket: BrokerSocket) -> None:
+        """Close an outdated connection unless a response is outstanding or bytes are unsent."""
+        if self._requests or socket.is_blocked:
             return
         self._core.on_written(self._unwritten, time.monotonic())
-        connection.close()
+        socket.close()
         self._status.on_closed()
         self._clear_connection()
 
@@ -255,7 +255,7 @@ class ProduceSession:
         assert self._socket is not None
         if self._is_probably_slow(capabilities):
             self._socket.close()
-            self._version_probes.on_failed((self._broker.host, self._broker.port))
+            self._version_probes.on_failed((self._broker.host, self._broker.port))  # negotiate again
             error = RemoteProtocolError(
                 f"Broker {self._broker.host}:{self._broker.port} was too slow to tell its versions."
             )

@@ -8,8 +8,8 @@
 States of a queue:
 
     FLOWING   sends batches
-    DRAINING  after an error response, sends nothing until every batch in flight has its response, so that batches are
-              resent in order; the broker refuses the batches after a refused one
+    DRAINING  after an error response or a HAND_BACK, sends nothing until every batch in flight has its response, so
+              that batches are resent in order; the broker refuses the batches after a refused one
     PAUSED    has reported PAUSED to the router, which will request the hand-back
 
 A broker without state for a producer accepts any sequence number.  So the first batch is in flight alone: if the broker
@@ -73,7 +73,8 @@ class PartitionQueue:
         """The sequence number that the broker expects next: None before its first good response, and after a
         batch without a number."""
         self.in_doubt = False
-        """True if the broker may still carry out a request that was abandoned without its response."""
+        """True if the broker may have or may still get batches whose numbers must not be used again; then renumbering
+        bumps the producer epoch."""
         self.hands_back = False
         """Once drained, hand all records back to the router."""
         self._reset_error_state()
@@ -86,7 +87,7 @@ class PartitionQueue:
         self.waits_before_retry = False
         """Once drained, wait before sending again."""
         self.renumber_from: int | None = None
-        """Once drained, number the batches from this number on: that of a discarded batch, never written."""
+        """Once drained, number the batches from this number on, which the broker expects next."""
         self.may_have_gap = False
         """True if a discarded batch may have left a gap in the sequence numbers; the next response shows it."""
         self.bumps_epoch = False
@@ -119,7 +120,7 @@ class PartitionQueue:
 
     @property
     def is_idle(self) -> bool:
-        """True if the queue is empty and no hand-back is pending."""
+        """True if the queue is empty and neither a pause nor a hand-back is pending."""
         return self.is_empty and self.state is QueueState.FLOWING and not self.hands_back
 
     def may_send(self, now: float, *, broker_deduplicates: bool) -> bool:
@@ -141,8 +142,8 @@ class PartitionQueue:
         self.backoffs += 1
         self.not_before = now + delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
 
-    def on_answered(self, batch: SentBatch) -> None:
-        """Remove a batch with a response from those in flight."""
+    def remove_in_flight(self, batch: SentBatch) -> None:
+        """Remove a batch from those in flight."""
         self.in_flight.remove(batch)
 
     def on_accepted(self, batch: SentBatch) -> None:
@@ -152,9 +153,9 @@ class PartitionQueue:
         self.may_have_gap = False
         self.expected_sequence = batch.next_sequence
         if self.in_doubt:
-            self.clear_doubt()
+            self.update_doubt()
 
-    def clear_doubt(self) -> None:
+    def update_doubt(self) -> None:
         """Clear `in_doubt` if the queue has no built batch that the broker could write twice."""
         if not (self.in_flight or self.resend or self.failed):
             self.in_doubt = False

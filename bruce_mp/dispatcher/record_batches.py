@@ -3,7 +3,7 @@
 A built batch keeps partition, sequence numbers and boundaries, so that a retry equals the batch that the broker may
 have.  The order of the stores makes a crash harmless: first the sequence numbers in the headers, then the state words,
 then the partition's next sequence number, then the request.  Only batches that the broker has certainly not written
-are split or renumbered.
+are split, or renumbered within a producer epoch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ new producer id numbers the partition again.
 
 
 BatchPlan = tuple["PartitionQueue", "tuple[Segment, ...]"]
-"""A queue, and the content of a batch of it that has no sequence numbers yet.  No class: each batch has one."""
+"""A queue, and the content of its next batch before the numbering.  A class would cost time for each batch."""
 
 
 class BatchBuilder:
@@ -225,7 +225,7 @@ class BatchBuilder:
         return batch
 
     def is_outdated(self, batch: SentBatch) -> bool:
-        """Return True if the batch has an earlier producer epoch than its partition."""
+        """Return True if the producer epoch of a batch is not that of its partition, which may have none."""
         return batch.epoch != self._next_numbers(batch.topic, batch.partition)[0]
 
     def advance_sequence(self, batch: SentBatch) -> None:

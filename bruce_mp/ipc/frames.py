@@ -77,7 +77,8 @@ class ParcelKind(IntEnum):
     FLUSH = 15
     """Input to router, router to dispatchers: a barrier waits for messages of this topic; send the topic's batches now.
 
-    The input repeats it while the barrier waits. If one to a dispatcher is lost, the batches wait for their age limit.
+    The input repeats it while the barrier waits. The router does not: if a FLUSH to a dispatcher is lost, the batches
+    wait for their age limit.
     """
 
 

@@ -112,7 +112,7 @@ class JournalRecorder:
         found: dict[RunKey, int] = {}
         for number, (key, run_or_size) in enumerate(read_each(self._slab, self._held_runs)):
             if (number + 1) % _PART_RUNS == 0 or journal.unsynced >= _PART_BYTES:
-                if journal is not self._journal:  # in a rewrite: nothing reads the new file before it is complete
+                if journal is not self._journal:  # only in a rewrite: nothing reads the new file before it is complete
                     journal.sync()
                 self._on_progress()
             if isinstance(run_or_size, int):

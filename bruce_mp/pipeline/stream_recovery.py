@@ -33,14 +33,14 @@ __all__ = ["recover_stream_input"]
 
 log = logging.getLogger(__name__)
 _PROGRESS_COUNTERS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_COUNT)
-"""The counters in a row with the attempt that its worker fed last, and how far."""
+"""The counters in a row that tell which attempt's spill file its worker fed last, and how far."""
 
 
 def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
-    """Close the open runs of a dead process, count its uncounted messages, and end its attempts; `index` numbers `row`.
+    """Close the open runs of a dead process, count its uncounted messages, and end its attempts.
 
-    A fenced attempt whose completion has begun is completed; the others are discarded.  If a crash interrupts
-    the function, it may run again.
+    A fenced attempt whose completion has begun is completed; the others are discarded.  `index` is the number of `row`.
+    If a crash interrupts the function, it may run again.
     """
     close_open_runs(slab, index)
     spills = directory.files(index)
@@ -82,7 +82,7 @@ def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
 
 
 def _record_fed(row: ProcessRow, spills: Mapping[int, SpillFile], uncounted: list[Record]) -> dict[int, int]:
-    """Store in the file that was being fed which messages are in lanes; return increments of the spill counters."""
+    """Store the fed messages in the header of the file being fed; return the increments of the spill counters."""
     attempt = row.counters[lay.SPILL_FEEDING]
     if attempt in spills and uncounted:
         spills[attempt].store_fed_ahead({lay.stream_number(record.arrival) - row.counted for record in uncounted})
@@ -105,7 +105,7 @@ def _discard_incomplete(slab: Slab, row: ProcessRow, index: int) -> None:
 def _settle_spills(
     slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory, spills: Mapping[int, SpillFile]
 ) -> None:
-    """Discard the spilled messages of incomplete attempts, and count those of complete attempts that files lack."""
+    """Discard the spilled messages of incomplete attempts; count those of complete attempts without a file as lost."""
     kept = [file for file in spills.values() if file.is_complete and file.remaining]
     remaining = sum(file.remaining for file in kept)
     spilled, completed = spilled_messages(slab, index), completed_messages(slab, index)  # by the row's counters
@@ -124,7 +124,7 @@ def _settle_spills(
     increments = {counter: number for counter, number in increments.items() if number}
     if increments:
         row.settle((), RunState.DISCARDED, 0, increments)  # without segments: all counters or none
-    row.counters[lay.SPILL_OLDEST] = 0
+    row.counters[lay.SPILL_OLDEST] = 0  # no attempt is open
     for file in spills.values():
         if file in kept:
             file.close()

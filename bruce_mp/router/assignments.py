@@ -4,7 +4,7 @@ Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope`
 cannot be sent wait in their route, ROUTED in the slab.  `routing` chooses the partition of a message.
 
 One dispatcher at a time *holds* a partition: `Route.slot` names it until it sends HANDED_BACK.  The dispatcher answers
-each HAND_BACK with one HANDED_BACK, so the router sends HAND_BACK once in each pause.  When router or dispatcher is
+each HAND_BACK with one HANDED_BACK, so the router sends only one HAND_BACK in a pause.  When router or dispatcher is
 new, all earlier frames are void: the router sends RESYNC with a new number, and nothing else until SYNCED repeats that
 number.
 
@@ -54,7 +54,7 @@ _HELD_BY_DISPATCHERS: Final = (
     RunState.RETURNED,
     RunState.RETURNED_SENT,
 )
-"""Includes RETURNED: the router claims these records before it sends newer ones of their partitions."""
+"""The dispatcher still holds RETURNED records: the router must claim them before it sends newer ones."""
 
 _ASSIGNED: Final = (RunState.ASSIGNED, RunState.ASSIGNED_SENT)
 
@@ -99,7 +99,7 @@ class Assignments:
         """The start of the fetch of the present metadata."""
         self._open_slots: dict[_TopicPartition, int] = {}
         """The slots of partitions known to be open, a cache for `send` and `is_open`.  New metadata, each frame of a
-        dispatcher and `hand_back_all` clear it, because they may close a partition; `adopt` runs before any `send`."""
+        dispatcher and `hand_back_all` clear it, because they may close a partition; `adopt` finds it empty."""
 
     # --- state for process and reports -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ and sends to the broker with the smallest quotient.  With exponentially distribu
 choice (Efraimidis and Spirakis, 2006): each partition of a topic has the same share of its messages, and topics with
 similar partitions choose the same broker.
 
-Kafka places the leaders of a new topic on successive brokers.  The most frequent number of leaders of a topic is the
+Kafka places the leaders of a new topic on successive brokers.  The number of leaders that most topics have is the
 *spread*.  A topic with one partition on each of `spread` successive brokers sends to the broker that is first in a
 common order.  The order begins at any broker and visits every `spread`th, so that few brokers serve all topics.  By
 symmetry all brokers get equal shares of the traffic if twice their number is a multiple of the spread.
@@ -73,7 +73,7 @@ class BrokerTurns:
         self._circle: list[int] = []
         """The ids of all brokers, ascending; the first succeeds the last."""
         self._spread = 0
-        """The most frequent number of leaders of a topic; 0 if no order gives equal shares."""
+        """The number of leaders that most topics have; 0 if the topics use no common order."""
         self._ranks: dict[int, int] = {}
         """Each broker's place in the common order of the present turn; empty until it is needed."""
         self._turn = 0
@@ -88,7 +88,7 @@ class BrokerTurns:
         limits = find_limits(batching, batching.combined.config)
         batch_ms = (limits.time_ms if limits is not None else None) or TURN_MS
         self.turn_ms = max(TURN_MS, batch_ms)
-        # One full produce request for each batch in a turn.
+        # As much as one full produce request for each batch of the turn.
         self._max_small_bytes = batching.produce_request_data_limit * self.turn_ms // max(SHORTEST_BATCH_MS, batch_ms)
 
     def record_routed(self, size: int, now_ms: int) -> None:
@@ -109,7 +109,7 @@ class BrokerTurns:
         self._ranks.clear()
         self._orders.clear()
         leaders_of_topics = (topic.leaders.values() for topic in view.topics.values())
-        # Only topics without a second partition on a broker have a spread.
+        # A topic with a second partition on a broker does not count.
         spreads = Counter(len(leaders) for leaders in leaders_of_topics if len(leaders) == len({*leaders}))
         spread = max(spreads, key=lambda size: (spreads[size], size), default=0)
         broker_count = len(self._circle)
@@ -131,7 +131,7 @@ class BrokerTurns:
         return [broker for _, broker in sorted(quotients)]
 
     def _are_successive(self, leader_counts: LeaderCounts) -> bool:
-        """Return True if a topic has one partition on each of `spread` successive brokers, which get equal shares."""
+        """Return True if a topic has one partition on each of `spread` successive brokers; False if `spread` is 0."""
         brokers = {broker for broker, partitions in leader_counts if partitions == 1}
         if not len(brokers) == len(leader_counts) == self._spread:
             return False

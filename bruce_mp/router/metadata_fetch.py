@@ -1,9 +1,9 @@
 """Metadata fetches: a fetch tries the known brokers and the bootstrap servers until one responds.
 
-While batches have no sequence numbers, a fetch also requests a producer id, because the brokers may have been upgraded.
-Brokers before Kafka 0.10 have no producer ids, and a slow broker can look like one (see
-`protocol.kafka.version_negotiation`).  So the fetcher believes that a broker is old only if other brokers also look old
-or do not respond.
+While the daemon lacks a producer id that it needs for sequence numbers, each fetch also requests one, because brokers
+that gave none may have been upgraded.  Brokers before Kafka 0.10 have no producer ids, and a slow broker can look like
+one (see `protocol.kafka.version_negotiation`).  So the fetcher believes that a broker is old only if other brokers also
+look old or do not respond.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class FetchProgress(NamedTuple):
 class MetadataFetcher:
     """Fetches metadata, one fetch at a time.  `on_done` gets the result, or None if no broker responded.
 
-    `on_failure` gets the cause of each broker's failure, None for a closed connection.  `find_required_cluster` returns
-    a cluster id, empty for any cluster; brokers of another cluster count as failed.
+    `on_failure` gets the cause of each failed connection, None if the broker closed it.  `find_required_cluster`
+    returns a cluster id, empty for any cluster; brokers of another cluster count as failed.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class MetadataFetcher:
             self._brokers.untried = []
         elif len(self._from_old_brokers) == 1:
             listed = (Address(broker.host, broker.port) for broker in metadata.brokers.values())
-            known = {self._brokers.current, *self._brokers.untried}
+            known = {self._brokers.current, *self._brokers.untried}  # perhaps a bootstrap server only
             self._brokers.untried += [address for address in listed if address not in known]
         self._try_next()
 

@@ -8,9 +8,9 @@ A *scope* is a partition or a whole dispatcher.  `TRANSITIONS` is its state mach
     WAITING       all messages are back and wait for metadata, which names their next dispatcher
 
 A pause begins with an error at the dispatcher, with the router's `hand_back_all`, or as a *recall*: metadata names
-another leader or lacks the topic.  After a recall the present metadata is enough; else the scope stays WAITING until
-metadata of a fetch that began after its back-off.  Then the router sends the messages in order: built batches, returned
-messages that were never sent, messages that arrived meanwhile.
+another leader or lacks the topic.  After a recall the present metadata is enough to resume the scope; after any other
+pause it stays WAITING until metadata of a fetch that began after its back-off.  Then the router sends the messages in
+order: built batches, returned messages that were never sent, messages that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Route(Scope):
         self.arrived: list[Segment] = []
         """Messages that came from inputs while they could not be sent."""
         self.needs_sorting = False
-        """True if `returned` has segments of a dead router; segments that a dispatcher returns later may be older."""
+        """True if `returned` may be out of order: segments returned after those of a dead router may be older."""
         self.was_recalled = False
         """True if the last pause is a recall."""
 
@@ -148,7 +148,7 @@ class Route(Scope):
 
     @property
     def oldest(self) -> Segment | None:
-        """The segment that the router sends first; None if none waits."""
+        """The segment that the router sends first, unless it sorts them (`needs_sorting`); None if none waits."""
         waiting = self.returned_built or self.returned or self.arrived
         return waiting[0] if waiting else None
 

@@ -325,7 +325,7 @@ class _RouterProcess(ProcessShell):
         self._cluster_status.on_recreated(recreated)
 
     def _store_identity(self, result: FetchResult) -> None:
-        """Store the cluster's id in the slab, and then the producer id, if there is one, before any batch uses it."""
+        """Store the cluster's id, then the producer id or, if the result has none, that batches get no numbers."""
         producer_id.store_cluster(self._slab, result.metadata.cluster_id)
         self._cluster_status.on_producer_refused(result.producer_error)
         if producer_id.is_idempotent(self._slab):

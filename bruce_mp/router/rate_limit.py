@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["RateLimits", "RateWindows"]
 
 MAX_LATENESS_MS: Final = 1_000
-"""The time for which a window is kept for runs that the router reads late; later runs count in the oldest window."""
+"""The time for which a window is kept for runs that the router reads late; even later ones count in the oldest."""
 
 
 class RateWindows:
@@ -129,7 +129,7 @@ class RateLimits:
         return self._windows[topic]
 
     def _split(self, segment: Segment, records: int) -> tuple[Segment | None, Segment | None]:
-        """Split a segment after `records` messages of any size; read its headers only if neither part is empty."""
+        """Split a segment after `records` messages; read the messages' headers only if neither part is empty."""
         if records >= segment.records:
             return segment, None
         return kernels.split_at(self._slab, segment, records, UNLIMITED) if records else (None, segment)

@@ -342,7 +342,7 @@ class RunRouter:
             self._add_as_parcel(topic, portion, ParcelKind.WAITED, routed)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
-        """Return True while a topic's dispatchers start; request metadata, with which the wait ends at the latest."""
+        """Return True while a topic's dispatchers start; request metadata that ends the wait at the latest."""
         until_ms = topic.parked_since_ms + DISPATCHER_START_WAIT_MS
         # Unless the view is partial, `key_partitions` includes all partitions with a leader.
         starting = (self._assignments.is_starting(topic.number, partition) for partition in topic.key_partitions)

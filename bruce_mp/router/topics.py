@@ -79,7 +79,7 @@ class Topic:
         self.parked_keyed: list[Segment] = []
         """PartitionKey messages that arrived while `key_partitions` was empty, in order."""
         self.keys_wait = keys_wait
-        """True if keys wait for a partition without a leader, False if the next one replaces it."""
+        """True if keys wait for a partition without a leader, False if the next partition with one replaces it."""
         self.apply_config(rule)
         self._rng = rng
         self.scheduled_ms = 0
@@ -98,7 +98,7 @@ class Topic:
         self._chosen_partition = 0
         """The partition that the topic chose last by a turn of brokers."""
         self._chosen_turn = -1
-        """That turn; -1 before the first choice."""
+        """That turn; -1 before the first choice by the present metadata."""
         self._span_until_ms = 0
         """The time until which a span of several chunks keeps its partition, also beyond its turn of brokers."""
         self._shares_backlog = False
@@ -218,7 +218,7 @@ class Topic:
             self._cursor = 0
 
     def advance_partition(self) -> None:
-        """Let the rotation choose another partition next, regardless of the time and the turn of brokers."""
+        """Let the rotation choose the next partition, regardless of time and turn, unless the chunk keeps one."""
         self._stays_until_ms = 0
         self._shares_backlog = True
 

@@ -5,8 +5,8 @@
     CREATING   a broker has the creation request
     CREATED    waits for metadata with the topic; several fetches follow, because brokers learn of a topic one by one
 
-Brokers hide a topic that the daemon's user may not see; a request by name shows the refusal.  Such a topic stays
-FETCHING: its messages wait for the permission, for at most `MAX_FORBIDDEN` topics.
+Brokers hide a topic that the daemon's user may not see; only a request by name shows that it is *forbidden*.  At most
+`MAX_FORBIDDEN` such topics stay FETCHING, and their messages wait for the permission.
 
 The router refuses a topic that stays unknown or cannot be created: for some seconds it discards the topic's messages
 without another request.  This bounds the memory for invented names: a topic is here only while the slab has messages
@@ -35,12 +35,12 @@ __all__ = ["UnknownTopics"]
 UNKNOWN_REFUSAL_MS: Final = 5_000
 """The time for which the router discards messages of an unknown topic without another metadata request."""
 START_GRACE_MS: Final = 2_000
-"""The time after the first metadata during which the router refuses no topic, because a broker that has just started
-may not know all topics."""
+"""The time after the first metadata during which the router refuses no topic as unknown, because a broker that has just
+started may not know all topics; automatic creation needs no such time."""
 CREATION_REFUSAL_MS: Final = 30_000
 """The time for which the router discards messages of a topic that could not be created."""
 MAX_REFUSED: Final = 10_000
-"""The most refused topics to remember; each message of another unknown topic causes a metadata request."""
+"""The most refused topics to remember; beyond them each message of an unknown topic causes a metadata request."""
 FORBIDDEN_RETRY_MS: Final = 5_000
 """The interval of metadata requests for forbidden topics."""
 MAX_FORBIDDEN: Final = 100
