@@ -76,7 +76,7 @@ class _TickFrames:
 class Accumulator:
     """The batches that one dispatcher accumulates.  Times are in ms on a steady clock.
 
-    `rule_of` returns the rule of a topic by its number, and raises KeyError for a removed topic.
+    `rule_of` returns the batching rule of a topic by its number, and raises KeyError for a removed topic.
     """
 
     def __init__(self, slab: Slab, row: ProcessRow, rule_of: Callable[[int], TopicBatching]) -> None:

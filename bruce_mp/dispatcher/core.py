@@ -185,12 +185,12 @@ class Dispatcher:
                     self._flush_topic(topic)
             elif kind is ParcelKind.SENT:
                 self._adopt_assigned(
-                    rebuild_batches(inspect_segment(self._slab, segment) for segment in self._claim_sent(segments))
+                    rebuild_batches(inspect_segment(self._slab, segment) for segment in self._claim_built(segments))
                 )
             else:
-                self._claim_unsent(kind, topic, partition, segments, now_ms)
+                self._claim_unbuilt(kind, topic, partition, segments, now_ms)
 
-    def _claim_unsent(
+    def _claim_unbuilt(
         self, kind: ParcelKind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int
     ) -> None:
         """Claim records that no dispatcher has built into a batch; accumulate them or make them ready, by `kind`."""
@@ -235,7 +235,7 @@ class Dispatcher:
         queue.ready += segments
         self._send_queue.schedule(queue)
 
-    def _claim_sent(self, segments: Iterable[Segment]) -> list[Segment]:
+    def _claim_built(self, segments: Iterable[Segment]) -> list[Segment]:
         """Claim segments of batches that another dispatcher built, and count them as sent."""
         assigned, in_flight = state_word(RunState.ASSIGNED_SENT, self._slot), state_word(RunState.IN_FLIGHT, self._slot)
         return self._row.move(segments, Move(assigned, in_flight, lay.FLOW_SENT))
@@ -285,7 +285,7 @@ class Dispatcher:
         found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
         self._mark_in_doubt(rebuild_batches(in_flight))
-        claimed_now = [inspect_segment(self._slab, segment) for segment in self._claim_sent(sent)]
+        claimed_now = [inspect_segment(self._slab, segment) for segment in self._claim_built(sent)]
         self._adopt(rebuild_batches([*in_flight, *claimed_now]))
         for part in found:
             if part.state is RunState.QUEUED:
@@ -485,12 +485,12 @@ class Dispatcher:
         if self._topics.has(queue.topic):  # a deleted topic may have left an empty queue
             self._responses.partition_errors.release(self.topic_name(queue.topic), queue.partition)
             self._responses.skip_sequence_gap(queue)
-        sent, unsent = queue.pop_all()
-        self._return_segments(queue, [part for batch in sent for part in batch.segments], sent=True)
-        self._return_segments(queue, unsent, sent=False)
+        built, rest = queue.pop_all()
+        self._return_segments(queue, [part for batch in built for part in batch.segments], is_built=True)
+        self._return_segments(queue, rest, is_built=False)
 
-    def _return_segments(self, queue: PartitionQueue, segments: list[Segment], *, sent: bool) -> None:
+    def _return_segments(self, queue: PartitionQueue, segments: list[Segment], *, is_built: bool) -> None:
         if segments:
-            self._builder.return_to_router(segments, sent=sent)
-            kind = ParcelKind.RETURNED_SENT if sent else ParcelKind.RETURNED
+            self._builder.return_to_router(segments, is_built=is_built)
+            kind = ParcelKind.RETURNED_SENT if is_built else ParcelKind.RETURNED
             self._outbox.append(Parcel(kind, queue.topic, queue.partition, segments))

@@ -158,7 +158,7 @@ class ResponseHandler:
         """Restamp or halve a batch; requeue a batch with damaged records without them."""
         try:
             if rule.action is Action.HALVE or not self._restamp(queue, batch, ack, topic):
-                self._isolate_rejected(queue, batch, ack, topic)
+                self._isolate_refused(queue, batch, ack, topic)
         except SlabError as error:
             quarantine(self._row, error)
             queue.drain()
@@ -201,7 +201,7 @@ class ResponseHandler:
     def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
         """Requeue a batch with arrival times as timestamps of the refused records; return False if none is replaceable.
 
-        If the response names no records, `_isolate_rejected` halves the batch until the refused record is alone.
+        If the response names no records, `_isolate_refused` halves the batch until the refused record is alone.
         """
         refused = frozenset(index for index, _ in ack.record_errors) or frozenset([0] if batch.records == 1 else ())
         restamped = restamp(self._slab, batch.segments, refused)
@@ -220,19 +220,19 @@ class ResponseHandler:
 
     # --- discards ----------------------------------------------------------------------------------------------------
 
-    def _isolate_rejected(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
+    def _isolate_refused(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Discard the refused records that the response names, or halve the batch to find them."""
         named = [index for index, _ in ack.record_errors]
-        rest, rejected = self._builder.remove_records(batch, named) if named else (None, [])
+        rest, refused = self._builder.remove_records(batch, named) if named else (None, [])
         if batch.records == 1:  # the response need not name it
-            rest, rejected = None, list(batch.segments)
+            rest, refused = None, list(batch.segments)
         # The removal splits segments; one transaction may not be able to settle so many.
-        most_segments = max(len(rejected), len(rest.segments) if rest is not None else 0)
-        if most_segments > MAX_SETTLED_SEGMENTS or not rejected:
+        most_segments = max(len(refused), len(rest.segments) if rest is not None else 0)
+        if most_segments > MAX_SETTLED_SEGMENTS or not refused:
             queue.failed += self._builder.halve(batch)
             queue.drain()
             return
-        for segment in rejected:
+        for segment in refused:
             log.error(
                 "Topic %s, partition %d: discarded %s.",
                 _decode(topic), batch.partition, describe(self._slab, segment), extra={"about": topic},
@@ -244,7 +244,7 @@ class ResponseHandler:
             self._builder.close_gap(rest)
             if is_in_doubt:
                 self._builder.set_flag(rest, FLAG_IN_DOUBT)
-        self._discard(rejected, _reason_in_doubt(DiscardReason.KAFKA_ERROR_ACK, is_in_doubt=is_in_doubt), topic)
+        self._discard(refused, _reason_in_doubt(DiscardReason.KAFKA_ERROR_ACK, is_in_doubt=is_in_doubt), topic)
         queue.failed += [rest] if rest is not None else []
 
     def _discard_batch(

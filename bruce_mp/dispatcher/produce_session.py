@@ -96,7 +96,7 @@ class ProduceSession:
         self._cluster_changes = 0
         """The number of cluster changes when the connection was opened."""
         self._old_connections = 0
-        """The number of the last connections in a row at which the broker looked older than Kafka 0.10."""
+        """The number of successive connections until now at which the broker looked older than Kafka 0.10."""
         self._is_outdated = False
         """True if the connection's settings or the cluster have changed since it was opened."""
         self._requests: dict[int, list[SentBatch]] = {}

@@ -177,14 +177,14 @@ class PartitionQueue:
     def pop_all(self) -> tuple[list[SentBatch], list[Segment]]:
         """Empty the queue and return (built batches, other records); no batch may be in flight."""
         self.requeue_failed()
-        sent, unsent = list(self.resend), list(self.ready)
+        built, rest = list(self.resend), list(self.ready)
         self.resend.clear()
         self.ready.clear()
         self.state = QueueState.FLOWING
         self.expected_sequence = None
         self.in_doubt = self.hands_back = False
         self._reset_error_state()
-        return sent, unsent
+        return built, rest
 
 
 class Queues(dict[tuple[int, int], PartitionQueue]):

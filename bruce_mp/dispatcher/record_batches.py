@@ -86,9 +86,9 @@ class BatchBuilder:
                 self.set_flag(batch, lay.FLAG_AFTER_GAP)
             queue.in_flight.append(batch)
 
-    def return_to_router(self, segments: Sequence[Segment], *, sent: bool) -> None:
-        """Hand segments back to the router; `sent` ones are part of a built batch."""
-        if len(self._row.move(segments, self._return_sent if sent else self._return)) != len(segments):
+    def return_to_router(self, segments: Sequence[Segment], *, is_built: bool) -> None:
+        """Hand segments back to the router; `is_built`: they are of built batches."""
+        if len(self._row.move(segments, self._return_sent if is_built else self._return)) != len(segments):
             raise_damage(self._slab, segments)
 
     def _next_numbers(self, topic: int, partition: int) -> tuple[int, int]:

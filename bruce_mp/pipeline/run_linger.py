@@ -5,8 +5,8 @@ limit of the topic's batches less `TRANSIT_MS`, at most `MAX_LINGER_MS`, and the
 If the time limit is short, the run lingers for half of it.  A batch's age counts from the arrival of its messages, so
 the linger delays no delivery.  Runs of unbatched topics do not linger.
 
-Runs linger for at most `SHORT_LINGER_MS` in two cases.  Without a time limit, the batch may be full at any time.
-With a rate limit, a whole run counts in the window in which its first message arrived.
+Runs linger for at most `SHORT_LINGER_MS` in two cases: without a time limit, because the batch may be full at any time,
+and with a rate limit, because a whole run counts in the window in which its first message arrived.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Held messages by stage, counted from the state words of all records in the slab.
 
 The time for a count grows with the number of held messages.  The faster counts of the process rows
-(`telemetry/stages.py`) are checked against this one.  In a slab of an older release, without such counts, they
-start from it.
+(`telemetry/stages.py`) are checked against this one.  In a slab of an older release, which lacks the faster counts,
+they start from this one.
 """
 
 from __future__ import annotations

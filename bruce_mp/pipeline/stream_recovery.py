@@ -56,9 +56,9 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     increments[Counter.InputAgentProcessAnyPartitionMsg] = len(uncounted) - keyed
     # The files' headers have the progress now.  The row must not keep it: a later attempt may get the same number.
     increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS_COUNTERS}
-    next_number = max((lay.stream_number(record.arrival) + 1 for record in uncounted), default=row.counted)
+    counted = max((lay.stream_number(record.arrival) + 1 for record in uncounted), default=row.counted)
     # In a redo record, 0 stands for an unchanged number.
-    row.commit_counted(max(1, next_number), {counter: number for counter, number in increments.items() if number})
+    row.commit_counted(max(1, counted), {counter: number for counter, number in increments.items() if number})
     _discard_incomplete(slab, row, index)
     _settle_spills(slab, row, index, directory, spills)
 

@@ -5,8 +5,8 @@ Partitions without a leader stay known, so that a partition key keeps its partit
 Topics that are missing from a response get a grace period (`MissingTopics`).  A restarted broker responds before it
 knows all topics (seen on Kafka 4 in KRaft mode).  A router that trusted such a response would discard all queued
 messages.  So a known topic stays known, without leaders, until all responses of its grace period lack it; its messages
-wait.  A topic that the daemon's user may no longer see stays known beyond the grace period: brokers hide forbidden
-topics, and report them only in response to a request by name.
+wait.  A topic that the daemon's Kafka user may no longer see stays known beyond the grace period: brokers hide
+forbidden topics, and report them only in response to a request by name.
 
 A topic with fewer partitions than before gets the same grace period.  Kafka removes no partitions: either the broker
 does not know of an increase yet, or the topic was deleted and created again.  The router trusts the response on the
@@ -81,7 +81,7 @@ class TopicView(Struct, frozen=True):
 class ClusterView(Struct, frozen=True):
     """Brokers and topics.  Two views are equal if they lead to the same routing.
 
-    `forbidden` are the topics that brokers refuse to describe to the daemon's user, if they exist at all.
+    `forbidden` are the topics that brokers refuse to describe to the daemon's Kafka user, if they exist at all.
     """
 
     brokers: dict[int, Address]
@@ -125,7 +125,7 @@ class MissingTopics:
         self._missing_since: dict[bytes, int] = {}
 
     @property
-    def missing(self) -> Iterable[bytes]:
+    def names_to_request(self) -> Iterable[bytes]:
         """The topics to request by name."""
         return self._missing_since.keys()
 

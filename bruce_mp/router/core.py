@@ -175,7 +175,7 @@ class Router:
         self._refresh.on_started(now_ms)
 
     def on_fetch_failed(self, now_ms: int, delay_ms: int) -> None:
-        """Schedule the next fetch after `delay_ms`, because no broker responded."""
+        """Schedule the next fetch after `delay_ms`, because this one gave no usable metadata."""
         self._refresh.on_failed(now_ms, delay_ms)
 
     @property
@@ -184,7 +184,7 @@ class Router:
 
         Brokers omit topics that the daemon may not describe from a list of all topics.
         """
-        return list(dict.fromkeys([*self._unknown.names_to_request, *self._missing.missing]))
+        return list(dict.fromkeys([*self._unknown.names_to_request, *self._missing.names_to_request]))
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
         """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the previous view."""

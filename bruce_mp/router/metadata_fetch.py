@@ -45,7 +45,7 @@ class FetchResult(NamedTuple):
     """The result of a fetch.
 
     `producer_id` is None if it was not requested or the broker refused it, with the error code `producer_error`.
-    `forbidden` are the topics requested by name that the daemon's user may not see.
+    `forbidden` are the topics requested by name that the daemon's Kafka user may not see.
     """
 
     metadata: ClusterMetadata

@@ -1,6 +1,6 @@
 """The schedule of metadata fetches: one fetch serves all requests, at the earliest requested time.
 
-A *refresh* is a fetch that no error caused.
+The schedule includes fetches after errors.  `request_refresh` requests a *refresh*: a fetch that no error caused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["RefreshSchedule", "periodic_delay_ms", "start_delay_ms"]
 
 MIN_FETCH_INTERVAL_MS: Final = 100
-"""The shortest time between the starts of two fetches, which limits the load on brokers by unknown topics."""
+"""The shortest time between the starts of two fetches without `request_now`; it limits the load by unknown topics."""
 
 MIN_REFRESH_INTERVAL_MS: Final = 1_000
 """The shortest time from the start of a fetch to the next refresh."""

@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 log = logging.getLogger(__name__)
-_FETCH_FAILURE_COUNTERS: Final = {
+_BROKER_FAILURE_COUNTERS: Final = {
     FailureCause.BAD_DATA: Counter.BadMetadataResponse,
     FailureCause.TIMED_OUT: Counter.MetadataResponseReadTimeout,
     None: Counter.MetadataResponseReadLostTcpConnection,
 }
-"""The counters for failed fetches, by cause; None stands for a closed connection."""
+"""The counters for brokers that fail in a fetch, by cause; None stands for a closed connection."""
 _HAND_BACK_POLL_MS: Final = 100
 """The interval of fetches during a change of the cluster, until the dispatchers have returned all messages."""
 
@@ -96,7 +96,7 @@ class _RouterProcess(ProcessShell):
             create_socket,
             rng=rng,
             on_done=self._on_fetched,
-            on_failure=self._on_fetch_failure,
+            on_failure=self._on_broker_failure,
             find_required_cluster=lambda: self._accepted_cluster or producer_id.cluster_of(slab),
         )
         self._accepted_cluster = ""
@@ -233,9 +233,9 @@ class _RouterProcess(ProcessShell):
             ask_last=self._core.brokers_to_ask_last,
         )
 
-    def _on_fetch_failure(self, cause: FailureCause | None) -> None:
+    def _on_broker_failure(self, cause: FailureCause | None) -> None:
         """Count a broker that returned no metadata; the fetch continues with the next broker."""
-        self._row.add(_FETCH_FAILURE_COUNTERS.get(cause, Counter.ConnectFailOnTryGetMetadata))
+        self._row.add(_BROKER_FAILURE_COUNTERS.get(cause, Counter.ConnectFailOnTryGetMetadata))
 
     def _on_fetched(self, result: FetchResult | None) -> None:
         now_ms = steady_ms()

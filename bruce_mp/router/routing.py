@@ -214,7 +214,7 @@ class RunRouter:
             routed.queue(topic, partition, segment)
 
     def _split_by_keys(self, topic: Topic, segment: Segment, count: int, routed: _RoutedSegments) -> None:
-        """Split a segment by key modulo `count` and queue the parts; park it while the topic has no key partitions."""
+        """Split a segment by key modulo `count` and queue the parts; park it while `Topic.key_partitions` is empty."""
         if not topic.key_partitions:
             topic.parked_keyed.append(segment)
             self._assignments.request_leader(routed.now_ms)

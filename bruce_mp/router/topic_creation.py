@@ -1,4 +1,4 @@
-"""Topic creation: a request to the controller, then to the other brokers, each once, until one responds.
+"""Topic creation: a request to the controller, then to each other broker, until the answer is not NOT_CONTROLLER.
 
 Brokers since Kafka 0.10.1 have CreateTopics; those before 2.4 require the numbers of partitions and replicas.  A broker
 whose CreateTopics cannot be used gets a Metadata request: if it has `auto.create.topics.enable`, it creates the topics.

@@ -277,7 +277,7 @@ class TopicRegistry:
         return self.view is not None and name in self.view.topics
 
     def assign_number(self, name: bytes) -> int:
-        """Return a topic's number, and store its number of key partitions in the topic table.
+        """Return a topic's number, and store the count of partitions for its keys in the topic table.
 
         Return 0 if metadata does not show the topic or the table is full.
         """

@@ -5,8 +5,8 @@
     CREATING   a broker has the creation request
     CREATED    waits for metadata with the topic; several fetches follow, because brokers learn of a topic one by one
 
-Brokers hide a topic that the daemon's user may not see; only a request by name shows that it is *forbidden*.  At most
-`MAX_FORBIDDEN` such topics stay FETCHING, and their messages wait for the permission.
+Brokers hide a topic that the daemon's Kafka user may not see; only a request by name shows that it is *forbidden*.  At
+most `MAX_FORBIDDEN` such topics stay FETCHING, and their messages wait for the permission.
 
 The router refuses a topic that stays unknown or cannot be created: for some seconds it discards the topic's messages
 without another request.  This bounds the memory for invented names: a topic is here only while the slab has messages

@@ -266,7 +266,7 @@ def test_a_known_topic_that_is_hidden_is_not_missing() -> None:
     for now in (0, 100 * MISSING_GRACE_MS):
         view = missing.keep_for_grace_period(nothing, {b"secret": 2, b"gone": 1}, now)
     assert view.topics == {b"secret": TopicView((0, 1), {}, is_partial=True)}
-    assert set(missing.missing) == {b"secret", b"gone"}
+    assert set(missing.names_to_request) == {b"secret", b"gone"}
 
 
 def test_a_view_with_fewer_partitions_keeps_its_leaders() -> None:
