@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 TIMEOUT_S: Final = 5.0
-"""Time limit for a consistent reading: traffic changes the books, and the status process may be restarting."""
+"""Time limit for repeated readings, because traffic changes the books, and the status process may be restarting."""
 RETRY_S: Final = 0.1
 """Pause before the next reading."""
 

@@ -113,7 +113,7 @@ def run_with_sigpipe(command: Callable[[], int]) -> int:
     """Run a command, flush its output, and return its exit status.
 
     If the reader of its output has exited, as in `bruce status | head -1`, the command ends without a message, and the
-    status is EXIT_SIGPIPE. The signal stays ignored, as the interpreter sets it, because a broken connection must end
+    status is EXIT_SIGPIPE. SIGPIPE stays ignored, as the interpreter sets it, because a broken connection must end
     neither a daemon nor a reconnecting sender. A BrokenPipeError of such a connection propagates.
     """
     try:

@@ -63,7 +63,7 @@ _REMEDIES: Final = {
     FailureCause.BAD_DATA: _CHECK_PORT,
     FailureCause.NO_COMMON_VERSION: "Upgrade the broker, or set kafka.broker_version if it is older than 0.10",
 }
-"""The remedies of failures; an error that names a setting, as "(kafka....)", has its own."""
+"""The remedies of failures; the text of an error that names a setting, as "(kafka....)", includes its own."""
 _AFTER_TLS: Final = frozenset({FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS})
 """Failures that show that TLS succeeded."""
 

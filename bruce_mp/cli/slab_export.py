@@ -3,7 +3,7 @@
 The info of a line gives the state of its message:
 
     SLAB            held, never sent
-    SLAB_SENT       held, part of a built record batch: Kafka may have it
+    SLAB_SENT       held, in a record batch that was built, and perhaps sent: Kafka may have it
     SLAB_DELIVERED  (--all) acknowledged
     any other       discard reason of a discarded message (--all), or of an invalid datagram in the landing zone
 

@@ -40,7 +40,7 @@ IDEMPOTENCE: Final = {0: "not known yet", 1: "the brokers can", 2: "the brokers 
 class TopicHeld(msgspec.Struct):
     """Held messages of a topic: `held` by stage, `messages` in all.
 
-    `bytes` counts keys, values and headers. `sent` messages are part of a built record batch, and Kafka may have them.
+    `bytes` counts keys, values and headers. `sent` counts those in a batch that was built, because Kafka may have them.
     `retries`, in the JSON `attempts`, is the highest number of retries of a message. `oldest_ms` and `newest_ms` are
     timestamps of the clients, in ms since the epoch.
     """
@@ -66,7 +66,7 @@ class LastProcess(msgspec.Struct, frozen=True):
 
 
 class LandingUsage(msgspec.Struct, frozen=True):
-    """State of the landing zone. `pending` datagrams have no record yet, and `bytes` is their total length."""
+    """State of the landing zone. Of its `datagrams`, `pending` have no record yet; `bytes` is the length of these."""
 
     datagrams: int
     pending: int

@@ -67,7 +67,7 @@ def _batch_limits(config: Config) -> Iterator[Problem]:
 def _batching_rules(config: Config) -> Iterator[Problem]:
     batching = config.batching
     if batching.combined.enable:
-        yield from _missing_limits(batching, ("batching", "combined", "config"), batching.combined.config)
+        yield from _undefined_limits(batching, ("batching", "combined", "config"), batching.combined.config)
     yield from _problems_of_rule(batching, ("batching", "default"), batching.default)
     for topic, rule in batching.topics.items():
         yield from _problems_of_rule(batching, ("batching", "topics", topic), rule)
@@ -76,18 +76,18 @@ def _batching_rules(config: Config) -> Iterator[Problem]:
 def _problems_of_rule(batching: Batching, path: Path, rule: DefaultBatching | TopicRule) -> Iterator[Problem]:
     path = (*path, "config")
     if rule.action == "per_topic":
-        yield from _missing_limits(batching, path, rule.config)
+        yield from _undefined_limits(batching, path, rule.config)
     elif rule.config is not None:
         remedy = f'the action "{rule.action}" takes no limits; remove it, or use the action "per_topic"'
         yield Problem.not_allowed(path, rule.config, remedy)
 
 
-def _missing_limits(batching: Batching, path: Path, name: str | None) -> Iterator[Problem]:
+def _undefined_limits(batching: Batching, path: Path, name: str | None) -> Iterator[Problem]:
     if find_limits(batching, name) is None:
-        yield from _missing_reference(path, name, batching.configs.keys() | BUILT_IN_LIMITS.keys(), "batching.configs")
+        yield from _undefined_name(path, name, batching.configs.keys() | BUILT_IN_LIMITS.keys(), "batching.configs")
 
 
-def _missing_reference(path: Path, name: str | None, defined: Iterable[str], table: str) -> Iterator[Problem]:
+def _undefined_name(path: Path, name: str | None, defined: Iterable[str], table: str) -> Iterator[Problem]:
     if name is not None and name in defined:
         return
     names = ", ".join(sorted(defined)) or "none yet"
@@ -99,16 +99,16 @@ def _missing_reference(path: Path, name: str | None, defined: Iterable[str], tab
 
 
 def _named_configs(config: Config) -> Iterator[Problem]:
-    yield from _missing_configs("compression", config.compression)
-    yield from _missing_configs("rate_limit", config.rate_limit)
+    yield from _undefined_configs("compression", config.compression)
+    yield from _undefined_configs("rate_limit", config.rate_limit)
 
 
-def _missing_configs(section_name: str, section: Compression | RateLimit) -> Iterator[Problem]:
+def _undefined_configs(section_name: str, section: Compression | RateLimit) -> Iterator[Problem]:
     defined, table = section.configs.keys(), f"{section_name}.configs"
     if section.default is not None:
-        yield from _missing_reference((section_name, "default"), section.default, defined, table)
+        yield from _undefined_name((section_name, "default"), section.default, defined, table)
     for topic, config in section.topics.items():
-        yield from _missing_reference((section_name, "topics", topic), config, defined, table)
+        yield from _undefined_name((section_name, "topics", topic), config, defined, table)
 
 
 def _compression_levels(config: Config) -> Iterator[Problem]:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Decoder"]
 
-_ABSENT: Final = object()
-"""The result for a setting that is absent or invalid; msgspec gets a tree without it."""
+_OMITTED: Final = object()
+"""The result for an absent or invalid setting, which the tree for msgspec omits."""
 _OTHER_NAMES: Final = {"ssl": "tls"}
 """Names of sections in other Kafka clients, each with our name."""
 
@@ -46,18 +46,18 @@ class Decoder:
             return {}
         self._report_unknown(raw, fields, path)
         decoded = {name: self._decode_setting(field, raw, (*path, name)) for name, field in fields.items()}
-        return _without_absent(decoded)
+        return _without_omitted(decoded)
 
     def _decode_setting(self, field: FieldInfo, table: dict[str, Any], path: Path) -> Any:
         setting = setting_type(field.type)
         if field.name in table:
             return self._decode_by_type(setting, table[field.name], path)
         if not field.required:
-            return _ABSENT
+            return _OMITTED
         if is_section(setting.type):
             return self.decode_table(setting.type, {}, path)  # reports the settings that it requires
         self._report(path, f"{dotted(path)} is missing: give {setting.allowed}.")
-        return _ABSENT
+        return _OMITTED
 
     def _decode_by_type(self, setting: SettingType, raw: object, path: Path) -> Any:
         if is_section(setting.type):
@@ -72,7 +72,7 @@ class Decoder:
             return {}
         setting = setting_type(value_type)
         decoded = {name: self._decode_by_type(setting, value, (*path, name)) for name, value in raw.items()}
-        return _without_absent(decoded)
+        return _without_omitted(decoded)
 
     def _decode_value(self, setting: SettingType, raw: object, path: Path) -> Any:
         try:
@@ -81,7 +81,7 @@ class Decoder:
             self._report_invalid(setting, raw, path)
         except ValueError as error:
             self._report_invalid(setting, raw, path, str(error))
-        return _ABSENT
+        return _OMITTED
 
     def _report_invalid(self, setting: SettingType, raw: object, path: Path, reason: str = "") -> None:
         self.problems.append(Problem.not_allowed(path, raw, f"give {setting.allowed}", reason))
@@ -101,5 +101,5 @@ class Decoder:
         self.problems.append(Problem(path, text))
 
 
-def _without_absent(decoded: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in decoded.items() if value is not _ABSENT}
+def _without_omitted(decoded: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in decoded.items() if value is not _OMITTED}

@@ -219,7 +219,7 @@ class SettingType:
         return f" from {self._show_bound(self.meta.ge)} to {self._show_bound(self.meta.le)}"
 
     def _short_range(self) -> str:
-        # 0 for a missing bound: the summary of a kind without a range does not contain `{range}`
+        # The 0 for a missing bound is not shown: the summary of a kind without a range does not contain `{range}`.
         return f"{self._show_bound(self.meta.ge or 0)}..{self._show_bound(self.meta.le or 0)}"
 
     def _summarize_plain(self) -> str:

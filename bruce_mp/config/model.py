@@ -81,7 +81,7 @@ class Config(Section, frozen=True):
         return topics.partitioner_for(self.partitioner, topic)
 
     def keys_wait_for(self, topic: bytes) -> bool:
-        """Return True if messages with keys wait for their partition's leader, False if another partition gets them."""
+        """Return True if messages with keys wait for their partition's leader, False if another one may get them."""
         return self.partitioner.without_leader == "wait" and self.partitioner_for(topic) != "none"
 
     def rate_limit_for(self, topic: bytes) -> RateLimitConfig | None:
@@ -93,5 +93,5 @@ class Config(Section, frozen=True):
         return topics.timestamp_policy_for(self.timestamps, topic, input_policy)
 
     def alpha_for(self, topic: bytes) -> int:
-        """Return the largest part of the slab for `topic` as a multiple of the free memory; 0 for no limit."""
+        """Return the factor alpha of `topic`: it may hold so many times the free memory of the slab. 0: no limit."""
         return topics.alpha_for(self.topic_share, topic)

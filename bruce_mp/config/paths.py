@@ -49,8 +49,8 @@ def slab_path_for(run_dir: str) -> str:
 def disk_path_for(slab_path: str, directory: str | None, suffix: str) -> str:
     """Return the directory of a slab's spill files, journal or history, named after the slab with a suffix.
 
-    Its parent is `directory`, or else that of the slab. A slab below `/dev/shm` is memory, so the directory is on
-    disk, in `$STATE_DIRECTORY` of systemd or in `/var/tmp`.
+    Its parent is `directory`; if that is None, the slab's directory, or for a slab below `/dev/shm`, which is memory,
+    `$STATE_DIRECTORY` of systemd or `/var/tmp`.
     """
     slab_directory, _, name = slab_path.rpartition("/")
     if directory is None and slab_path.startswith(_DEV_SHM):

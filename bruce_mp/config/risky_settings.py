@@ -1,4 +1,4 @@
-"""Warnings about valid settings that risk losses or expose the daemon."""
+"""Warnings about valid settings that risk losses, expose the daemon, or have no effect."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 BUILT_IN_LIMITS: Final = {"standard": BatchLimits(time_ms=100, bytes=256 * KIB)}
-"""Limits that a rule can name without defining them; an entry of the same name takes precedence."""
+"""Limits that a rule can name without a definition; limits of `batching.configs` with the same name take precedence."""
 
 NO_COMPRESSION: Final = CompressionConfig(type="none")
 
@@ -71,7 +71,7 @@ def find_limits(batching: Batching, name: str | None) -> BatchLimits | None:
 
 
 def batching_for(batching: Batching, topic: bytes) -> TopicBatching:
-    """Return the topic's own rule, else the rule of unlisted topics."""
+    """Return the batching by the topic's own rule, else by the rule of unlisted topics."""
     return _batching_of_rule(batching, batching.topics.get(_decode_topic(topic), batching.default))
 
 
@@ -105,7 +105,7 @@ def timestamp_policy_for(timestamps: Timestamps, topic: bytes, input_policy: Tim
 
 def alpha_for(topic_share: TopicShare, topic: bytes) -> int:
     """Return the topic's own factor, else the factor of unlisted topics."""
-    return topic_share.topics.get(_decode_topic(topic), topic_share).alpha  # its own `alpha` is for unlisted topics
+    return topic_share.topics.get(_decode_topic(topic), topic_share).alpha  # `topic_share.alpha` is for unlisted topics
 
 
 def _batching_of_rule(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:

@@ -146,7 +146,7 @@ def _convert_batch_config(reader: AttributeReader, config: Element) -> None:
 
 
 def _convert_batching_rule(reader: AttributeReader, element: Element, key: tuple[str, ...]) -> None:
-    """Convert action and config of a topic, or of all other topics, to the section `key`."""
+    """Convert action and config of a listed topic, or of the default, to the section `key`."""
     reader.set((*key, "action"), element, "action", _parse_action)
     config = element.attributes.get("config", "")
     if reader.draft.get((*key, "action")) == "per_topic":
@@ -213,7 +213,7 @@ def _parse_count(raw: str) -> int | None:
 
 
 def _convert_topic_configs(reader: AttributeReader, section: Element, new_section: str) -> None:
-    """Convert the names of the configs of each topic and of all other topics."""
+    """Convert the name of the config of each listed topic, and of the default."""
     if (default := section.first("defaultTopic")) is not None:
         reader.set((new_section, "default"), default, "config", stripped)
     for topic in section.all("topicConfigs/topic"):

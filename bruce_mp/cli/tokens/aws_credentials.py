@@ -106,7 +106,7 @@ def _from_web_identity(env: Mapping[str, str], region: str) -> Credentials | Non
         **_role_parameters(role),
         "WebIdentityToken": read_secret(file, None, "The web identity token") or "",
     }
-    return _read_role(role, request(_STS, _token_service_url(region), data=urlencode(form).encode()))
+    return _read_role_credentials(role, request(_STS, _token_service_url(region), data=urlencode(form).encode()))
 
 
 def assume_role(role: str, credentials: Credentials, region: str) -> Credentials:
@@ -115,7 +115,7 @@ def assume_role(role: str, credentials: Credentials, region: str) -> Credentials
     url = presigned_url(
         _token_service_url(region), parameters, credentials, service="sts", region=region, now_s=time.time()
     )
-    return _read_role(role, request(_STS, url))
+    return _read_role_credentials(role, request(_STS, url))
 
 
 def _role_parameters(role: str) -> dict[str, str]:
@@ -129,7 +129,7 @@ def _token_service_url(region: str) -> str:
     return os.environ.get("AWS_ENDPOINT_URL_STS") or f"https://sts.{region}.{suffix}/"
 
 
-def _read_role(role: str, response: HttpResponse) -> Credentials:
+def _read_role_credentials(role: str, response: HttpResponse) -> Credentials:
     """Read the credentials in a response of the token service. Raise TokenError."""
     xml = response.body.decode(errors="replace")
     if response.status != 200:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TopScreen", "topic_rows"]
 
-MAX_HEALTH_LINES: Final = 4
+MAX_SENTENCES: Final = 4
 MAX_BROKERS: Final = 8
 KEYS: Final = "q quit   < > sort by   r reverse   / filter   arrows scroll   space pause"
 NARROW: Final = 110
@@ -179,14 +179,14 @@ def _health(page: TopPage, width: int, unused: int) -> list[Text]:
         *((f"Warning: {text}", _WARN) for text in page.health.warnings),
     ]
     lines = []
-    for text, style in sentences[:MAX_HEALTH_LINES]:
+    for text, style in sentences[:MAX_SENTENCES]:
         wrapped = textwrap.wrap(clean(text), width) if unused else [text]
         if len(wrapped) - 1 > unused:
             wrapped = [text]
         unused -= len(wrapped) - 1
         lines += [_line((each, style)) for each in wrapped]
-    if len(sentences) > MAX_HEALTH_LINES:
-        lines.append(_line((f"and {len(sentences) - MAX_HEALTH_LINES} more: see /healthz", _QUIET)))
+    if len(sentences) > MAX_SENTENCES:
+        lines.append(_line((f"and {len(sentences) - MAX_SENTENCES} more: see /healthz", _QUIET)))
     return lines
 
 
