@@ -3,8 +3,9 @@
     error code=NOT_LEADER_OR_FOLLOWER topic=hits times=3
     move_leader topic=hits partition=0 broker=2
 
-The fields are those of `Fault` and of the structs in `commands`. A value of a command that begins with `{` is JSON; a
-fault has no such field, and its `text` may be a part of a JSON message. A hyphen in a name counts as an underscore.
+The fields are those of `Fault` and of the structs in `commands`. A value of a command that begins with `{` is JSON.
+A value of a fault is not, because its `text` may be a part of a JSON message. A hyphen in a name counts as an
+underscore.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ def next_line(stream: IO[bytes], deadline: float) -> str:
 
 
 def end_process(process: subprocess.Popen[Any]) -> None:
-    """Send SIGTERM, then SIGKILL, and close all pipes."""
+    """Send SIGTERM, then SIGKILL if necessary, and close all pipes."""
     process.terminate()
     try:
         process.wait(STOP_TIMEOUT_S)

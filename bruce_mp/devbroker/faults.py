@@ -1,8 +1,9 @@
 """Scripted faults as data: the requests that a fault matches, and its effect on them.
 
 A fault *matches* requests by API, broker, client, topic, partition and text. A fault with `nth=3 every=2 times=4` is
-*triggered* by the matches 3, 5, 7 and 9. `EFFECTS` defines each action for the three steps of a request:
-execution, response bytes, and connection. One request may trigger several faults; their effects add up.
+*triggered* by the matches 3, 5, 7 and 9. `EFFECTS` has the effects of some actions on the steps of
+a request: execution, response bytes, and connection. `apis` and `server` carry out the other actions. One request may
+trigger several faults; their effects add up.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ GARBAGE_FRAME: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\
 
 @unique
 class FaultAction(StrEnum):
-    """Action of a fault; its effect on each step of a request is in `EFFECTS`."""
+    """Action of a fault; `EFFECTS` has the effects of some."""
 
     ERROR = "error"
     """Return `code` for the matching partitions only, and append nothing for them."""
@@ -127,16 +128,16 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.client is not None:
             network_of(self.client)  # raises ValueError, which msgspec reports
 
-    def concerns(self, part: Target) -> bool:
+    def concerns(self, target: Target) -> bool:
         """Return True if the fault concerns this part of a request."""
         return (
-            (part.topic is None or self.topic in (None, part.topic))
-            and self.partition in (None, part.partition)
-            and (self.text is None or part.contains(self.text.encode()))
+            (target.topic is None or self.topic in (None, target.topic))
+            and self.partition in (None, target.partition)
+            and (self.text is None or target.contains(self.text.encode()))
         )
 
     def matches(self, api: ApiKey, broker: int, client: str, targets: Collection[Target]) -> bool:
-        """Return True if the fault concerns this request, or a part of it."""
+        """Return True if the fault matches this request, or a part of it."""
         if self.api not in (None, api) or self.broker not in (None, broker):
             return False
         if self.client is not None and ip_address(client) not in network_of(self.client):
@@ -220,9 +221,9 @@ class TriggeredFaults(NamedTuple):
         """Return the sum of `ms` of the faults with this action."""
         return sum(fault.ms for fault in self.faults if fault.action is action)
 
-    def error(self, action: FaultAction, part: Target = WHOLE_REQUEST) -> int:
+    def error(self, action: FaultAction, target: Target = WHOLE_REQUEST) -> int:
         """Return the code that a fault of `action` sets for this part of the request, or 0."""
-        codes = (fault.code for fault in self.faults if fault.action is action and fault.concerns(part))
+        codes = (fault.code for fault in self.faults if fault.action is action and fault.concerns(target))
         return next(codes, 0)
 
 
@@ -275,11 +276,11 @@ class FaultBook:
     def faults_for(
         self, api: ApiKey, broker: int, client: str, targets: Callable[[], Iterable[Target]]
     ) -> TriggeredFaults:
-        """Return the faults that this request triggers, and count a match for all faults that concern it."""
+        """Return the faults that this request triggers, and count a match for all faults that match it."""
         if not self._injected:
             return NO_FAULTS
-        parts = tuple(targets())
-        matching = [injected for injected in self._injected if injected.fault.matches(api, broker, client, parts)]
+        found = tuple(targets())
+        matching = [injected for injected in self._injected if injected.fault.matches(api, broker, client, found)]
         triggered = tuple(injected.fault for injected in matching if injected.count_match())
         self._injected = [injected for injected in self._injected if not injected.is_spent]
         return TriggeredFaults(triggered)

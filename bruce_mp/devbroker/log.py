@@ -35,7 +35,7 @@ class StoredBatch(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """Outcome of an append. A duplicate has base offset and time (ms) of the original batch; else the time is -1."""
+    """Outcome of an append. A duplicate has base offset and largest timestamp (ms) of the original; else that is -1."""
 
     base_offset: int
     log_append_time: int
@@ -117,7 +117,7 @@ class PartitionLog:
     def remove(self, offset: int) -> None:
         """Remove the batch that holds `offset`, and leave a gap in the offsets.
 
-        An emptied log starts at its end, because a consumer would wait at `start` for records without end.
+        An emptied log starts at its end, because a consumer would wait at `start` forever.
         """
         at = self._index_of_existing(offset)
         self._drop(slice(at, at + 1))

@@ -1,7 +1,7 @@
 """The embedded brokers on the event loop: listening sockets, connections, waits, and fault execution.
 
-Every connection serves one request at a time, as a real broker does: a slow response delays later requests on the same
-connection. The pure modules hold all state; this one holds sockets, tasks and time.
+Every connection serves one request at a time, as a real broker does, so a slow response delays later requests on
+the same connection. The pure modules hold all state; this one holds sockets, tasks and time.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Listener:
         self._extend_silence(triggered.milliseconds(FaultAction.SILENCE))
         await self._wait_out_silence()
         response = await self._respond(incoming, triggered) if triggered.is_executed else None
-        if triggered.faults or incoming.api.key is not ApiKey.FETCH:  # a plain Fetch changes nothing that others await
+        if triggered.faults or incoming.api.key is not ApiKey.FETCH:  # a plain Fetch changes no log
             server.changes.notify()
         if response is None:
             return b""

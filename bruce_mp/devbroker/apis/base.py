@@ -28,9 +28,9 @@ class Context:
     version: int
     triggered: TriggeredFaults = NO_FAULTS
 
-    def check_fault(self, part: Target = WHOLE_REQUEST) -> None:
+    def check_fault(self, target: Target = WHOLE_REQUEST) -> None:
         """Raise RefusedError if a scripted fault sets an error code for this part of the request."""
-        code = self.triggered.error(FaultAction.ERROR, part)
+        code = self.triggered.error(FaultAction.ERROR, target)
         if code:
             raise RefusedError(code, "A scripted fault sets this error.")
 

@@ -8,12 +8,13 @@ from uuid import UUID
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
-from bruce_mp.devbroker.cluster import Cluster, check_topic_name
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
 from bruce_mp.devbroker.faults import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from bruce_mp.devbroker.cluster import Cluster
 
 __all__ = ["API"]
 
@@ -50,8 +51,7 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
 
 
 def partition_count(wanted: Any, cluster: Cluster) -> int:
-    """Return the number of partitions to create. Raise RefusedError (17) for an invalid name."""
-    check_topic_name(wanted.name)
+    """Return the number of partitions to create."""
     if wanted.assignments:
         return len(wanted.assignments)
     if wanted.num_partitions == DEFAULT_PARTITIONS:

@@ -1,7 +1,7 @@
 """Produce (0): check, append, and respond for each partition.
 
-The broker advertises versions from 0, because old clients derive the codecs from the minimum, but closes the connection
-on a request of version 0 to 2, as Kafka 4 does. It does not serve version 13, which names topics by id.
+The broker advertises versions from 0, because old clients derive the codecs from the lowest version. As Kafka 4 does,
+it closes the connection on a request of version 0 to 2. It does not serve version 13, which names topics by id.
 
 acks 0 has no response, so the broker reports an error by closing the connection.
 """
