@@ -71,7 +71,7 @@ class FlushGroups:
         return len(self) >= _MAX_NUMBER
 
     def open(self) -> FlushGroup:
-        """Create a flush group.  Without a free number it gets number 0, for which no outcomes are counted."""
+        """Create a flush group.  If no number is free, it gets number 0, for which no outcomes are counted."""
         if self.is_full:
             return FlushGroup(0)
         self._last = self._last % _MAX_NUMBER + 1

@@ -1,7 +1,8 @@
 """Allow lists and quotas of one input process.
 
 `SenderQuotas` applies the rules and counts messages by user; `decide_admission` applies them to the datagrams in the
-landing zone.  Without rules, the input does not request credentials from the kernel.  A reload replaces the rules.
+landing zone.  Without rules, the input requests credentials from the kernel only to find wrong clocks.  A reload
+replaces the rules.
 
 The kernel stores the credentials of a datagram's sender beside the datagram.  A successor that finds the datagram in
 the landing zone applies its rules to the same credentials.  A datagram that a predecessor copied into a record stays

@@ -142,7 +142,7 @@ class StreamConnections:
         self._close_disallowed()
         self._paused.retry_soon()
 
-    def abandon_all(self) -> None:
+    def abandon_attempts(self) -> None:
         """End all open attempts, because the worker ends."""
         for descriptor in self._connections:
             self._end_attempt(descriptor, SHUTDOWN)

@@ -140,7 +140,7 @@ class _StreamWorker(InputShell):
         self._drain_until = 0.0
 
     def _journal_request(self, config: Config) -> Callable[[], None]:
-        """Return a function that requests a durable copy of all runs, if flushes request one."""
+        """Return a function that requests a durable copy of all runs, if slab.sync demands one."""
         if config.slab.sync != "each flush":
             return lambda: None
         link = self._links.sender(JOURNAL_REQUESTS)
@@ -152,7 +152,7 @@ class _StreamWorker(InputShell):
 
     def recover(self) -> None:
         self._attempt_parts.recover()
-        self._pool.allow_reclaim()
+        self._pool.allow_reclaim()  # the line above has counted the predecessor's records
         self._publisher.publish([found.segment for found in sweep_filled(self._slab)])
 
     def start(self) -> None:
@@ -171,7 +171,7 @@ class _StreamWorker(InputShell):
     def drain(self, _: Drain) -> None:
         """Stop reading, and give pending barriers `_MAX_DRAIN_S` to succeed before `_finish` answers them."""
         self._connections.serve()  # admit the data that arrived before the drain
-        self._connections.abandon_all()
+        self._connections.abandon_attempts()
         self._publisher.publish_all()
         self._connections.stop_reading()
         if len(self._barriers):
@@ -198,7 +198,7 @@ class _StreamWorker(InputShell):
 
     def _finish(self) -> None:
         """End all attempts, answer all barriers, publish all runs and stop the loop."""
-        self._connections.abandon_all()
+        self._connections.abandon_attempts()
         self._barriers.answer_all()
         self._attempt_parts.unique.settle_finished()
         super()._finish()
@@ -279,7 +279,9 @@ class _AttemptParts:
         self._spills.adopt()
 
     def start_feed(self) -> None:
-        """Feed the spill files of completed attempts; the caller repeats this after each completion."""
+        """Feed the spill files of completed attempts, and poll for outcomes of unique ones.
+
+        The caller repeats this after each completion."""
         self._pump.start()
         self._settlement.start()
 

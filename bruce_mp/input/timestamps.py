@@ -64,7 +64,7 @@ def wall_offset_ms() -> int:
 def warn_about_clock(
     found: ReplacedTimestamps, peer: PeerCredentials | None, *, unknown_sender: str = "a sender of datagrams"
 ) -> None:
-    """Log that timestamps of a topic were replaced, with their sender, or `unknown_sender` without credentials."""
+    """Log that timestamps of a topic were replaced, with their sender (`unknown_sender` if `peer` lacks it)."""
     topic = found.topic.decode("utf-8", "backslashreplace")
     log.warning(
         "Timestamps of topic %s from %s are too far from the arrival of their messages, such as %d: %d messages get "

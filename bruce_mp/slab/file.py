@@ -97,7 +97,7 @@ class Geometry:
 
     @classmethod
     def for_size(cls, size: int, largest_datagram: int) -> Geometry:
-        """Return the geometry for `size` bytes of chunks and datagrams of up to `largest_datagram` bytes."""
+        """Return the geometry for `size` bytes of chunks, and for datagrams of up to `largest_datagram` bytes."""
         slot_size = lay.align(max(largest_datagram, 64), 64)
         slots = max(_MIN_LANDING_SLOTS, min(MAX_LANDING_SLOTS, _MAX_LANDING_BYTES // slot_size))
         return cls(chunks=max(_MIN_CHUNKS, size // lay.CHUNK_BYTES), landing_slots=slots, landing_slot_size=slot_size)

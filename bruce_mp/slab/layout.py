@@ -28,7 +28,7 @@ A hand-over is one store to a state word, before a frame names the run.  Increme
 change.
 
 The name of a field's offset has the prefix of its part (SUPER, TOPIC, ROW, CHUNK, RUN, RECORD), and its comment begins
-with its type.  Steady times are in ms of CLOCK_MONOTONIC, all others in ms since 1970.
+with its type.  Times are in ms since 1970, steady times by the clock of `telemetry/clock.py`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
 ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # of the status process, in place of segments: status/history/losses.py
 
 # Numbers of the counters from which telemetry/stages.py computes the messages in each stage.
-ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # at number 7: u32, the last incarnation that counted its moves, 0 = none
+ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # offset of number 7: u32, last incarnation that counted its moves, 0 = none
 FLOW_ASSIGNED: Final = 8  # router: messages handed over to dispatchers
 FLOW_SENT: Final = 9  # dispatcher: messages that became IN_FLIGHT, from QUEUED or from ASSIGNED_SENT
 FLOW_RETURNED: Final = 10  # dispatcher: messages handed back, never sent

@@ -200,7 +200,7 @@ def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, R
 
 
 def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
-    """Return the built record batches of these segments with their boundaries, per partition in order of sequence."""
+    """Return the record batches that were built of these segments, per partition in order of sequence."""
     batches: list[SentBatch] = []
     key = attrgetter("topic", "partition", "epoch")
     for (topic, partition, epoch), members in groupby(sorted(found, key=key), key=key):

@@ -2,8 +2,8 @@
 
     OPEN -> FILLED -> ROUTED -> ASSIGNED -> QUEUED -> IN_FLIGHT -> DELIVERED
 
-is the path of an ordinary message.  A dispatcher that stops sending returns its messages to the router.  Those that it
-never sent become RETURNED and then ROUTED again.  Those in a built record batch pass through RETURNED_SENT,
+is the path of an ordinary message.  A dispatcher that stops sending returns its messages to the router.  Those in no
+record batch yet become RETURNED and then ROUTED again.  Those in a built one, sent or not, pass through RETURNED_SENT,
 ROUTED_SENT, ASSIGNED_SENT and IN_FLIGHT, and keep partition, sequence numbers and batch boundaries.  DELIVERED and
 DISCARDED are final.  SPLIT is final for the run: each of its records continues from the state that the run had.
 
