@@ -2,8 +2,8 @@
 
 * The socket has no name and is not connected. Each datagram goes to the current owner of the path, so a client survives
   restarts of the daemon.
-* When the daemon's queue is full, the client waits on a second, connected socket: poll() reports an unconnected socket
-  as always writable, and Python would spin. The first socket never blocks, so a lock can guard it.
+* When the daemon's queue is full, the client waits on a second, connected socket, because poll() reports an unconnected
+  one as always writable: Python's send would spin. The first socket never blocks, so a lock can guard it.
 * A sent datagram has reached the daemon's queue in the kernel. The client cannot learn if the daemon accepts it.
 """
 
@@ -74,7 +74,7 @@ class DatagramClient(Client):
 
     def _transmit(self, message: Buffer) -> None:
         try:
-            with self._counting:
+            with self._counting:  # no thread closes the descriptor meanwhile
                 self._socket.sendto(message, socket.MSG_DONTWAIT, self._destination)
         except BlockingIOError as error:
             self._wait_and_send(message, error)

@@ -56,7 +56,7 @@ class AttemptLostError(SendError):
 
 
 class SendTimeoutError(SendError):
-    """The daemon did not read within the time limit. A later send may succeed."""
+    """The daemon did not read in time, or other threads held the connection. A later send may succeed."""
 
     reason = "timeout"
 

@@ -52,7 +52,7 @@ _STATUS_TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Counts of the messages since the last flush, or since the connection was opened."""
+    """Counts of the messages since the last flush, or since the connection was opened if that is later."""
 
     received: int
     """Messages that reached the daemon."""

@@ -1,6 +1,6 @@
 """A warning through `logging` of an outage: a client that goes on trying to connect would otherwise wait in silence.
 
-Separate because the warning needs a thread and a logger, and the link neither.
+Separate because the warning needs a thread and a logger, and `reconnecting_link` needs neither.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ MAX_CONNECT_S: Final = 5.0
 MIN_CONNECT_S: Final = 0.001
 """connect() over TCP fails with a timeout of 0; over loopback it takes almost no time."""
 NO_PERMISSION: Final = frozenset({errno.EACCES, errno.EPERM})
-"""Errors that no wait cures."""
+"""Errors that a wait cures only while the daemon starts."""
 
 Address = str | tuple[str, int]
 
@@ -53,7 +53,7 @@ class ReconnectingLink:
         self._socket: socket.socket | None = None
         self._read_from: socket.socket | None = None
         """The connection from which a thread reads without the lock."""
-        self._answers = AnswerReader()
+        self._reader = AnswerReader()
         self._next_try_s = 0.0
         """Monotonic time of the next try to connect."""
         self._backoff_s = FIRST_BACKOFF_S
@@ -90,13 +90,14 @@ class ReconnectingLink:
         else:
             self._is_denied = False
             self._outage.on_connected()
-            self._answers = AnswerReader()
+            self._reader = AnswerReader()
             self.connections += 1
 
     def _is_denied_again(self, error: OSError) -> bool:
-        """Return True at the second denial in a row: a daemon that starts sets the owner after it creates the socket.
+        """Return True at the second denial in a row.
 
-        A denial does not let the back-off grow, so that every later call fails soon.
+        The first may pass, because a starting daemon sets the owner after it creates the socket. A denial does not let
+        the back-off grow, so that every later call fails soon.
         """
         was_denied, self._is_denied = self._is_denied, error.errno in NO_PERMISSION
         if self._is_denied:
@@ -170,7 +171,7 @@ class ReconnectingLink:
         """Return the connection for reading without the lock; `end_reading` releases it."""
         assert self._socket is not None
         self._read_from = self._socket
-        return self._socket, self._answers
+        return self._socket, self._reader
 
     def end_reading(self) -> None:
         """Release the connection after reading."""
@@ -196,7 +197,7 @@ class ReconnectingLink:
         return connection is self._socket and self.disconnect()
 
     def interrupt(self) -> None:
-        """End the wait of the thread that holds the lock. The caller needs no lock."""
+        """End the wait of the thread that holds the lock, and connect no more. The caller needs no lock."""
         self._closed.set()
         if (connection := self._socket) is not None:
             _shut_down(connection, socket.SHUT_RDWR)

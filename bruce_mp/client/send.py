@@ -262,7 +262,7 @@ def _values(args: Namespace) -> Iterator[bytes]:
 
 
 def _reads_standard_input(args: Namespace) -> bool:
-    """Return True if --stdin is given, or no option gives a value, as --seq does by its number."""
+    """Return True if --stdin is given, or no option gives a value; the number of --seq is one."""
     has_value = args.value is not None or args.null or args.seq or args.lines is not None
     return bool(args.stdin) or not has_value
 

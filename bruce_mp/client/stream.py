@@ -126,7 +126,7 @@ class _ConnectedClient(Client):
         """
         deadline = Deadline(timeout)
         with self._exclusive(deadline):
-            self._check_open()
+            self._check_usable()
             self._link.connect(deadline)
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -134,13 +134,13 @@ class _ConnectedClient(Client):
     def _transmit(self, message: Buffer) -> None:
         deadline = Deadline(self.timeout)
         with self._exclusive(deadline):
-            self._check_open()
+            self._check_usable()
             if self._linger:
                 self._buffer_message(message, deadline)
             else:
                 self._write_through(message, deadline)
 
-    def _check_open(self) -> None:
+    def _check_usable(self) -> None:
         if self._closed:
             raise ClientClosedError(f"{self._destination}: the client is closed. Create a new one.")
         if self._attempt_state is _AttemptState.LOST:
@@ -169,7 +169,7 @@ class _ConnectedClient(Client):
     def _begin_attempt(self, frame: bytes) -> None:
         deadline = Deadline(self.timeout)
         with self._exclusive(deadline):
-            self._check_open()
+            self._check_usable()
             if self._attempt_state is not _AttemptState.NONE:
                 raise LocalProtocolError("An attempt is open on this client: end it first, or create another client.")
             self._write(deadline)  # first, so that a later break concerns the attempt alone
@@ -181,10 +181,10 @@ class _ConnectedClient(Client):
         deadline = Deadline(self.timeout)
         try:
             with self._exclusive(deadline):
-                self._check_open()
+                self._check_usable()
                 self._outgoing.append(encode_end(), is_message=False)
                 self._write(deadline)
-                self._check_open()  # another thread may have closed the client during the write
+                self._check_usable()  # another thread may have closed the client during the write
                 self._attempt_state = _AttemptState.NONE
         except SendError:
             self._abort_attempt()
@@ -197,7 +197,7 @@ class _ConnectedClient(Client):
             self._attempt_state = _AttemptState.NONE
 
     def _lose_attempt(self, own: int = 0) -> None:
-        """End an open attempt: disconnect, clear the buffer, and count its messages as dropped.
+        """End an open attempt: disconnect, clear the buffer, and count the messages in it as dropped.
 
         The last `own` messages are left out, because their sender counts them.
         """
@@ -217,16 +217,16 @@ class _ConnectedClient(Client):
             self._write(deadline)
         self._outgoing.append(message)
         if len(self._outgoing) >= WRITE_SIZE:
-            with suppress(SendError):  # the message is in the buffer, and the writer thread retries
+            with suppress(SendError):  # the writer thread retries; after a lost attempt, the next send fails
                 self._write(Deadline(0))
         self._wake_writer()
-        self._outgoing.room = min(self._buffer_size, len(self._outgoing) + WRITE_SIZE)
+        self._outgoing.room = min(self._buffer_size, len(self._outgoing) + WRITE_SIZE)  # then a send writes
 
     def _write_through(self, message: Buffer, deadline: Deadline) -> None:
         self._outgoing.append(message)
         try:
             self._write(deadline, own=1)
-        except AttemptLostError:
+        except AttemptLostError:  # the buffer is clear
             raise
         except SendError:
             if self._outgoing.remove_last():
@@ -328,9 +328,9 @@ class _ConnectedClient(Client):
     def _flush(self, request: FlushRequest, deadline: Deadline) -> Outcome:
         with self._exclusive(deadline):
             mark = self._send_request(request, deadline)
-            connection, answers = self._link.begin_reading()
+            connection, reader = self._link.begin_reading()
         try:
-            answer = read_answer(connection, answers, request, deadline)
+            answer = read_answer(connection, reader, request, deadline)
         except OSError:
             with self._exclusive(NO_LIMIT):
                 self._drop_connection(connection)
@@ -343,7 +343,7 @@ class _ConnectedClient(Client):
             return self._ledger.resolve(mark, answer)
 
     def _send_request(self, request: FlushRequest, deadline: Deadline) -> FlushMark:
-        self._check_open()
+        self._check_usable()
         self._outgoing.append(request.encode(), is_message=False)
         try:
             self._write(deadline)

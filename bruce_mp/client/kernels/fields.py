@@ -1,6 +1,6 @@
 """The fields of a message that the pure kernels encode; `compiled/fields.pxd` has the same in Cython.
 
-It is outside `pure`, because each module there has an extension module of the same name.
+It is outside `pure`, where each module has an extension module of the same name; this one has none.
 """
 
 from __future__ import annotations

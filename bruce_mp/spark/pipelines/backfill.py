@@ -74,7 +74,7 @@ class Backfill:
 
 @dataclass(frozen=True)
 class DryRun:
-    """The effect of a backfill: messages by topic, rows that cannot be messages by reason, and a warning.
+    """The effect of a backfill: messages by topic, bad rows by problem, and a warning.
 
     The warning comes from `RetentionCheck`.
     """
@@ -119,7 +119,7 @@ def read_messages(spark: SparkSession, plan: Backfill) -> DataFrame:
     """Return the stream of the plan's messages, in the columns of the sink.
 
     Set a least number of file splits in the session, unless it has one. By default Spark splits files by the number of
-    cores. So a chunk that is repeated after an executor died would have other tasks than the ledger records.
+    cores. A chunk that is repeated with fewer cores, after an executor died, would not have the ledger's tasks.
     """
     if spark.conf.get(_MIN_SPLITS, None) is None:
         spark.conf.set(_MIN_SPLITS, str(plan.files_per_chunk))
@@ -157,7 +157,7 @@ class FileProgress:
     files_per_chunk: int
     planned: Mapping[int, int] = field(default_factory=dict)
     committed: int = -1
-    """The last committed chunk."""
+    """The number of the last committed chunk; -1: none."""
 
     @classmethod
     def read(cls, checkpoint: str, total: int, files_per_chunk: int) -> Self:
@@ -175,7 +175,7 @@ class FileProgress:
         return cls(total, files_per_chunk, Counter(chunk_of.values()), max(chunks, default=-1))
 
     def done_fraction(self, running: float = 0.0) -> float:
-        """Return the fraction of all files that is done, 0 to 1: committed chunks, and `running` of the next one."""
+        """Return the done fraction of all files: the committed chunks, and the fraction `running` of the next."""
         done = sum(self._files(chunk) for chunk in range(self.committed + 1))
         return min((done + running * self._files(self.committed + 1)) / max(self.total, 1), 1.0)
 
@@ -199,7 +199,7 @@ class _CommittedChunks:
     def count(self, query: StreamingQuery, progress: Progress) -> None:
         """Count chunks that were not counted before, and warn of old messages once."""
         for report in query.recentProgress:
-            rows = report.numInputRows  # a property, which Spark Connect fills in, unlike the item of this name
+            rows = report.numInputRows  # Spark Connect leaves report["numInputRows"] empty
             if report["batchId"] > self._last and rows:
                 self._last = self.files.committed = report["batchId"]
                 self.rows += rows

@@ -23,7 +23,7 @@ __all__ = ["parse_line", "read_discard_lines"]
 _LINE_COLUMNS: Final = (
     "struct<now_ms bigint, time_ms bigint, event string, info string, topic string, key binary, value binary, "
     "partition_key int, headers array<struct<key string, value binary>>>"
-)
+)  # now_ms: when the line was written; time_ms: the message's timestamp
 
 
 def read_discard_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:

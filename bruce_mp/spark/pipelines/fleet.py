@@ -216,7 +216,7 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
         "value",
     )
     # A daemon lists a reason from its first discard on. So a reason's first value counts from 0, except in the
-    # daemon's first sample, which has the discards before it.
+    # daemon's first sample, whose discards are older.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
     known = counters.selectExpr("*", f"{before} as before").join(_first_samples(samples), "daemon")
     base = "coalesce(before, if(at_ms = first_ms, value, 0))"

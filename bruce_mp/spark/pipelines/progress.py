@@ -1,6 +1,6 @@
 """Show the progress of a pipeline: rows, percentage, rate and time left.
 
-On a terminal one line is rewritten; elsewhere a line is written every ten seconds at most.
+On a terminal one line is rewritten; elsewhere a line is added every ten seconds. `show_line` never waits.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DoubtfulError", "replay"]
 
-_UNWRITTEN: Final = ".part"
+_INCOMPLETE: Final = ".part"
 _UNCONFIRMED: Final = ".intent"
 _DONE: Final = ".done"
 _FATES: Final = ("send", "already", "filtered", "no_message", "in_kafka", "abandoned")
@@ -155,8 +155,8 @@ def _replay_file(
     if outcome.sent and sink is not None:
         chunk = uuid4().hex
         messages = lines.where("fate = 'send'").select("hash", "number", "position", *_SINK_COLUMNS)
-        messages.write.parquet(f"{state.uri}/{chunk}{_UNWRITTEN}")
-        state.rename(chunk, _UNWRITTEN, _UNCONFIRMED)
+        messages.write.parquet(f"{state.uri}/{chunk}{_INCOMPLETE}")
+        state.rename(chunk, _INCOMPLETE, _UNCONFIRMED)
         stages = RunningStages(state.spark, shuffled=True)
         with replay_progress.display.repeat(lambda: replay_progress.describe(stages.counts().rows, outcome.sent)):
             _send(state.spark, f"{state.uri}/{chunk}{_UNCONFIRMED}", sink)
@@ -165,7 +165,7 @@ def _replay_file(
 
 
 def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
-    """Send all messages of a topic from one task, because tasks overtake each other."""
+    """Send a chunk, each topic from one task, because tasks overtake each other."""
     register(spark)  # for sessions without Spark's lookup of data sources
     by_topic = spark.read.parquet(chunk).repartition("topic").sortWithinPartitions("position")
     by_topic.select(*_SINK_COLUMNS).write.format("bruce").mode("append").options(**{"fence": "true", **sink}).save()
@@ -200,7 +200,7 @@ def _resolve_doubtful(system: FileSystem, root: str, doubtful: DoubtfulPolicy) -
     """Treat unconfirmed chunks by the policy, and remove chunks of which nothing was sent. Raise `DoubtfulError`."""
     chunks = _list_chunks(system, root)
     for entry in chunks:
-        if entry.base_name.endswith(_UNWRITTEN):
+        if entry.base_name.endswith(_INCOMPLETE):
             system.delete_dir(entry.path)
     unconfirmed = [entry for entry in chunks if entry.base_name.endswith(_UNCONFIRMED)]
     if unconfirmed and doubtful is DoubtfulPolicy.REFUSE:

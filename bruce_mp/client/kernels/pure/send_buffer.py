@@ -47,8 +47,8 @@ class SendBuffer:
         """Bytes of the first message that are written to the present connection; always less than its size."""
         self.messages = 0
         self.room = 0
-        """Bytes up to which `accept` fills the buffer. Each holder of `lock` sets it to 0, and may raise it once a
-        write is scheduled."""
+        """Bytes up to which `accept` fills the buffer. Each other holder of `lock` sets it to 0, and may raise it once
+        a write is scheduled."""
 
     def __len__(self) -> int:
         return len(self._bytes)
