@@ -10,11 +10,11 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from bruce_mp.spark.ledger import TaskResult
+    from bruce_mp.spark.ledger import TaskAttempt, TaskResult
     from bruce_mp.spark.options import SinkOptions
     from bruce_mp.spark.task_ledger import TaskEntry
 
-__all__ = ["describe_discards", "describe_earlier_discards", "format_outcome", "join_topics"]
+__all__ = ["describe_discards", "describe_earlier_discards", "format_outcome", "join_topics", "name_fresh_start"]
 
 _MAX_TOPICS: Final = 10
 """Topics in the text of an error."""
@@ -27,7 +27,6 @@ _REPLAY: Final = (
 def describe_discards(result: TaskResult, options: SinkOptions) -> str:
     """Return the counts of an attempt with discarded messages, the remedies, and the way to commit nevertheless."""
     outcome = format_outcome(result.total, result.total, result.delivered, result.discarded)
-    remedies = " ".join(dict.fromkeys(_remedy(reason, result) for reason in sorted(result.discarded)))
     if options.is_exactly_once:
         advice = (
             f"A repeated task sends nothing again: set onDiscard=report, with which the task commits, and {_REPLAY}"
@@ -37,7 +36,7 @@ def describe_discards(result: TaskResult, options: SinkOptions) -> str:
             "Each retry of Spark (spark.task.maxFailures, 4 by default) delivers the others again: a ledger avoids "
             "this, and so does onDiscard=report, with which the task commits"
         )
-    return f"{outcome}. {remedies} {advice}."
+    return f"{outcome}. {_list_remedies(result)} {advice}."
 
 
 def describe_earlier_discards(earlier: TaskEntry, options: SinkOptions) -> str:
@@ -45,12 +44,12 @@ def describe_earlier_discards(earlier: TaskEntry, options: SinkOptions) -> str:
     result, topics = earlier.result, {topic for topic, _ in earlier.result.rows}
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(earlier.time_ms / 1000))
     named = f"topic{'s' * (len(topics) > 1)} {join_topics(topics)}"
-    fresh = "runId" if options.run_id is not None else "checkpoint"
     return (
         f"an earlier attempt of task {result.attempt.task} ended at {when} with {sum(result.discarded.values())} of "
-        f"{result.total} messages discarded ({_format_reasons(result.discarded)}; {named}). With a ledger they are not "
-        f"sent again, even if the cause is gone, and this attempt sent nothing. Set onDiscard=report, then {_REPLAY}; "
-        f"without this file, use a new {fresh}, with which all rows are sent again."
+        f"{result.total} messages discarded ({_format_reasons(result.discarded)}; {named}). The cause at that time: "
+        f"{_list_remedies(result)} With a ledger the messages are not sent again, even if the cause is gone, and this "
+        f"attempt sent nothing. Set onDiscard=report, then {_REPLAY}; without this file, "
+        f"{name_fresh_start(result.attempt, options)}, which sends all rows again."
     )
 
 
@@ -61,6 +60,13 @@ def format_outcome(sent: int, received: int, delivered: int | None, reasons: Map
     return f"{counts} and discarded {sum(reasons.values())} ({_format_reasons(reasons)})"
 
 
+def name_fresh_start(attempt: TaskAttempt, options: SinkOptions) -> str:
+    """Return the way to send all rows again, as the start of a sentence in small letters."""
+    if options.run_id is not None:
+        return "use another runId"
+    return "run the job again" if attempt.batch < 0 else "use another checkpoint"
+
+
 def join_topics(topics: Collection[str]) -> str:
     """Return the first names in order, as a list for a text."""
     return ", ".join(sorted(topics)[:_MAX_TOPICS]) + (", ..." if len(topics) > _MAX_TOPICS else "")
@@ -68,6 +74,10 @@ def join_topics(topics: Collection[str]) -> str:
 
 def _format_reasons(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())) or "none"
+
+
+def _list_remedies(result: TaskResult) -> str:
+    return " ".join(dict.fromkeys(_remedy(reason, result) for reason in sorted(result.discarded)))
 
 
 def _remedy(reason: str, result: TaskResult) -> str:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from bruce_mp.protocol.client.inquiry import AttemptOutcome
 from bruce_mp.spark.channel import Channel
-from bruce_mp.spark.discard_texts import join_topics
+from bruce_mp.spark.discard_texts import join_topics, name_fresh_start
 from bruce_mp.spark.errors import TaskError
 from bruce_mp.spark.options import Acks, OnDoubt
 from bruce_mp.spark.task_ledger import RowsDigest
@@ -124,7 +124,8 @@ class RepeatedRows:
         """Raise `TaskError` if the rows, their headers or their topics are others than those of `earlier`."""
         difference = self._find_difference(earlier)
         if difference:
-            raise TaskError(f"Task {self._attempt.task} {difference} {self._remedy()}")
+            fresh_start = name_fresh_start(self._attempt, self._options)
+            raise TaskError(f"Task {self._attempt.task} {difference} If the rows may be sent again, {fresh_start}.")
 
     def _find_difference(self, earlier: TaskEntry) -> str:
         """Return sentences about the difference without their subject, or an empty string."""
@@ -144,9 +145,3 @@ class RepeatedRows:
                 "spark.sql.files.minPartitionNum, because Spark splits them by the number of cores)."
             )
         return "" if self._digest.has_headers_of(earlier.digest) else f"has other headers {where}."
-
-    def _remedy(self) -> str:
-        """Return the way to send the rows nevertheless."""
-        if self._options.run_id is not None:
-            return "Use another runId if the rows may be sent again."
-        return "Use another checkpoint if the rows may be sent again."

@@ -203,7 +203,7 @@ def test_a_run_with_another_topic_or_other_headers_is_refused(
     first, again = rows
     with daemon.sink:
         run_task(run_options, FIRST, [first])
-        with pytest.raises(TaskError, match=f"Task query/7/2 {text}.*[Uu]se another runId") as caught:
+        with pytest.raises(TaskError, match=f"Task query/7/2 {text}.*use another runId") as caught:
             run_task(replace(run_options, topic=option), AGAIN, [again])
         with pytest.raises(TaskError, match="another checkpoint"):
             run_task(replace(options, topic=option), AGAIN, [again])
@@ -240,8 +240,9 @@ def test_headers_without_content_have_the_digest_of_no_headers(tmp_path: Path, o
 
 EARLIER_DISCARDS: Final = (
     r"an earlier attempt of task query/7/2 ended at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC with 1 of 3 messages discarded "
-    r"\(LONG_MSG 1; topic t\)\. .* this attempt sent nothing\. Set onDiscard=report, then send .* bruce-spark replay .*"
-    r"discard_log\.enable.*; without this file, use a new checkpoint"
+    r"\(LONG_MSG 1; topic t\)\. .*A message is larger than batching\.message_max_bytes .* this attempt sent nothing\. "
+    r"Set onDiscard=report, then send .* bruce-spark replay .*"
+    r"discard_log\.enable.*; without this file, use another checkpoint"
 )
 
 
@@ -256,9 +257,14 @@ def test_the_first_attempt_with_discards_names_the_way_to_replay_them(tmp_path: 
             run(options)
         with pytest.raises(TaskError, match=EARLIER_DISCARDS):
             run(options)
-        with pytest.raises(TaskError, match="use a new runId, with which all rows are sent again"):
+        with pytest.raises(TaskError, match="use another runId, which sends all rows again"):
             run(replace(options, run_id="r1"))
-    assert len(sink.messages) == 3
+        job = replace(FIRST, batch=-1)
+        with pytest.raises(TaskError, match="discarded 1"):
+            run(options, job)
+        with pytest.raises(TaskError, match="without this file, run the job again, which sends all rows again"):
+            run(options, job)
+    assert len(sink.messages) == 6
 
 
 def test_discards_of_a_finished_attempt_fail_each_repetition(tmp_path: Path, options: SinkOptions) -> None:

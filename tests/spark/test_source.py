@@ -189,7 +189,9 @@ def test_a_permanently_failed_job_names_the_reason_and_writes_no_ledger(spark: S
 
     with (
         StreamSink(tmp_path / "s", answer) as sink,
-        pytest.raises(PythonException, match=r"discarded 5 \(BAD_TOPIC 5\)"),
+        pytest.raises(
+            PythonException, match=r"5 of 5 messages discarded \(BAD_TOPIC 5; topic t\)\. .*no topic t: create"
+        ),
     ):
         writer(numbers(spark, 5, 1), sink, ledger=str(tmp_path / "ledger")).save()
     assert not list((tmp_path / "ledger").rglob("*.json"))
