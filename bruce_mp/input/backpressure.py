@@ -55,19 +55,19 @@ class Backpressure:
 
     def __init__(self, pool: ChunkPool, *, max_size: int, max_batch: int, blocks: bool = False) -> None:
         self._pool = pool
-        self._largest_chunks = chunks_for(max_size)
+        self._chunks_of_largest = chunks_for(max_size)
         self._max_batch = max_batch
         self.blocks = blocks
         self._turn_messages = MAX_MESSAGES
-        """The number of messages in a turn while chunks are short."""
+        """The number of messages in a turn while chunks are scarce."""
         self._free_before = 0
         """Free chunks at the beginning of the last turn."""
 
     def next_allowance(self, next_size: int) -> Allowance:
         """Reclaim chunks and return the next allowance; `next_size` is the size of the first waiting datagram."""
         watermark = int(self._pool.usable * (1 - PAUSE_RATIO))  # in free chunks
-        is_short = self._pool.free_count <= watermark
-        if is_short:
+        is_scarce = self._pool.free_count <= watermark
+        if is_scarce:
             self._adapt_turn(self._free_before - self._pool.free_count)
             self._pool.reclaim(watermark + 1)
         pause_s = self._pause_s(watermark)
@@ -75,7 +75,7 @@ class Backpressure:
         if self.blocks:
             messages = self._count_fitting(next_size)
             return Allowance(messages, pause_s if messages else MAX_PAUSE_S)
-        return Allowance(self._turn_messages if is_short else MAX_MESSAGES, pause_s)
+        return Allowance(self._turn_messages if is_scarce else MAX_MESSAGES, pause_s)
 
     def _adapt_turn(self, taken: int) -> None:
         """Adapt the length of a turn to the number of chunks that the last one took."""
@@ -91,8 +91,8 @@ class Backpressure:
 
     def _count_fitting(self, next_size: int) -> int:
         """Return the number of messages that certainly find room."""
-        room = room_for_largest(self._pool, self._largest_chunks, self._max_batch)
+        room = room_for_largest(self._pool, self._chunks_of_largest, self._max_batch)
         if not room:
             self._pool.reclaim(self._pool.capacity)
-            room = room_for_largest(self._pool, self._largest_chunks, self._max_batch)
+            room = room_for_largest(self._pool, self._chunks_of_largest, self._max_batch)
         return room or self._pool.count_free_spans(chunks_for(next_size), 1)

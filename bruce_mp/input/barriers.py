@@ -90,7 +90,7 @@ class Barriers:
 
     @property
     def due_ms(self) -> int | None:
-        """Return the earliest deadline of a pending barrier; None without one."""
+        """Return the earliest deadline of a pending barrier; None if none is pending."""
         return min((each.due_ms for each in self._pending), default=None)
 
     @property
@@ -105,7 +105,7 @@ class Barriers:
 
     @property
     def has_unpublished(self) -> bool:
-        """Return True if a barrier waits for the journal, and its messages may not all be handed over."""
+        """Return True if a barrier waits for the journal, and perhaps some of its messages are not handed over yet."""
         return any(each.is_durable and each.ticket is None for each in self._pending)
 
     @property
@@ -154,8 +154,8 @@ class Barriers:
     def answer_finished(self, now_ms: int) -> float:
         """Answer finished and overdue barriers.
 
-        Return the estimated time until the next barrier finishes, as a multiple of the time since the last poll:
-        infinite without new outcomes.
+        Return the estimated time until the next barrier finishes, as a multiple of the time since the last poll;
+        infinite if there are no new outcomes.
         """
         self._outcomes.count_outcomes()
         waiting = []
@@ -292,7 +292,7 @@ class BarrierWatch:
             self._publisher.flush(self._outcomes.unsettled_topics())
 
     def _request_journal(self) -> None:
-        self._barriers.on_handed_over()
+        self._barriers.on_handed_over()  # after `publish_open_runs` by the callers
         if self._barriers.has_durable_barrier:
             self._wake_journal()
 

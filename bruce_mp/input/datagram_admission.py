@@ -90,7 +90,7 @@ class DatagramAdmission:
     def receive(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
         """Receive at most `limit` messages from a socket and return their number.
 
-        The call may wait for messages until `until_ms`; see `DatagramIntake.run`.  Raise OSError for a broken socket.
+        The call may wait for messages until `until_ms`; see `DatagramIntake.run`.  Raises OSError for a broken socket.
         """
         if (self._quotas is not None and self._quotas.is_active) or self._clocks.needs_credentials(now_ms):
             return self._receive_with_credentials(descriptor, limit, now_ms)

@@ -5,8 +5,8 @@ also at shutdown:
 
 * Before Drain, the supervisor closes the socket to senders.  The input then receives until the socket is empty.  With
   `when_full = "block"` it also waits for room.
-* A service manager's socket stays open.  The input receives the messages that wait when Drain arrives, and the next
-  daemon receives the others.
+* A service manager's socket stays open.  After Drain, the input receives waiting messages in one more round, and the
+  next daemon receives the others.
 * After Stop, the input receives the waiting messages even without room, so that it counts each discard.
 """
 

@@ -57,7 +57,7 @@ _LINGER_MS: Final = 1 << 40
 _MAX_NUMBER: Final = 0xFFFFFFFF
 """The largest attempt number that fits into a chunk header; 0 means no attempt."""
 _MAX_WAIT_MS: Final = 30_000
-"""Longest time that an attempt waits for spill room that other open attempts hold."""
+"""Longest time that an attempt waits for spill room that other open attempts hold; the oldest waits without limit."""
 
 
 class Ending(NamedTuple):
@@ -114,7 +114,7 @@ class _AttemptThresholds:
         return self._thresholds.may_grow(topic, span, now_ms)
 
     def on_topics_changed(self) -> None:
-        """Do nothing: the completion of the attempt charges the chunks, to the topic numbers of that time."""
+        """Do nothing: the chunks count against topic numbers from the completion of the attempt on."""
 
 
 class Attempt:
@@ -347,7 +347,7 @@ class FencedAttempts:
         fences.complete_attempt(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
         for chunk in dict.fromkeys(segment.chunk for segment in runs):
             span = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2]
-            self.pool.holdings.adopt(self.slab, chunk, span)  # charges the chunks to their topic
+            self.pool.holdings.adopt(self.slab, chunk, span)  # from now on they count against their topic
         if attempt.spill is not None:
             self._spills.add_completed(attempt.spill, attempt.flush_group)
         self._unique.on_completed(client, attempt)
@@ -370,7 +370,7 @@ class FencedAttempts:
         attempt.flush_group.discard(reason, file.messages)
         self._reporter.record(reason, count=file.messages)
         if self._reporter.keeps_copies:
-            self._row.add(Counter.MsgCopyLost, file.messages)
+            self._row.add(Counter.MsgCopyLost, file.messages)  # the file is not read for copies
         self._spills.remove(file)
 
     def _close(self, attempt: Attempt) -> list[Segment]:

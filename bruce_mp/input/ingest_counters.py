@@ -99,7 +99,7 @@ def report_refused(
 
 
 def _report_over_quota(reporter: DiscardReporter, peer: PeerCredentials | None, data: bytes) -> None:
-    """Report a message over its sender's quota, which may be valid otherwise."""
+    """Report a message over its sender's quota; it may be valid or malformed."""
     message = parse_message(data)
     if not isinstance(message, Message):
         message = Message(topic=b"", value=data, key=b"", timestamp_ms=0, partition_key=None)

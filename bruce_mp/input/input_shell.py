@@ -93,7 +93,7 @@ class InputShell(ProcessShell):
         self._finish()
 
     def on_supervisor_exit(self) -> None:
-        """End without receiving: the input of a new supervisor replaces this one, and the router has ended."""
+        """End without a drain: the input of a new supervisor replaces this one, and the router has ended."""
         self._is_replaced = True
         self._finish()
 

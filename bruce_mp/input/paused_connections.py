@@ -44,7 +44,7 @@ class PausedConnections:
         return descriptor in self._clients
 
     def add(self, descriptor: int, client: StreamClientState) -> None:
-        """Pause a connection until `client.paused_until_ms`; 0 = no fixed end, retried every `_ROOM_RETRY_MS`."""
+        """Pause a connection until `client.paused_until_ms`; 0 = soon: a retry every `_ROOM_RETRY_MS`."""
         self._clients[descriptor] = client
 
     def discard(self, descriptor: int) -> None:
@@ -116,13 +116,13 @@ class PausedConnections:
 
     def schedule_retry(self) -> None:
         """Set a timer that calls `retry` when a connection may resume."""
-        ends_ms = [client.paused_until_ms for client in self._clients.values()]  # 0 = no fixed end
+        ends_ms = [client.paused_until_ms for client in self._clients.values()]  # 0 = soon
         self._schedule(min(ends_ms) if all(ends_ms) else steady_ms() + _ROOM_RETRY_MS)
 
     def retry_soon(self) -> None:
         """Let all connections retry at once, because quotas may have changed."""
         for client in self._clients.values():
-            client.paused_until_ms = min(client.paused_until_ms, 1)  # in the past, but not 0, which is no time
+            client.paused_until_ms = min(client.paused_until_ms, 1)  # 1 = in the past; 0 (soon) stays 0
         if self._clients:
             self._schedule(steady_ms())
 

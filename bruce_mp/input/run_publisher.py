@@ -33,7 +33,7 @@ class RunPublisher:
             self._row.add(Counter.InputRunsPublished, len(segments))
 
     def flush(self, topics: Iterable[int]) -> None:
-        """Ask the router to flush the batches of some topics, which include the runs of earlier frames."""
+        """Ask the router to flush the batches of some topics, with the runs of all earlier frames."""
         self._router.send([Parcel(ParcelKind.FLUSH, topic) for topic in topics])
 
     def publish_closed(self) -> None:

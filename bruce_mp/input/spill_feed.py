@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 _SLICE_BYTES: Final = 256 << 10
 """Bytes that a turn reads from a file, so that clients wait for milliseconds at most."""
 _FREE_DIVISOR: Final = 4
-"""The feed pauses while no more chunks are free than the usable ones divided by this number."""
+"""The feed pauses unless more chunks are free than the usable ones divided by this number."""
 _FEED_S: Final = 0.004
 """Time that the feed may take between two rounds of the loop."""
 _RETRY_S: Final = 0.003
@@ -178,9 +178,9 @@ class SpillFeed:
     def _count_before_full(self, extents: Extents, fed_ahead: frozenset[int]) -> int:
         """Return how many first messages of a slice find room; those in `fed_ahead` are in lanes and need none."""
         every = range(len(extents))
-        missing = [index for index in every if index not in fed_ahead] if fed_ahead else every
-        fitting = self._count_fitting([length_of(extents[index]) for index in missing]) if missing else 0
-        return len(extents) if fitting == len(missing) else missing[fitting]
+        unfed = [index for index in every if index not in fed_ahead] if fed_ahead else every
+        fitting = self._count_fitting([length_of(extents[index]) for index in unfed]) if unfed else 0
+        return len(extents) if fitting == len(unfed) else unfed[fitting]
 
     def _count_fitting(self, lengths: list[int]) -> int:
         """Return the number of messages that certainly find room; 1 if the first exceeds the pool, to discard it."""
@@ -261,7 +261,7 @@ class SpillFeed:
         others.update(index_in_batch(each.arrival, first) for each in ingested.no_room)
         added = [index for index in range(len(extents)) if index not in others and index not in file.fed_ahead]
         if added:
-            # The header lists them before they are counted: a successor that repeats the slice finds them in lanes.
+            # The header lists them before they are counted, else a successor could feed counted ones again.
             file.store_fed_ahead(added)
         increments = Tally[int](processed_counter(view[at : at + size]) for at, size in map(extents.__getitem__, added))
         self._count(file, increments, messages=len(added), numbers=len(extents))

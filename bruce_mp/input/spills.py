@@ -89,7 +89,7 @@ class Spills:
         return self.reserved_bytes + _MIN_STEP <= self.max_bytes
 
     def create(self, number: int, *, keeps_timestamps: bool) -> SpillFile:
-        """Create the file of attempt `number`.  Raise OSError or SlabError."""
+        """Create the file of attempt `number`.  Raises OSError and SlabError."""
         return self._directory.create(self._row_index, number, keeps_timestamps=keeps_timestamps)
 
     def extend(self, file: SpillFile, size: int, *, is_urgent: bool = False) -> SpillRoom:

@@ -193,7 +193,7 @@ class StreamAdmission:
         """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
         if client.completed_spill is not None and client.completed_spill.is_closed:  # fed back
             client.completed_spill = None
-        has_messages_or_fence = split.extents or split.stop is SplitStop.FENCE  # a barrier overtakes no message
+        has_messages_or_fence = split.extents or split.stop is SplitStop.FENCE  # a barrier alone need not wait
         if client.completed_spill is None or not has_messages_or_fence:
             return False
         client.block(now_ms + _SPILL_RETRY_MS)
@@ -298,7 +298,7 @@ class StreamAdmission:
     def _add_to_spill(
         self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
     ) -> tuple[StreamBatch, int]:
-        """Add all messages to a batch for a spill file, or none: without room the client waits, or its attempt ends."""
+        """Add all messages to a batch for a spill file, or none if it is full: the client waits or its attempt ends."""
         attempt = batch.attempt
         assert attempt is not None  # only attempts spill
         size = batch.size + sum(map(length_of, extents))
@@ -406,7 +406,7 @@ class StreamAdmission:
         if batch.attempt is None:
             return ingested, [], None
         if any(each.reason is DiscardReason.TOPIC_OVER_SHARE for each in ingested.no_room):
-            self._attempts.spill_if_possible(batch.attempt)
+            self._attempts.spill_if_possible(batch.attempt)  # over its own limit the attempt spills already
         if not batch.is_spilling:
             return ingested, [], None
         indexes = sorted(index_in_batch(each.arrival, first) for each in ingested.no_room)

@@ -95,7 +95,7 @@ class StreamBatch:
         return self._senders[bisect_right(self._starts, index) - 1]
 
     def discard_reason(self, dropped: NoRoom) -> DiscardReason:
-        """Return the reason for the discard of a message without room; an attempt ends if its spill file fails."""
+        """Return the discard reason of a message without room; ABANDONED_ATTEMPT if its spill file has failed, too."""
         return DiscardReason.ABANDONED_ATTEMPT if self.is_spilling else dropped.reason
 
     @property

@@ -73,9 +73,9 @@ class StreamClientState:
     unprocessed: bytearray = field(default_factory=bytearray)
     wanted: int = 0
     is_blocked: bool = False
-    """A whole message at the beginning of `unprocessed` waits for room, or for the next interval of a quota."""
+    """A whole message begins `unprocessed` and waits for room, topic, spill file or the quota's next interval."""
     paused_until_ms: int = 0
-    """Time of the next retry, such as the start of that interval; 0 if the message waits for room."""
+    """Time of the next retry, such as the start of that interval; 0 = soon (for room, or at first for a topic)."""
     stuck_topic: bytes = b""
     """The topic of the first message of `unprocessed`, if it waits because the topic is over its share of the slab."""
     postponed: bytearray = field(default_factory=bytearray)
@@ -89,7 +89,7 @@ class StreamClientState:
     attempt: Attempt | None = None
     """The open fenced attempt."""
     keeps_timestamps: bool = False
-    """True if the client's timestamps are kept, however far they are from the arrival of its messages."""
+    """True if the client's timestamps are kept, unless the policy is "arrival"."""
     completed_spill: SpillFile | None = None
     """The spill file of the client's last attempt, which later messages must not overtake."""
     final_frame: bytes = b""
@@ -98,7 +98,7 @@ class StreamClientState:
     """Sums over all flush groups before `unfinished_groups`."""
 
     def block(self, until_ms: int = 0) -> None:
-        """Let the messages in `unprocessed` wait for the retry at `until_ms`; 0 = for room."""
+        """Let the messages in `unprocessed` wait for the retry at `until_ms`; 0 = soon, as in `paused_until_ms`."""
         self.is_blocked, self.wanted, self.paused_until_ms = True, 0, until_ms
 
 

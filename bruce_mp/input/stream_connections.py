@@ -302,7 +302,7 @@ class StreamConnections:
         parts = list(zip(clients, [extents for _, extents in uncounted.parts], strict=True))
         self._admission.count_intake_batch(self._buffer, parts, uncounted.ingested, steady_ms())
         for descriptor in descriptors:
-            self._pause_or_resume(descriptor)
+            self._update_after_admission(descriptor)
 
     def serve(self) -> None:
         """Handle each waiting epoll event once and admit the received data."""
@@ -405,7 +405,7 @@ class StreamConnections:
             return
         self._admit_portions(buffer, portions)
         for descriptor in descriptors:
-            self._pause_or_resume(descriptor)
+            self._update_after_admission(descriptor)
         self._on_admitted()
 
     def _admit_rest(self, descriptor: int) -> None:
@@ -414,7 +414,7 @@ class StreamConnections:
         data, client.unprocessed = memoryview(client.unprocessed), bytearray()
         self._admit(data, [Portion(client, 0, len(data))], [descriptor])
 
-    def _pause_or_resume(self, descriptor: int) -> None:
+    def _update_after_admission(self, descriptor: int) -> None:
         connection = self._connections[descriptor]
         if connection.client.must_close:
             self._close(descriptor)
@@ -441,7 +441,7 @@ class StreamConnections:
     # --- unfinished messages -----------------------------------------------------------------------------------------
 
     def _limit_unfinished(self, descriptor: int) -> bool:
-        """Read a connection, let it wait, or close it, as the memory for its message allows; return False if closed."""
+        """Let a connection be read or wait, or close it, as memory for its message allows; return False if closed."""
         connection = self._connections[descriptor]
         decision = self._unfinished.update(connection.client, steady_ms())
         if decision is ReadDecision.CLOSE:
@@ -454,7 +454,7 @@ class StreamConnections:
         return True
 
     def _resume_waiting(self) -> None:
-        """Read the connections that waited for memory which is free now."""
+        """Let the connections be read that waited for memory which is free now."""
         for client in self._unfinished.grant_waiting(steady_ms()):
             descriptor = self._descriptors[client]
             self._connections[descriptor].is_waiting = False

@@ -1,9 +1,9 @@
 """Limits on the memory for unfinished messages of stream clients, in total and for each user.
 
 A message longer than `MIN_READ` needs a grant for its whole size before the worker reads more of it. So a granted
-message can always be completed, and grants never wait for each other. Without room for a grant, the connection waits,
-unread, for its turn. Bytes without a grant, at most one read of each connection, have limits of the same size. Beyond
-these the worker closes the connection. It also closes a connection that stops in the middle of a message.
+message can always be completed, and grants never wait for each other. If a grant finds no room, the connection waits,
+unread, for its turn. Bytes without a grant, at most one read of each connection, have limits of the same size; the
+worker closes a connection that exceeds one. It also closes a connection that stops in the middle of a message.
 
 None of these messages is received yet, so no limit loses an accepted message.
 """

@@ -132,7 +132,7 @@ class UniqueAttempts:
         self._unsettled[self._id(attempt)] = attempt.flush_group
 
     def settle_finished(self) -> bool:
-        """Store the counts of attempts whose messages all have outcomes; return True if any did, without an error."""
+        """Store the counts of attempts whose messages have outcomes; return True if any did and all are stored."""
         self._outcomes.count_outcomes()
         finished = [(attempt, group) for attempt, group in self._unsettled.items() if not group.outstanding]
         for attempt, group in finished:

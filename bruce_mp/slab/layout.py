@@ -10,7 +10,7 @@ machine instruction, so SIGKILL leaves the old value or the new one.
     ROWS                    process rows     one per process: counters and the redo record of its last transaction
     SENDERS                 senders          a table for each input (slab/sender_usage.py); one writer each: the input
     LANDING                 landing zone     one writer: the datagram input
-    CHUNKS                  chunks           one writer each: the input with their share; state words: the run's owner
+    CHUNKS                  chunks           one writer each: the input that owns them; state words: the run's owner
 
 A *chunk* (8 KiB) consists of a chunk header and *runs* without gaps.  A run consists of a run header, the topic's name
 if the topic had no number when the run was opened, and *records*.  A record consists of a record header, the key, the
@@ -239,7 +239,7 @@ FLAG_ADMITTED: Final = 4  # on a run: the topic's rate limit has counted its rec
 FLAG_IN_DOUBT: Final = 8  # with FLAG_BATCH_START: the broker may have the batch, although no response confirms this
 FLAG_AFTER_GAP: Final = 16  # with FLAG_BATCH_START: the batch before it was discarded, and the broker may lack it
 
-OPTION_KEEPS_TIMESTAMP: Final = 1  # the daemon must not replace the client's timestamp
+OPTION_KEEPS_TIMESTAMP: Final = 1  # the client's timestamp stays, except under the policy "arrival"
 OPTION_HASHED: Final = 2  # an AnyPartition message, whose partition key is a hash of its record key
 OPTION_EMPTY_KEY: Final = 4  # a key without bytes is empty; without the option it is null
 OPTION_NULL_VALUE: Final = 8  # a value without bytes is null

@@ -84,7 +84,7 @@ class SentBatch(NamedTuple):
     @property
     def records(self) -> int:
         segments = self.segments
-        # Most batches of an ordinary host have one segment.
+        # Most batches have one segment: the sum would cost more.
         return segments[0].records if len(segments) == 1 else sum([segment.records for segment in segments])
 
     @property

@@ -78,7 +78,7 @@ class ProcessRow:
         row = cls(slab, index)
         row._apply_redo()
         if row.version & 1 and not row._is_stream and not landing_zone.landed_lengths(slab):
-            # The dead input called `begin_batch`, but landed no batch, whose commit would make the version even.
+            # The dead input called `begin_batch`, but landed no batch, so no commit makes the version even.
             # A stream input's version becomes even when its recovery calls `commit_counted`.
             slab.longs[(row._at + lay.ROW_VERSION) >> 3] += 1
         return row

@@ -5,8 +5,8 @@ share; 0 means free.  An input claims a share when it runs out of chunks, under 
 the process dies.  It releases an empty share with one store when shares are scarce.  A dead input's shares stay with
 its row, for its successor.
 
-Half of the slab is guaranteed to the inputs, in equal parts; any of them may claim the rest.  So an input whose clients
-wait while the slab is full cannot take the memory of an input that would have to discard messages.  For an input that
+Half of the slab is guaranteed to the inputs, in equal parts; any of them may claim the rest.  So an input that lets
+its clients wait for room cannot take the memory of one that would then have to discard messages.  For an input that
 owns no share, only an eighth of its part is kept free, so that the others may use nearly all of the slab.  When it
 receives messages, it claims the shares that the others release, up to its part.
 """

@@ -2,7 +2,7 @@
 
 A file consists of a header page and blocks.  A block has an arrival time and the messages that arrived then, in order
 and as the client sent them.  When a worker feeds the messages into lanes, the timestamp policy uses this arrival time.
-The header tells if the policy may replace the client's timestamps.
+The header tells if only the policy "arrival" may replace timestamps.
 
 A file has one writer, the stream worker of the row in the header.  Each store to the header is one small `pwrite()`,
 which SIGKILL does not interrupt.
@@ -48,7 +48,7 @@ __all__ = [
 _MAGIC: Final = b"BRUCESPL"
 _VERSION: Final = 1
 _HEADER: Final = Struct("<8sIIqII")
-"""magic, version, row, creation time of the slab in ms, attempt, 1 if the policy must not replace timestamps"""
+"""magic, version, row, creation time of the slab in ms, attempt, 1 if only "arrival" may replace timestamps"""
 _SEAL: Final = Struct("<QQQ")
 """state (0 open, 1 complete), number of messages, end of the blocks; written by `seal` and `complete`"""
 _SEAL_AT: Final = 64

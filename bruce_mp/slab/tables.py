@@ -222,7 +222,7 @@ class TopicTable:
         return next((index for index in range(1, self._capacity) if not self._cached_numbers[index]), 0)
 
     def _next_number(self, index: int) -> int:
-        """Return a number that the entry has not had, unless it has had all of about a million."""
+        """Return the next number of an entry; after about a million numbers it begins again."""
         last = self._slab.words[(self._at(index) + lay.TOPIC_LAST_NUMBER) >> 2]
         number = last + self._capacity if last else index
         return number if number <= _MAX_NUMBER else index

@@ -58,7 +58,7 @@ class TopicThresholds:
 
     If `blocks` is set, the input slows its senders down instead of discarding messages.  Then a topic over its
     threshold gets its chunk, but the input must pause: see `must_pause`.  A topic is *stuck* if none of its chunks
-    becomes free for a second.  It is refused if another topic holds nothing or frees chunks in that time.  If all
+    becomes free for a second.  It is refused if another topic holds no chunks, or has freed some in that time.  If all
     topics are stuck, the input pauses except for a trial each second, which refuses stuck topics and admits new ones.
     """
 
