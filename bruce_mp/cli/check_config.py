@@ -150,5 +150,5 @@ def _inputs(config: Config) -> dict[str, str]:
     addresses += [str(HostPort(inputs.tcp.host, inputs.tcp.port))] if inputs.tcp.enable else []
     if addresses:
         limit = format_size(inputs.max_stream_size)
-        lines["streams"] = f"{', '.join(addresses)}, up to {limit} each, workers: {inputs.streams.processes}"
+        lines["streams"] = f"{', '.join(addresses)}, up to {limit} each, workers: {inputs.streams.worker_count}"
     return lines

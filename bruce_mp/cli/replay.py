@@ -136,7 +136,7 @@ class ReplayDaemon:
         """Inquire for the outcome of an attempt, and for the message size limit; without a name, only for the latter.
 
         Raises:
-            ReplayError: no daemon answers, or one that does not know inquiries.
+            ReplayError: no daemon answers, or the daemon is too old for inquiries.
         """
         try:
             with self._connect() as connection:

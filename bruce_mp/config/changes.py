@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "list_changes"]
 
-Path = tuple[str, ...]
+Key = tuple[str, ...]
 """The path of a setting; that of `slab.size` is ("slab", "size")."""
 
 
@@ -49,12 +49,12 @@ _TypedValue = tuple["SettingType", object]
 """The type and value of one setting."""
 
 
-def _settings(section: Struct, path: Path = ()) -> Iterator[tuple[Path, _TypedValue]]:
+def _settings(section: Struct, path: Key = ()) -> Iterator[tuple[Key, _TypedValue]]:
     for field in msgspec.structs.fields(type(section)):
         yield from _expand(setting_type(field.type), getattr(section, field.name), (*path, field.name))
 
 
-def _expand(setting: SettingType, value: object, path: Path) -> Iterator[tuple[Path, _TypedValue]]:
+def _expand(setting: SettingType, value: object, path: Key) -> Iterator[tuple[Key, _TypedValue]]:
     if isinstance(value, Struct):
         yield from _settings(value, path)
     elif isinstance(value, dict):
@@ -70,7 +70,7 @@ def _value(typed_value: _TypedValue | None) -> object:
     return None if typed_value is None else typed_value[1]
 
 
-def _change(path: Path, before: _TypedValue | None, after: _TypedValue | None) -> Change:
+def _change(path: Key, before: _TypedValue | None, after: _TypedValue | None) -> Change:
     typed_value = after or before
     assert typed_value is not None  # one of the two configurations has the setting
     setting, _ = typed_value

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-Path = tuple[str, ...]
+Key = tuple[str, ...]
 """The path of a setting; that of `slab.size` is ("slab", "size")."""
 
 _LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 16), "zstd": (1, 22)}
@@ -73,7 +73,7 @@ def _batching_rules(config: Config) -> Iterator[Problem]:
         yield from _problems_of_rule(batching, ("batching", "topics", topic), rule)
 
 
-def _problems_of_rule(batching: Batching, path: Path, rule: DefaultBatching | TopicRule) -> Iterator[Problem]:
+def _problems_of_rule(batching: Batching, path: Key, rule: DefaultBatching | TopicRule) -> Iterator[Problem]:
     path = (*path, "config")
     if rule.action == "per_topic":
         yield from _undefined_limits(batching, path, rule.config)
@@ -82,12 +82,12 @@ def _problems_of_rule(batching: Batching, path: Path, rule: DefaultBatching | To
         yield Problem.not_allowed(path, rule.config, remedy)
 
 
-def _undefined_limits(batching: Batching, path: Path, name: str | None) -> Iterator[Problem]:
+def _undefined_limits(batching: Batching, path: Key, name: str | None) -> Iterator[Problem]:
     if find_limits(batching, name) is None:
         yield from _undefined_name(path, name, batching.configs.keys() | BUILT_IN_LIMITS.keys(), "batching.configs")
 
 
-def _undefined_name(path: Path, name: str | None, defined: Iterable[str], table: str) -> Iterator[Problem]:
+def _undefined_name(path: Key, name: str | None, defined: Iterable[str], table: str) -> Iterator[Problem]:
     if name is not None and name in defined:
         return
     names = ", ".join(sorted(defined)) or "none yet"
@@ -133,7 +133,7 @@ def _tls(config: Config) -> Iterator[Problem]:
     yield from _at_most_one_source(("kafka", "tls"), tls.key_password_file, tls.key_password_env, "key_password")
 
 
-def _at_most_one_source(path: Path, file: str | None, variable: str | None, setting: str) -> Iterator[Problem]:
+def _at_most_one_source(path: Key, file: str | None, variable: str | None, setting: str) -> Iterator[Problem]:
     if file is not None and variable is not None:
         yield Problem.not_allowed(
             (*path, f"{setting}_env"), variable, f"{setting}_file is also given; remove one of them"
@@ -160,7 +160,7 @@ def _sasl(config: Config) -> Iterator[Problem]:
         yield from _broker_without_login(config.kafka.broker_version)
 
 
-def _exactly_one(path: Path, sources: Mapping[str, object]) -> Iterator[Problem]:
+def _exactly_one(path: Key, sources: Mapping[str, object]) -> Iterator[Problem]:
     names = " or ".join(f"kafka.sasl.{name}" for name in sources)
     given = [name for name, value in sources.items() if value is not None]
     if sources and not given:
@@ -200,7 +200,7 @@ def _distinct_sockets(config: Config) -> Iterator[Problem]:
         setting_by_path[socket_path] = dotted(path)
 
 
-def _socket_paths(config: Config) -> Iterator[tuple[Path, str]]:
+def _socket_paths(config: Config) -> Iterator[tuple[Key, str]]:
     if config.input.unix_datagram.enable:
         yield ("input", "unix_datagram", "path"), config.input.unix_datagram.path
     if config.input.unix_stream.enable:

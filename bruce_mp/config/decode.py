@@ -28,7 +28,7 @@ _OMITTED: Final = object()
 _OTHER_NAMES: Final = {"ssl": "tls"}
 """Names of sections in other Kafka clients, each with our name."""
 
-Path = tuple[str, ...]
+Key = tuple[str, ...]
 """The path of a setting; that of `slab.size` is ("slab", "size")."""
 
 
@@ -38,7 +38,7 @@ class Decoder:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
-    def decode_table(self, model: type[Struct], raw: object, path: Path = ()) -> dict[str, Any]:
+    def decode_table(self, model: type[Struct], raw: object, path: Key = ()) -> dict[str, Any]:
         """Return the valid settings of a section, normalised; absent and invalid settings are left out."""
         fields = {field.name: field for field in msgspec.structs.fields(model)}
         if not isinstance(raw, dict):
@@ -48,7 +48,7 @@ class Decoder:
         decoded = {name: self._decode_setting(field, raw, (*path, name)) for name, field in fields.items()}
         return _without_omitted(decoded)
 
-    def _decode_setting(self, field: FieldInfo, table: dict[str, Any], path: Path) -> Any:
+    def _decode_setting(self, field: FieldInfo, table: dict[str, Any], path: Key) -> Any:
         setting = setting_type(field.type)
         if field.name in table:
             return self._decode_by_type(setting, table[field.name], path)
@@ -59,14 +59,14 @@ class Decoder:
         self._report(path, f"{dotted(path)} is missing: give {setting.allowed}.")
         return _OMITTED
 
-    def _decode_by_type(self, setting: SettingType, raw: object, path: Path) -> Any:
+    def _decode_by_type(self, setting: SettingType, raw: object, path: Key) -> Any:
         if is_section(setting.type):
             return self.decode_table(setting.type, raw, path)
         if get_origin(setting.type) is dict:
             return self._decode_map(get_args(setting.type)[1], raw, path)
         return self._decode_value(setting, raw, path)
 
-    def _decode_map(self, value_type: Any, raw: object, path: Path) -> Any:
+    def _decode_map(self, value_type: Any, raw: object, path: Key) -> Any:
         if not isinstance(raw, dict):
             self._report_not_a_table(raw, path)
             return {}
@@ -74,7 +74,7 @@ class Decoder:
         decoded = {name: self._decode_by_type(setting, value, (*path, name)) for name, value in raw.items()}
         return _without_omitted(decoded)
 
-    def _decode_value(self, setting: SettingType, raw: object, path: Path) -> Any:
+    def _decode_value(self, setting: SettingType, raw: object, path: Key) -> Any:
         try:
             return msgspec.convert(setting.kind_row.parse(raw), setting.annotation)
         except msgspec.ValidationError:
@@ -83,21 +83,21 @@ class Decoder:
             self._report_invalid(setting, raw, path, str(error))
         return _OMITTED
 
-    def _report_invalid(self, setting: SettingType, raw: object, path: Path, reason: str = "") -> None:
+    def _report_invalid(self, setting: SettingType, raw: object, path: Key, reason: str = "") -> None:
         self.problems.append(Problem.not_allowed(path, raw, f"give {setting.allowed}", reason))
 
-    def _report_not_a_table(self, raw: object, path: Path, settings: str = "") -> None:
+    def _report_not_a_table(self, raw: object, path: Key, settings: str = "") -> None:
         with_settings = f", with {settings}" if settings else ""
         self.problems.append(Problem.not_allowed(path, raw, f"give a section, [{dotted(path)}]{with_settings}"))
 
-    def _report_unknown(self, raw: dict[str, Any], known: dict[str, FieldInfo], path: Path) -> None:
+    def _report_unknown(self, raw: dict[str, Any], known: dict[str, FieldInfo], path: Key) -> None:
         for name in (name for name in raw if name not in known):
             our_name = _OTHER_NAMES.get(name)
             suggested = [our_name] if our_name in known else get_close_matches(name, known, n=1)
             hint = f"did you mean {suggested[0]}?" if suggested else f"known here: {', '.join(known)}."
             self._report((*path, name), f"{dotted((*path, name))} is not a setting; {hint}")
 
-    def _report(self, path: Path, text: str) -> None:
+    def _report(self, path: Key, text: str) -> None:
         self.problems.append(Problem(path, text))
 
 

@@ -131,7 +131,7 @@ class Streams(Section, frozen=True):
     ) = None
 
     @property
-    def processes(self) -> int:
+    def worker_count(self) -> int:
         """Return `workers`; if it is 0, half this machine's cores, rounded up, at most 8."""
         return self.workers or min(8, ((os.cpu_count() or 1) + 1) // 2)
 

@@ -1,7 +1,7 @@
 """Cluster state: brokers, topics, leaders, and the metadata about them.
 
 All brokers share the logs, so moving a leader or stopping a broker loses no records. Clients see every broker as an
-in-sync replica. A partition whose leader is down has no leader until `move_leader`, or until the broker returns.
+in-sync replica. While its leader is down, a partition has none for clients, until `move_leader` or the leader's return.
 
 Metadata responses come from a `View`, an immutable snapshot. A command may keep an old snapshot for a number of
 responses (`freeze`), which simulates a broker that has not learned of the change.

@@ -6,9 +6,9 @@
         broker.wait_until(records=1000)
         assert [len(partition) for partition in broker.fetch("hits")] == [250] * 4
 
-Threads must not share an object. The process ends at `close`, or when the parent process ends, which closes the pipe to
-its standard input. `drop_batch`, `double_batch` and `swap_batches` damage a log deliberately, to test programs that
-detect lost, duplicate or reordered records.
+Threads must not share a `DevBroker` or `ControlChannel`. The process ends at `close`, or when the parent process ends,
+which closes the pipe to its standard input. `drop_batch`, `double_batch` and `swap_batches` damage a log deliberately,
+to test programs that detect lost, duplicate or reordered records.
 """
 
 from __future__ import annotations

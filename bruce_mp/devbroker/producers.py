@@ -6,7 +6,7 @@ For each (partition, producer id) a broker remembers the epoch and the last five
    offset of the original and not appended;
 2. an epoch older than the last seen is refused (error code 47);
 3. a newer epoch must start at sequence 0 (else 45);
-4. within an epoch the first sequence must follow the last one (else 45), 0 follows 2^31-1;
+4. within an epoch the first sequence must follow the last one before it (else 45), 0 follows 2^31-1;
 5. an unknown producer may start anywhere: its state may have been lost with old records (KIP-360).
 """
 

@@ -269,7 +269,7 @@ class _AttemptParts:
             spills=self._spills,
             unique=self.unique,
             max_chunks=streams.max_attempt_size // CHUNK_BYTES,
-            max_total_chunks=max(1, slab.geometry.chunks // 2 // streams.processes),  # half of the slab, in equal parts
+            max_total_chunks=max(1, slab.geometry.chunks // 2 // streams.worker_count),  # equal parts of half the slab
         )
         self._settlement = SettlementTimer(loop, self.unique)
 

@@ -48,8 +48,8 @@ class UnfinishedLimits(NamedTuple):
     def of(cls, config: Input) -> UnfinishedLimits:
         """Divide the configured sizes among the workers. One message of any size always fits."""
         streams, largest = config.streams, config.max_stream_size + 4  # with the size field
-        total = max(largest, streams.max_unfinished_size // streams.processes)
-        per_user = max(largest, streams.max_unfinished_size_per_user // streams.processes)
+        total = max(largest, streams.max_unfinished_size // streams.worker_count)
+        per_user = max(largest, streams.max_unfinished_size_per_user // streams.worker_count)
         return cls(total, per_user, streams.unfinished_timeout_s * 1000)
 
 

@@ -57,7 +57,7 @@ GZIP_DEFAULT_LEVEL: Final = -1
 KAFKA_PORT: Final = 9092
 """Kafka's default port."""
 UNUSED_INTERVAL_MS: Final = 1000
-"""The interval of a rate limit config without a maximum, for which the old daemons needed no interval."""
+"""The interval of a rate limit config without a maximum: our settings need one, the old daemons did not."""
 BATCH_LIMITS: Final = (("time", "time_ms", integer), ("messages", "messages", scaled_integer), ("bytes", "bytes", size))
 """Element, new setting, and reader of each limit of a batching config."""
 _SERVERS: Final = ("kafka", "bootstrap_servers")

@@ -124,7 +124,7 @@ def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tup
     """
     has_datagrams = config.unix_datagram.enable or had_datagrams or bool(landed_lengths(slab))
     has_streams = config.unix_stream.enable or config.tcp.enable
-    workers = config.streams.processes if has_streams else 0
+    workers = config.streams.worker_count if has_streams else 0
     first = lay.ROW_FIRST_INPUT
     workers = max([workers, *(row - first for row in _rows_with_spill(slab))])  # worker N has the row `first + N`
     stream_rows = tuple(range(first + 1, first + 1 + workers))
