@@ -373,7 +373,7 @@ class Dispatcher:
                 self._continue_queue(queue, now)
         for batch, ack in failed:
             self._on_error(batch, ack, now)
-        self._finish_hand_back()
+        self._finish_hand_back()  # flowing queues have skipped `_continue_queue`
         return bool(failed)
 
     def _on_error(self, batch: SentBatch, ack: PartitionAck, now: float) -> None:
@@ -425,7 +425,7 @@ class Dispatcher:
                 self._responses.renumber(queue, self.topic_name(queue.topic))
                 queue.state = QueueState.FLOWING
             self._send_queue.schedule(queue)
-        self._hand_back_since_ms = None
+        self._hand_back_since_ms = None  # no response is outstanding any longer
         if self._hands_back_all:
             self._finish_hand_back()
         elif any(queue.has_work for queue in self._queues.values()):
@@ -450,7 +450,7 @@ class Dispatcher:
         return self._hand_back_since_ms + self._limits.hand_back_timeout_ms
 
     def _hand_back(self, topic: int, partition: int, now_ms: int) -> None:
-        self._flush_all()
+        self._flush_all()  # hand accumulated records back, too
         if self._hand_back_since_ms is None:
             self._hand_back_since_ms = now_ms
         if partition == EVERYTHING:

@@ -81,7 +81,7 @@ class BatchBuilder:
     def put_in_flight(self, built: Iterable[tuple[PartitionQueue, SentBatch]]) -> None:
         """Put batches of a request in flight."""
         for queue, batch in built:
-            queue.not_before = 0.0
+            queue.not_before = 0.0  # its back-off is over
             if queue.may_have_gap:  # of sequence numbers, before this batch
                 self.set_flag(batch, lay.FLAG_AFTER_GAP)
             queue.in_flight.append(batch)

@@ -5,7 +5,7 @@ checks it against the slab, and each process sweeps the slab at its start. Only 
 data, and have a high-water mark; the others have none, because the slab bounds the number of their frames.
 
 The receiver binds; the sender connects and may start first. The sockets lie in the run directory (mode 0700). A
-receiver logs and ignores a malformed frame, because it must not end a process.
+receiver logs and ignores a malformed frame, because such a frame must not end a process.
 """
 
 from __future__ import annotations

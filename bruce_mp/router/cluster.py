@@ -137,12 +137,12 @@ class MissingTopics:
             if name not in view.topics or len(view.topics[name].partitions) < count
         ]
         self._missing_since = {name: self._missing_since.get(name, now_ms) for name in missing}
-        restored = {
+        kept = {
             name: _partial_view(view.topics.get(name), known[name])
             for name, since in self._missing_since.items()
             if now_ms - since < MISSING_GRACE_MS or name in view.forbidden
         }
-        return ClusterView(view.brokers, {**view.topics, **restored}, view.forbidden) if restored else view
+        return ClusterView(view.brokers, {**view.topics, **kept}, view.forbidden) if kept else view
 
 
 def _partial_view(shown: TopicView | None, count: int) -> TopicView:

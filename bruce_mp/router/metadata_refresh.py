@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import random
 
-__all__ = ["RefreshSchedule", "periodic_delay_ms", "start_delay_ms"]
+__all__ = ["RefreshSchedule", "periodic_delay_ms", "spread_delay_ms"]
 
 MIN_FETCH_INTERVAL_MS: Final = 100
 """The shortest time between the starts of two fetches without `request_now`; it limits the load by unknown topics."""
@@ -44,7 +44,7 @@ class RefreshSchedule:
     def apply_config(self, spread_s: int) -> None:
         """Apply a reloaded config."""
         self._spread_ms = spread_s * 1000
-        self._own_moment_ms = start_delay_ms(spread_s, self._rng) if spread_s else 0
+        self._own_moment_ms = spread_delay_ms(spread_s, self._rng) if spread_s else 0
         """The host's own moment, in ms from the start of each period."""
 
     def request(self, at_ms: int) -> None:
@@ -89,6 +89,6 @@ def periodic_delay_ms(interval_min: int, rng: random.Random) -> int:
     return int(interval_min * 60_000 * rng.uniform(0.8, 1.2))
 
 
-def start_delay_ms(spread_s: int, rng: random.Random) -> int:
-    """Return a random delay below `spread_s`, so that hosts that start together do not meet the cluster at once."""
+def spread_delay_ms(spread_s: int, rng: random.Random) -> int:
+    """Return a random delay below `spread_s`, so that hosts that start at one time do not fetch at one time."""
     return int(spread_s * 1000 * rng.random())

@@ -25,7 +25,7 @@ from bruce_mp.router.cluster import Address, view_of
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.core import Router
 from bruce_mp.router.metadata_fetch import MetadataFetcher
-from bruce_mp.router.metadata_refresh import periodic_delay_ms, start_delay_ms
+from bruce_mp.router.metadata_refresh import periodic_delay_ms, spread_delay_ms
 from bruce_mp.router.topic_creation import TopicCreator, TopicSize
 from bruce_mp.router.unknown_topics import SUCCESS
 from bruce_mp.slab import layout as lay
@@ -122,7 +122,7 @@ class _RouterProcess(ProcessShell):
     def start(self) -> None:
         self.repeat(PUBLISH_EVERY_S, self._publish)
         if not self._had_metadata:
-            delay_ms = start_delay_ms(self._config.delivery.start_spread_s, self._rng)
+            delay_ms = spread_delay_ms(self._config.delivery.start_spread_s, self._rng)
             self._core.postpone_first_fetch(steady_ms() + delay_ms)
 
     def apply_config(self, config: Config, before: Config) -> None:

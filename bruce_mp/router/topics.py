@@ -160,7 +160,7 @@ class Topic:
         turn = turns.current_turn if turns is not None else None
         spans_have_ended = now_ms >= self._span_until_ms
         if turn == self._chosen_turn and spans_have_ended and is_open(self.number, self._chosen_partition):
-            return self._chosen_partition
+            return self._chosen_partition  # the usual case in a turn
         last = segments[-1]
         chunk_at = self._slab.chunk_at(last.chunk)
         chunks = self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]  # more than one in a span

@@ -13,7 +13,7 @@ from bruce_mp.router.metadata_refresh import (
     MIN_FETCH_INTERVAL_MS,
     RefreshSchedule,
     periodic_delay_ms,
-    start_delay_ms,
+    spread_delay_ms,
 )
 
 INITIAL: Final = 5000
@@ -120,9 +120,9 @@ def test_a_postponed_schedule_waits_for_all_requests_but_an_urgent_one() -> None
 def test_delays_spread_over_their_range() -> None:
     rng = random.Random(1)
     periodic = [periodic_delay_ms(15, rng) for _ in range(1000)]
-    starts = [start_delay_ms(60, rng) for _ in range(1000)]
+    starts = [spread_delay_ms(60, rng) for _ in range(1000)]
     assert 720_000 <= min(periodic) < 725_000
     assert 1_075_000 < max(periodic) <= 1_080_000
     assert 0 <= min(starts) < 1000
     assert 59_000 < max(starts) < 60_000
-    assert start_delay_ms(0, rng) == 0
+    assert spread_delay_ms(0, rng) == 0

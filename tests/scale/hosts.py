@@ -13,7 +13,7 @@ import msgspec
 
 from bruce_mp.config.sections import Delivery
 from bruce_mp.router.backoff import PauseBackoff
-from bruce_mp.router.metadata_refresh import periodic_delay_ms, start_delay_ms
+from bruce_mp.router.metadata_refresh import periodic_delay_ms, spread_delay_ms
 from support.flow import World
 from support.flow_parts import quick_config
 from support.machine import BROKERS
@@ -149,7 +149,7 @@ class Host(World):
         self.kill_all()
         self.fetch_started = None
         spread_s = DELIVERY.start_spread_s
-        self.router.postpone_first_fetch(self.now_ms + start_delay_ms(spread_s, self.dice))
+        self.router.postpone_first_fetch(self.now_ms + spread_delay_ms(spread_s, self.dice))
 
     def lose_broker(self, node: int, now_ms: int) -> None:
         """Break the connection to a broker that ends."""
