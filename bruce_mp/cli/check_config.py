@@ -98,13 +98,13 @@ def _check_writable(directory: Path) -> None:
 def _directories(config: Config) -> Iterator[tuple[str, Path]]:
     """Yield each setting with a path that the daemon creates, and the directory that must exist for that."""
     run_dir = Path(config.daemon.run_dir)
-    yield "daemon.run_dir", _required(run_dir, run_dir)
-    yield "slab.path", _required(Path(config.slab_path).parent, run_dir)
+    yield "daemon.run_dir", _required_directory(run_dir, run_dir)
+    yield "slab.path", _required_directory(Path(config.slab_path).parent, run_dir)
     for name, section in (("unix_datagram", config.input.unix_datagram), ("unix_stream", config.input.unix_stream)):
         if section.enable:
-            yield f"input.{name}.path", _required(Path(section.path).parent, run_dir)
+            yield f"input.{name}.path", _required_directory(Path(section.path).parent, run_dir)
     if isinstance(config.http.address, UnixPath):
-        yield "http.listen", _required(Path(config.http.address.path).parent, run_dir)
+        yield "http.listen", _required_directory(Path(config.http.address.path).parent, run_dir)
     if config.logging.file.enable:
         yield "logging.file.path", Path(config.logging.file.path).parent
     if config.discard_log.enable:
@@ -113,7 +113,7 @@ def _directories(config: Config) -> Iterator[tuple[str, Path]]:
         yield "discard_log.path", next(parent for parent in parents if os.access(parent, os.F_OK))
 
 
-def _required(directory: Path, run_dir: Path) -> Path:
+def _required_directory(directory: Path, run_dir: Path) -> Path:
     """Return the directory, or its parent if it is the run directory and missing, because the daemon creates that."""
     return run_dir.parent if directory == run_dir and not os.access(run_dir, os.F_OK) else directory
 

@@ -81,7 +81,7 @@ class Config(Section, frozen=True):
         return topics.partitioner_for(self.partitioner, topic)
 
     def keys_wait_for(self, topic: bytes) -> bool:
-        """Return True if messages with keys wait for their partition's leader, False if another one may get them."""
+        """Return True if messages with keys wait for their partition's leader, False if they may go elsewhere."""
         return self.partitioner.without_leader == "wait" and self.partitioner_for(topic) != "none"
 
     def rate_limit_for(self, topic: bytes) -> RateLimitConfig | None:

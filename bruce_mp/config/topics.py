@@ -66,7 +66,7 @@ UNBATCHED: Final = TopicBatching(BatchingKind.NONE, BatchLimits(messages=1))
 
 
 def find_limits(batching: Batching, name: str | None) -> BatchLimits | None:
-    """Return the limits with this name; None if there are none, or the rule names none."""
+    """Return the limits with this name; None if the name is not known, or None."""
     return batching.configs.get(name or "") or BUILT_IN_LIMITS.get(name or "")
 
 

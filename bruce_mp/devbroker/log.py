@@ -35,7 +35,10 @@ class StoredBatch(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """Outcome of an append. A duplicate has base offset and largest timestamp (ms) of the original; else that is -1."""
+    """Outcome of an append. A duplicate has the base offset of the original batch.
+
+    `log_append_time` is -1; of a duplicate, as in Kafka, the largest timestamp (ms) of the original.
+    """
 
     base_offset: int
     log_append_time: int
@@ -65,7 +68,7 @@ class PartitionLog:
             return AppendResult(original.base_offset, original.max_timestamp, is_duplicate=True)
         self.producers.check(head)
         base = self._store(raw, head.record_count, head.max_timestamp, leader_epoch)
-        self.producers.record(head, base)
+        self.producers.remember(head, base)
         return AppendResult(base, -1, is_duplicate=False)
 
     def read(self, offset: int, max_bytes: int) -> bytes:

@@ -73,8 +73,8 @@ class ProducerStates:
             text = f"Producer {head.producer_id} sent sequence {head.base_sequence}, expected was {expected}."
             raise RefusedError(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
 
-    def record(self, head: BatchHead, base_offset: int) -> None:
-        """Record `head`, which was appended at `base_offset`."""
+    def remember(self, head: BatchHead, base_offset: int) -> None:
+        """Remember `head`, which was appended at `base_offset`."""
         if head.producer_id < 0:
             return
         producer = self._producers.get(head.producer_id)

@@ -64,7 +64,7 @@ def _copy_setting(reader: AttributeReader, root: Element, setting: Setting) -> N
     if element is None or attribute not in element.attributes:
         return
     key = tuple(setting.key.split("."))
-    reader.set(key, element, attribute, setting.parse_xml)
+    reader.copy(key, element, attribute, setting.parse_xml)
     if setting.note and reader.draft.get(key) is not None:
         reader.draft.add_note(setting.note, key)
 

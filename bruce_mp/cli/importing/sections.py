@@ -92,7 +92,7 @@ class AttributeReader:
             self.draft.add_error(self.origin(element), f"{written} is not allowed: give {error}.")
             return None
 
-    def set(self, key: tuple[str, ...], element: Element, attribute: str, parse: Callable[[str], object]) -> None:
+    def copy(self, key: tuple[str, ...], element: Element, attribute: str, parse: Callable[[str], object]) -> None:
         """Copy the parsed value to the draft, unless it is None."""
         value = self.read(element, attribute, parse)
         if value is not None:
@@ -122,11 +122,11 @@ def _convert_batching(reader: AttributeReader, section: Element) -> None:
         ("messageMaxBytes", "message_max_bytes"),
     ):
         if (element := section.first(tag)) is not None:
-            reader.set(("batching", key), element, "value", size)
+            reader.copy(("batching", key), element, "value", size)
     if (combined := section.first("combinedTopics")) is not None:
-        reader.set(("batching", "combined", "enable"), combined, "enable", switch)
+        reader.copy(("batching", "combined", "enable"), combined, "enable", switch)
         if combined.attributes.get("config", "").strip():
-            reader.set(("batching", "combined", "config"), combined, "config", stripped)
+            reader.copy(("batching", "combined", "config"), combined, "config", stripped)
     if (default := section.first("defaultTopic")) is not None:
         _convert_batching_rule(reader, default, ("batching", "default"))
     for topic in section.all("topicConfigs/topic"):
@@ -142,15 +142,15 @@ def _convert_batch_config(reader: AttributeReader, config: Element) -> None:
     for tag, key, parse in BATCH_LIMITS:
         element = config.first(tag)
         if element is not None and not is_word(element.attributes.get("value", ""), "disable"):
-            reader.set(("batching", "configs", name, key), element, "value", parse)
+            reader.copy(("batching", "configs", name, key), element, "value", parse)
 
 
 def _convert_batching_rule(reader: AttributeReader, element: Element, key: tuple[str, ...]) -> None:
     """Convert action and config of a listed topic, or of the default, to the section `key`."""
-    reader.set((*key, "action"), element, "action", _parse_action)
+    reader.copy((*key, "action"), element, "action", _parse_action)
     config = element.attributes.get("config", "")
     if reader.draft.get((*key, "action")) == "per_topic":
-        reader.set((*key, "config"), element, "config", stripped)
+        reader.copy((*key, "config"), element, "config", stripped)
     elif config:
         reader.draft.add_note(f'config="{config}" was ignored with this action; it is left out.', key)
 
@@ -169,7 +169,7 @@ def _convert_compression(reader: AttributeReader, section: Element) -> None:
     for config in section.all("namedConfigs/config"):
         _convert_compression_config(reader, config)
     if (threshold := section.first("sizeThresholdPercent")) is not None:
-        reader.set(("compression", "size_threshold_percent"), threshold, "value", integer)
+        reader.copy(("compression", "size_threshold_percent"), threshold, "value", integer)
     _convert_topic_configs(reader, section, "compression")
 
 
@@ -178,10 +178,10 @@ def _convert_compression_config(reader: AttributeReader, config: Element) -> Non
     if name is None:
         return
     key = ("compression", "configs", name)
-    reader.set((*key, "type"), config, "type", lambda raw: raw.strip().lower())
+    reader.copy((*key, "type"), config, "type", lambda raw: raw.strip().lower())
     codec = reader.draft.get((*key, "type"))
     if codec != "none" and "minSize" in config.attributes:
-        reader.set((*key, "min_size"), config, "minSize", size)
+        reader.copy((*key, "min_size"), config, "minSize", size)
     level = reader.read(config, "level", integer) if "level" in config.attributes else None
     if level is None or (codec == "gzip" and level == GZIP_DEFAULT_LEVEL):
         return
@@ -200,11 +200,11 @@ def _convert_rate_limits(reader: AttributeReader, section: Element) -> None:
 
 
 def _convert_rate_limit_config(reader: AttributeReader, config: Element, key: tuple[str, ...]) -> None:
-    reader.set((*key, "max_count"), config, "maxCount", _parse_count)
+    reader.copy((*key, "max_count"), config, "maxCount", _parse_count)
     if is_word(config.attributes.get("maxCount", ""), "unlimited") and "interval" not in config.attributes:
         reader.draft.set((*key, "interval_ms"), UNUSED_INTERVAL_MS, reader.origin(config))
     else:
-        reader.set((*key, "interval_ms"), config, "interval", integer)
+        reader.copy((*key, "interval_ms"), config, "interval", integer)
 
 
 def _parse_count(raw: str) -> int | None:
@@ -215,10 +215,10 @@ def _parse_count(raw: str) -> int | None:
 def _convert_topic_configs(reader: AttributeReader, section: Element, new_section: str) -> None:
     """Convert the name of the config of each listed topic, and of the default."""
     if (default := section.first("defaultTopic")) is not None:
-        reader.set((new_section, "default"), default, "config", stripped)
+        reader.copy((new_section, "default"), default, "config", stripped)
     for topic in section.all("topicConfigs/topic"):
         if (name := reader.read(topic, "name", stripped)) is not None:
-            reader.set((new_section, "topics", name), topic, "config", stripped)
+            reader.copy((new_section, "topics", name), topic, "config", stripped)
 
 
 # --- HTTP and brokers -------------------------------------------------------------------------------------------------

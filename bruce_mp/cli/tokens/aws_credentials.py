@@ -1,6 +1,6 @@
 """Credentials for AWS, from the sources and in the order that AWS' own tools use.
 
-The module does not support sources that need a person or another program (single sign-on, `credential_process`), and
+The module does not support sources that need a person or another program (single sign-on, `credential_process`), or
 profiles with a `role_arn`.
 """
 

@@ -62,7 +62,7 @@ class TopScreen(NamedTuple):
     is_paused: bool = False
 
     def render(self) -> RenderableType:
-        """Return the screen, at most `height` lines."""
+        """Return the screen. It has more than `height` lines only if one topic does not fit."""
         foot = [_line((KEYS if self.typed is None else f"Name contains: {self.typed}_   enter applies", _QUIET))]
         if self.failure:
             foot.insert(0, _line((self.failure, _BAD)))
@@ -79,7 +79,7 @@ class TopScreen(NamedTuple):
 
 
 def topic_rows(page: TopPage, height: int) -> int:
-    """Return the number of topics that fit into `height` lines below everything else."""
+    """Return the number of topics that fit into `height` lines below everything else, at least 1."""
     heading = 1
     broker_lines = heading + min(len(page.brokers), MAX_BROKERS) + (len(page.brokers) > MAX_BROKERS)  # "and N more"
     return max(1, height - len(_head(page, is_paused=False)) - broker_lines - heading)
