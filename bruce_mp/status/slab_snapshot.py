@@ -58,7 +58,7 @@ def _topic_name(table: TopicTable, topic: bytes | int) -> bytes:
 
 
 def _held_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, int, int, int]]:
-    """Yield topic, state word, count and arrival time of each run, or of each message of a split run."""
+    """Yield topic, state word, count and the run's arrival time for each run, or for each message of a split run."""
     if is_settled(slab, chunk):
         return
     for offset, run in runs_of(slab, chunk):

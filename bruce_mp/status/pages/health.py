@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence", "health_lines"]
 
 FULL_RATIO: Final = 0.9
-"""Ratio of the slab in use at which the daemon stops being ready, because it soon has to discard messages."""
+"""Ratio of the slab in use at which the daemon stops being ready, because messages are lost soon."""
 MAX_NAMED: Final = 10
 """Limit of the topics or partitions that a check names."""
 ELECTION_MS: Final = 5000
@@ -118,7 +118,7 @@ class Evidence(NamedTuple):
 
     @property
     def stalled_nodes(self) -> set[int]:
-        """Return the node numbers of the stalled brokers. Only `_stalled_brokers` reports their errors."""
+        """Return the node numbers of the stalled brokers. `_stalled_brokers` reports these; other checks skip them."""
         return {stall.status.node for stall in self.stalls.brokers}
 
 
@@ -205,14 +205,14 @@ def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
     router = evidence.cluster.router
     if router is None or router.failing_since_ms is None or _is_delivering(evidence):
         return
-    silent_s = (evidence.steady_now_ms - router.failing_since_ms) // 1000
+    failing_s = (evidence.steady_now_ms - router.failing_since_ms) // 1000
     held = sum(evidence.books.held.values())
     waiting = f"{_waiting_messages(held)} for a broker." if held else "No message waits."
     if router.needs_operator:
-        yield f"No broker can be used for {silent_s} s: {router.error} {waiting}"
+        yield f"No broker can be used for {failing_s} s: {router.error} {waiting}"
         return
     yield (
-        f"No broker can be reached for {silent_s} s: {router.error} {waiting} Check the brokers, the network, and "
+        f"No broker can be reached for {failing_s} s: {router.error} {waiting} Check the brokers, the network, and "
         "kafka.bootstrap_servers."
     )
 
@@ -369,9 +369,9 @@ PROBLEMS: Final = (
 def _metadata_unreachable(evidence: Evidence) -> Iterator[str]:
     router = evidence.cluster.router
     if router is not None and router.failing_since_ms is not None and _is_delivering(evidence):
-        silent_s = (evidence.steady_now_ms - router.failing_since_ms) // 1000
+        failing_s = (evidence.steady_now_ms - router.failing_since_ms) // 1000
         yield (
-            f"The brokers take messages, but no metadata can be fetched for {silent_s} s: {router.error} Check "
+            f"The brokers take messages, but no metadata can be fetched for {failing_s} s: {router.error} Check "
             "kafka.bootstrap_servers; new topics and leaders stay unknown."
         )
 

@@ -41,8 +41,9 @@ class ProcessLine(msgspec.Struct, frozen=True):
     """A process that was started at least once.
 
     `state` is `running`, `stalled` (alive with an old heartbeat), `dead` (it should run), or `stopped` (on purpose).
-    Memory is in bytes, None if the kernel does not report it: `pss` is private memory plus a part of shared memory,
-    `uss` is the memory that ending the process would free. Only stream workers report open `connections`.
+    Memory is in bytes: `pss` is private memory plus a part of the shared, `uss` the memory that ending the process
+    would free. Memory and CPU time are None if the kernel does not report them. Only stream workers report open
+    `connections`.
     """
 
     name: str

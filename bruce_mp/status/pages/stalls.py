@@ -1,8 +1,8 @@
 """Stalls: brokers and partitions that acknowledge nothing for a while although messages wait for them.
 
 The health page and `/metrics` show the same stalls. A broker is stalled if it acknowledges nothing at all;
-its stall includes those of its partitions. A partition is listed separately if its broker acknowledges others, or if it
-has no leader.
+its stall includes those of its partitions. A partition is listed separately if its broker acknowledges others, or if
+the partition has no leader.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BrokerStall(NamedTuple):
 
 
 class Stalls(NamedTuple):
-    """The stalled brokers, and the stalled partitions of all other brokers, the oldest first."""
+    """The stalled brokers by node number, and all other stalled partitions, the oldest first."""
 
     brokers: list[BrokerStall]
     partitions: list[PartitionStall]
