@@ -4,7 +4,7 @@ The socket tries all addresses of the host in turn. An address gets the remainin
 addresses that remain, itself included; the timeout bounds the whole connect. For a broker that does not report its API
 versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS lies between the
 socket and the Kafka protocol, which starts after the handshake. With `renews_login`, a login with a lifetime is renewed
-before it expires. The wait for credentials from a KDC or a program has the same time limit as the connect. The socket
+before it expires. The wait for credentials from a KDC or a program has a time limit of the same length. The socket
 handles the events `Send` and `LoggedIn` itself; the owner receives all others of `protocol.kafka.connection_events`
 through one callback. `Failed` also reports an unreachable broker.
 """
@@ -128,12 +128,12 @@ class BrokerSocket:
             self._connect()
 
     def _request_login(self, logins: SaslSessions, on_answer: Callable[[Mechanism | None, str], None]) -> None:
-        """Call `on_answer` once from the loop: with a SASL mechanism, or with the reason why none came in time."""
+        """Call `on_answer` once, now or from the loop, with a SASL mechanism, or with the reason why there is none."""
         reason = f"No credentials came within {self._timeout_s:g} s. Check the KDC, or kafka.sasl.token_command."
         timer = self._login_timer = self._loop.call_later(self._timeout_s, lambda: on_answer(None, reason))
 
         def answer(mechanism: Mechanism | None, reason: str) -> None:
-            if not timer.cancelled:  # neither timed out nor closed
+            if not timer.cancelled:  # neither closed nor timed out: a timer that fired is cancelled
                 timer.cancel()
                 on_answer(mechanism, reason)
 

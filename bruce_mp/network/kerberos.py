@@ -112,7 +112,7 @@ class Kerberos:
         self._keytab = Path(sasl.kerberos_keytab_file or "")
         self._cache_number = next(_CACHE_NUMBERS)
         self._discarded_at_s = -math.inf
-        # One lock for each host: libkrb5 replaces the tickets of a cache in two steps, which another thread could see.
+        # One lock for each host: libkrb5 replaces a cache's tickets in two steps; a thread could read it between them.
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
     def on_refused(self) -> None:

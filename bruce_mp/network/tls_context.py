@@ -1,7 +1,7 @@
 """Load the certificates and keys of [kafka.tls], and reload them when one of the files changes.
 
-While an operator replaces certificate and key one after the other, they do not match. While the new files
-are unusable, the context of the old files stays in use.
+Certificate and key do not match while an operator replaces one after the other. While the new files are
+unusable, the context of the old files stays in use.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class _Claims(msgspec.Struct):
 def decode_token(output: str, exit_error: str, now_s: float) -> BearerToken:
     """Return the token in a command's output; `exit_error` is empty if the command succeeded.
 
-    Raise ConfigError if there is no token. Its text follows the command's name, and contains no part of a token.
+    Raise ConfigError if there is no token. The error text follows the command's name, and contains no part of a token.
     """
     response = _decode_response(output) if output.startswith("{") else TokenResponse(access_token=output)
     if response.error:

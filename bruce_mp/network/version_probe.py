@@ -43,7 +43,7 @@ class VersionProbes:
         return self._first
 
     def on_ready(self, broker: _BrokerKey, negotiation: Negotiation, now: float) -> None:
-        """Cache the negotiation of a ready connection if it assumes versions. A later connection keeps the expiry."""
+        """Cache the negotiation of a ready connection if it assumes versions; keep an earlier expiry."""
         if negotiation.assumed is not None:
             self._cached.setdefault(broker, (negotiation, now + CACHE_S))
 

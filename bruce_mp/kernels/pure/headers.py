@@ -20,7 +20,7 @@ __all__ = ["RunHeader", "group_by_partition", "read_headers"]
 class RunHeader(NamedTuple):
     """The fields of a run's header that routing needs.
 
-    `largest_payload` is that of a record in bytes, `arrived_ms` the steady time at which the run was opened.
+    `largest_payload` is that of the run's records in bytes, `arrived_ms` the steady time at which the run was opened.
     """
 
     topic: int

@@ -3,7 +3,7 @@
 `Lanes` appends a parsed batch to the lanes' open runs, one *group* (the messages of a topic and type) after another.
 It closes a run when its chunk is full, or when its linger ends.  Lingers end on *ticks*, times that all lanes share
 (`closed_runs.tick_after`), so that the input publishes the runs of many topics together.  A run that filled its chunk
-also waits for the tick.
+is published at the tick at the latest.
 
 Topics that the router has not numbered use a *shared* lane, and so does any topic when there are too many lanes.  The
 runs of unnumbered topics carry the topic's name.  `Lanes` closes the run of a shared lane after each group: the topic
@@ -54,7 +54,7 @@ WAKE_SLACK_MS: Final = 12
 _LEEWAY_DIVISOR: Final = 6
 """The leeway (`_set_leeway`) is 0 if the shortest linger divided by this number is below twice LEEWAY_MS."""
 _MAX_LINGER_MS: Final = 250
-"""The longest linger; `Lanes` takes it as the shortest while it knows the linger of no topic."""
+"""The longest linger; the shortest is taken to be this one until the linger of a topic is known."""
 
 
 _UNUSED_HEADER: Final = LaneHeader(topic=0, name=b"", flags=0, partition_index=-1, partition_count=0)
@@ -138,7 +138,7 @@ class Lanes:
 
     @property
     def caller_retries(self) -> bool:
-        """True if the caller ingests messages over a topic's threshold again; later ones must not overtake them."""
+        """True if the caller retries messages that exceed a topic's threshold; later ones must not overtake them."""
         return self._chunks.caller_retries
 
     @caller_retries.setter
@@ -454,7 +454,7 @@ class Lanes:
 
     def drain_closed(self) -> list[Segment]:
         """Return the runs closed since the last drain, in order; the caller must have committed the last batch."""
-        self._pool.allow_reclaim()
+        self._pool.allow_reclaim()  # the batch is committed
         return self._closed.drain()
 
     def drain_ready(self, now_ms: int) -> list[Segment]:

@@ -35,7 +35,7 @@ class AnswerReader:
         """Return the answers that `data` completes.
 
         Raise RemoteProtocolError for malformed bytes, and AttemptEndedError if the daemon ended an open attempt. If
-        answers precede these bytes, return the answers; the next call raises, even without new data.
+        answers precede that error, return them; the next call then raises it, even without new data.
         """
         self._unread += data
         answers: list[BarrierAnswer | InquiryAnswer] = []

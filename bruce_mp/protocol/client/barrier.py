@@ -137,7 +137,7 @@ def check_token(token: bytes) -> None:
 
 
 def decode_barrier(data: bytes | bytearray | memoryview) -> Barrier | BarrierAnswer:
-    """Decode a whole request; for a malformed or unsupported one, return the answer, without counts."""
+    """Decode a whole request; for a malformed or unsupported one, return an answer whose counts the caller sets."""
     _, _, version = FRAME_START.unpack_from(data)
     # a malformed request may be shorter than a token, and an answer needs one
     token = bytes(data[_TOKEN_AT : _TOKEN_AT + TOKEN_BYTES]).ljust(TOKEN_BYTES, b"\0")

@@ -3,10 +3,10 @@
     int32 Size | int16 ApiKey | int16 ApiVersion | int16 Flags | [int32 PartitionKey] | int16 TopicSize | Topic
     | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value | [int32 HeadersSize | Headers]
 
-All integers are big-endian and signed, and PartitionKey also counts as unsigned; Size counts the whole message, itself
-included; PartitionKey depends on ApiKey.  ApiVersion 1 adds record headers (`record_headers`).  In ApiVersion 2 KeySize
-and ValueSize may be -1, for null, and 0 means empty.  `docs/protocol.md` describes the formats for programmers of
-clients.
+All integers are big-endian and signed, but the daemon reads PartitionKey as unsigned; Size counts the whole message,
+itself included; only ApiKey 257 has PartitionKey.  ApiVersion 1 adds record headers (`record_headers`).  In ApiVersion
+2 KeySize and ValueSize may be -1, for null, and 0 means empty.  `docs/protocol.md` describes the formats for
+programmers of clients.
 
 Clients encode with this module.  The daemon parses with it only messages for reports and exports: the kernels parse
 whole batches, and tests compare them with `parse_message()`.  The order of the checks decides the discard reason of a

@@ -53,8 +53,8 @@ SUPPORTED_VERSIONS: Final = {
 }
 API_NAMES: Final = {PRODUCE: "Produce", METADATA: "Metadata", INIT_PRODUCER_ID: "InitProducerId"}
 FIRST_PRODUCE: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
-"""The first version of Produce for each codec; all versions accept a codec that is not listed.  Brokers before version
-2 expect a wrong checksum in LZ4 frame headers; zstd before version 7 gets error 76 (KIP-110)."""
+"""The first version of Produce for each codec; all versions accept a codec that is not listed.  Brokers without version
+2 expect a wrong checksum in LZ4 frame headers; zstd in a version before 7 gets error 76 (KIP-110)."""
 
 FIRST_PRODUCE_WITH_CLIENT_THROTTLING: Final = 6
 

@@ -117,7 +117,7 @@ class BrokerConnection:
         self._outstanding: deque[_Outstanding] = deque()
         self._last_id = 0
         self._progress_at = 0.0
-        """The time of the last response (in an `on_response`: now); before the first response, that of the connect."""
+        """The time of the last response, even while `on_response` handles it; before the first one, of the connect."""
         self._capabilities: BrokerCapabilities | None = None
         self._mechanism: Mechanism | None = None
         self._login: Login | None = None

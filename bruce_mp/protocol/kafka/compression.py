@@ -1,9 +1,9 @@
 """Codecs of record batches, 1 to 4 in Kafka's attributes, in the forms that every broker and consumer reads.
 
 Package `codecs` has a module for each, loaded by `load_codecs` or at the first use.  All of them would take 3 MB of
-each dispatcher, and a daemon uses one or none.
+each dispatcher, and most daemons use one or none.
 
-The daemon only compresses.  `BrokerCapabilities.accepts` has the codecs that older brokers lack.
+The daemon only compresses.  `BrokerCapabilities.accepts` is False for a codec that an older broker lacks.
 """
 
 from __future__ import annotations

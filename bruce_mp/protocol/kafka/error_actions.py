@@ -2,7 +2,7 @@
 
 Promises behind the table:
 
-* Errors of the cluster's state, and missing permissions, are retried without limit, bounded by the slab alone.
+* Errors of the cluster's state, and missing permissions, are retried without limit; the slab keeps the messages.
   `max_failed_attempts` in the config sets a limit.
 * One bad message never causes the discard of its neighbours.
 * An error of sequence numbers never ends the daemon.

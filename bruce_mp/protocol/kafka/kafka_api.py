@@ -258,8 +258,8 @@ def decode_sasl_authenticate(frame: bytes, version: int) -> SaslAuthenticateResp
 def decode_metadata(frame: bytes, version: int) -> ClusterMetadata:
     """Decode metadata; raise RemoteProtocolError for malformed bytes, invalid ids or ports, or no brokers.
 
-    A partition without a usable leader stays in the result with NO_BROKER: if an outage changed a topic's number of
-    partitions, messages with a partition key would move.
+    A partition without a usable leader stays in the result with NO_BROKER, because messages with a partition key would
+    move if an outage changed a topic's number of partitions.
     """
     with _raising(RemoteProtocolError, "The broker's metadata"):
         return _ClusterReader(_decode(_METADATA.MetadataResponse, frame, version)).read()

@@ -5,7 +5,7 @@ networking: 6 MB in each process, all unused.  So this module registers `kafka` 
 `__init__`.  The first access to a name of the package runs `__init__`, so other code in the process can use
 `kafka.KafkaConsumer`.
 
-Separate because it changes the import system, and the encoding of messages does not depend on that.
+Separate because `kafka_api` need not know how the package is loaded.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A number n of 64 bits is written as the unsigned n * 2 (or -n * 2 - 1 below 0), seven bits a byte, the lowest first.
 
-Separate because varints are part of Kafka's record format; the kernel that calls this module depends on the slab.
+Separate because the kernel that calls this module depends on the slab, and Kafka's record format does not.
 """
 
 from __future__ import annotations
