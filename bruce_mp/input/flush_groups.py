@@ -23,7 +23,7 @@ _MAX_NUMBER: Final = lay.ARRIVAL_SOURCES - 1
 
 @dataclass(slots=True, eq=False)
 class FlushGroup:
-    """The messages of one connection between two barriers, with the counts of their outcomes."""
+    """The messages of a connection between two barriers, or of a unique attempt; with the counts of their outcomes."""
 
     number: int
     received: int = 0

@@ -1,8 +1,8 @@
 """The outcomes of stream clients' messages, read from the chunks that this worker filled.
 
 No other process reports outcomes to a worker, so the death of another process cannot hide them.  The worker reads the
-state words of its chunks while a barrier is pending, and before it reuses a chunk.  It counts each run once, when the
-run is settled, and keeps its position in each chunk until the chunk is reused.
+state words of its chunks while a barrier or a unique attempt is pending, and before it reuses a chunk.  It counts each
+run once, when the run is settled, and keeps its position in each chunk until the chunk is reused.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Feeding of complete attempts from spill files back into the slab.
 
-The feed appends a slice of a file to the worker's ordinary lanes, as if its client had sent it now.  The order of the
-steps makes a crash harmless at any point.  First the row names the file, then the lanes hold the records.  Then one
-transaction counts them and stores the file's progress.  Last the file's header stores the same progress.  The arrival
-numbers show a successor which messages of the slice are in lanes (`pipeline/stream_recovery.py`).
+The feed appends a slice of a file to the worker's ordinary lanes, as if its client had sent it now; the timestamp
+policy uses the time at which it arrived.  The order of the steps makes a crash harmless at any point.  First the row
+names the file, then the lanes hold the records.  Then one transaction counts them and stores the file's progress.  Last
+the file's header stores the same progress.  The arrival numbers show a successor which messages of the slice are in
+lanes (`pipeline/stream_recovery.py`).
 
 Completed files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
 

@@ -1,7 +1,8 @@
 """The spill files of one worker, and the bound on their disk space.
 
 The bound is for the files of all workers together.  Each worker publishes the bytes of its files in its row, so no lock
-is needed.  Workers that extend files at the same moment may exceed the bound by a step each.
+is needed.  Workers that extend files at the same moment may exceed the bound by a step each, and so may a block that
+cannot wait.
 """
 
 from __future__ import annotations

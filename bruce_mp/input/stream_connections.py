@@ -6,7 +6,7 @@ continues behind the last connection read, so no connection starves another.  Th
 an incomplete message, within the limits of `unfinished_limits.py`, and allocates nothing for the missing ones.  The
 *intake* (`StreamIntake`) reads *plain* connections (`StreamAdmission.is_plain`) and appends their messages itself.
 
-If the slab has no room for a client's message, the worker pauses that client.  Without a free chunk it reads no client.
+If the slab has no room for a client's message, the worker pauses the client, and reads none at all if no chunk is free.
 """
 
 from __future__ import annotations
