@@ -23,7 +23,7 @@ try:
     from rich.console import Console
     from rich.live import Live
 
-    from bruce_mp.cli.top.view import TopScreen, topic_rows
+    from bruce_mp.cli.top.view import TopScreen
 except ImportError as error:
     raise BruceError("`bruce top` needs the package rich: pip install 'bruce-mp[top]'.") from error
 
@@ -128,7 +128,7 @@ class TopState:
     def _selected_by(self, key: str) -> TopSelection:
         """Return the selection after a key."""
         selection = self._selection
-        step = max(1, topic_rows(self._page, self._height) - 1) if self._page else 1  # one row stays in view
+        step = max(1, self.screen(0, self._height).topic_rows - 1)  # one topic stays in view
         lines = {"up": -1, "down": 1, "pgup": -step, "pgdn": step, "home": -_ALL_LINES, "end": _ALL_LINES}
         if key in lines:
             return selection.scroll(lines[key], self._page.topics.matching if self._page else 0)

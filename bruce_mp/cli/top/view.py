@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bruce_mp.cli.top.page import TopBroker, TopPage, TopSelection
     from bruce_mp.status.pages.topics import TopicLine
 
-__all__ = ["TopScreen", "topic_rows"]
+__all__ = ["TopScreen"]
 
 MAX_SENTENCES: Final = 4
 MAX_BROKERS: Final = 8
@@ -63,26 +63,32 @@ class TopScreen(NamedTuple):
 
     def render(self) -> RenderableType:
         """Return the screen. It has more than `height` lines only if one topic does not fit."""
-        foot = [_line((KEYS if self.typed is None else f"Name contains: {self.typed}_   enter applies", _QUIET))]
-        if self.failure:
-            foot.insert(0, _line((self.failure, _BAD)))
         if self.page is None:
-            return Group(_line(("bruce top: waiting for the first answer", "bold")), *foot)
-        rows = topic_rows(self.page, self.height - len(foot))
+            return Group(_line(("bruce top: waiting for the first answer", "bold")), *self._foot)
+        rows = self.topic_rows
         unused = max(0, rows - len(self.page.topics.shown))
         parts = [
             *_head(self.page, is_paused=self.is_paused, width=self.width, unused=unused),
             _brokers(self.page, self.width),
             _topics(self.page, self.selection, rows, self.width),
         ]
-        return Group(*parts, *foot)
+        return Group(*parts, *self._foot)
 
+    @property
+    def topic_rows(self) -> int:
+        """The number of topics that fit between the other lines, at least 1; 0 without a page."""
+        if self.page is None:
+            return 0
+        heading, brokers = 1, len(self.page.brokers)
+        broker_lines = heading + min(brokers, MAX_BROKERS) + (brokers > MAX_BROKERS)  # "and N more"
+        above = len(_head(self.page, is_paused=False)) + broker_lines + heading
+        return max(1, self.height - above - len(self._foot))
 
-def topic_rows(page: TopPage, height: int) -> int:
-    """Return the number of topics that fit into `height` lines below everything else, at least 1."""
-    heading = 1
-    broker_lines = heading + min(len(page.brokers), MAX_BROKERS) + (len(page.brokers) > MAX_BROKERS)  # "and N more"
-    return max(1, height - len(_head(page, is_paused=False)) - broker_lines - heading)
+    @property
+    def _foot(self) -> list[Text]:
+        """The lines below the topics."""
+        keys = _line((KEYS if self.typed is None else f"Name contains: {self.typed}_   enter applies", _QUIET))
+        return [_line((self.failure, _BAD)), keys] if self.failure else [keys]
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

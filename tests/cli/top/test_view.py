@@ -206,6 +206,16 @@ def test_scrolling_stops_at_both_ends(client: _Client) -> None:
     assert state.screen(80, 20).selection.offset == 0
 
 
+@pytest.mark.parametrize("failure", ["", "no answer"])
+def test_one_topic_of_a_page_stays_in_view(failure: str, client: _Client) -> None:
+    state = TopState(client, 2.0)
+    state.refresh(20)
+    state._failure = failure
+    shown = [line.split()[0] for line in draw(client.page, height=20, failure=failure) if line.startswith("topic-")]
+    press(state, "pgdn")
+    assert shown[-1] == f"topic-{state.screen(80, 20).selection.offset}"
+
+
 def test_a_pause_stops_the_readings_and_ends_with_one(client: _Client, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("bruce_mp.cli.top.command.time.monotonic", lambda: now)
