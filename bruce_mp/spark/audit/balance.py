@@ -7,7 +7,7 @@ is a copy and counts as `doubled`. `unknown` messages are in no ledger. All tabl
 the facts (`facts.py`); none is collected to the driver.
 
 A *cell* is one topic and minute of an attempt; the messages without a stamp, of a writer called `plain` here, have one
-cell for each topic and minute. *Absent* messages are those of a cell that Kafka does not have for its attempt, topic
+cell for each topic and minute. Messages of a cell are *absent* if Kafka does not have them for its attempt, topic
 and minute. Three things explain them, in this order; the rest is missing:
 
 1. *Stray* messages, which Kafka has for another attempt or minute than the ledger, explain absent messages of their
@@ -169,7 +169,7 @@ _REPORTED: Final = {
         group by pool, reason
     """,
 }
-"""pool, reason, count: the discards by answers."""
+"""pool, reason, count: the discards that the answers count."""
 _OVERLAPS: Final = {
     "incomplete_to": """
         select *, sum(absent) over (
@@ -441,7 +441,7 @@ def out_of_order_messages(facts: DataFrame) -> DataFrame:
     """Return each message that is behind one with a higher number in its attempt and partition.
 
     The columns are `_OUT_OF_ORDER_COLUMNS`. The offsets are those of the message, or those of its whole fact if
-    messages of other writers are between.
+    messages of other writers are within it.
 
     Such messages are rare. So only the attempts and partitions that `disordered_attempts` finds by their facts are
     checked message by message.

@@ -5,9 +5,9 @@ message's sequence number in the attempt, and the time. A *fact* is a row about 
 with neighbouring numbers and equal times. Messages of other writers may lie between them.
 
 The *place* of a message is the offset of its attempt's first message in the partition, plus the count of the attempt's
-messages before it. So places are in the order of offsets, but have no gaps for other writers' messages. They keep this
-order although each micro-batch of `follow.py` counts from the first message that it reads. A message's place is its
-number plus the fact's `shift`, so a fact determines the number and the place of each of its messages (`explode_facts`).
+messages before it. So places are in the order of offsets, but have no gaps for other writers' messages. A place is
+never above the offset. So they keep this order although each micro-batch of `follow.py` counts from the first message
+that it reads. A place is number plus the fact's `shift`, so a fact determines both for each message (`explode_facts`).
 
 Messages without a stamp are counted by topic, partition and the minute of Kafka's timestamp; columns about the stamp
 are null.
@@ -86,8 +86,8 @@ def _count_blocks(stamped: DataFrame) -> DataFrame:
 
     From here to `_join_pieces`, `first` and `last` are numbers, or offsets of messages without a stamp.
 
-    This step touches every message, so it is one hash aggregate without a sort. The tail is binary, because for strings
-    Spark adds a small hash table in front of the large one, which hashes strings byte by byte.
+    This step touches every message, so it is one hash aggregate without a sort. The tail is binary, because in front
+    of the large hash table Spark puts a small one for strings, which hashes them byte by byte.
     """
     return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "is_append_time", "offset_shift", "block").agg(
         *expressions(
@@ -98,7 +98,7 @@ def _count_blocks(stamped: DataFrame) -> DataFrame:
 
 
 def _split_at_gaps(blocks: DataFrame) -> DataFrame:
-    """Return each gapless block as one piece, and each message of other blocks as a piece.
+    """Return each gapless block as one piece, and each message of a block with gaps.
 
     So pieces do not overlap in a partition; `start_offset` is the offset of a piece's first message.
     """

@@ -101,7 +101,7 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
 
     The last report covers everything up to now if all messages in Kafka were read.
     """
-    closed_ms, last_message_s, rows = _NONE_CLOSED, time.monotonic(), 0
+    closed_ms, last_message_s, rows = _NONE_CLOSED, time.monotonic(), 0  # rows of the recent reports
     while not stop.is_set() and not query.awaitTermination(_POLL_INTERVAL_S):  # raises the error that stopped the query
         recent_rows = sum(report.numInputRows for report in query.recentProgress)
         if recent_rows != rows:

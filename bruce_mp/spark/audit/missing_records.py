@@ -1,4 +1,4 @@
-"""Explain the failure of a read at records that the brokers count, but do not return.
+"""Explain the failure of a read at a record that the brokers do not return, although their offsets include it.
 
 A Kafka consumer waits at such an offset, and Spark's source gives up after a time limit with an error that names only
 the offset.
@@ -28,7 +28,7 @@ class MissingRecordsError(BruceError):
     """A partition has no records from an offset on, although it ends later."""
 
     def __init__(self, offset: int, partitions: Sequence[PartitionOffsets]) -> None:
-        """`partitions` are all of the audited topics; empty if the brokers do not tell."""
+        """`partitions` are all those of the audited topics; empty if the brokers do not tell."""
         having = [each for each in partitions if each.begin <= offset < each.end]
         names = " or ".join(f"topic {each.topic}, partition {each.partition} (to {each.end - 1})" for each in having)
         before = _offsets_before(offset, having, partitions)
@@ -41,7 +41,7 @@ class MissingRecordsError(BruceError):
 
 
 def _offsets_before(offset: int, having: Sequence[PartitionOffsets], all_of: Sequence[PartitionOffsets]) -> str:
-    """Return the option's value in quotes; -1 is a partition's end."""
+    """Return the value of `endingOffsets` in quotes; -1 is a partition's end."""
     if len(having) != 1:
         return f"..., where the partition has {offset}"
     ends: dict[str, dict[int, int]] = {}

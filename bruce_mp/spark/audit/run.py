@@ -94,15 +94,15 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
     """
     display = progress or Progress("audit")
     remove_report(absolute_path(plan.output))
-    absent = missing_topics(spark, plan.kafka_options, plan.topics)
-    if absent:
-        _check_names(spark, plan, absent)
-    topics = [topic for topic in plan.topics if topic not in (absent or ())]
+    absent_topics = missing_topics(spark, plan.kafka_options, plan.topics)  # None: unknown; progress has no total
+    if absent_topics:
+        _check_names(spark, plan, absent_topics)
+    topics = [topic for topic in plan.topics if topic not in (absent_topics or ())]
     display.show(f"reading {', '.join(topics)} from {plan.bootstrap}")
-    with display.repeat(_describe_reading(spark, plan, () if absent is None else topics)):
+    with display.repeat(_describe_reading(spark, plan, () if absent_topics is None else topics)):
         _read_facts(spark, plan, topics)
     with display.repeat(lambda: "comparing"):
-        verdict = compare(spark, plan, absent_topics=absent or ())
+        verdict = compare(spark, plan, absent_topics=absent_topics or ())
     for line in (*verdict.lines, str(verdict)):
         display.show_line(line)
     return verdict
@@ -275,7 +275,7 @@ def no_problems(ledger: DataFrame) -> DataFrame:
 
 
 def _select_minutes(missing: DataFrame, balance: DataFrame, minute_condition: str) -> DataFrame:
-    """Return the ranges of missing messages that end in a selected minute or touch an incomplete one of the balance."""
+    """Return the ranges of missing messages that end in a selected minute or touch the balance's incomplete minutes."""
     incomplete = balance.where("missing + discarded > 0").selectExpr(
         "topic as incomplete_topic", "minute as incomplete_minute"
     )
