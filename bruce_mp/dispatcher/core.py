@@ -241,7 +241,7 @@ class Dispatcher:
         return self._row.move(segments, Move(assigned, in_flight, lay.FLOW_SENT))
 
     def _adopt_assigned(self, batches: list[SentBatch]) -> None:
-        """Queue batches of another dispatcher; they may become duplicates if the broker does not detect repetitions."""
+        """Queue batches of another dispatcher, which has recorded possible duplicates among the unnumbered ones."""
         if not self._builder.broker_deduplicates:
             self._mark_in_doubt([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
@@ -273,7 +273,7 @@ class Dispatcher:
             self._is_synced = True
         self._flush_all()  # a new router may have other batching rules; its batches must not overtake these
         for queue in self._queues.values():
-            queue.hands_back = False
+            queue.hands_back = False  # the router repeats HAND_BACK after SYNCED
         self._hands_back_all = False
         self._process_parcels(rest, now_ms)
         self._repeat_returned()

@@ -138,7 +138,7 @@ class ResponseHandler:
         self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
     ) -> None:
         if rule.action in _OPERATOR_ACTIONS:
-            self._topics.store_refusal(batch.topic, rule.code)
+            self._topics.store_refusal(batch.topic, rule.code)  # for the health page
         if rule.action in _RECORD_ACTIONS:
             self._on_records_refused(queue, batch, ack, rule, topic)
         elif self._downgrade(queue, batch, rule, topic):
@@ -279,7 +279,7 @@ class ResponseHandler:
         return [rest]
 
     def _record_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
-        """Drain the queue; then reuse the numbers of the unwritten `batch`, if no earlier batch is in doubt."""
+        """Drain the queue, then reuse the numbers of the unwritten `batch`, if none before it failed or is in doubt."""
         queue.drain()
         is_numbered = batch.base_sequence >= 0
         is_expected = is_numbered and queue.expected_sequence in {None, batch.base_sequence}
@@ -323,7 +323,7 @@ class ResponseHandler:
         )  # fmt: skip
 
     def _bump_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
-        if queue.bumps_epoch:
+        if queue.bumps_epoch:  # else a gap keeps the broker from writing the batches under their old numbers
             self._record_renumbered(queue, topic)
         self._builder.bump_epoch(queue.topic, queue.partition)
         queue.expected_sequence = None

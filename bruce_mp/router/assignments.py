@@ -445,7 +445,7 @@ class Assignments:
             self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED])
 
     def _resync(self, slot: int, assigned: list[FoundSegment]) -> None:
-        """Send RESYNC, and repeat the `assigned` records: the dispatcher has not claimed them, and frames may be lost.
+        """Send RESYNC with the `assigned` records, which the dispatcher has not claimed, because frames may be lost.
 
         Before SYNCED the dispatcher returns again what it had returned to a dead router.  These records are older than
         those that wait in the router, so the router sends nothing else before SYNCED.
