@@ -134,9 +134,11 @@ class RepeatedRows:
         # The digest does not contain the option 'topic'. An attempt whose rows were all bad has no topics.
         is_misdirected = not has_same_rows or not self._has_topic_column
         if is_misdirected and topics and self._topics and topics != self._topics:
+            is_stream = self._options.run_id is None and self._attempt.batch >= 0
+            advice = f" Name topic {join_topics(topics)} until this micro-batch is committed." if is_stream else ""
             return (
                 f"was sent to topic {join_topics(topics)} by an earlier run; this one names topic "
-                f"{join_topics(self._topics)}. Nothing was sent again."
+                f"{join_topics(self._topics)}. Nothing was sent again.{advice}"
             )
         where = f"than its delivered attempt on {earlier.result.host}, so neither to send nor to skip them is right"
         if not has_same_rows:

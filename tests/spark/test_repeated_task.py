@@ -205,7 +205,8 @@ def test_a_run_with_another_topic_or_other_headers_is_refused(
         run_task(run_options, FIRST, [first])
         with pytest.raises(TaskError, match=f"Task query/7/2 {text}.*use another runId") as caught:
             run_task(replace(run_options, topic=option), AGAIN, [again])
-        with pytest.raises(TaskError, match="another checkpoint"):
+        keeps_topic = "Name topic t until this micro-batch is committed.*" if "was sent to topic" in text else ""
+        with pytest.raises(TaskError, match=f"{keeps_topic}use another checkpoint"):
             run_task(replace(options, topic=option), AGAIN, [again])
         assert run_task(run_options, AGAIN, [first]).delivered == 1
     assert "checkpoint" not in str(caught.value)
