@@ -135,10 +135,17 @@ class CopyWriter:
             self._queue.put(data)
         else:
             log.warning("Copies of messages arrive faster than the disk accepts them; some are not written.")
-            copies = _decode(data)
-            count_lost(self._count, copies)
-            if (dead_letters := self._discards.dead_letters) is not None:
-                dead_letters.count_lost(copy for copy in copies if copy.target is CopyTarget.DISCARDS)
+            self._count_dropped(_decode(data))
+
+    def _count_dropped(self, copies: list[Copy]) -> None:
+        discarded = [copy for copy in copies if copy.target is CopyTarget.DISCARDS]
+        file, dead_letters = self._discards
+        if dead_letters is not None:
+            dead_letters.count_lost(discarded)
+            if file is None:  # then no line of a file is lost with a discarded message
+                self._count(Counter.DiscardCopySettled, len(discarded))
+                copies = [copy for copy in copies if copy.target is not CopyTarget.DISCARDS]
+        count_lost(self._count, copies)
 
     def _run(self) -> None:
         self._prepare()

@@ -181,7 +181,8 @@ class MessageDebug:
                 try:
                     self._write(copy)
                 except FileWriteError:
-                    self._count(Counter.MsgCopyLost, len(copies) - written)
+                    lost = [each for each in copies[written:] if self._selection.covers(each.topic)]
+                    self._count(Counter.MsgCopyLost, len(lost))
                     self._change_selection(DebugTopics())
                     raise
 

@@ -171,3 +171,4 @@ def test_dead_letters_that_are_not_sent_are_counted(tmp_path: Path, monkeypatch:
     assert dead_letters.lost == 2
     made.writer.stop()
     assert dead_letters.lost == 4
+    assert made.counted[Counter.MsgCopyLost] == 0, "no file lacks a line"

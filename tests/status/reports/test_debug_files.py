@@ -139,8 +139,9 @@ def test_a_new_status_process_continues_the_files(made: Made) -> None:
 
 def test_a_full_disk_ends_debugging(made: Made) -> None:
     made.debug.add(b"news")
+    topics = [b"news", b"news", b"not chosen", b"news", b"news"]
     with files_end_at(len(LINE) + 5), pytest.raises(FileWriteError, match=r"cannot be written: .*has ended"):
-        made.write(count=4)
+        made.debug.write([Copy(CopyTarget.MSG_SEND, 1, 5, "", topic, b"key", b"value") for topic in topics])
     assert made.announced[-1] == DebugTopics()
     assert made.counted == {Counter.MsgCopyLost: 3}
 
