@@ -120,7 +120,7 @@ class Topic:
         self._update_key_partitions()
         leaders = view.leaders if view is not None else {}
         self._rotation = list(leaders)
-        self._cursor = len(leaders)  # the end, so that the next choice shuffles the rotation
+        self._cursor, self._stays_until_ms = len(leaders), 0  # the end, so that the next choice shuffles the rotation
         self._chosen_turn, self._by_leader = -1, {}
         for partition, leader in leaders.items():
             self._by_leader.setdefault(leader, []).append(partition)

@@ -38,8 +38,8 @@ def slab() -> Iterator[Slab]:
         yield made
 
 
-def a_topic(slab: Slab, rule: TopicBatching = UNBATCHED) -> Topic:
-    topic = Topic(slab, 1, b"t1", rule, random.Random(5))
+def a_topic(slab: Slab, rule: TopicBatching = UNBATCHED, seed: int = 5) -> Topic:
+    topic = Topic(slab, 1, b"t1", rule, random.Random(seed))
     topic.update_view(TopicView(tuple(range(PARTITIONS)), {number: number % 2 for number in range(PARTITIONS)}))
     return topic
 
@@ -109,6 +109,17 @@ def test_closed_partitions_get_nothing_and_the_others_equal_shares(slab: Slab) -
     shares = Tally(bound(a_topic(slab), [sender.run(2500) for _ in range(600)], closed=frozenset({0, 3})))
     assert set(shares) == set(range(PARTITIONS)) - {0, 3}
     assert max(shares.values()) < 1.5 * min(shares.values())
+
+
+def test_a_changed_view_shuffles_the_rotation_at_once(slab: Slab) -> None:
+    """Otherwise all hosts that get the same metadata would send to the same partitions in turn."""
+    sender, first = Input(slab), set()
+    for seed in range(20):
+        topic = a_topic(slab, COMBINED, seed)
+        assert topic.next_partition([sender.run(20_000)], lambda *_: True, 0) is not None
+        topic.update_view(TopicView(tuple(range(PARTITIONS)), dict.fromkeys(range(PARTITIONS), 1)))
+        first.add(topic.next_partition([sender.run(20_000)], lambda *_: True, 50))
+    assert len(first) > 2
 
 
 def test_no_partition_is_chosen_when_all_are_closed(slab: Slab) -> None:
