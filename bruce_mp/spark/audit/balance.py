@@ -337,30 +337,32 @@ _ANOMALIES: Final = {
 class AuditBooks:
     """The result tables of the audit. Leaving their `with` block releases the tables that are cached in memory.
 
-    `balance` has topic, minute, the counts, reasons and problems. `arrived`, `doubled` and `unknown_ranges` are the
-    results of the queries of these names, `out_of_order` that of `out_of_order_messages`.
+    `balance` has topic, minute, the counts, reasons and problems. `doubled` and `unknown_ranges` are the results of the
+    queries of these names, `out_of_order` that of `out_of_order_messages`. `tables` has the inputs, `arrived`, and if
+    `is_incomplete`, because messages are absent, also `strays`, `by_answers` and `by_lines`.
     """
 
     balance: DataFrame
-    arrived: DataFrame
     doubled: DataFrame
     out_of_order: DataFrame
     unknown_ranges: DataFrame
-    _tables: AuditTables
+    is_incomplete: bool
+    tables: AuditTables
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._tables.__exit__(*error)
+        self.tables.__exit__(*error)
 
 
 def read_ledger(
     spark: SparkSession, directories: Sequence[str], topics: Sequence[str], changed_after: datetime | None = None
 ) -> DataFrame:
-    """Return the ledger rows of these topics, from files that changed after a time (None: from all files).
+    """Return the ledger's rows, from files that changed after a time (None: from all files).
 
-    The column `writer` is added, spelled as in the facts; `plain` without a stamp.
+    Two columns are added: `is_audited` is true for these topics, and `writer` is spelled as in the facts; `plain`
+    without a stamp.
     """
     after_s = 0.0 if changed_after is None else changed_after.timestamp()
     paths = [path for directory in directories for path in _ledger_paths(directory, after_s)]
@@ -369,7 +371,7 @@ def read_ledger(
     if changed_after is not None:
         oldest_minute_ms = int(after_s - 60) * 1000  # minutes are named by their start, up to 60 s earlier
         rows = rows.where(f"minute >= {oldest_minute_ms}")  # merged files have older commits, too
-    rows = rows.where(rows["topic"].isin(*topics))
+    rows = rows.withColumn("is_audited", rows["topic"].isin(*topics))
     return rows.selectExpr("*", "if(stamped, concat_ws('/', query, batch, partition), 'plain') as writer")
 
 
@@ -401,7 +403,10 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_con
     usually do not run.
     """
     tables = AuditTables(facts.sparkSession)
-    inputs = {"facts": facts, "facts_of_minutes": facts.where(minute_condition), "ledger": ledger, "lines": lines}
+    inputs = {
+        "facts": facts, "facts_of_minutes": facts.where(minute_condition), "all_entries": ledger,
+        "ledger": ledger.where("is_audited"), "lines": lines,
+    }  # fmt: skip
     for name, table in inputs.items():
         tables.register(name, table)
     arrived = tables.register_cached("arrived", tables.query(_ARRIVED))
@@ -417,7 +422,8 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_con
     tables.register("explained", _explain_absent(tables) if incomplete else empty(tables.spark, _EXPLAINED_COLUMNS))
     doubled = tables.register("doubled", tables.query(_DOUBLED))
     tables.register("unknown", tables.query(_UNKNOWN))
-    return AuditBooks(tables.query(_BALANCE), arrived, doubled, out_of_order, tables.query(_UNKNOWN_RANGES), tables)
+    unknown_ranges = tables.query(_UNKNOWN_RANGES)
+    return AuditBooks(tables.query(_BALANCE), doubled, out_of_order, unknown_ranges, incomplete, tables)
 
 
 def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyarrow.fs import FileType
 
 from bruce_mp.spark.audit.chart import PROBLEMS, STYLE, VOLUMES, Bar, draw_chart
-from bruce_mp.spark.audit.ranges import expressions
+from bruce_mp.spark.audit.expressions import expressions
 from bruce_mp.spark.audit.tables import AuditTables
 from bruce_mp.spark.storage import open_directory
 
@@ -32,6 +32,8 @@ _MAX_TOPICS: Final = 50
 _MAX_RANGES: Final = 100
 _MAX_REASONS: Final = 20
 """Maximum number of topics, problem ranges and reasons in the report; the tables of the audit have all."""
+_IS_MINOR: Final = "problem in ('unknown', 'discarded')"
+"""Ranges that are listed last."""
 _SERIES: Final = (*VOLUMES, *PROBLEMS)
 COUNTS: Final = ("sent", *_SERIES, "unknown")
 """The counts of a verdict."""
@@ -190,7 +192,10 @@ def _collect_reasons(balance: DataFrame) -> Sequence[_Row]:
 
 def _collect_problems(problems: DataFrame) -> Sequence[_Row]:
     return [
-        row.asDict() for row in problems.orderBy("problem", "topic", "writer", "first").limit(_MAX_RANGES).collect()
+        row.asDict()
+        for row in problems.orderBy(*expressions(_IS_MINOR, "problem", "topic", "writer", "first"))
+        .limit(_MAX_RANGES)
+        .collect()
     ]
 
 
@@ -252,8 +257,8 @@ def _problems_table(rows: Sequence[_Row]) -> str:
     )
     return (
         "<h2>Which messages</h2><p class=note>A writer is query/batch/partition; its messages are numbered from 0. "
-        f"Discarded messages are among the missing. The first {_MAX_RANGES} ranges; the table <code>problems</code> "
-        "has all.</p>"
+        "Discards are reported without numbers, so a range of absent messages names all that they can be. The first "
+        f"{_MAX_RANGES} ranges; the table <code>problems</code> has all.</p>"
         "<div class=wide><table><tr><th class=text>problem<th class=text>topic<th>partition<th>offsets"
         f"<th class=text>writer<th>numbers<th>from<th>messages{lines}</table></div>"
     )

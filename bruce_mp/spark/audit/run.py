@@ -2,7 +2,7 @@
 
 OUTPUT/facts      the contents of Kafka, read once and condensed (`facts.py`)
 OUTPUT/balance    one row for each topic and minute
-OUTPUT/problems   ranges of missing, doubled, out-of-order and unknown messages, by writer
+OUTPUT/problems   ranges of missing, discarded, doubled, out-of-order and unknown messages, by writer
 OUTPUT/samples    with `samples`: some of these messages
 OUTPUT/report.html
 """
@@ -17,12 +17,11 @@ from bruce_mp.spark.audit.errors import AuditInputError
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.kafka_source import read_topics
 from bruce_mp.spark.audit.missing_records import MissingRecordsError, find_missing_offset
-from bruce_mp.spark.audit.ranges import expressions, merge_ranges
+from bruce_mp.spark.audit.problems import find_problems, no_problems
 from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, remove_report, summarize, write_report
 from bruce_mp.spark.audit.samples import SAMPLE_COLUMNS, sample_messages
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.kafka_admin import count_offsets, missing_topics, offsets_of
-from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.discards import read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.running_stages import RunningStages
@@ -35,9 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from bruce_mp.spark.audit.balance import AuditBooks
-
-__all__ = ["Audit", "audit", "compare", "find_problems", "no_problems", "read_samples", "write_facts"]
+__all__ = ["Audit", "audit", "compare", "read_samples", "write_facts"]
 
 _SMALL_AUDIT_BYTES: Final = 16 << 20
 """Size of facts and ledgers below which an audit is small: the facts of about 100 million messages of a few writers."""
@@ -110,7 +107,8 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
 
 def _check_names(spark: SparkSession, plan: Audit, absent: Sequence[str]) -> None:
     """Raise AuditInputError if the ledgers do not have a topic either, because its name may be wrong."""
-    entered = {row["topic"] for row in read_ledger(spark, plan.ledgers, absent).select("topic").distinct().collect()}
+    entries = read_ledger(spark, plan.ledgers, absent).where("is_audited")
+    entered = {row["topic"] for row in entries.select("topic").distinct().collect()}
     nowhere = [topic for topic in absent if topic not in entered]
     if nowhere:
         raise AuditInputError(
@@ -192,9 +190,7 @@ def _compare(
             unknown_is_bad=plan.unknown_is_bad,
             lines=summary.describe(absent_topics),
         )
-        found_problems = (
-            find_problems(books, ledger, balance, minute_condition) if verdict.has_problems else no_problems(ledger)
-        )
+        found_problems = find_problems(books, balance, minute_condition) if verdict.has_problems else no_problems(spark)
         problems = _write_table(found_problems, plan, "problems")
         write_report(summary, balance, problems, verdict, absolute_path(plan.output))
     if plan.samples:
@@ -234,84 +230,3 @@ def _read_table(spark: SparkSession, plan: Audit, name: str) -> DataFrame:
     if plan.namespace is None:
         return spark.read.format(plan.table_format).load(f"{absolute_path(plan.output)}/{name}")
     return spark.table(f"{plan.namespace}.{name}")
-
-
-# --- the problems ----------------------------------------------------------------------------------------------------
-
-_PROBLEM_COLUMNS: Final = (
-    "problem string, topic string, partition int, writer string, first long, last long, from_offset long, "
-    "to_offset long, from_ms long, to_ms long, messages long"
-)
-_PROBLEM_NAMES: Final = [column.split(" ")[0] for column in _PROBLEM_COLUMNS.split(", ")]
-_RANGE_KEY: Final = ["problem", "topic", "partition", "writer"]
-
-
-def find_problems(books: AuditBooks, ledger: DataFrame, balance: DataFrame, minute_condition: str) -> DataFrame:
-    """Return the ranges of messages with a problem (`_PROBLEM_COLUMNS`) in the minutes of the balance.
-
-    Missing messages have no partition and no offsets. Discarded messages are among the missing, because reports of
-    discards contain no sequence numbers.
-    """
-    offsets_and_times = ["from_offset", "to_offset", "sent as from_ms", "sent as to_ms"]
-    missing = _select_minutes(_missing_ranges(books.arrived, ledger), balance, minute_condition)
-    doubled = books.doubled.where(minute_condition).selectExpr(
-        "'doubled' as problem", "topic", "partition", "writer", "first", "last", *offsets_and_times
-    )
-    out_of_order = books.out_of_order.where(minute_condition).selectExpr(
-        "'out of order' as problem", "topic", "partition", "writer", "number as first", "number as last",
-        *offsets_and_times,
-    )  # fmt: skip
-    merged = merge_ranges(
-        missing.unionByName(doubled).unionByName(out_of_order), _RANGE_KEY, "min(from_offset) as from_offset",
-        "max(to_offset) as to_offset", "min(from_ms) as from_ms", "max(to_ms) as to_ms",
-    ).selectExpr("*", "last - first + 1 as messages")  # fmt: skip
-    unknown = books.unknown_ranges.selectExpr("'unknown' as problem", "*")
-    return merged.unionByName(unknown).select(*_PROBLEM_NAMES)
-
-
-def no_problems(ledger: DataFrame) -> DataFrame:
-    """Return the table of problems without rows."""
-    return empty(ledger.sparkSession, _PROBLEM_COLUMNS)
-
-
-def _select_minutes(missing: DataFrame, balance: DataFrame, minute_condition: str) -> DataFrame:
-    """Return the ranges of missing messages that end in a selected minute or touch the balance's incomplete minutes."""
-    incomplete = balance.where("missing + discarded > 0").selectExpr(
-        "topic as incomplete_topic", "minute as incomplete_minute"
-    )
-    touches_incomplete = (
-        f"incomplete_minute between from_ms - from_ms % {MINUTE_MS} and to_ms"
-        " and (topic is null or topic = incomplete_topic)"
-    )
-    ranges = missing.selectExpr("*", f"to_ms - to_ms % {MINUTE_MS} as minute")
-    others = ranges.where(f"not ({minute_condition})")
-    touching = others.join(incomplete, expressions(touches_incomplete), "left_semi")
-    return ranges.where(minute_condition).unionByName(touching).drop("minute")
-
-
-def _missing_ranges(arrived: DataFrame, ledger: DataFrame) -> DataFrame:
-    """Return the ranges of a writer's numbers that did not arrive, with the times of the messages around them.
-
-    The topic is null if the writer has several. Without a message before or after, the ledger's first or last minute is
-    the time.
-    """
-    by_writer = ledger.where("stamped").groupBy("writer").agg(
-        *expressions(
-            "max(attempt_rows) as numbers_used", "if(min(topic) = max(topic), min(topic), null) as only_topic",
-            "min(minute) as begin_ms", f"max(minute) + {MINUTE_MS - 1} as end_ms",
-        )
-    )  # fmt: skip
-    gaps = arrived.join(by_writer, "writer").selectExpr(
-        # an attempt that is in no ledger may have sent higher numbers than the ledger's
-        "only_topic", "writer", "highest_before + 1 as first", "least(first, numbers_used) - 1 as last",
-        "coalesce(sent_before, begin_ms) as from_ms", "sent as to_ms",
-    )  # fmt: skip
-    highest = arrived.groupBy("writer").agg(*expressions("max(last) as highest", "max(sent) as latest"))
-    at_end = by_writer.join(highest, "writer", "left").selectExpr(
-        "only_topic", "writer", "coalesce(highest, -1L) + 1 as first", "numbers_used - 1 as last",
-        "coalesce(latest, begin_ms) as from_ms", "end_ms as to_ms",
-    )  # fmt: skip
-    return gaps.unionByName(at_end).where("first <= last").selectExpr(
-        "'missing' as problem", "only_topic as topic", "cast(null as int) as partition", "writer", "first", "last",
-        "cast(null as bigint) as from_offset", "cast(null as bigint) as to_offset", "from_ms", "to_ms",
-    )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 
 from bruce_mp.spark.audit.balance import discard_lines, fill_books, read_ledger
 from bruce_mp.spark.audit.facts import SCHEMA
+from bruce_mp.spark.audit.problems import find_problems
 from bruce_mp.spark.audit.run import _SMALL_SETTINGS
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.temporary_settings import temporary_settings
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 M1: Final = 1_700_000_040_000
 M2: Final = M1 + MINUTE_MS
 DOUBT: Final = "POSSIBLY_DELIVERED"
+OTHER: Final = "other"
 COUNTS: Final = ("sent", "delivered", "discarded", "missing")
 
 
@@ -34,6 +36,9 @@ class Books:
     facts: list[tuple[Any, ...]] = field(default_factory=list)
     ledger: list[TaskResult] = field(default_factory=list)
     lines: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lists_problems: bool = False
+    problems: list[Row] = field(default_factory=list)
+    """Of the last audit, if `lists_problems`."""
 
     def arrive(self, query: str | None, topic: str, numbers: Iterable[int], ms: int = M1, attempt: int = 0) -> None:
         """Add a fact for each message; None: messages without a stamp."""
@@ -52,19 +57,23 @@ class Books:
         self.ledger.append(TaskResult(TaskAttempt(query, -1, 0, attempt), "host", rows, acks, **entry))
 
     def balance(self, spark: SparkSession, directory: Path) -> dict[str, dict[str, int]]:
-        """Return the counts of each topic that are not 0."""
+        """Audit all topics but those that begin with OTHER, and return the counts of each that are not 0."""
         write_ledger(f"{directory}/ledger", self.ledger)
-        topics = sorted({topic for result in self.ledger for topic, _ in result.rows})
+        topics = sorted({topic for result in self.ledger for topic, _ in result.rows if not topic.startswith(OTHER)})
         facts = spark.createDataFrame(self.facts, SCHEMA).coalesce(1)
         counts = [(topic, reason, count) for (topic, reason), count in self.lines.items()]
         lines = spark.createDataFrame(counts, "topic string, reason string, count long").coalesce(1)
         ledger = read_ledger(spark, [f"{directory}/ledger"], topics).coalesce(1)
         sums: dict[str, Counter[str]] = {}
         with temporary_settings(spark, _SMALL_SETTINGS), fill_books(facts, ledger, lines) as books:
-            for row in books.balance.collect():
+            rows = books.balance.collect()
+            for row in rows:
                 assert min(row[name] for name in COUNTS) >= 0
                 assert sum((row["reasons"] or {}).values()) == row["discarded"]
                 sums.setdefault(row["topic"], Counter()).update({name: row[name] for name in COUNTS})
+            if self.lists_problems:
+                balance = spark.createDataFrame(rows, books.balance.schema)
+                self.problems = find_problems(books, balance, "true").collect()
         return {topic: {name: count for name, count in counts.items() if count} for topic, counts in sums.items()}
 
 
@@ -199,16 +208,64 @@ def test_lines_of_abandoned_attempts_explain_no_loss(spark: SparkSession) -> Non
     assert [tuple(row) for row in discard_lines(lines, ["a"]).collect()] == [("a", "NO_MEM", 1)]
 
 
+def named(books: Books) -> set[tuple[str, str | None, str, int, int]]:
+    """Return problem, topic, query, first and last number of each range."""
+    return {(row["problem"], row["topic"], row["writer"][:-5], row["first"], row["last"]) for row in books.problems}
+
+
+def test_a_range_names_the_fates_of_its_messages(spark: SparkSession, books: Books, tmp_path: Path) -> None:
+    books.lists_problems = True
+    books.enter("lossy", {("a", M1): 5}, delivered=5)
+    books.enter("limited", {("b", M1): 5}, delivered=2, discarded={"RATE_LIMIT": 3})
+    books.enter("both", {("a", M1): 5}, delivered=4, discarded={"RATE_LIMIT": 1})
+    books.enter("wide", {("a", M1): 3, ("c", M1): 3}, delivered=6)
+    books.enter("partly", {("a", M1): 4, (f"{OTHER}1", M1): 1}, delivered=4, discarded={"BAD_TOPIC": 1})
+    books.enter("partly lossy", {("a", M1): 4, (f"{OTHER}1", M1): 1}, delivered=5)
+    books.enter("open 1", {("d", M1): 2}, "received")
+    books.enter("open 2", {("d", M1): 2}, "received")
+    books.lines["d", "NO_MEM"] = 2
+    for query, topic in {"lossy": "a", "limited": "b", "both": "a", "open 1": "d", "open 2": "d"}.items():
+        books.arrive(query, topic, [0, 1] if query[:4] != "open" else [1])
+    books.arrive("wide", "a", range(3))
+    books.arrive("partly", "a", range(4))
+    books.arrive("partly lossy", "a", range(3))
+    books.balance(spark, tmp_path)
+    assert named(books) == {
+        ("missing", "a", "lossy", 2, 4),
+        ("discarded", "b", "limited", 2, 4),
+        ("missing or discarded", "a", "both", 2, 4),
+        ("missing", "c", "wide", 3, 5),
+        ("missing or not audited", None, "partly lossy", 3, 4),
+        ("discarded", "d", "open 1", 0, 0),
+        ("discarded", "d", "open 2", 0, 0),
+    }
+    books.lines["d", "NO_MEM"] = 1
+    books.arrive("wide", "c", [5])
+    books.enter("wider", {("a", M1): 1, ("c", M1): 1}, delivered=2)
+    books.balance(spark, tmp_path / "more")
+    assert named(books) >= {
+        ("missing or discarded", "d", "open 1", 0, 0),
+        ("missing", "c", "wide", 3, 4),
+        ("missing", None, "wider", 0, 1),
+    }
+
+
 # --- random books ----------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Truth:
-    """What happened in a case, with its own topics and queries, and if the audit can know it."""
+    """What happened in a case, with its own topics and queries, and if the audit can know it.
+
+    `fates` has topic and fate of each stamped message of a query that is absent from the audited topics. `answered` are
+    the queries with final answers.
+    """
 
     sent: Counter[str] = field(default_factory=Counter)
     arrived: Counter[str] = field(default_factory=Counter)
     discarded: Counter[str] = field(default_factory=Counter)
+    fates: dict[str, dict[int, tuple[str, str]]] = field(default_factory=dict)
+    answered: set[str] = field(default_factory=set)
     lines: int = 0
     has_spare_discards: bool = False
     """Some discards concern messages that Kafka has, or those of a failed attempt, and so may explain losses."""
@@ -216,6 +273,13 @@ class Truth:
     """An answer concerns several topics, and does not say which of them its discards have."""
     has_open_discards: bool = False
     """A task without a final answer has discards."""
+    has_foreign_discards: bool = False
+    """An answer counts discards in a topic that is not audited, or may do so."""
+
+    @property
+    def is_sharp(self) -> bool:
+        """Return True if the audit can tell discards from losses."""
+        return not (self.has_foreign_discards or (self.has_wide_answer and self.has_open_discards))
 
     def balance(self, topic: str) -> Counter[str]:
         sent, arrived, discarded = self.sent[topic], self.arrived[topic], self.discarded[topic]
@@ -223,13 +287,15 @@ class Truth:
 
 
 def plant_case(chance: Random, books: Books, case: int) -> Truth:
-    """Add up to four tasks with up to two topics in common."""
+    """Add up to four tasks with up to two topics in common, and a further one in some cases, which is not audited."""
     truth, topics = Truth(), [f"{case}a", f"{case}b"]
+    has_other = chance.random() < 0.2
     has_doubt, has_retries = chance.random() < 0.3, chance.random() < 0.5
     for number in range(chance.randrange(1, 5)):
         query, stamped = f"{case}-{number}", chance.random() < 0.7
         answer = chance.choice(["all", "all", "some", "none"])
         mine = chance.sample(topics, chance.choice([1, 1, 2]))
+        mine += [f"{OTHER}{case}"] if has_other else []
         rows = [(chance.choice(mine), chance.choice([M1, M2])) for _ in range(chance.randrange(1, 12))]
         risks = chance.choice([(0, 0), (0.3, 0), (0, 0.3), (0.3, 0.3)])
         reasons: Counter[str] = Counter()
@@ -237,6 +303,10 @@ def plant_case(chance: Random, books: Books, case: int) -> Truth:
             is_lost, is_discarded = (chance.random() < risk for risk in risks)
             author = query if stamped else None
             arrives = not (is_lost or is_discarded)
+            if topic.startswith(OTHER):
+                reasons.update(["NO_MEM"] if is_discarded else [])
+                truth.fates.setdefault(query, {})[sequence] = topic, "not audited"
+                continue
             is_early = has_retries and stamped and chance.random() < 0.3
             if is_early:
                 books.arrive(author, topic, [sequence], chance.choice([M1 - MINUTE_MS, M1, M2]), attempt=0)
@@ -252,6 +322,8 @@ def plant_case(chance: Random, books: Books, case: int) -> Truth:
             truth.sent[topic] += 1
             truth.arrived[topic] += arrives or is_early
             truth.discarded[topic] += is_discarded and not (arrives or is_early)
+            if not (arrives or is_early):
+                truth.fates.setdefault(query, {})[sequence] = topic, "discarded" if is_discarded else "missing"
         part = {reason: chance.randint(1, count) for reason, count in reasons.items()}
         told = {"all": reasons, "some": part, "none": {}}[answer]
         delivered = len(rows) - sum(reasons.values()) if answer == "all" else None
@@ -259,25 +331,55 @@ def plant_case(chance: Random, books: Books, case: int) -> Truth:
         books.enter(query, Counter(rows), "delivered" if answer == "all" else "received", 1, **more)
         truth.has_wide_answer |= len({topic for topic, _ in rows}) > 1 and bool(told)
         truth.has_open_discards |= answer != "all" and bool(reasons)
+        truth.has_foreign_discards |= has_other and bool(told)
+        truth.fates[query] = truth.fates.get(query, {}) if stamped else {}
+        truth.answered |= {query} if answer == "all" else set()
     return truth
 
 
+def check_problems(truth: Truth, problems: Mapping[str, list[Row]]) -> int:
+    """Check the ranges of each query against the truth, and return the number of exact ones."""
+    exact = 0
+    for query, fates in truth.fates.items():
+        lossy = {topic for topic, fate in fates.values() if fate != "not audited"}
+        rows = problems.get(query, [])
+        listed = {number for row in rows for number in range(row["first"], row["last"] + 1)}
+        assert listed == (fates.keys() if lossy else set()), query
+        words = {word for row in rows for word in row["problem"].split(" or ")}
+        topics = {row["topic"] for row in rows}
+        known = {fate for _, fate in fates.values()} if lossy else set()
+        assert known - words <= ({"discarded"} if not truth.is_sharp else set()), f"{query}: a fate is not named"
+        if query in truth.answered and truth.is_sharp:
+            assert known == words, f"{query}: a wrong fate"
+            exact += len(rows)
+        if rows:
+            assert topics == (lossy if len(lossy) == 1 and "not audited" not in known else {None}), query
+    return exact
+
+
 def test_random_books_hide_no_loss_and_raise_no_false_alarm(spark: SparkSession, books: Books, tmp_path: Path) -> None:
-    chance = Random(17)
+    chance, books.lists_problems = Random(17), True
     truths = [plant_case(chance, books, case) for case in range(300)]
-    found, exact = books.balance(spark, tmp_path), 0
+    found, exact, exact_ranges = books.balance(spark, tmp_path), 0, 0
+    problems: dict[str, list[Row]] = {}
+    for row in (row for row in books.problems if row["from_offset"] is None):  # absent messages have no offsets
+        problems.setdefault((row["writer"] or "").split("/")[0], []).append(row)
     for case, truth in enumerate(truths):
         balance = {topic: Counter(found[topic]) for topic in truth.sent}
         expected = {topic: truth.balance(topic) for topic in truth.sent}
         total, expected_total = (sum(each.values(), Counter()) for each in (balance, expected))
         assert {topic: counts["delivered"] for topic, counts in balance.items()} == truth.arrived, case
-        assert total["discarded"] <= truth.lines, f"case {case}: a discard counts twice"
         if truth.has_spare_discards:
             continue
+        exact_ranges += check_problems(truth, problems)
+        if truth.has_foreign_discards:
+            continue
+        assert total["discarded"] <= truth.lines, f"case {case}: a discard counts twice"
         assert total["missing"] >= expected_total["missing"], f"case {case}: a loss is hidden"
-        if not (truth.has_wide_answer and truth.has_open_discards):
+        if truth.is_sharp:
             assert total == expected_total, f"case {case}: a false alarm"
             exact += 1
         if not truth.has_wide_answer:
             assert balance == expected, f"case {case}: a wrong topic"
     assert exact > 100
+    assert exact_ranges > 100

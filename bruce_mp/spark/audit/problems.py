@@ -1,0 +1,157 @@
+"""List the messages with a problem as ranges of a writer's sequence numbers.
+
+Reports of discards have no sequence numbers, and Kafka's contents do not say in which topic an absent message was sent.
+So a range of absent messages has a writer, and the problem names each fate that they can have: `missing`, `discarded`,
+or `not audited`, because the task also sent to topics outside the audit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.spark.audit.tables import empty
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from bruce_mp.spark.audit.balance import AuditBooks
+
+__all__ = ["find_problems", "no_problems"]
+
+_COLUMNS: Final = (
+    "problem string, topic string, partition int, writer string, first long, last long, from_offset long, "
+    "to_offset long, from_ms long, to_ms long, messages long"
+)
+_ABSENT_COLUMNS: Final = (
+    "problem string, topic string, partition int, writer string, first long, last long, from_offset long, "
+    "to_offset long, from_ms long, to_ms long, minute long"
+)
+# In the queries below {name} stands for an earlier query of the same dict, else for a table of the books.
+# Unions are planned faster than joins of such tables, which have the same inputs.
+_LOSSY_WRITERS: Final = {
+    "entries": """
+        select writer, topic, absent - stray as absent, is_open, 0L as answered, 0L as lines from {strays}
+        union all select writer, topic, 0L, null, count, 0L from {by_answers}
+        union all select writer, topic, 0L, null, 0L, count from {by_lines}
+    """,
+    "absent": """
+        select writer, topic, sum(absent) as absent, sum(answered) as answered, sum(lines) as lines,
+          if(bool_or(is_open), sum(absent) - sum(answered), 0L) as open
+        from {entries} group by writer, topic having sum(absent) > 0
+    """,
+    "sums": """
+        select *, sum(lines) over of_topic as lines_of_topic, (sum(open) over of_topic) - open as open_of_others
+        from {absent} window of_topic as (partition by topic)
+    """,
+    # The lines do not name writers. So they explain at least the messages for which the others are too few.
+    "losses": """
+        select writer, if(count(*) = 1, min(topic), null) as topic, sum(absent) as absent, sum(answered) as answered,
+          sum(greatest(lines_of_topic - open_of_others, 0L)) as least_by_lines,
+          sum(least(lines_of_topic, open)) as most_by_lines
+        from {sums} where writer != 'plain' group by writer
+    """,
+    "writers": """
+        select writer, max(attempt_rows) as numbers_used, min(minute) filter (where is_audited) as begin_ms,
+          max(minute) filter (where is_audited) + 59999 as end_ms,
+          sum(if(is_audited, 0L, rows)) as not_audited
+        from {all_entries} where stamped group by writer
+    """,
+    # An answer counts the discards in topics outside the audit, too.
+    "lossy_writers": """
+        select writer, numbers_used, begin_ms, end_ms, if(not_audited = 0, topic, null) as lossy_topic,
+          concat_ws(' or ',
+            if(greatest(answered - not_audited, 0L) + least_by_lines < absent, 'missing', null),
+            if(answered + most_by_lines > 0, 'discarded', null), if(not_audited > 0, 'not audited', null)) as problem
+        from {losses} join {writers} using (writer)
+    """,
+}
+"""writer, numbers_used, begin_ms, end_ms, lossy_topic, problem: the writers with losses in the audited topics.
+
+`lossy_topic` is null if the losses may be in several topics. `begin_ms` and `end_ms` are in the ledger's first and last
+minute.
+"""
+_ABSENT_RANGES: Final = {
+    "spaces": """
+        select writer, highest_before + 1 as first, first as next, sent_before as from_ms, sent as to_ms from {arrived}
+        union all select writer, max(last) + 1, null, max(sent), null from {arrived} group by writer
+    """,
+    # An attempt that is in no ledger may have sent higher numbers than the ledger's.
+    "ranges": """
+        select problem, lossy_topic as topic, cast(null as int) as partition, writer, coalesce(first, 0L) as first,
+          least(next, numbers_used) - 1 as last, cast(null as bigint) as from_offset,
+          cast(null as bigint) as to_offset, coalesce(from_ms, begin_ms) as from_ms, coalesce(to_ms, end_ms) as to_ms,
+          coalesce(to_ms, end_ms) - coalesce(to_ms, end_ms) % 60000 as minute
+        from {lossy_writers} left join {spaces} using (writer)
+    """,
+    "absent_ranges": "select * from {ranges} where first <= last",
+}
+"""The ranges of a writer's numbers that did not arrive, with the times of the messages around them.
+
+Without a message before or after, the time is that of the ledger.
+"""
+_PROBLEMS: Final = {
+    # A range that ends outside the selected minutes may touch an incomplete one in them.
+    "absent": """
+        select * except (is_selected) from {absent_ranges} r where is_selected or exists (
+          select 1 from {balance} b
+          where missing + discarded > 0 and b.minute between r.from_ms - r.from_ms % 60000 and r.to_ms
+            and (r.topic is null or r.topic = b.topic))
+    """,
+    "ranges": """
+        select * from {absent}
+        union all
+        select 'doubled', topic, partition, writer, first, last, from_offset, to_offset, sent, sent, minute
+        from {selected_doubled}
+        union all
+        select 'out of order', topic, partition, writer, number, number, from_offset, to_offset, sent, sent, minute
+        from {selected_out_of_order}
+    """,
+    "highest_before": """
+        select *, max(last) over (
+          partition by problem, topic, partition, writer order by first
+          rows between unbounded preceding and 1 preceding) as highest_before
+        from {ranges}
+    """,
+    "numbered": """
+        select *, count_if(first > highest_before + 1) over (
+          partition by problem, topic, partition, writer order by first
+          rows between unbounded preceding and current row) as range
+        from {highest_before}
+    """,
+    "problems": """
+        select problem, topic, partition, writer, min(first) as first, max(last) as last,
+          min(from_offset) as from_offset, max(to_offset) as to_offset, min(from_ms) as from_ms, max(to_ms) as to_ms,
+          max(last) - min(first) + 1 as messages
+        from {numbered} group by problem, topic, partition, writer, range
+        union all
+        select 'unknown', topic, partition, writer, first, last, from_offset, to_offset, from_ms, to_ms, messages
+        from {unknown_ranges}
+    """,
+}
+"""All problems; adjacent and overlapping ranges are merged."""
+
+
+def find_problems(books: AuditBooks, balance: DataFrame, minute_condition: str) -> DataFrame:
+    """Return the ranges of messages with a problem (`_COLUMNS`) in the minutes of the balance.
+
+    Absent messages have no partition and no offsets.
+    """
+    tables = books.tables
+    if books.is_incomplete:
+        tables.register_cached("lossy_writers", tables.query(_LOSSY_WRITERS))
+        absent = tables.query(_ABSENT_RANGES)
+    else:
+        absent = empty(tables.spark, _ABSENT_COLUMNS)
+    inputs = {
+        "absent_ranges": absent.selectExpr("*", f"{minute_condition} as is_selected"), "balance": balance,
+        "selected_doubled": books.doubled.where(minute_condition),
+        "selected_out_of_order": books.out_of_order.where(minute_condition), "unknown_ranges": books.unknown_ranges,
+    }  # fmt: skip
+    for name, table in inputs.items():
+        tables.register(name, table)
+    return tables.query(_PROBLEMS)
+
+
+def no_problems(spark: SparkSession) -> DataFrame:
+    """Return the table of problems without rows."""
+    return empty(spark, _COLUMNS)
