@@ -144,7 +144,7 @@ def open_task_ledger(options: SinkOptions) -> TaskLedger:
 
 
 def try_merge_ledger(ledger: str) -> None:
-    """Merge the ledger's small files. Log an error only, because the commit is done and a later merge repeats it."""
+    """Merge the ledger's small files. Only log an error, because the commit is done and a later merge repeats it."""
     try:
         ledger_files.merge_ledger(ledger)
     except OSError as error:

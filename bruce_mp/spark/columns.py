@@ -34,12 +34,12 @@ def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None
 
     Types are spelled as by `DataType.simpleString()`. Raise `SchemaError`, which lists all problems.
     """
-    exact = {name for name, _ in columns}
-    misspelled = {name.lower(): name for name in sorted(exact) if name.lower() in _TYPES_BY_COLUMN.keys() - exact}
+    given = {name for name, _ in columns}
+    misspelled = {name.lower(): name for name in sorted(given) if name.lower() in _TYPES_BY_COLUMN.keys() - given}
     problems = [f"Column '{name}': spell it '{known}'." for known, name in misspelled.items()]
     others = [column for column in columns if column[0] not in misspelled.values()]
     problems += [problem for name, type_name in others if (problem := _find_problem(name, type_name))]
-    names = exact | misspelled.keys()
+    names = given | misspelled.keys()
     if "value" not in names:
         problems.append("There is no column 'value': give this name to the message's bytes (string or binary).")
     if "topic" not in names and topic is None:

@@ -61,7 +61,7 @@ def format_outcome(sent: int, received: int, delivered: int | None, reasons: Map
 
 
 def name_fresh_start(attempt: TaskAttempt, options: SinkOptions) -> str:
-    """Return the way to send all rows again, as the start of a sentence in small letters."""
+    """Return the way to send all rows again, as the clause of a sentence."""
     if options.run_id is not None:
         return "use another runId"
     return "run the job again" if attempt.batch < 0 else "use another checkpoint"

@@ -1,8 +1,8 @@
 """Encode Arrow batches for the daemon's stream socket, column by column, without Python per row.
 
-A message is joined from *pieces*: neighbouring fields of fixed size, packed as an Arrow binary column, and the columns
-of variable size between them. `binary_join_element_wise` joins the pieces of each row; the data buffer of its result is
-the byte stream. `docs/protocol.md` has the layouts of a message's three versions.
+A message is joined from *pieces*. Each is a column of variable size, or a group of neighbouring fields of fixed size,
+packed as an Arrow binary column. `binary_join_element_wise` joins the pieces of each row; the data buffer of its result
+is the byte stream. `docs/protocol.md` has the layouts of a message's three versions.
 
 The *stamp* is a record header that names a message's author, a task attempt, and numbers the author's messages:
 
@@ -40,15 +40,14 @@ _HEADER_OVERHEAD_BYTES: Final = 6
 """Size of the two size fields of a record header: int16 for its key, int32 for its value."""
 _MICROS_PER_MS: Final = 1000
 _SHORT_HEADER_KEY: Final = 255
-"""Size in bytes up to which header keys are certainly valid; longer ones are rare, so each row's longest is measured.
-"""
+"""Header keys up to this size are certainly valid; in a batch with a longer one, each row's longest is measured."""
 _STAMP_BYTES: Final = 31
 """Size of a stamp without its author."""
 _TEN_TO_8: Final = 100_000_000
 _FOUR_DIGITS: Final = np.array([b"%04d" % number for number in range(10_000)]).view("V4")
 """The text of each number below 10,000 as 4 raw bytes."""
 _EMPTY_SEPARATOR: Final = pa.scalar(b"", pa.binary())
-"""Separator of the pieces, created once: Arrow searches the disk for pandas at each conversion of a Python object."""
+"""Separator of the pieces, created once, because Arrow searches the disk for pandas to convert a Python object."""
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Field = tuple[str, Any]

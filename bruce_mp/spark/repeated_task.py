@@ -1,4 +1,4 @@
-"""Find out if the earlier attempt of a repeated task was delivered, not delivered, or is in doubt.
+"""Find out if the earlier attempt of a repeated task is complete, incomplete, or in doubt.
 
 A repeated task must also have the rows of the earlier attempt (`RepeatedRows`).
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bruce_mp.spark.options import SinkOptions
     from bruce_mp.spark.task_ledger import TaskEntry
 
-__all__ = ["RepeatedRows", "find_delivered"]
+__all__ = ["RepeatedRows", "find_complete"]
 
 log = logging.getLogger(__name__)
 _POLL_INTERVAL_S: Final = 0.05
@@ -44,7 +44,7 @@ _DOUBT_REASONS: Final = {
 }
 
 
-def find_delivered(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
+def find_complete(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
     """Return the entry of an attempt that is complete or skipped (`onDoubt`); None if the task must send its rows.
 
     Raise `TaskError` for an attempt in doubt with `onDoubt=fail`, and for a complete one that is not settled in time.
@@ -132,18 +132,18 @@ class RepeatedRows:
         has_same_rows = self._digest.has_rows_of(earlier.digest)
         topics = {topic for topic, _ in earlier.result.rows}
         # The digest does not contain the option 'topic'. An attempt whose rows were all bad has no topics.
-        is_misdirected = not has_same_rows or not self._has_topic_column
-        if is_misdirected and topics and self._topics and topics != self._topics:
+        may_be_misdirected = not has_same_rows or not self._has_topic_column
+        if may_be_misdirected and topics and self._topics and topics != self._topics:
             is_stream = self._options.run_id is None and self._attempt.batch >= 0
             advice = f" Name topic {join_topics(topics)} until this micro-batch is committed." if is_stream else ""
             return (
                 f"was sent to topic {join_topics(topics)} by an earlier run; this one names topic "
                 f"{join_topics(self._topics)}. Nothing was sent again.{advice}"
             )
-        where = f"than its delivered attempt on {earlier.result.host}, so neither to send nor to skip them is right"
+        contrast = f"than its delivered attempt on {earlier.result.host}, so neither to send nor to skip them is right"
         if not has_same_rows:
             return (
-                f"has other rows {where}. Repeat a batch with the same input and partitions (for files, set "
+                f"has other rows {contrast}. Repeat a batch with the same input and partitions (for files, set "
                 "spark.sql.files.minPartitionNum, because Spark splits them by the number of cores)."
             )
-        return "" if self._digest.has_headers_of(earlier.digest) else f"has other headers {where}."
+        return "" if self._digest.has_headers_of(earlier.digest) else f"has other headers {contrast}."

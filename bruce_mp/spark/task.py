@@ -25,7 +25,7 @@ from bruce_mp.spark.encode import MessageEncoder, Rows
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
-from bruce_mp.spark.repeated_task import RepeatedRows, find_delivered
+from bruce_mp.spark.repeated_task import RepeatedRows, find_complete
 from bruce_mp.spark.storage import open_directory
 from bruce_mp.spark.task_ledger import RowsDigest, TaskEntry, TaskLedger
 from bruce_mp.spark.validation import DEFAULT_LIMITS, BadRow, RowLimits, RowValidator
@@ -80,7 +80,7 @@ class _TaskSteps:
         topic = None if options.topic is None else options.topic.encode()
         author = attempt.author.encode() if options.stamp else None
         self._encoder = MessageEncoder(topic, author, options.partitioner, time_zone)
-        self.apply_limits(DEFAULT_LIMITS)
+        self.apply_limits(DEFAULT_LIMITS)  # until the daemon answers
         self._rate = TaskRate(options.max_records_per_second)
         self._ledger = TaskLedger(options.ledger) if options.ledger and options.is_exactly_once else None
         self._earlier_entry = None if self._ledger is None else self._ledger.find(attempt)
@@ -98,7 +98,7 @@ class _TaskSteps:
 
     def find_complete_entry(self) -> TaskEntry | None:
         """Return the entry of a complete or skipped earlier attempt; None if the task must send its rows."""
-        return None if self._earlier_entry is None else find_delivered(self._earlier_entry, self._options)
+        return None if self._earlier_entry is None else find_complete(self._earlier_entry, self._options)
 
     def adopt_result(self, earlier: TaskEntry, batches: Iterable[pa.RecordBatch]) -> TaskResult:
         """Store and return the result of an earlier attempt. Raise `TaskError` if this task has other rows."""
@@ -132,7 +132,7 @@ class _TaskSteps:
 
         After a crash, the next attempt finds the intent and asks the daemon about this attempt.
         """
-        self.begin(channel, keeps_timestamps=False)  # unless a batch came before
+        self.begin(channel, keeps_timestamps=False)  # does nothing after a batch
         if self._ledger is not None:
             self._store_intent(self._ledger, dead_letter_count)
         if self._options.fence:
@@ -222,7 +222,7 @@ def _describe_bad_row(rows: Rows, bad: BadRow) -> str:
 
 
 def _shorten(content: bytes | None, name: str) -> str:
-    """Return for example `key "k"`, with the begin of a long content."""
+    """Return for example `key "k"`; of a long content only the beginning."""
     if content is None:
         return f"no {name}"
     is_long = len(content) > _SHOWN_BYTES

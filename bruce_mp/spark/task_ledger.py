@@ -103,9 +103,9 @@ class RowsDigest:
     """A digest of a task's rows, which shows if a repeated task has the same rows.
 
     It does not depend on the order of the rows, because after a shuffle Spark repeats them in another order. Its parts
-    are the number of rows, a sum over their values, keys and topic columns, and a sum over the rows with headers, which
-    release 1.0.0 lacks. It leaves out partition keys and timestamps, because a repetition may compute others, such as
-    the current time.
+    are the number of rows, a sum over their values, keys and topic columns, and a sum over the rows with headers.
+    Digests of release 1.0.0 lack the last part. Partition keys and timestamps are left out, because a repetition may
+    compute others, such as the current time.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class RowsDigest:
 
 
 def _mix(hashes: Hashes, columns: list[pa.Array]) -> Hashes:
-    """Add the sizes to the hashes of joined columns; they tell how the joined bytes divide into columns."""
+    """Add the columns' sizes, which tell how the joined bytes divide into columns, to the hashes."""
     for column in columns:
         hashes = (hashes + byte_sizes(column, null=-1).astype(np.uint64)) * _FACTOR
         hashes ^= hashes >> _SHIFT

@@ -1,7 +1,7 @@
 """Check on the driver that the Python of Spark's tasks has this package.
 
-Without it, a task fails with a long traceback that does not name this Python. Only a local master is checked: the
-driver cannot see the interpreters of other hosts.
+Without the package, a task fails with a long traceback that does not name its Python. Only a local master is checked,
+because the driver cannot see the interpreters of other hosts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_worker_python(spark: SparkSession) -> None:
 
 @cache
 def _lacks_package(python: str) -> bool:
-    """Return True if an interpreter runs, and finds no package in the environment of Spark's workers."""
+    """Return True if an interpreter runs, and does not find this package in the environment of Spark's workers."""
     try:
         command = [python, "-c", _PROBE]
         probe = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False)  # noqa: S603 - as Spark
