@@ -48,7 +48,7 @@ SETTLE_S: Final = 120.0
 MASTER: Final = "local-cluster[2,2,640]"
 ABANDONED: Final = frozenset({"ABANDONED_ATTEMPT", "UNCLEAN_DISCONNECT"})
 """Reasons of discards after which the sink sends the messages again."""
-BAD_ERRORS: Final = ("may be in Kafka or not: it ended an attempt", "has other rows", "Report this as a bug")
+BAD_ERRORS: Final = ("the task ended an attempt", "has other rows", "has other headers", "Report this as a bug")
 """Attempts in doubt, batches that Spark did not repeat as they were, and defects of the sink or the daemon."""
 SPARK_FAULTS: Final = FaultKind.PROCESS
 
