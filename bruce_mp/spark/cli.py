@@ -286,6 +286,7 @@ def _run_audit(args: Namespace) -> int:
         )  # fmt: skip
         return _run_follow(spark, follow_plan)
     verdict = audit(spark, plan)
+    print(verdict, *verdict.lines, sep="\n")
     for line in describe_samples(read_samples(spark, plan)) if plan.samples else ():
         print(line)
     return ExitCode.OK if verdict.is_good else ExitCode.UNBALANCED
@@ -295,8 +296,12 @@ def _run_follow(spark: SparkSession, plan: Follow) -> int:
     """Report until SIGTERM or SIGINT, or until the plan ends; one bad report makes the exit status bad."""
     from bruce_mp.spark.audit.follow import follow  # noqa: PLC0415 - PySpark is slow
 
-    verdicts = list(follow(spark, plan, _stop_event()))
-    return ExitCode.OK if all(verdict.is_good for verdict in verdicts) else ExitCode.UNBALANCED
+    status = ExitCode.OK
+    for verdict in follow(spark, plan, _stop_event()):
+        if not verdict.is_good:
+            print(*verdict.lines, sep="\n", flush=True)
+            status = ExitCode.UNBALANCED
+    return status
 
 
 def _stop_event() -> Event:

@@ -26,12 +26,23 @@ if TYPE_CHECKING:
 
     _Row = Mapping[str, Any]
 
-__all__ = ["COUNTS", "AuditVerdict", "Summary", "summarize", "write_report"]
+__all__ = [
+    "COUNTS",
+    "AuditVerdict",
+    "Summary",
+    "collect_reasons",
+    "describe_others",
+    "remove_report",
+    "summarize",
+    "write_report",
+]
 
 _MAX_TOPICS: Final = 50
 _MAX_RANGES: Final = 100
 _MAX_REASONS: Final = 20
 """Maximum number of topics, problem ranges and reasons in the report; the tables of the audit have all."""
+_MAX_OTHERS: Final = 5
+"""Maximum number of topics in the line about topics that are not audited."""
 _IS_MINOR: Final = "problem in ('unknown', 'discarded')"
 """Ranges that are listed last."""
 _SERIES: Final = (*VOLUMES, *PROBLEMS)
@@ -59,6 +70,15 @@ _BARS: Final = {
 All have the same length, the number of minutes divided by 120 and rounded up. Bar 0 of every topic begins at the same
 minute.
 """
+_OTHERS: Final = {
+    "sums": "select topic, sum(rows) as rows from {entries} group by topic",
+    "others": """
+        select *, sum(rows) over everything as total, count(*) over everything as topics
+        from {sums} window everything as (partition by true)
+    """,
+}
+_UNBOOKED: Final = ("doubled", "out_of_order", "unknown")
+"""Counts beside sent = delivered + discarded + missing."""
 _HEADINGS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "unknown writers"}
 _MILLISECONDS: Final = frozenset({"p50_ms", "p99_ms"})
 _PAGE_STYLE: Final = """
@@ -130,14 +150,36 @@ class Summary:
         """Return the sum of a column over all topics."""
         return sum(row[name] for row in self.topics)
 
-    def describe(self, absent_topics: Collection[str]) -> tuple[str, ...]:
-        """Return a line for each topic that the brokers do not have."""
-        return tuple(
-            f"{row['topic']}: the brokers have no such topic; "
-            f"{_describe_books(*(row[name] for name in ('sent', 'delivered', 'discarded', 'missing')))}"
-            for row in self.topics
-            if row["topic"] in absent_topics
-        )
+    def describe(self, absent_topics: Collection[str], reasons: Sequence[_Row]) -> tuple[str, ...]:
+        """Return a line for each topic that has problems or discards, or that the brokers do not have.
+
+        `reasons` have topic, reason and messages.
+        """
+        kinds = (*PROBLEMS, "discarded", "unknown")
+        topics = [row for row in self.topics if row["topic"] in absent_topics or any(row[kind] for kind in kinds)]
+        more = len(topics) - _MAX_TOPICS
+        lines = [_describe_topic(row, absent_topics, reasons) for row in topics[:_MAX_TOPICS]]
+        return (*lines, *([f"{more:,} more topics: see the table balance"] if more > 0 else ()))
+
+
+def _describe_topic(row: _Row, absent_topics: Collection[str], reasons: Sequence[_Row]) -> str:
+    books = _describe_books(*(row[name] for name in ("sent", "delivered", "discarded", "missing")))
+    others = [f"{_HEADINGS.get(name, name.replace('_', ' '))} {row[name]:,}" for name in _UNBOOKED if row[name]]
+    why = ", ".join(f"{each['reason']} {each['messages']:,}" for each in reasons if each["topic"] == row["topic"])
+    parts = [*(["the brokers have no such topic"] if row["topic"] in absent_topics else ()), books, *others]
+    return f"{row['topic']}: {'; '.join(parts)}{f' (discarded: {why})' if why else ''}"
+
+
+def describe_others(entries: DataFrame) -> tuple[str, ...]:
+    """Return a line about ledger entries of topics that are not audited; none without entries."""
+    with AuditTables(entries.sparkSession) as tables:
+        tables.register("entries", entries)
+        rows = tables.query(_OTHERS).orderBy("rows", ascending=False).limit(_MAX_OTHERS).collect()
+    if not rows:
+        return ()
+    names, more = ", ".join(f"{row['topic']} {row['rows']:,}" for row in rows), rows[0]["topics"] - len(rows)
+    rest = f" and {more:,} more topics" if more else ""
+    return (f"the ledgers also have {rows[0]['total']:,} messages of topics that are not audited: {names}{rest}",)
 
 
 def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:
@@ -162,11 +204,16 @@ def _severity(row: _Row) -> tuple[int, int, int, str]:
     return -sum(row[name] for name in PROBLEMS), -row["discarded"], -row["sent"], row["topic"]
 
 
-def write_report(summary: Summary, balance: DataFrame, problems: DataFrame, verdict: AuditVerdict, output: str) -> str:
-    """Write `report.html` into `output` and return its path; `summary` is the result of `summarize` for the balance."""
+def write_report(
+    summary: Summary, reasons: Sequence[_Row], problems: DataFrame, verdict: AuditVerdict, output: str
+) -> str:
+    """Write `report.html` into `output` and return its path.
+
+    `summary` and `reasons` are the results of `summarize` and `collect_reasons` for the balance.
+    """
     page = _build_page(
         summary,
-        _collect_reasons(balance) if verdict.discarded else [],
+        reasons,
         _collect_problems(problems) if verdict.has_problems else [],
         verdict,
     )
@@ -184,7 +231,8 @@ def remove_report(output: str) -> None:
 
 
 # --- collected from Spark --------------------------------------------------------------------------------------------
-def _collect_reasons(balance: DataFrame) -> Sequence[_Row]:
+def collect_reasons(balance: DataFrame) -> Sequence[_Row]:
+    """Return topic, reason and messages of the reasons with the most discards."""
     flat = balance.selectExpr("topic", "explode(reasons) as (reason, count)").groupBy("reason", "topic")
     rows = flat.agg(*expressions("sum(count) as messages")).orderBy("messages", ascending=False)
     return [row.asDict() for row in rows.limit(_MAX_REASONS).collect()]

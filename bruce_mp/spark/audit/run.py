@@ -18,7 +18,15 @@ from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.kafka_source import read_topics
 from bruce_mp.spark.audit.missing_records import MissingRecordsError, find_missing_offset
 from bruce_mp.spark.audit.problems import find_problems, no_problems
-from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, remove_report, summarize, write_report
+from bruce_mp.spark.audit.report import (
+    COUNTS,
+    AuditVerdict,
+    collect_reasons,
+    describe_others,
+    remove_report,
+    summarize,
+    write_report,
+)
 from bruce_mp.spark.audit.samples import SAMPLE_COLUMNS, sample_messages
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.kafka_admin import count_offsets, missing_topics, offsets_of
@@ -100,8 +108,7 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
         _read_facts(spark, plan, topics)
     with display.repeat(lambda: "comparing"):
         verdict = compare(spark, plan, absent_topics=absent_topics or ())
-    for line in (*verdict.lines, str(verdict)):
-        display.show_line(line)
+    display.show_line(f"wrote {absolute_path(plan.output)}/report.html")
     return verdict
 
 
@@ -185,14 +192,16 @@ def _compare(
         with_latencies = books.balance.where(minute_condition).join(latencies, TOPIC_AND_MINUTE, "left")
         balance = _write_table(with_latencies, plan, "balance")
         summary = summarize(balance, percentiles(facts_of_minutes, ["topic"]))
+        reasons = collect_reasons(balance) if summary.total("discarded") else []
+        others = ledger.where("not is_audited").where(minute_condition)
         verdict = AuditVerdict(
             **{name: summary.total(name) for name in COUNTS},
             unknown_is_bad=plan.unknown_is_bad,
-            lines=summary.describe(absent_topics),
+            lines=(*summary.describe(absent_topics, reasons), *describe_others(others)),
         )
         found_problems = find_problems(books, balance, minute_condition) if verdict.has_problems else no_problems(spark)
         problems = _write_table(found_problems, plan, "problems")
-        write_report(summary, balance, problems, verdict, absolute_path(plan.output))
+        write_report(summary, reasons, problems, verdict, absolute_path(plan.output))
     if plan.samples:
         _write_table(sample_messages(problems, plan.kafka_options, plan.samples), plan, "samples")
     else:

@@ -205,6 +205,18 @@ def test_totals_sum_all_topics(audited: tuple[AuditVerdict, Path]) -> None:
     assert (verdict.discarded, verdict.unknown) == (expected.discarded, expected.unknown)
 
 
+def test_each_topic_with_problems_has_a_line(audited: tuple[AuditVerdict, Path]) -> None:
+    lines = audited[0].lines
+    assert set(lines) > {
+        "lost: sent 10 = delivered 7 + discarded 0 + missing 3",
+        "doubled: sent 10 = delivered 10 + discarded 0 + missing 0; doubled 2",
+        "late: sent 10 = delivered 10 + discarded 0 + missing 0; out of order 1",
+        "discarded: sent 10 = delivered 7 + discarded 3 + missing 0 (discarded: NO_MEM 2, LONG_MSG 1)",
+        "strange: sent 0 = delivered 0 + discarded 0 + missing 0; unknown writers 5",
+    }
+    assert not [line for line in lines if line.startswith("good")]
+
+
 def test_each_message_with_a_problem_is_named(spark: SparkSession, audited: tuple[AuditVerdict, Path]) -> None:
     rows = spark.read.parquet(f"{audited[1]}/problems").collect()
     named: dict[tuple[str, str], list[tuple[int, int]]] = {}
