@@ -64,7 +64,7 @@ _RETRY_FRACTION: Final = 0.05
 _MIN_RETRY_S: Final = 1.0
 """Least time between two tries, for a login with a short lifetime."""
 _BEFORE_READY: Final = frozenset({ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.LOGGING_IN})
-"""States in which a TCP reset counts as an end of stream: a broker that closes with unread requests sends a reset."""
+"""States in which a TCP reset counts as an end of stream, because a broker with unread requests closes by a reset."""
 
 
 class BrokerSocket:
@@ -376,7 +376,7 @@ class BrokerSocket:
 
     def _try_fallback(self, event: Failed) -> bool:
         """Reconnect with the fallback negotiation if the broker reported no versions; return True if so."""
-        self._probes.on_failed((self._host, self._port))
+        self._probes.on_failed((self._host, self._port))  # after any failure, the broker may be another release
         fallback = self._negotiation.fallback
         if event.cause is not FailureCause.NO_API_VERSIONS or fallback is None:
             return False

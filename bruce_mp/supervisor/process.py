@@ -50,7 +50,7 @@ from bruce_mp.supervisor.shutdown import Shutdown, ShutdownPhase
 from bruce_mp.supervisor.signal_pipe import SignalPipe
 from bruce_mp.supervisor.slab.backlog import held_messages, undelivered_lines
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
-from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_inputs, warn_of_size
+from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_inputs, warn_of_other_size
 from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
     HTTP_SETTING,
@@ -184,7 +184,7 @@ def _take_over_resources(config: Config, handover: Handover) -> Resources:
     Raise BruceError if a resource is not available.
     """
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
-    warn_of_size(slab, Geometry.for_size(config.slab.size, config.input.max_datagram_size))
+    warn_of_other_size(slab, Geometry.for_size(config.slab.size, config.input.max_datagram_size))
     inherited = handover.inherited_sockets
     http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
     input_sockets = open_input_sockets(config.input, inherited)

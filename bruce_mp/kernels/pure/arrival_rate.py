@@ -57,7 +57,7 @@ class ArrivalRate:
         self._charged_bytes += messages * OVERHEAD_BYTES + 2 * size
 
     def nap(self, now_ms: int, until_ms: int, due_ms: int | None) -> None:
-        """Sleep if that saves CPU, and ends before `until_ms` and before `due_ms`, the `next_due_ms` of the lanes."""
+        """Sleep if that saves CPU and the nap ends before `until_ms` and `due_ms`, the `next_due_ms` of the lanes."""
         left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
         nap_us = self.nap_us(time.monotonic_ns() // 1000)
         if 0 < nap_us < left_ms * 1000:

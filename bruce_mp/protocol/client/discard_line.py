@@ -126,7 +126,7 @@ _FIELD_START: Final = re.compile(rb"(\w+): (\d{1,20})\[")
 _OPTIONAL_FIELD: Final = re.compile(rb" (\w+): (\S+)")
 _EMPTY_FIELDS: Final = {b"%d" % fields: fields for fields in range(0, 32, 4)}
 """Each sum of `EmptyFields` (4, 8 and 16), by its text."""
-_MAX_KEY_DIGITS: Final = len(str((1 << 32) - 1))
+_MAX_PKEY_DIGITS: Final = len(str((1 << 32) - 1))
 _ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 
 
@@ -198,7 +198,7 @@ def _parse_headers(text: bytes | None) -> tuple[Header, ...]:
 def _parse_partition_key(text: bytes | None) -> int | None:
     if text is None:
         return None
-    if not text.isdigit() or len(text) > _MAX_KEY_DIGITS or int(text) >= 1 << 32:
+    if not text.isdigit() or len(text) > _MAX_PKEY_DIGITS or int(text) >= 1 << 32:
         raise RemoteProtocolError("The pkey of a line of a discard file is not a number of 32 bits.")
     return int(text)
 

@@ -58,7 +58,7 @@ _NOT_ANSWER: Final = "The bytes are no answer to an inquiry; check that the sock
 
 @unique
 class AttemptOutcome(IntEnum):
-    """The state of the attempt that an inquiry names."""
+    """The outcome of the attempt that an inquiry names, in the field State."""
 
     NONE = 0
     """The daemon remembers no complete attempt of this name."""

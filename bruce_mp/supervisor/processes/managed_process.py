@@ -109,6 +109,7 @@ class ManagedProcess:
             self._send_first_messages()
 
     def _send_first_messages(self) -> None:
+        """Send Begin and Drain; `send` drops both after `delay_begin`."""
         self.send(Begin())
         if self._drain_message is not None:
             self.send(self._drain_message)

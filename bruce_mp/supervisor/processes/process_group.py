@@ -140,7 +140,7 @@ class ProcessGroup:
             unix, tcp = (bound.socket if bound else None for bound in (input_sockets.unix_stream, input_sockets.tcp))
             child.start = replace(child.start, unix_stream=unix, tcp=tcp)
         else:
-            # If datagrams are disabled, the process only delivers those that the last daemon left in the landing zone.
+            # With datagrams disabled, the process only hands over those that the last daemon left in the landing zone.
             bound = input_sockets.datagrams or BoundSocket(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
             child = self._create_process(
                 self._programs.input, "input", row, listener=bound.socket, ends_when_drained=True

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 
-__all__ = ["LockedSlab", "acquire_slab", "recover_after_upgrade", "recover_inputs", "retire_row", "warn_of_size"]
+__all__ = ["LockedSlab", "acquire_slab", "recover_after_upgrade", "recover_inputs", "retire_row", "warn_of_other_size"]
 
 log = logging.getLogger(__name__)
 
@@ -176,11 +176,11 @@ def _recover_or_clear(
             SpillDirectory.for_slab(slab, spill_path).remove()  # loses nothing: `held` counts spilled messages, too
         path.unlink()
         return None
-    warn_of_size(slab, wanted)
+    warn_of_other_size(slab, wanted)
     return slab
 
 
-def warn_of_size(slab: Slab, wanted: Geometry) -> None:
+def warn_of_other_size(slab: Slab, wanted: Geometry) -> None:
     """Log a warning if the slab in use differs in size from the geometry of the configuration."""
     if slab.geometry != wanted:
         log.warning(
@@ -259,7 +259,7 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
     if not owners.issubset(rows):
         invalidate_counts(slab, lay.ROW_SUPERVISOR)  # the stage counts rely on tickets, which the next line raises
         _reassign_chunks(slab, [chunk for chunk, _ in spans], rows)
-    rebuild_table(slab, spans)
+    rebuild_table(slab, spans)  # of shares
     if not has_counts(slab):
         recount(slab)
 

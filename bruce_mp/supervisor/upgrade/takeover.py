@@ -42,7 +42,7 @@ class Takeover:
         self._replaced = ReplacedProcesses(handover.processes)
         self._has_old_processes = bool(handover.processes)
         self._run_dir = run_dir
-        self._no_input_since = handover.since
+        self._without_input_since = handover.since
         self._others_due = 0.0
         self._without_input_s: float | None = None
         self._is_reported = False
@@ -55,7 +55,7 @@ class Takeover:
         for _ in used_chunk_headers(slab):
             pass  # so the kernel maps the pages before the recovery, while the old inputs still receive
         self._replaced.end_others()
-        self._no_input_since = time.monotonic()
+        self._without_input_since = time.monotonic()
         self._replaced.end_inputs()
         recover_after_upgrade(slab, input_rows, spills)
         group.begin_inputs()
@@ -68,7 +68,7 @@ class Takeover:
         if group.inputs_have_booted or time.monotonic() >= self._others_due:
             group.begin_all()
         if self._without_input_s is None and group.inputs_have_booted:
-            self._without_input_s = time.monotonic() - self._no_input_since
+            self._without_input_s = time.monotonic() - self._without_input_since
         if self._without_input_s is not None and group.is_complete and not self._is_reported:
             self._is_reported = True
             self._report(round(self._without_input_s * 1000))
