@@ -71,8 +71,8 @@ class PeerDied(msgspec.Struct, frozen=True, tag=True):
 class Drain(msgspec.Struct, frozen=True, tag=True):
     """Supervisor to process: send all held messages now; no new work follows.
 
-    With `stays_open`, the next daemon keeps the input's socket. The input then receives only the messages that wait in
-    the socket now.
+    With `stays_open`, the next daemon keeps the datagram socket. The datagram input then receives only the messages
+    that wait there now.
     """
 
     stays_open: bool = False
