@@ -338,8 +338,8 @@ class AuditBooks:
     """The result tables of the audit. Leaving their `with` block releases the tables that are cached in memory.
 
     `balance` has topic, minute, the counts, reasons and problems. `doubled` and `unknown_ranges` are the results of the
-    queries of these names, `out_of_order` that of `out_of_order_messages`. `tables` has the inputs, `arrived`, and if
-    `is_incomplete`, because messages are absent, also `strays`, `by_answers` and `by_lines`.
+    queries of these names, `out_of_order` that of `out_of_order_messages`. `tables` has the inputs and `arrived`. If
+    messages are absent, `is_incomplete` is true, and `tables` also has `strays`, `by_answers` and `by_lines`.
     """
 
     balance: DataFrame
@@ -361,7 +361,7 @@ def read_ledger(
 ) -> DataFrame:
     """Return the ledger's rows, from files that changed after a time (None: from all files).
 
-    Two columns are added: `is_audited` is true for these topics, and `writer` is spelled as in the facts; `plain`
+    Two columns are added: `is_audited` is true for `topics`, and `writer` is spelled as in the facts; `plain`
     without a stamp.
     """
     after_s = 0.0 if changed_after is None else changed_after.timestamp()

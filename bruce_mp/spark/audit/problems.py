@@ -2,7 +2,7 @@
 
 Reports of discards have no sequence numbers, and Kafka's contents do not say in which topic an absent message was sent.
 So a range of absent messages has a writer, and the problem names each fate that they can have: `missing`, `discarded`,
-or `not audited`, because the task also sent to topics outside the audit.
+or `not audited` (if the task also sent to topics outside the audit).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOSSY_WRITERS: Final = {
         select *, sum(lines) over of_topic as lines_of_topic, (sum(open) over of_topic) - open as open_of_others
         from {absent} window of_topic as (partition by topic)
     """,
-    # The lines do not name writers. So they explain at least the messages for which the others are too few.
+    # The lines do not name writers. So a writer has at least the lines beyond the other writers' open messages.
     "losses": """
         select writer, if(count(*) = 1, min(topic), null) as topic, sum(absent) as absent, sum(answered) as answered,
           sum(greatest(lines_of_topic - open_of_others, 0L)) as least_by_lines,
@@ -90,7 +90,7 @@ _ABSENT_RANGES: Final = {
 Without a message before or after, the time is that of the ledger.
 """
 _PROBLEMS: Final = {
-    # A range that ends outside the selected minutes may touch an incomplete one in them.
+    # A range that ends outside the selected minutes may touch an incomplete minute among them.
     "absent": """
         select * except (is_selected) from {absent_ranges} r where is_selected or exists (
           select 1 from {balance} b
