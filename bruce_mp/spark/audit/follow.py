@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.spark.audit.errors import AuditInputError
 from bruce_mp.spark.audit.kafka_source import stream_topics
 from bruce_mp.spark.audit.report import remove_report
-from bruce_mp.spark.audit.run import Audit, compare, write_facts
+from bruce_mp.spark.audit.run import Audit, check_paths, compare, write_facts
 from bruce_mp.spark.kafka_admin import missing_topics
 from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.progress import Progress
@@ -73,6 +73,7 @@ def follow(
     try:
         for closed_ms in _closed_minutes(query, plan, stop or Event(), display):
             _remove_old_facts(plan)
+            check_paths(spark, plan.audit)
             is_in_window = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
             verdict = compare(spark, plan.audit, is_in_window, changed_after=_oldest_time(plan))
             display.show_line(f"up to {datetime.fromtimestamp(closed_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")

@@ -10,6 +10,7 @@ OUTPUT/report.html
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, discard_lines, fill_books, read_ledger
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Audit", "audit", "compare", "read_samples", "write_facts"]
+__all__ = ["Audit", "audit", "check_paths", "compare", "read_samples", "write_facts"]
 
 _SMALL_AUDIT_BYTES: Final = 16 << 20
 """Size of facts and ledgers below which an audit is small: the facts of about 100 million messages of a few writers."""
@@ -99,6 +100,7 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
     """
     display = progress or Progress("audit")
     remove_report(absolute_path(plan.output))
+    check_paths(spark, plan)
     absent_topics = missing_topics(spark, plan.kafka_options, plan.topics)  # None: unknown; progress has no total
     if absent_topics:
         _check_names(spark, plan, absent_topics)
@@ -110,6 +112,33 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
         verdict = compare(spark, plan, absent_topics=absent_topics or ())
     display.show_line(f"wrote {absolute_path(plan.output)}/report.html")
     return verdict
+
+
+def check_paths(spark: SparkSession, plan: Audit) -> None:
+    """Raise AuditInputError if a path of the discard files or ledgers does not exist."""
+    for path in plan.discards:
+        if not _is_found(spark, path):
+            raise AuditInputError(f"--discards {path}: no file matches. Correct the path, or omit it without discards.")
+    for directory in plan.ledgers:
+        if not _is_found(spark, directory):
+            raise AuditInputError(
+                f"--ledger {directory}: there is no such directory. Give that of the sink's option ledger."
+            )
+
+
+def _is_found(spark: SparkSession, path: str) -> bool:
+    """Return True if Spark finds the path, which may be a glob."""
+    from pyspark.errors import AnalysisException  # noqa: PLC0415 - slow to import
+
+    if "://" not in path and Path(path).exists():
+        return True
+    try:
+        spark.read.text(path)
+    except AnalysisException as error:
+        if "[PATH_NOT_FOUND]" not in str(error):
+            raise
+        return False
+    return True
 
 
 def _check_names(spark: SparkSession, plan: Audit, absent: Sequence[str]) -> None:

@@ -69,3 +69,17 @@ def test_a_topic_that_the_brokers_lack_counts_as_empty(place: Place, capfd: pyte
     assert "--topic tpyo: neither the brokers nor the ledgers have this topic" in capfd.readouterr().err
     assert place.run(f"--topic={HERE}", f"--topic={GONE}", "--follow") == ExitCode.SETUP
     assert f"--topic {GONE}: the brokers have no such topic" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_wrong_path_names_its_option(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    topic = f"--topic={HERE}"
+    assert place.run(topic) == ExitCode.SETUP
+    assert f"bruce-spark: --ledger {place.directory}/ledger: there is no such directory." in capfd.readouterr().err
+    place.send(HERE, 10, 10)
+    pattern = f"{place.directory}/discard.log*"
+    assert place.run(topic, f"--discards={pattern}") == ExitCode.SETUP
+    assert f"bruce-spark: --discards {pattern}: no file matches." in capfd.readouterr().err
+    assert not (place.directory / "audit" / "facts").exists(), "no topic is read before"
+    (place.directory / "discard.log.1").touch()
+    assert place.run(topic, f"--discards={pattern}") == ExitCode.OK
