@@ -1,6 +1,6 @@
 """Show the progress of a pipeline: rows, percentage, rate and time left.
 
-On a terminal one line is rewritten; elsewhere a line is added every ten seconds. `show_line` never waits.
+On a terminal one line is rewritten; elsewhere `show` adds a line every ten seconds at most, `show_line` always.
 """
 
 from __future__ import annotations
