@@ -8,4 +8,4 @@ __all__ = ["AuditInputError"]
 
 
 class AuditInputError(BruceError):
-    """An audit cannot begin because of its topics."""
+    """An audit cannot begin because of its topics or paths."""

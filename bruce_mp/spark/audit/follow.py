@@ -60,7 +60,7 @@ def follow(
 ) -> Iterator[AuditVerdict]:
     """Yield the verdict of each report until `stop` is set or the plan ends.
 
-    Raise AuditInputError if the brokers do not have a topic, or the error that stops the stream.
+    Raise AuditInputError if a topic or path does not exist, or the error that stops the stream.
     """
     display = progress or Progress("audit")
     absent = missing_topics(spark, plan.audit.kafka_options, plan.audit.topics)
@@ -73,7 +73,7 @@ def follow(
     try:
         for closed_ms in _closed_minutes(query, plan, stop or Event(), display):
             _remove_old_facts(plan)
-            check_paths(spark, plan.audit)
+            check_paths(spark, plan.audit)  # a ledger may appear after the start
             is_in_window = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
             verdict = compare(spark, plan.audit, is_in_window, changed_after=_oldest_time(plan))
             display.show_line(f"up to {datetime.fromtimestamp(closed_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
