@@ -192,8 +192,9 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
         if name is not None:
             field, parse = _OPTIONS[name]
             value = parse(name, text)
-            if fields.setdefault(field, value) != value:  # `.save(path)` and 'bruce.socket' name the same option
-                raise OptionError(f"Option '{key}' names a second socket: '{fields[field]}' and '{value}'. Give one.")
+            # `.save(path)` and 'bruce.socket' name the same option, as do spellings with other capital letters.
+            if fields.setdefault(field, value) != value:
+                raise OptionError(f"Option '{name}' has two values: '{fields[field]}' and '{value}'. Give one.")
     if "socket" not in fields:
         raise OptionError(
             "Name the daemon's socket on each host: .option('bruce.socket', PATH) or .save(PATH) with its "

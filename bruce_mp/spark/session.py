@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.java import prepare_java_home
+from bruce_mp.spark.java import MINIMUM_JAVA, java_major_version, prepare_java_home
 from bruce_mp.spark.maven import cache_directory, ensure_jars
 
 if TYPE_CHECKING:
@@ -59,8 +60,10 @@ def kafka_jars() -> str:
 
 
 def prepare_environment() -> None:
-    """Set Spark's environment variables for Java and Python that the user has not set."""
-    os.environ.setdefault("JAVA_HOME", str(prepare_java_home()))
+    """Set Spark's environment variables for Java and Python that the user has not set, or set to no usable Java."""
+    home = os.environ.get("JAVA_HOME")
+    if not home or java_major_version(Path(home, "bin", "java")) < MINIMUM_JAVA:
+        os.environ["JAVA_HOME"] = str(prepare_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 

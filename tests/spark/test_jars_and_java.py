@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from bruce_mp.errors import StartError
 from bruce_mp.spark import java, maven
-from bruce_mp.spark.session import connector_version
+from bruce_mp.spark.session import connector_version, prepare_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 JARS: Final = ["group:kafka:1"]
@@ -115,6 +115,23 @@ def test_an_outdated_java_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = java.find_java.__wrapped__()
     assert found != old
     assert java.java_major_version(found) >= java.MINIMUM_JAVA
+
+
+@pytest.mark.process
+def test_an_unusable_java_home_is_replaced_and_a_usable_one_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
+    prepare_environment()
+    found = os.environ["JAVA_HOME"]
+    assert java.java_major_version(Path(found, "bin", "java")) >= java.MINIMUM_JAVA
+    (tmp_path / "bin").mkdir()
+    wrapper = tmp_path / "bin" / "java"
+    wrapper.write_text("#!/bin/sh\necho 'openjdk version \"21\" 2026' >&2\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    prepare_environment()
+    assert os.environ["JAVA_HOME"] == str(tmp_path)
 
 
 def test_a_missing_java_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,8 @@ def test_options_are_case_insensitive() -> None:
         ({"topic": "é" * 125}, "Option 'topic' has 250 bytes: a Kafka topic has 1 to 249 letters"),
         ({"kafka.bootstrap.servers": "b:9092"}, "Option 'kafka.bootstrap.servers': connections to Kafka belong to"),
         ({"topics": "t"}, "Option 'topics' is not known. Options are bruce.socket, topic, acks,"),
-        ({"path": "/a", "bruce.socket": "/b"}, "names a second socket: '/a' and '/b'"),
+        ({"path": "/a", "bruce.socket": "/b"}, "Option 'bruce.socket' has two values: '/a' and '/b'. Give one."),
+        ({"topic": "a", "TOPIC": "b"}, "Option 'topic' has two values: 'a' and 'b'. Give one."),
     ],
 )
 def test_invalid_options_name_the_expected_value(given: dict[str, str], text: str) -> None:

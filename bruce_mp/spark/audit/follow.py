@@ -102,12 +102,14 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
 
     The last report covers everything up to now if all messages in Kafka were read.
     """
-    closed_ms, last_message_s, rows = _NONE_CLOSED, time.monotonic(), 0  # rows of the recent reports
+    closed_ms, last_message_s, last_batch = _NONE_CLOSED, time.monotonic(), -1
     while not stop.is_set() and not query.awaitTermination(_POLL_INTERVAL_S):  # raises the error that stopped the query
-        recent_rows = sum(report.numInputRows for report in query.recentProgress)
-        if recent_rows != rows:
-            rows, last_message_s = recent_rows, time.monotonic()
-            display.show(f"{rows:,} messages in the last {len(query.recentProgress)} batches")
+        reports = query.recentProgress
+        newest = max((report.batchId for report in reports if report.numInputRows), default=-1)
+        if newest != last_batch:
+            last_batch, last_message_s = newest, time.monotonic()
+            rows = sum(report.numInputRows for report in reports)
+            display.show(f"{rows:,} messages in the last {len(reports)} batches")
         now_closed_ms = _closed_until(query, plan)
         if now_closed_ms > closed_ms:
             closed_ms = now_closed_ms

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -153,3 +154,27 @@ def test_the_last_report_leaves_out_what_was_not_read(tmp_path: Path) -> None:
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"))
     query: Any = InterruptedQuery()
     assert list(_closed_minutes(query, plan, stop, quiet())) == []
+
+
+class SteadyQuery(InterruptedQuery):
+    """A query with one message in each batch, of which Spark keeps the last 100 reports."""
+
+    def __init__(self, batches: int) -> None:
+        self.status = {"isDataAvailable": False, "isTriggerActive": False}
+        self._last, self._batches = 0, batches
+
+    def awaitTermination(self, _: float) -> bool:  # noqa: N802 - Spark's name
+        self._last += 1
+        time.sleep(0.01)
+        return self._last == self._batches
+
+    @property
+    def recentProgress(self) -> list[SimpleNamespace]:  # noqa: N802 - Spark's name
+        return [SimpleNamespace(numInputRows=1, batchId=self._last - age) for age in range(100)]
+
+
+def test_a_steady_stream_is_not_idle(tmp_path: Path) -> None:
+    plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), until_idle_s=0.1)
+    query: Any = SteadyQuery(batches=30)
+    list(_closed_minutes(query, plan, threading.Event(), quiet()))
+    assert query._last == 30
