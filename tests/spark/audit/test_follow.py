@@ -165,7 +165,7 @@ class SteadyQuery(InterruptedQuery):
 
     def awaitTermination(self, _: float) -> bool:  # noqa: N802 - Spark's name
         self._last += 1
-        time.sleep(0.01)
+        time.sleep(0.06)
         return self._last == self._batches
 
     @property
@@ -174,7 +174,7 @@ class SteadyQuery(InterruptedQuery):
 
 
 def test_a_steady_stream_is_not_idle(tmp_path: Path) -> None:
-    plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), until_idle_s=0.1)
+    plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), until_idle_s=1)
     query: Any = SteadyQuery(batches=30)
     list(_closed_minutes(query, plan, threading.Event(), quiet()))
     assert query._last == 30
