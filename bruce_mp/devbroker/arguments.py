@@ -4,8 +4,8 @@
     move_leader topic=hits partition=0 broker=2
 
 The fields are those of `Fault` and of the structs in `commands`. A value of a command that begins with `{` is JSON.
-A value of a fault is not, because its `text` may be a part of a JSON message. A hyphen in a name counts as an
-underscore.
+A value of a fault never is: its `text` may begin with `{`, as the part of a message to look for. A hyphen in a name
+counts as an underscore.
 """
 
 from __future__ import annotations

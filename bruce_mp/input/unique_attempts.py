@@ -39,7 +39,7 @@ _MIN_INTERVAL_S: Final = 0.01
 _MAX_INTERVAL_S: Final = 0.5
 """Interval of the check for settled attempts; it doubles while none settles."""
 _UNREADABLE_SINCE_MS: Final = 2**63 - 1
-"""The field *Since* of an answer if the registry cannot be read: no attempt is remembered."""
+"""The time in an answer since when attempts are remembered, if the registry cannot be read: then none is."""
 _OUTCOME_OF_STATE: Final = {
     AttemptState.PREPARED: AttemptOutcome.PENDING,
     AttemptState.COMPLETED: AttemptOutcome.PENDING,
@@ -132,7 +132,10 @@ class UniqueAttempts:
         self._unsettled[self._id(attempt)] = attempt.flush_group
 
     def settle_finished(self) -> bool:
-        """Store the counts of attempts whose messages have outcomes; return True if any did and all are stored."""
+        """Store the counts of attempts whose messages have outcomes.
+
+        Return True if there were such attempts and all are stored.
+        """
         self._outcomes.count_outcomes()
         finished = [(attempt, group) for attempt, group in self._unsettled.items() if not group.outstanding]
         for attempt, group in finished:

@@ -59,7 +59,8 @@ MAX_LEADERLESS_DELAY_MS: Final = 2_000
 class LeaderlessBackoff:
     """One back-off for all partitions without a leader, so that a thousand partitions cause no more fetches than one.
 
-    The delays stay short, because PartitionKey messages go to another partition until metadata names a leader.
+    The delays stay short: without a leader in the metadata, PartitionKey messages go to another partition than that of
+    their key.
     """
 
     def __init__(self, backoff: PauseBackoff) -> None:
@@ -67,7 +68,7 @@ class LeaderlessBackoff:
         self._planned_ms = 0
 
     def next_fetch_ms(self, after_ms: int, now_ms: int) -> int:
-        """Return the time of the planned fetch; plan another if that time is not after `after_ms`."""
-        if after_ms >= self._planned_ms:
+        """Return the time of a fetch later than `after_ms`: the planned one, else one planned now."""
+        if self._planned_ms <= after_ms:
             self._planned_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), MAX_LEADERLESS_DELAY_MS)
         return self._planned_ms

@@ -71,6 +71,7 @@ class Shutdown:
             self._input_deadline = self._input_deadline_from(now)
             if not keeps_sockets:
                 self._input_sockets.refuse_senders()
+            # Only the datagram input heeds this: on a socket that stays open it cannot wait for a last message.
             self._group.drain_inputs(datagrams_stay_open=keeps_sockets or self._input_sockets.datagrams_stay_open)
             self.phase = ShutdownPhase.INTAKE
         elif self.phase in {ShutdownPhase.INTAKE, ShutdownPhase.DELIVERY}:

@@ -40,7 +40,7 @@ _BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
 _SHORTEST_MINUTE_S: Final = 49
 """The shortest window that the view calls a minute.
 
-A full window begins at a multiple of 10 s, 50 to 60 s ago, or up to 1 s later with the first sample after it.
+A full window begins with the first sample after a multiple of 10 s that is 50 to 60 s ago. The sample may be 1 s late.
 """
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
@@ -62,7 +62,7 @@ class TopScreen(NamedTuple):
     is_paused: bool = False
 
     def render(self) -> RenderableType:
-        """Return the screen. It has more than `height` lines only if one topic does not fit."""
+        """Return the screen. It shows at least one topic, even if it then has more than `height` lines."""
         if self.page is None:
             return Group(_line(("bruce top: waiting for the first answer", "bold")), *self._foot)
         rows = self.topic_rows

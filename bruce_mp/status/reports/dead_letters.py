@@ -11,11 +11,11 @@ are those of the discarded message, and:
     bruce.host           the host of the daemon
     bruce.value_size     the size of the whole value, if it was cut to fit
 
-A dead letter that is discarded itself never becomes another one. Copies of discarded messages arrive in frames. For all
-copies of a frame together, the writer thread waits at most `PATIENCE_S` for the input. After such a wait in vain, it
-sends nothing for `PAUSE_S`. Dead letters that it does not send are lost and counted. If a dead input has closed a
-connection, the thread opens a new one at once. A message that the kernel refuses for its size is lost without such a
-pause.
+A dead letter that is discarded itself never becomes another one. Copies of discarded messages arrive in frames, and
+among them copies without info, of messages that may be duplicates. For all copies of a frame together, the thread of
+`copy_writer.py` waits at most `PATIENCE_S` for the input. After such a wait in vain, it sends nothing for `PAUSE_S`.
+Dead letters that it does not send are lost and counted. If a dead input has closed a connection, the thread opens a new
+one at once. A message that the kernel refuses for its size is lost without such a pause.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAX_BYTES_BEFORE_TOPIC: Final = 64
 _SIZE_HEADER_BYTES: Final = 64
 """Room for the header with the size of a cut value."""
 _SHORTEST_WAIT_S: Final = 0.001
-"""Wait after the time for a frame is over; zero would make the socket non-blocking."""
+"""Shortest timeout, also when the frame's time is over; zero would make the socket non-blocking."""
 
 
 class DeadLetterTopic:
