@@ -101,7 +101,7 @@ def _other_version(note: UpgradeNote) -> str:
 
 
 def _new_notes(run_dir: Path, pid: int, before: UpgradeNote | None, deadline: float) -> Iterator[UpgradeNote]:
-    """Yield each note of an upgrade later than the one that `before` describes, until `deadline` (monotonic clock).
+    """Yield each note about an upgrade that began after the one in `before`, until `deadline` (monotonic clock).
 
     Raise UpgradeError if the supervisor `pid` ends.
     """

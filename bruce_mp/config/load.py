@@ -46,7 +46,7 @@ _UNCLOSED: Final = {
 
 
 class StatusSettings(NamedTuple):
-    """The address and token of the status pages, and the directory with the address in use."""
+    """The address and token of the status pages, and the run directory, where a daemon writes the address in use."""
 
     http: Http
     run_dir: str
@@ -90,7 +90,7 @@ def _relation_problems(decoded: dict[str, Any], problems: Sequence[Problem]) -> 
     One report should contain all problems. So defaults replace invalid values, and problems that involve such a default
     or its section are ignored.
     """
-    # the only setting without a default, apart from those of entries of maps
+    # the only required setting outside tables with names of the user's choice, such as batching.configs.NAME
     kafka = {"bootstrap_servers": ["placeholder:1"], **decoded.get("kafka", {})}
     try:
         config = msgspec.convert({**decoded, "kafka": kafka}, Config)

@@ -39,13 +39,13 @@ class Incoming(NamedTuple):
         return None if self.request is None else self.request.header.client_id
 
 
-def frame_length(prefix: bytes) -> int:
+def frame_length(length_field: bytes) -> int:
     """Return the frame length from the first four bytes of a frame.
 
     Raises:
         RemoteProtocolError: no Kafka client sends a frame of this length.
     """
-    length = int(FRAME_LENGTH.unpack(prefix)[0])
+    length = int(FRAME_LENGTH.unpack(length_field)[0])
     if not PREFIX.size <= length <= FRAME_MAX:
         raise RemoteProtocolError(f"A frame of {length} bytes is not a Kafka request.")
     return length
@@ -71,7 +71,7 @@ def decode(frame: bytes, apis: Mapping[int, Api] = APIS) -> Incoming:
 
 
 def encode(response: Any, correlation_id: int, throttle_ms: int = 0) -> bytes:
-    """Encode a response of kafka-python, which has its version, as a whole frame with its length."""
+    """Encode a response object of kafka-python, which knows its version, as a frame with the length in front."""
     if throttle_ms and "throttle_time_ms" in response.fields:
         response.throttle_time_ms = throttle_ms
     response.with_header(correlation_id)

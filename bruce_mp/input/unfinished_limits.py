@@ -1,9 +1,9 @@
 """Limits on the memory for unfinished messages of stream clients, in total and for each user.
 
 A message longer than `MIN_READ` needs a grant for its whole size before the worker reads more of it. So a granted
-message can always be completed, and grants never wait for each other. If a grant finds no room, the connection waits,
-unread, for its turn. Bytes without a grant, at most one read of each connection, have limits of the same size; the
-worker closes a connection that exceeds one. It also closes a connection that stops in the middle of a message.
+message can always be completed: the holder of a grant needs no other one. If a grant finds no room, the connection
+waits, unread, for its turn. Bytes without a grant, at most one read of each connection, have limits of the same size;
+the worker closes a connection that exceeds one. It also closes a connection that stops in the middle of a message.
 
 None of these messages is received yet, so no limit loses an accepted message.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["MIN_READ", "ReadDecision", "UnfinishedLimits", "UnfinishedMessages"]
 
 MIN_READ: Final = 64 << 10
-"""The least room in the common buffer for a read; with less, the worker first admits the data in the buffer.
+"""The least room in the common buffer for a read; with less, the worker first handles the messages in the buffer.
 
 A message that is longer bypasses the buffer.
 """
@@ -64,7 +64,7 @@ class _Usage:
 
 
 class UnfinishedMessages:
-    """The unfinished messages of a worker's clients; paused clients are not among them."""
+    """The unfinished messages of a worker's clients, without clients that are blocked (`is_blocked`)."""
 
     def __init__(self, limits: UnfinishedLimits) -> None:
         self._limits = limits

@@ -18,7 +18,7 @@ from bruce_mp.errors import ConfigError
 __all__ = ["BearerToken", "TokenResponse", "decode_token", "printable_text"]
 
 _MAX_TEXT: Final = 600
-"""Most characters of a server's text in the log."""
+"""Limit for the characters of a server's text in the log."""
 
 
 class BearerToken(NamedTuple):

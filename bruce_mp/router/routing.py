@@ -220,8 +220,8 @@ class RunRouter:
             self._assignments.request_leader(routed.now_ms)
             return
         # After an increase of partitions the input's count still decides.  By the new count a key might change its
-        # partition, and its later runs would overtake the runs that wait in the old partition.  The present count
-        # decides if the input knew none (0), or if the topic was created again with fewer partitions.
+        # partition, and its later runs would overtake the runs that wait in the old partition.  If the
+        # input knew none (0), or the topic was created again with fewer partitions, that of the topic table decides.
         key_partitions = topic.key_partitions_for(count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
             routed.queue(topic, partition, part)
@@ -265,7 +265,7 @@ class RunRouter:
 
     def _discard_without_entry(self, topic: Topic, segments: Iterable[Segment], now_ms: int) -> None:
         self._tables.report_full("partitions", "messages for further partitions are discarded.", now_ms)
-        # New metadata lets the tables free the entries of deleted topics, at most once in this interval.
+        # At new metadata the tables free the entries of deleted topics, but not more often than once in this interval.
         self._refresh.request(now_ms + SWEEP_INTERVAL_MS)
         reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
         self._discards.settle(without_damaged(self._slab, self._row, segments), reason, topic.name, counter)
@@ -342,9 +342,9 @@ class RunRouter:
             self._add_as_parcel(topic, portion, ParcelKind.WAITED, routed)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
-        """Return True while a topic's dispatchers start; request metadata that ends the wait at the latest."""
+        """Return True while a topic's dispatchers start; request metadata for the end of this time, to unpark then."""
         until_ms = topic.parked_since_ms + DISPATCHER_START_WAIT_MS
-        # Unless the view is partial, `key_partitions` includes all partitions with a leader.
+        # Unless the view lacks partitions (is partial), `key_partitions` includes all partitions with a leader.
         starting = (self._assignments.is_starting(topic.number, partition) for partition in topic.key_partitions)
         if now_ms >= until_ms or not any(starting):
             return False
@@ -352,7 +352,7 @@ class RunRouter:
         return True
 
     def leaderless_topics(self) -> list[_TopicPartition]:
-        """Return (topic, `ALL_PARTITIONS`) for each topic with parked messages and no leader, or a partial view."""
+        """Return (topic, `ALL_PARTITIONS`) for topics with parked messages that have no leader, or a partial view."""
         parked = (topic for topic in self._by_number.values() if topic.has_parked and topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Topic", "TopicRegistry", "key_partitions_of", "portions_of"]
 
+_CHUNK_STAY_MS: Final = TURN_MS
+"""The time after which a chunk that fills slowly changes its partition."""
 PORTION_BYTES: Final = 64 * 1024
 """The size of a portion of parked messages for one partition, so that all partitions share a backlog."""
 
@@ -48,11 +50,11 @@ class Topic:
     """A topic's metadata, batch, parked messages and choice of partitions.
 
     AnyPartition messages go to the available partitions in rotation, so that each broker gets a part.  The messages
-    of a chunk go to one partition, so that an error of another partition does not keep the chunk in use; a chunk that
-    fills slowly changes its partition after `TURN_MS`.  A batch that ends in a new chunk goes to the next partition.
-    Combined topics, which share a batch at each broker, also stay with a partition for the duration of a batch, because
-    many small record batches cost more than a few large ones.  While traffic is small, they choose the broker of the
-    turn (`broker_turns`), if `turns` is given.
+    of a chunk go to one partition, so that an error of one partition keeps only chunks of that partition in use; a
+    chunk that fills slowly changes its partition after `_CHUNK_STAY_MS`.  A batch that ends in a new chunk goes to the
+    next partition.  Combined topics, which share a batch at each broker, also stay with a partition for the duration of
+    a batch, because many small record batches cost more than a few large ones.  While traffic is small, they send to
+    one broker for the time of a turn (`broker_turns`), if `turns` is given.
     """
 
     def __init__(
@@ -172,11 +174,11 @@ class Topic:
             return kept.partition
         if turns is None or turn is None:
             partition = self._next_open_partition(is_open, now_ms)
-            until_ms = now_ms + TURN_MS * chunks
+            until_ms = now_ms + _CHUNK_STAY_MS * chunks
         else:
             partition = self._partition_of_turn(turn, turns, is_open)
             turn_end_ms = (turn + 1) * turns.turn_ms
-            until_ms = turn_end_ms + TURN_MS * (chunks - 1)  # the turn is the time of the first chunk
+            until_ms = turn_end_ms + _CHUNK_STAY_MS * (chunks - 1)  # the first chunk stays until the turn ends
             self._span_until_ms = max(self._span_until_ms, until_ms)
         if partition is not None:
             self._chunk_partitions[owner] = _ChunkPartition(last.chunk, last.generation, partition, until_ms)

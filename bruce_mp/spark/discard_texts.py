@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bruce_mp.spark.options import SinkOptions
     from bruce_mp.spark.task_ledger import TaskEntry
 
-__all__ = ["describe_discards", "describe_earlier_discards", "format_outcome", "join_topics", "name_fresh_start"]
+__all__ = ["describe_discards", "describe_earlier_discards", "describe_fresh_start", "format_outcome", "join_topics"]
 
 _MAX_TOPICS: Final = 10
 """Topics in the text of an error."""
@@ -26,15 +26,16 @@ _REPLAY: Final = (
 
 def describe_discards(result: TaskResult, options: SinkOptions) -> str:
     """Return the counts of an attempt with discarded messages, the remedies, and the way to commit nevertheless."""
-    outcome = format_outcome(result.total, result.total, result.delivered, result.discarded)
+    sent = received = result.total  # an attempt has a result only if the daemon received all
+    outcome = format_outcome(sent, received, result.delivered, result.discarded)
     if options.is_exactly_once:
         advice = (
             f"A repeated task sends nothing again: set onDiscard=report, with which the task commits, and {_REPLAY}"
         )
     else:
         advice = (
-            "Each retry of Spark (spark.task.maxFailures, 4 by default) delivers the others again: a ledger avoids "
-            "this, and so does onDiscard=report, with which the task commits"
+            "Each retry of Spark (spark.task.maxFailures, 4 by default) delivers the other messages again: a ledger "
+            "avoids this, and so does onDiscard=report, with which the task commits"
         )
     return f"{outcome}. {_list_remedies(result)} {advice}."
 
@@ -49,18 +50,18 @@ def describe_earlier_discards(earlier: TaskEntry, options: SinkOptions) -> str:
         f"{result.total} messages discarded ({_format_reasons(result.discarded)}; {named}). The cause at that time: "
         f"{_list_remedies(result)} With a ledger the messages are not sent again, even if the cause is gone, and this "
         f"attempt sent nothing. Set onDiscard=report, then {_REPLAY}; without this file, "
-        f"{name_fresh_start(result.attempt, options)}, which sends all rows again."
+        f"{describe_fresh_start(result.attempt, options)}, which sends all rows again."
     )
 
 
 def format_outcome(sent: int, received: int, delivered: int | None, reasons: Mapping[str, int]) -> str:
-    """Return the counts of an attempt as the middle of a sentence."""
+    """Return the counts of an attempt, as the rest of a text that begins with the daemon's address."""
     delivered_text = "an unknown number" if delivered is None else delivered
     counts = f"of {sent} messages it received {received}, delivered {delivered_text}"
     return f"{counts} and discarded {sum(reasons.values())} ({_format_reasons(reasons)})"
 
 
-def name_fresh_start(attempt: TaskAttempt, options: SinkOptions) -> str:
+def describe_fresh_start(attempt: TaskAttempt, options: SinkOptions) -> str:
     """Return the way to send all rows again, as the clause of a sentence."""
     if options.run_id is not None:
         return "use another runId"

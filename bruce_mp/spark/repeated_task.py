@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from bruce_mp.protocol.client.inquiry import AttemptOutcome
 from bruce_mp.spark.channel import Channel
-from bruce_mp.spark.discard_texts import join_topics, name_fresh_start
+from bruce_mp.spark.discard_texts import describe_fresh_start, join_topics
 from bruce_mp.spark.errors import TaskError
 from bruce_mp.spark.options import Acks, OnDoubt
 from bruce_mp.spark.task_ledger import RowsDigest
@@ -124,7 +124,7 @@ class RepeatedRows:
         """Raise `TaskError` if the rows, their headers or their topics are others than those of `earlier`."""
         difference = self._find_difference(earlier)
         if difference:
-            fresh_start = name_fresh_start(self._attempt, self._options)
+            fresh_start = describe_fresh_start(self._attempt, self._options)
             raise TaskError(f"Task {self._attempt.task} {difference} If the rows may be sent again, {fresh_start}.")
 
     def _find_difference(self, earlier: TaskEntry) -> str:

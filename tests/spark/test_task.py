@@ -408,7 +408,7 @@ def test_each_reason_of_discards_has_its_remedy(
     batch = pa.record_batch({"value": pa.array([b"a", b"b"]), "topic": pa.array(topics)})
     with StreamSink(tmp_path / "s", answer) as sink, pytest.raises(TaskError, match=re.escape(remedy)) as caught:
         run_task(options(sink), ATTEMPT, [batch])
-    assert "Each retry of Spark (spark.task.maxFailures, 4 by default) delivers the others again" in str(caught.value)
+    assert "(spark.task.maxFailures, 4 by default) delivers the other messages again" in str(caught.value)
 
 
 def test_a_daemon_that_does_not_answer_is_an_error_with_the_time_and_the_remedy(
