@@ -88,7 +88,7 @@ def test_a_wrong_password_is_reported_and_corrected_without_a_restart(tmp_path: 
         deliver(load, daemon)
         daemon.wait_for(lambda: "No broker can be used" in problems(daemon), "a red page", TIMEOUT_S)
         assert 'refuses the login of user "alice" by SCRAM-SHA-512: SASL_AUTHENTICATION_FAILED (58)' in problems(daemon)
-        assert "in the slab" in problems(daemon)
+        assert "for a broker" in problems(daemon)
         assert "ERR: No metadata: Broker " in daemon.log()
         assert f"{file} can be read by every user of this host (mode 0644): chmod o-rw" in daemon.log()
         assert "wrong-but-hidden" not in everything_said(daemon)
