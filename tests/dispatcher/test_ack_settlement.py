@@ -23,6 +23,7 @@ from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.latency_histogram import read_latencies
 from support.crash_images import crash_images
+from support.links import Nowhere
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
 from support.slabs import DISPATCHER_ROW, new_slab, set_state
@@ -38,11 +39,6 @@ NAMES: Final = (b"t1", b"t2")
 PARTITIONS: Final = 3
 RECORD: Final = KafkaRecord(1_700_000_000_000, b"k", b"v" * 10)
 GEOMETRY: Final = Geometry(chunks=32, topics=16, partitions=16, landing_slots=4, landing_slot_size=1024)
-
-
-class Nowhere:
-    def send_bytes(self, _: bytes) -> bool:
-        return True
 
 
 @pytest.fixture

@@ -18,32 +18,17 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.producer_id import store_producer
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.tables import PartitionTable, TopicTable
+from support.links import Nowhere
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
-from support.slabs import DISPATCHER_ROW, new_slab, set_state
+from support.slabs import DISPATCHER_ROW, set_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bruce_mp.slab.file import Slab
 
 SLOT: Final = 0
 CAN, CANNOT = 1, 2
 RECORDS: Final = [KafkaRecord(1_700_000_000_000, b"k", b"v" * 10)] * 3
-
-
-class Nowhere:
-    def send_bytes(self, _: bytes) -> bool:
-        return True
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        TopicTable(made).add(b"t1", 1)
-        PartitionTable(made).ensure_entry(1, 0)
-        yield made
 
 
 def dispatcher(slab: Slab, cluster: int) -> Dispatcher:

@@ -21,15 +21,15 @@ from bruce_mp.protocol.kafka.connection_events import ProduceAcked
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck, ProduceResponse
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.event_output import EventOutput
 from bruce_mp.telemetry.traffic import TrafficSums
+from support.links import Nowhere
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
-from support.slabs import DISPATCHER_ROW, new_slab, set_state
+from support.slabs import DISPATCHER_ROW, set_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from bruce_mp.dispatcher.encode import BatchEncoder
     from bruce_mp.ipc.loop import Timer
@@ -42,11 +42,6 @@ RECORD: Final = KafkaRecord(1_700_000_000_000, b"k", b"v")
 PAUSED: Final = Parcel(ParcelKind.PAUSED, 1, 0)
 
 
-class Nowhere:
-    def send_bytes(self, _: bytes) -> bool:
-        return True
-
-
 class RecordingLoop(Loop):
     """A loop that never runs, with the calls that it was asked for."""
 
@@ -57,14 +52,6 @@ class RecordingLoop(Loop):
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         self.later.append((delay, callback))
         return super().call_later(delay, callback)
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        TopicTable(made).add(b"t1", 1)
-        PartitionTable(made).ensure_entry(1, 0)
-        yield made
 
 
 @pytest.mark.parametrize("error", [0, NOT_LEADER])

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.audit.expressions import expressions
+from bruce_mp.spark.expressions import expressions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

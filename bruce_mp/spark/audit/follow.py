@@ -15,10 +15,9 @@ from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.audit.errors import AuditInputError
 from bruce_mp.spark.audit.kafka_source import stream_topics
 from bruce_mp.spark.audit.report import remove_report
-from bruce_mp.spark.audit.run import Audit, check_paths, compare, write_facts
+from bruce_mp.spark.audit.run import Audit, AuditInputError, check_paths, compare, write_facts
 from bruce_mp.spark.kafka_admin import missing_topics
 from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.progress import Progress

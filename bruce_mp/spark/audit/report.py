@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyarrow.fs import FileType
 
 from bruce_mp.spark.audit.chart import PROBLEMS, STYLE, VOLUMES, Bar, draw_chart
-from bruce_mp.spark.audit.expressions import expressions
 from bruce_mp.spark.audit.tables import AuditTables
+from bruce_mp.spark.expressions import expressions
 from bruce_mp.spark.storage import open_directory
 
 if TYPE_CHECKING:

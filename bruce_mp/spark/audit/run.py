@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.errors import BruceError
 from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, discard_lines, fill_books, read_ledger
-from bruce_mp.spark.audit.errors import AuditInputError
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.kafka_source import read_topics
 from bruce_mp.spark.audit.missing_records import MissingRecordsError, find_missing_offset
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Audit", "audit", "check_paths", "compare", "read_samples", "write_facts"]
+__all__ = ["Audit", "AuditInputError", "audit", "check_paths", "compare", "read_samples", "write_facts"]
 
 _SMALL_AUDIT_BYTES: Final = 16 << 20
 """Size of facts and ledgers below which an audit is small: the facts of about 100 million messages of a few writers."""
@@ -59,6 +59,10 @@ _ADAPTIVE_SETTINGS: Final = {  # adaptive execution joins the 512 partitions of 
     "spark.sql.shuffle.partitions": "512",
 }
 _DISCARD_COLUMNS: Final = "event string, topic string, info string"
+
+
+class AuditInputError(BruceError):
+    """An audit cannot begin because of its topics or paths; the command exits with this text."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from bruce_mp.spark.audit.expressions import expressions
 from bruce_mp.spark.errors import OptionError
+from bruce_mp.spark.expressions import expressions
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import absolute_path
 

@@ -20,8 +20,8 @@ from pyarrow.fs import FileInfo, FileSelector
 
 from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineFate, LineSelection, Replayed
 from bruce_mp.spark import register
-from bruce_mp.spark.audit.expressions import expressions
 from bruce_mp.spark.errors import SinkError
+from bruce_mp.spark.expressions import expressions
 from bruce_mp.spark.pipelines.discards import parse_line, read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.retention import RetentionCheck
