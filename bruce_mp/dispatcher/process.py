@@ -13,9 +13,9 @@ from bruce_mp.dispatcher.encode import BatchEncoder
 from bruce_mp.dispatcher.malloc_tuning import keep_freed_memory
 from bruce_mp.dispatcher.produce_session import ProduceSession
 from bruce_mp.ipc.control_messages import DebugTopics
-from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_DISPATCHERS, dispatcher_link
+from bruce_mp.ipc.links import COPIES, REPORTS, ROUTER_FROM_DISPATCHERS, dispatcher_link
 from bruce_mp.kernels import ProcessRow
-from bruce_mp.pipeline.msg_debug import create_tap
+from bruce_mp.pipeline.msg_debug import WireTap
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.protocol.kafka.compression import Codec, load_codecs
 from bruce_mp.telemetry.broker_status import PUBLISH_EVERY_S
@@ -50,7 +50,7 @@ class _DispatcherProcess(ProcessShell):
         self._router = self._links.sender(ROUTER_FROM_DISPATCHERS)
         self.serve_frames(dispatcher_link(start.slot), self._on_frame)
         self._reporter = self.add_output(ProcessReporter(config, self._links, self._row))
-        self._tap = self.add_output(create_tap(slab, self._links, self._row))
+        self._tap = self.add_output(WireTap(slab, self._links.sender(COPIES), self._row.add))
         self._core = Dispatcher(slab, self._row, config, start.slot, self._reporter, incarnation=self._incarnation)
         load_codecs(_codecs(config))
         self._compressor = Compressor(self._row, config.compression_for, config.compression, self._core.uncompressed)

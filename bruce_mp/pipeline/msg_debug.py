@@ -8,31 +8,29 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.control_messages import DebugTopics
-from bruce_mp.ipc.links import COPIES
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.message_copies import Copy, CopyQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from bruce_mp.ipc.links import Links
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.message_copies import CopyTarget
+    from bruce_mp.telemetry.counters import Counter
+    from bruce_mp.telemetry.message_copies import ByteSender, CopyTarget
 
-__all__ = ["WireTap", "create_tap"]
+__all__ = ["WireTap"]
 
 _NO_INFO: Final = ""
 """The `info` of a debug copy, which has no discard reason."""
 
 
-class WireTap:
-    """Copies the messages of chosen topics to the status process."""
+class WireTap(CopyQueue):
+    """Copies the messages of chosen topics to the status process; for the parameters, see `CopyQueue`."""
 
-    def __init__(self, slab: Slab, copies: CopyQueue) -> None:
+    def __init__(self, slab: Slab, sender: ByteSender, count: Callable[[Counter, int], None]) -> None:
+        super().__init__(sender, count)
         self._slab = slab
-        self._copies = copies
         self._chosen = DebugTopics()
         self.is_active = False
         """True if a topic is chosen."""
@@ -41,15 +39,6 @@ class WireTap:
         """Replace the chosen topics."""
         self._chosen = chosen
         self.is_active = chosen.has_topics
-
-    @property
-    def has_pending(self) -> bool:
-        """True if copies wait for `flush`."""
-        return self._copies.has_pending
-
-    def flush(self) -> None:
-        """Send the waiting copies."""
-        self._copies.flush()
 
     def close(self) -> None:
         """Send the last copies; `process_shell.Output` requires this method."""
@@ -70,9 +59,4 @@ class WireTap:
     def _copy(self, target: CopyTarget, topic: bytes, segment: Segment, now_ms: int) -> None:
         for message in kernels.messages(self._slab, segment, topic, max_bytes=None):
             fields = (message.timestamp_ms, _NO_INFO, topic, message.key, message.value, message.partition_key)
-            self._copies.add(Copy(target, now_ms, *fields))
-
-
-def create_tap(slab: Slab, links: Links, row: ProcessRow) -> WireTap:
-    """Create the tap of a process."""
-    return WireTap(slab, CopyQueue(links.sender(COPIES), row.add))
+            self.add(Copy(target, now_ms, *fields))

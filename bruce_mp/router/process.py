@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.ipc.control_messages import AcceptCluster, Broker, DebugTopics, Dispatchers, PeerDied, RefreshMetadata
 from bruce_mp.ipc.frames import ParcelKind
-from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_DISPATCHERS, ROUTER_FROM_INPUTS, dispatcher_link
+from bruce_mp.ipc.links import COPIES, REPORTS, ROUTER_FROM_DISPATCHERS, ROUTER_FROM_INPUTS, dispatcher_link
 from bruce_mp.kernels import ProcessRow
 from bruce_mp.network.connection_security import connection_settings, create_security
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
-from bruce_mp.pipeline.msg_debug import create_tap
+from bruce_mp.pipeline.msg_debug import WireTap
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.protocol.kafka.connection_events import FailureCause
 from bruce_mp.protocol.kafka.error_actions import error_row
@@ -77,7 +77,7 @@ class _RouterProcess(ProcessShell):
         self._senders: dict[int, LinkSender] = {}
         """The links to dispatchers, by slot."""
         self._reporter = self.add_output(ProcessReporter(start.config, self._links, self._row))
-        self._tap = self.add_output(create_tap(slab, self._links, self._row))
+        self._tap = self.add_output(WireTap(slab, self._links.sender(COPIES), self._row.add))
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
         self._core = Router(
             slab,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.pipeline.msg_debug import WireTap
-from bruce_mp.telemetry.message_copies import CopyQueue, CopyTarget, decode_copies
+from bruce_mp.telemetry.message_copies import CopyTarget, decode_copies
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
 from support.slabs import new_slab
@@ -22,7 +22,7 @@ class Sender:
 def test_damaged_messages_are_not_copied_and_others_are() -> None:
     sender = Sender()
     with new_slab() as slab:
-        tap = WireTap(slab, CopyQueue(sender, lambda *_: None))
+        tap = WireTap(slab, sender, lambda *_: None)
         tap.choose(DebugTopics((b"t1",)))
         first, second, third = put_records(slab, [[KafkaRecord(0, None, value)] for value in (b"a", b"b", b"c")])
         tap.copy(CopyTarget.MSG_GOT_ACK, b"t1", [first, second._replace(generation=second.generation + 1), third])
