@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from bruce_mp.telemetry.broker_status import (
     CONNECTED,
@@ -38,27 +40,20 @@ class ConnectionStatus:
     def __init__(
         self, slot: int, broker: Broker, output: EventOutput, now_ms: Callable[[], int], delivered: int = 0
     ) -> None:
-        self._slot = slot
-        self._broker = broker
         self._output = output
         self._now_ms = now_ms
-        self._connection = IDLE
-        self._since_ms = now_ms()
         self._failing_since_ms = 0
-        self._last_error = ""
-        self._last_error_ms = 0
-        self._exactly_once: bool | None = None
-        self._needs_operator = False
-        self._certificate_ends_s: float | None = None
         self._delivered = delivered
-        self._acked_ms = 0
         self._stalls = StallSampler()
+        self._report = BrokerStatus(
+            slot, broker.node, broker.host, broker.port, IDLE, now_ms(),
+            requests_in_flight=0, last_error="", last_error_ms=0, exactly_once=None,
+        )  # fmt: skip
 
-    def _set_state(self, connection: str) -> None:
-        self._connection, self._since_ms = connection, self._now_ms()
+    def _set_state(self, connection: str, **others: Any) -> None:
+        self._report = replace(self._report, connection=connection, since_ms=self._now_ms(), **others)
 
     def on_connecting(self) -> None:
-        """Record that the dispatcher begins to connect."""
         self._set_state(CONNECTING)
 
     def on_connected(self, *, exactly_once: bool, certificate_ends_s: float | None = None) -> None:
@@ -66,14 +61,15 @@ class ConnectionStatus:
 
         `certificate_ends_s` is the expiry of the broker's certificate, in seconds since the epoch.
         """
-        self._set_state(CONNECTED)
-        self._exactly_once = exactly_once
-        self._needs_operator = False
-        self._certificate_ends_s = certificate_ends_s
+        self._set_state(
+            CONNECTED, exactly_once=exactly_once, needs_operator=False, certificate_ends_s=certificate_ends_s
+        )
         if self._failing_since_ms:
-            seconds = (self._since_ms - self._failing_since_ms) / 1000
-            where = (self._broker.node, self._broker.host, self._broker.port)
-            log.log(NOTICE, "Broker %d at %s:%d is back after %.1f s.", *where, seconds)
+            report = self._report
+            seconds = (report.since_ms - self._failing_since_ms) / 1000
+            log.log(
+                NOTICE, "Broker %d at %s:%d is back after %.1f s.", report.node, report.host, report.port, seconds
+            )
             self._failing_since_ms = 0
 
     def on_closed(self) -> None:
@@ -82,16 +78,13 @@ class ConnectionStatus:
 
     def on_failed(self, error: str, *, needs_operator: bool = False) -> None:
         """Record a failure; `needs_operator`: the error lasts until an operator changes the configuration."""
-        self._set_state(FAILED)
-        self._needs_operator = needs_operator
-        self._last_error, self._last_error_ms = error, self._since_ms
-        self._failing_since_ms = self._failing_since_ms or self._since_ms
+        self._set_state(FAILED, needs_operator=needs_operator, last_error=error, last_error_ms=self._now_ms())
+        self._failing_since_ms = self._failing_since_ms or self._report.since_ms
 
     def on_new_settings(self) -> None:
         """Forget a failure, because the next connection uses other settings."""
-        if self._connection == FAILED:
-            self._set_state(IDLE)
-            self._needs_operator, self._last_error, self._last_error_ms = False, "", 0
+        if self._report.connection == FAILED:
+            self._set_state(IDLE, needs_operator=False, last_error="", last_error_ms=0)
 
     def publish(
         self,
@@ -104,29 +97,16 @@ class ConnectionStatus:
 
         `delivered` counts like the constructor's; `waiting` has topic, partition and messages of each queue.
         """
-        now_ms = self._now_ms()
-        if delivered != self._delivered:
-            self._delivered, self._acked_ms = delivered, now_ms
-        node = self._broker.node
-        stalls = self._stalls.sample(((topic, partition, node, queue) for topic, partition, queue in waiting), now_ms)
-        status = BrokerStatus(
-            slot=self._slot,
-            node=node,
-            host=self._broker.host,
-            port=self._broker.port,
-            connection=self._connection,
-            since_ms=self._since_ms,
+        now_ms, node = self._now_ms(), self._report.node
+        self._report = replace(
+            self._report,
             requests_in_flight=requests_in_flight,
-            last_error=self._last_error,
-            last_error_ms=self._last_error_ms,
-            exactly_once=self._exactly_once,
             partition_errors=partition_errors,
-            needs_operator=self._needs_operator,
-            certificate_ends_s=self._certificate_ends_s,
-            acked_ms=self._acked_ms,
-            stalls=stalls,
+            acked_ms=self._report.acked_ms if delivered == self._delivered else now_ms,
+            stalls=self._stalls.sample(((topic, partition, node, queue) for topic, partition, queue in waiting), now_ms),
         )
-        self._output.flush(status)
+        self._delivered = delivered
+        self._output.flush(self._report)
 
 
 class PartitionErrors:
@@ -170,5 +150,4 @@ class PartitionErrors:
         self._released.clear()
 
     def as_tuple(self) -> tuple[PartitionError, ...]:
-        """Return the recorded errors."""
         return tuple(self._errors.values())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter as Tally
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from bruce_mp.telemetry.broker_status import (
     ALL_PARTITIONS,
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
     from bruce_mp.router.cluster import Address
     from bruce_mp.router.core import Router
-    from bruce_mp.router.metadata_fetch import FetchProgress
     from bruce_mp.telemetry.message_copies import ByteSender
     from bruce_mp.telemetry.stalls import WaitingMessages
 
@@ -44,79 +45,73 @@ class ClusterStatus:
         self._sender = sender
         self._clock_ms = clock_ms
         self._name_of = name_of
-        self._brokers: tuple[tuple[int, str, int], ...] = ()
-        self._failing_since_ms: int | None = None
-        self._error = ""
-        self._needs_operator = False
-        self._foreign_cluster = ""
-        self._producer_error = 0
-        self._forbidden: tuple[bytes, ...] = ()
-        self._recreated: list[RecreatedTopic] = []
+        self._report = RouterStatus(brokers=(), failing_since_ms=None, error="", paused=(), paused_count=0)
         self._stalls = StallSampler()
         self._leaderless: dict[tuple[int, int], int] = {}
         """The start of the wait of each (topic, partition) with messages that wait for a leader."""
 
+    def _update(self, **fields: Any) -> None:
+        self._report = replace(self._report, **fields)
+
     def on_fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
         """Record a successful fetch: the brokers by id, and the forbidden topics, whose messages wait."""
-        self._forbidden = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
-        for name in self._forbidden:
+        listed = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
+        for name in listed:
             log.error(
                 "Topic %s: the brokers hide it from the daemon's user, TOPIC_AUTHORIZATION_FAILED (29), or lack it. "
                 "Its messages wait. Allow the daemon's user to write it (ACL WRITE), or correct the sender.",
                 name.decode("utf-8", "replace"), extra={"about": name},  # limits repetitions: see telemetry/logs.py
             )  # fmt: skip
-        self._brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
-        if self._failing_since_ms is not None:
-            seconds = (self._clock_ms() - self._failing_since_ms) / 1000
+        if self._report.failing_since_ms is not None:
+            seconds = (self._clock_ms() - self._report.failing_since_ms) / 1000
             log.log(NOTICE, "A broker answers again, after %.1f s: messages flow again.", seconds)
-        self._failing_since_ms, self._error, self._needs_operator, self._foreign_cluster = None, "", False, ""
+        known = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
+        self._update(brokers=known, forbidden=listed)
+        self._update(failing_since_ms=None, error="", needs_operator=False, foreign_cluster="")
 
     def on_recreated(self, topics: Iterable[bytes]) -> None:
         """Record topics that were deleted and created again."""
+        recreated = list(self._report.recreated)
         for name in topics:
             log.warning(
                 "Topic %s was deleted and created again. The messages that were delivered before are gone from Kafka; "
                 "the held ones go to the new topic.",
                 name.decode("utf-8", "backslashreplace"), extra={"about": name},
             )  # fmt: skip
-            self._recreated.append(RecreatedTopic(name, self._clock_ms()))
-        self._recreated = self._recreated[-MAX_LISTED_SCOPES:]
+            recreated.append(RecreatedTopic(name, self._clock_ms()))
+        self._update(recreated=tuple(recreated[-MAX_LISTED_SCOPES:]))
 
     def on_producer_refused(self, error: int) -> None:
         """Record the error code with which a broker refused a producer id; 0 for no error."""
-        self._producer_error = error
+        self._update(producer_error=error)
 
     def on_fetch_failed(self, error: str, *, needs_operator: bool, foreign_cluster: str = "") -> None:
         """Record a failed fetch; `needs_operator`: the error lasts until an operator changes the configuration.
 
         `foreign_cluster` is the other cluster that the brokers belong to, or empty.
         """
-        self._needs_operator, self._foreign_cluster = needs_operator, foreign_cluster
-        if self._failing_since_ms is None:
-            self._failing_since_ms = self._clock_ms()
-        self._error = error
+        self._update(error=error, needs_operator=needs_operator, foreign_cluster=foreign_cluster)
+        if self._report.failing_since_ms is None:
+            self._update(failing_since_ms=self._clock_ms())
 
-    def publish(self, router: Router, progress: FetchProgress) -> None:
-        """Send a report to the status process; the next report replaces a lost one."""
+    def publish(self, router: Router, asking: str, previous_failure: str) -> None:
+        """Send a report to the status process; the next report replaces a lost one.
+
+        The texts are the broker of the metadata request in progress, and the failure of the broker before.
+        """
         scopes = [*self._leaderless_partitions(router), *self._paused_scopes(router)]
         now_ms = self._clock_ms()
-        status = RouterStatus(
-            brokers=self._brokers,
-            failing_since_ms=self._failing_since_ms,
-            error=self._error,
+        recreated = (topic for topic in self._report.recreated if now_ms - topic.seen_ms < _RECREATED_LISTED_MS)
+        self._update(
             paused=tuple(scopes[:MAX_LISTED_SCOPES]),
             paused_count=len(scopes),
-            needs_operator=self._needs_operator,
-            producer_error=self._producer_error,
-            forbidden=self._forbidden,
-            asking=progress.broker,
-            previous_failure=progress.last_error,
+            asking=asking,
+            previous_failure=previous_failure,
             stalls=self._stalls.sample(self._waiting(router), now_ms),
-            foreign_cluster=self._foreign_cluster,
-            recreated=tuple(topic for topic in self._recreated if now_ms - topic.seen_ms < _RECREATED_LISTED_MS),
+            recreated=tuple(recreated),
             paused_by_topic=Tally(scope.topic for scope in scopes if scope.topic),  # a dispatcher's scope has no topic
         )
-        self._sender.send_bytes(encode_events([status]))
+        self._sender.send_bytes(encode_events([self._report]))
 
     def _waiting(self, router: Router) -> Iterator[tuple[bytes, int, int | None, WaitingMessages]]:
         """Yield topic, partition, leader and messages for everything that waits in the router."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata
     from bruce_mp.router.broker_rotation import SocketFactory
 
-__all__ = ["FetchProgress", "FetchResult", "MetadataFetcher"]
+__all__ = ["FetchResult", "MetadataFetcher"]
 
 log = logging.getLogger(__name__)
 _ENOUGH_OLD_BROKERS: Final = 3
@@ -52,13 +52,6 @@ class FetchResult(NamedTuple):
     producer_id: int | None
     producer_error: int = 0
     forbidden: frozenset[bytes] = frozenset()
-
-
-class FetchProgress(NamedTuple):
-    """The broker asked now and the error of the previous one, for the status page; both empty without a fetch."""
-
-    broker: str = ""
-    last_error: str = ""
 
 
 class MetadataFetcher:
@@ -105,12 +98,10 @@ class MetadataFetcher:
         return self._brokers.is_busy
 
     @property
-    def progress(self) -> FetchProgress:
-        """The broker of the current fetch, and the error of the broker before."""
+    def progress(self) -> tuple[str, str]:
+        """The broker of the current fetch, and the error of the broker before; both empty without a fetch."""
         broker = self._brokers.current
-        if broker is None or not self.is_busy:
-            return FetchProgress()
-        return FetchProgress(f"{broker.host}:{broker.port}", self.last_error)
+        return (f"{broker.host}:{broker.port}", self.last_error) if broker is not None and self.is_busy else ("", "")
 
     def apply_config(self, create_socket: SocketFactory) -> None:
         """Replace the connection factory, and cancel the current fetch without a callback."""

@@ -120,7 +120,7 @@ class _RouterProcess(ProcessShell):
         self._core.recover(steady_ms())
 
     def start(self) -> None:
-        self.repeat(PUBLISH_EVERY_S, self._publish)
+        self.repeat(PUBLISH_EVERY_S, lambda: self._cluster_status.publish(self._core, *self._fetcher.progress))
         if not self._had_metadata:
             delay_ms = spread_delay_ms(self._config.delivery.start_spread_s, self._rng)
             self._core.postpone_first_fetch(steady_ms() + delay_ms)
@@ -170,18 +170,6 @@ class _RouterProcess(ProcessShell):
                 self._core.flush_topic(parcel.topic, now_ms)
             else:
                 self._core.on_runs(parcel.segments, now_ms)
-
-    def _on_dispatcher_frame(self, parcels: list[Parcel]) -> None:
-        self._core.on_parcels(parcels, steady_ms())
-
-    def _publish(self) -> None:
-        self._cluster_status.publish(self._core, self._fetcher.progress)
-
-    def _sender(self, slot: int) -> LinkSender:
-        sender = self._senders.get(slot)
-        if sender is None:
-            sender = self._senders[slot] = self._links.sender(dispatcher_link(slot))
-        return sender
 
     def _announce_dispatchers(self) -> None:
         """Send the set of dispatchers to run to the supervisor if the set changed."""

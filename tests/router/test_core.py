@@ -16,7 +16,6 @@ from bruce_mp.ipc.frames import Parcel, ParcelKind, unpack_parcels
 from bruce_mp.router import cluster_status
 from bruce_mp.router.cluster import MISSING_GRACE_MS
 from bruce_mp.router.cluster_status import ClusterStatus
-from bruce_mp.router.metadata_fetch import FetchProgress
 from bruce_mp.router.unknown_topics import START_GRACE_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -156,19 +155,19 @@ def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld, monkey
     assert (world.held(), world.router.leaderless_partitions()) == ({"ROUTED": 1}, [(1, 1)])
     said: list[bytes] = []
     status = ClusterStatus(Sender(said), lambda: 77_000 + len(said), lambda _: b"t")
-    status.publish(world.router, FetchProgress())
-    status.publish(world.router, FetchProgress())
+    status.publish(world.router, "", "")
+    status.publish(world.router, "", "")
     (last,) = decode_events(said[-1])
     assert isinstance(last, RouterStatus)
     assert last.paused == (PausedScope(None, b"t", 1, NO_LEADER, 77_000),)
     monkeypatch.setattr(cluster_status, "MAX_LISTED_SCOPES", 0)
-    status.publish(world.router, FetchProgress())
+    status.publish(world.router, "", "")
     (last,) = decode_events(said[-1])
     assert isinstance(last, RouterStatus)
     assert (last.paused, last.paused_count, last.paused_by_topic) == ((), 1, {b"t": 1})
     world.cluster.leaders[b"t", 1] = 1
     settle(world)
-    status.publish(world.router, FetchProgress())
+    status.publish(world.router, "", "")
     assert decode_events(said[-1]) == [RouterStatus((), None, "", (), 0)]
 
 
@@ -198,7 +197,7 @@ def test_a_report_lists_the_latest_recreated_topics_of_an_hour(make: MakeWorld) 
 
 def recreated(make: MakeWorld, status: ClusterStatus, said: list[bytes]) -> list[bytes]:
     """Return the recreated topics in the next report."""
-    status.publish(make({b"t": [1]}).router, FetchProgress())
+    status.publish(make({b"t": [1]}).router, "", "")
     (last,) = decode_events(said[-1])
     assert isinstance(last, RouterStatus)
     return [each.topic for each in last.recreated]
