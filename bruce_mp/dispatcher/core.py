@@ -19,7 +19,7 @@ from bruce_mp.dispatcher.accumulator import Accumulator
 from bruce_mp.dispatcher.produce_responses import ResponseHandler
 from bruce_mp.dispatcher.queues import Queues, QueueState
 from bruce_mp.dispatcher.record_batches import BatchBuilder
-from bruce_mp.dispatcher.send_queue import RequestLimits, SendQueue
+from bruce_mp.dispatcher.send_queue import SendQueue
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine, without_damaged
@@ -65,7 +65,7 @@ class Dispatcher:
         self._slot = slot
         self._incarnation = incarnation
         self._router_incarnation = 0
-        self._limits = RequestLimits.of(config)
+        self._config = config
         self._topics = TopicTable(slab)
         self._send_queue = SendQueue()
         queue_limit = 2 * slab.geometry.partitions  # at this number, at least half belong to deleted topics
@@ -87,7 +87,7 @@ class Dispatcher:
 
     def apply_config(self, config: Config) -> None:
         """Apply a reloaded config, and flush all accumulated records first."""
-        self._limits = RequestLimits.of(config)
+        self._config = config
         self._add_to_queues(self._accumulator.apply_config(self._batching_lookup(config)))
         self._builder.max_bytes = config.batching.message_max_bytes
         self._responses.retry_limit = config.delivery.retry_limit
@@ -133,7 +133,7 @@ class Dispatcher:
         queues = [
             queue
             for queue in self._queues.values()
-            # `is_empty` without a call, because reports ask thousands of queues each second.
+            # Without a call, because reports ask thousands of queues each second.
             if queue.ready or queue.in_flight or queue.resend or queue.failed
         ]
         return ((self.topic_name(queue.topic), queue.partition, queue) for queue in queues)
@@ -326,34 +326,31 @@ class Dispatcher:
 
     def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
         """Return the batches of the next request, at most one for each partition; empty if none may be sent now."""
-        is_limited = now < self._throttled_until or in_flight >= self._limits.max_in_flight
+        is_limited = now < self._throttled_until or in_flight >= self._config.delivery.max_in_flight
         if not self._send_queue or self._is_paused or is_limited:
             return []
-        content = self._send_queue.choose(self._builder, self._limits.request_bytes, now)
+        request_bytes = self._config.batching.produce_request_data_limit  # 0 for requests of one message
+        content = self._send_queue.choose(self._builder, request_bytes, now)
         for error in content.damage:
             quarantine(self._row, error)
         built = content.built
         for (queue, segments), batch in zip(content.plans, self._builder.build(content.plans), strict=True):
-            if batch is None:
-                self._put_back_undamaged(queue, segments)
+            if batch is None:  # put its undamaged records back
+                queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, segments)))
+                self._send_queue.schedule(queue)
             else:
                 built.append((queue, batch))
         self._builder.put_in_flight(built)
         return [batch for _, batch in built]
 
-    def _put_back_undamaged(self, queue: PartitionQueue, segments: Iterable[Segment]) -> None:
-        """Put the undamaged records of a batch that could not be built back to the front of their queue."""
-        queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, segments)))
-        self._send_queue.schedule(queue)
-
     # --- responses ---------------------------------------------------------------------------------------------------
 
     def on_written(self, batches: Sequence[SentBatch], now: float) -> None:
         """Settle batches as delivered once the socket has accepted them; for acks 0."""
-        self._responses.settle_delivered(batches)
+        self._responses.ack_settler.settle(batches)  # acks 0 has no responses to count
         for batch in batches:
             queue = self._queues[batch.topic, batch.partition]
-            queue.remove_in_flight(batch)
+            queue.in_flight.remove(batch)
             self._row.add(Counter.AckNotRequired, batch.records)
             self._continue_queue(queue, now)
 
@@ -372,21 +369,18 @@ class Dispatcher:
             if queue.state is not flowing:
                 self._continue_queue(queue, now)
         for batch, ack in failed:
-            self._on_error(batch, ack, now)
+            queue = queues[batch.topic, batch.partition]
+            self._responses.apply_error(queue, batch, ack, self.topic_name(batch.topic))
+            self._continue_queue(queue, now)
         self._finish_hand_back()  # flowing queues have skipped `_continue_queue`
         return bool(failed)
-
-    def _on_error(self, batch: SentBatch, ack: PartitionAck, now: float) -> None:
-        queue = self._queues[batch.topic, batch.partition]
-        self._responses.apply_error(queue, batch, ack, self.topic_name(batch.topic))
-        self._continue_queue(queue, now)
 
     def on_unreadable(self, batch: SentBatch, error: SlabError, now: float) -> None:
         """Quarantine the damaged records of an unsent batch of `next_request`, and requeue the others."""
         quarantine(self._row, error)
         queue = self._queues.get_or_create(batch.topic, batch.partition)
-        queue.remove_in_flight(batch)
-        self._responses.abandon_damaged(queue, batch)
+        queue.in_flight.remove(batch)
+        queue.resend[:0] = self._responses.without_damaged(queue, batch)
         self._continue_queue(queue, now)
 
     def _continue_queue(self, queue: PartitionQueue, now: float) -> None:
@@ -447,7 +441,7 @@ class Dispatcher:
         if not self._hands_back_all and not any(queue.hands_back for queue in self._queues.values()):
             self._hand_back_since_ms = None
             return None
-        return self._hand_back_since_ms + self._limits.hand_back_timeout_ms
+        return self._hand_back_since_ms + self._config.delivery.dispatcher_restart_max_delay_ms
 
     def _hand_back(self, topic: int, partition: int, now_ms: int) -> None:
         self._flush_all()  # hand accumulated records back, too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,6 @@ from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.dispatcher.compression import Compressor
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.dispatcher.encode import BatchEncoder
-from bruce_mp.dispatcher.malloc_tuning import keep_freed_memory
 from bruce_mp.dispatcher.produce_session import ProduceSession
 from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.ipc.links import COPIES, REPORTS, ROUTER_FROM_DISPATCHERS, dispatcher_link
@@ -34,12 +34,29 @@ __all__ = ["main"]
 
 _EXIT_TIMEOUT_S: Final = 0.5
 """The longest wait for outstanding responses after the supervisor's death, or in an upgrade."""
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+"""Parameters of mallopt(3)."""
+_KEPT_BYTES: Final = 8 << 20
+"""Free memory that the process keeps: the buffers of the next requests reuse it without page faults."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
     """Run the dispatcher of one broker until the supervisor stops it."""
-    keep_freed_memory()
+    _keep_freed_memory()
     _DispatcherProcess(start, slab, control).run()
+
+
+def _keep_freed_memory() -> None:
+    """Keep up to `_KEPT_BYTES` of free memory at the end of the heap; without glibc, do nothing.
+
+    By default, glibc maps each allocation of a batch's size with mmap() and unmaps it when it is freed.  Each batch
+    then faults all its pages again, which costs more than filling them.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 class _DispatcherProcess(ProcessShell):

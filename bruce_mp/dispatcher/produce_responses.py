@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.discards.settlement import Discards
 from bruce_mp.dispatcher.ack_settlement import AckSettler
 from bruce_mp.dispatcher.connection_status import PartitionErrors
-from bruce_mp.dispatcher.rejected_records import describe
-from bruce_mp.dispatcher.restamping import restamp
+from bruce_mp.dispatcher.refused_records import describe, restamp
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipeline.corruption import is_undamaged, quarantine
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow, error_row
@@ -83,20 +82,16 @@ class ResponseHandler:
         self.retry_limit = retry_limit
         self.partition_errors = PartitionErrors(steady_ms)
         self.traffic = TrafficSums()
-        self._ack_settler = AckSettler(slab, row, topics, self.traffic)
+        self.ack_settler = AckSettler(slab, row, topics, self.traffic)
         self.uncompressed: set[tuple[bytes, int]] = set()
         """The (topic, partition) pairs with a leader that refuses compressed batches."""
 
     def on_accepted(self, batches: Sequence[SentBatch], error: int = 0) -> None:
         """Settle batches that the broker has written; `error` is 0, or the code with which it reports a repetition."""
-        self._count_responses(error, len(batches))
+        self._row.add(response_counter(error), len(batches))
         for batch in batches if self.partition_errors else ():
             self.partition_errors.clear(self._topics.name_of(batch.topic), batch.partition)
-        self.settle_delivered(batches)
-
-    def settle_delivered(self, batches: Sequence[SentBatch]) -> None:
-        """Settle batches as delivered without counting a response, because acks 0 has none."""
-        self._ack_settler.settle(batches)
+        self.ack_settler.settle(batches)
 
     def apply_error(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Apply the error table to a batch in flight and its queue."""
@@ -105,8 +100,8 @@ class ResponseHandler:
             self.on_accepted([batch], ack.error)
             queue.on_accepted(batch)
             return
-        self._count_responses(ack.error)
-        queue.remove_in_flight(batch)
+        self._row.add(response_counter(ack.error))
+        queue.in_flight.remove(batch)
         if ack.error == _OUT_OF_ORDER and self._renumbers_after_gap(queue, batch):
             queue.failed.append(batch)
             queue.drain()
@@ -130,9 +125,6 @@ class ResponseHandler:
         elif has_gap or queue.expected_sequence != batch.base_sequence:
             queue.renumber_from = queue.expected_sequence
         return queue.renumber_from is not None
-
-    def _count_responses(self, error: int, responses: int = 1) -> None:
-        self._row.add(response_counter(error), responses)
 
     def _on_refused(
         self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
@@ -162,7 +154,7 @@ class ResponseHandler:
         except SlabError as error:
             quarantine(self._row, error)
             queue.drain()
-            queue.failed += self._without_damaged(queue, batch)
+            queue.failed += self.without_damaged(queue, batch)
 
     def _downgrade(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> bool:
         """Stop numbering or compressing a partition if the broker demands it; return True to send the batch again."""
@@ -204,15 +196,15 @@ class ResponseHandler:
         If the response names no records, `_isolate_refused` halves the batch until the refused record is alone.
         """
         refused = frozenset(index for index, _ in ack.record_errors) or frozenset([0] if batch.records == 1 else ())
-        restamped = restamp(self._slab, batch.segments, refused)
-        if not restamped.records:
+        restamped, first = restamp(self._slab, batch.segments, refused)
+        if not restamped:
             return False
-        self._row.add(Counter.ConnectorReplaceTimestamp, restamped.records)
+        self._row.add(Counter.ConnectorReplaceTimestamp, restamped)
         log.warning(
             "Topic %s, partition %d: the broker refuses the timestamps of %d messages (%s): the "
             "dispatcher resends them with the time of their arrival. Correct their sender, or set "
             'timestamps.topics."%s" = "clamp".',
-            _decode(topic), batch.partition, restamped.records, restamped.first, _decode(topic), extra={"about": topic},
+            _decode(topic), batch.partition, restamped, first, _decode(topic), extra={"about": topic},
         )  # fmt: skip
         queue.failed.append(batch)
         queue.drain()
@@ -241,7 +233,7 @@ class ResponseHandler:
         is_in_doubt = self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if rest is not None:
             # Number the rest before the discard: else a recovery might take it for a part of the batch before.
-            self._builder.close_gap(rest)
+            self._builder.write_sequences(rest)
             if is_in_doubt:
                 self._builder.set_flag(rest, FLAG_IN_DOUBT)
         self._discard(refused, _reason_in_doubt(DiscardReason.KAFKA_ERROR_ACK, is_in_doubt=is_in_doubt), topic)
@@ -251,7 +243,8 @@ class ResponseHandler:
         self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes, rule: ErrorRow
     ) -> None:
         """Discard a batch for `reason`, or as POSSIBLY_DELIVERED if the broker may have written it."""
-        is_in_doubt = not _proves_unwritten(rule) or self._builder.has_flag(batch, FLAG_IN_DOUBT)
+        proves_unwritten = not rule.may_duplicate and rule.code in ERROR_TABLE
+        is_in_doubt = not proves_unwritten or self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if is_in_doubt:
             queue.may_have_gap = queue.in_doubt = True
             following = next(chain(queue.in_flight, queue.resend), None)
@@ -261,12 +254,11 @@ class ResponseHandler:
             self._record_gap(queue, batch)
         self._discard(batch.segments, _reason_in_doubt(reason, is_in_doubt=is_in_doubt), topic)
 
-    def abandon_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
-        """Requeue an unsent batch without its damaged records, which lose their sequence numbers."""
-        queue.resend[:0] = self._without_damaged(queue, batch)
+    def without_damaged(self, queue: PartitionQueue, batch: SentBatch) -> list[SentBatch]:
+        """Return an unwritten batch without its damaged segments, as a list; empty if all are damaged.
 
-    def _without_damaged(self, queue: PartitionQueue, batch: SentBatch) -> list[SentBatch]:
-        """Return an unwritten batch without its damaged segments, as a list; empty if all are damaged."""
+        The damaged records lose their sequence numbers.
+        """
         self._record_gap(queue, batch)
         undamaged = [segment for segment in batch.segments if is_undamaged(self._slab, segment)]
         for segment in batch.segments:
@@ -275,7 +267,7 @@ class ResponseHandler:
         if not undamaged:
             return []
         rest = batch._replace(segments=tuple(undamaged))
-        self._builder.close_gap(rest)
+        self._builder.write_sequences(rest)
         return [rest]
 
     def _record_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
@@ -356,11 +348,6 @@ class ResponseHandler:
     def _record_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         for batch in batches:
             self._discards.record_duplicates(batch.segments, topic)
-
-
-def _proves_unwritten(rule: ErrorRow) -> bool:
-    """Return True if the error proves that the broker wrote no record of the batch."""
-    return not rule.may_duplicate and rule.code in ERROR_TABLE
 
 
 def _reason_in_doubt(reason: DiscardReason, *, is_in_doubt: bool) -> DiscardReason:

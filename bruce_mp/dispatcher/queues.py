@@ -103,10 +103,6 @@ class PartitionQueue:
         return bool(self.ready or self.resend)
 
     @property
-    def is_empty(self) -> bool:
-        return not (self.ready or self.in_flight or self.resend or self.failed)
-
-    @property
     def oldest(self) -> Segment | None:
         """The segment with the oldest message; None in an empty queue."""
         batches = self.failed or self.in_flight or self.resend
@@ -121,7 +117,8 @@ class PartitionQueue:
     @property
     def is_idle(self) -> bool:
         """True if the queue is empty and neither a pause nor a hand-back is pending."""
-        return self.is_empty and self.state is QueueState.FLOWING and not self.hands_back
+        is_empty = not (self.ready or self.in_flight or self.resend or self.failed)
+        return is_empty and self.state is QueueState.FLOWING and not self.hands_back
 
     def may_send(self, now: float, *, broker_deduplicates: bool) -> bool:
         """Return True if a batch may be sent now; `broker_deduplicates`: the broker detects repeated batches."""
@@ -141,10 +138,6 @@ class PartitionQueue:
         self.waits_before_retry = False
         self.backoffs += 1
         self.not_before = now + delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
-
-    def remove_in_flight(self, batch: SentBatch) -> None:
-        """Remove a batch from those in flight."""
-        self.in_flight.remove(batch)
 
     def on_accepted(self, batch: SentBatch) -> None:
         """Remove an acknowledged batch from those in flight, and advance the expected sequence number."""

@@ -132,15 +132,10 @@ class BatchBuilder:
             ready.appendleft(rest)
         return head
 
-    def _write_sequences(self, batch: SentBatch) -> None:
-        """Write the batch's numbers to its headers; its first header gets the mark that a batch begins there."""
+    def write_sequences(self, batch: SentBatch) -> None:
+        """Number a batch's records contiguously in their headers; the first header gets the mark of a batch's start."""
         numbers = (batch.partition, batch.base_sequence, batch.epoch)
         kernels.write_sequence(self._slab, batch.segments, *numbers, opens_batch=True)
-
-    def _store_next_sequence(self, batch: SentBatch) -> None:
-        if batch.base_sequence >= 0:
-            following = next_sequence(batch.base_sequence, batch.records)
-            self._sequences.store_next_sequence(batch.topic, batch.partition, following, batch.epoch)
 
     # --- batches that the broker has not written ----------------------------------------------------------------------
 
@@ -150,7 +145,7 @@ class BatchBuilder:
         first = batch._replace(segments=tuple(heads))
         base = next_sequence(batch.base_sequence, first.records)
         second = batch._replace(base_sequence=base, segments=tuple(tails))
-        self._write_sequences(second)
+        self.write_sequences(second)
         if self.has_flag(first, lay.FLAG_IN_DOUBT):
             self.set_flag(second, lay.FLAG_IN_DOUBT)
         return first, second
@@ -158,7 +153,7 @@ class BatchBuilder:
     def remove_records(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
         """Remove records from a batch by index; return (the remaining batch or None, the removed segments).
 
-        The caller must number the rest with `close_gap` before it settles the removed records, because a recovery
+        The caller must number the rest with `write_sequences` before it settles the removed records, because a recovery
         must not find a batch with a gap in its numbers.
         """
         kept: list[Segment] = []
@@ -177,10 +172,6 @@ class BatchBuilder:
         """Clear a damaged segment's sequence numbers, so that a recovery does not count them as used."""
         with suppress(SlabError):  # records of a split run keep their numbers if their headers are damaged
             kernels.write_sequence(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
-
-    def close_gap(self, batch: SentBatch) -> None:
-        """Number the records of a batch contiguously from its base sequence."""
-        self._write_sequences(batch)
 
     def _split_after(self, segments: Iterable[Segment], records: int) -> tuple[list[Segment], list[Segment]]:
         """Split segments after the given number of records."""
@@ -220,8 +211,10 @@ class BatchBuilder:
         """Renumber a batch with the next sequence numbers of its partition."""
         epoch, sequence = self._next_numbers(batch.topic, batch.partition)
         batch = batch._replace(epoch=epoch, base_sequence=sequence)
-        self._write_sequences(batch)
-        self._store_next_sequence(batch)
+        self.write_sequences(batch)
+        if sequence >= 0:
+            following = next_sequence(sequence, batch.records)
+            self._sequences.store_next_sequence(batch.topic, batch.partition, following, epoch)
         return batch
 
     def is_outdated(self, batch: SentBatch) -> bool:

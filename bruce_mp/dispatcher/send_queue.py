@@ -8,29 +8,11 @@ from bruce_mp.dispatcher.queues import QueueState
 from bruce_mp.errors import SlabError
 
 if TYPE_CHECKING:
-    from bruce_mp.config.model import Config
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
     from bruce_mp.slab.recovery import SentBatch
 
-__all__ = ["RequestContent", "RequestLimits", "SendQueue"]
-
-
-class RequestLimits(NamedTuple):
-    """The limits of produce requests and hand-backs."""
-
-    request_bytes: int
-    """The most payload of a request; 0 for requests of one message."""
-    max_in_flight: int
-    """The most requests without a response."""
-    hand_back_timeout_ms: int
-    """The longest time for which a hand-back waits for outstanding responses."""
-
-    @classmethod
-    def of(cls, config: Config) -> RequestLimits:
-        delivery = config.delivery
-        limit = config.batching.produce_request_data_limit
-        return cls(limit, delivery.max_in_flight, delivery.dispatcher_restart_max_delay_ms)
+__all__ = ["RequestContent", "SendQueue"]
 
 
 class RequestContent(NamedTuple):
@@ -82,7 +64,9 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
                 break
             try:
                 if queue.resend:
-                    room -= _pop_built(queue, content)
+                    batch = queue.resend.pop(0)
+                    content.built.append((queue, batch))
+                    room -= batch.payload
                 else:
                     segments, payload = builder.pop_content(queue.ready, room)
                     content.plans.append((queue, segments))
@@ -97,10 +81,3 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
             if room <= 0:
                 break
         return content
-
-
-def _pop_built(queue: PartitionQueue, content: RequestContent) -> int:
-    """Move the next built batch of a queue to `content`; return its payload in bytes."""
-    batch = queue.resend.pop(0)
-    content.built.append((queue, batch))
-    return batch.payload
