@@ -63,19 +63,21 @@ class TopicView(Struct, frozen=True):
         new_with_leader = takewhile(self.leaders.__contains__, self.partitions[known:])
         return known + len(list(new_with_leader))
 
-    def partition_for_key(self, index: int) -> int | None:
-        """Return the partition at `index` (key modulo partitions), or the next one with a leader.
+    def key_partitions(self, *, keys_wait: bool = False) -> list[int]:
+        """Return the partition for each key index; empty without a leader and for a partial view.
 
-        Return None if no partition has a leader or the view is partial.
+        The next partition with a leader, in a circle, replaces one without.  With `keys_wait` none does.
         """
-        if self.is_partial:
-            return None
-        count = len(self.partitions)
-        for step in range(count):
-            partition = self.partitions[(index + step) % count]
-            if partition in self.leaders:
-                return partition
-        return None
+        with_leader = next(filter(self.leaders.__contains__, self.partitions), None)
+        if with_leader is None or self.is_partial:
+            return []
+        if keys_wait:
+            return list(self.partitions)
+        found = []
+        for partition in reversed(self.partitions):
+            with_leader = partition if partition in self.leaders else with_leader
+            found.append(with_leader)
+        return found[::-1]
 
 
 class ClusterView(Struct, frozen=True):
@@ -138,13 +140,12 @@ class MissingTopics:
         ]
         self._missing_since = {name: self._missing_since.get(name, now_ms) for name in missing}
         kept = {
-            name: _partial_view(view.topics.get(name), known[name])
+            name: TopicView(tuple(range(known[name])), _leaders_in(view, name), is_partial=True)
             for name, since in self._missing_since.items()
             if now_ms - since < MISSING_GRACE_MS or name in view.forbidden
         }
         return ClusterView(view.brokers, {**view.topics, **kept}, view.forbidden) if kept else view
 
 
-def _partial_view(shown: TopicView | None, count: int) -> TopicView:
-    """Return a view of a topic with `count` partitions and the leaders that the response shows."""
-    return TopicView(tuple(range(count)), {} if shown is None else shown.leaders, is_partial=True)
+def _leaders_in(view: ClusterView, name: bytes) -> dict[int, int]:
+    return view.topics[name].leaders if name in view.topics else {}

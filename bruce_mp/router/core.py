@@ -142,7 +142,7 @@ class Router:
 
     def drain(self, now_ms: int) -> None:
         """Disable batching and send all accumulated records."""
-        self._runs.disable_batching()
+        self._runs.is_draining = True
         self.claim_filled(now_ms)
         self._runs.flush_all(now_ms)
 
@@ -196,7 +196,7 @@ class Router:
             self._update_topic(topic, view.topics.get(topic.name), now_ms)
         for number in self._tables.reclaim_entries(view.topics, self._assignments.find_topics_in_use, now_ms):
             self._topics.by_number.pop(number, None)
-            self._runs.remove_limits(number)
+            self._runs.rate_limits.remove(number)
         self._assignments.on_metadata(view, started_ms, now_ms)
         found = self._unknown.on_metadata(
             lambda name: self._ensure_numbered(name, now_ms), started_ms, now_ms, forbidden=view.forbidden

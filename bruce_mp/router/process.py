@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.settlement import ProcessReporter
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.ipc.control_messages import Control, ControlMessage, Drain
     from bruce_mp.ipc.frames import Parcel
-    from bruce_mp.ipc.links import LinkSender
     from bruce_mp.ipc.loop import Timer
     from bruce_mp.ipc.start import Start
     from bruce_mp.protocol.kafka.kafka_types import TopicMetadata
@@ -73,9 +73,9 @@ class _RouterProcess(ProcessShell):
         super().__init__(start, control, ProcessRow.recover(slab, start.row))
         self._slab = slab
         self.serve_frames(ROUTER_FROM_INPUTS, self._on_input_frame)
-        self.serve_frames(ROUTER_FROM_DISPATCHERS, self._on_dispatcher_frame)
-        self._senders: dict[int, LinkSender] = {}
-        """The links to dispatchers, by slot."""
+        self.serve_frames(ROUTER_FROM_DISPATCHERS, lambda parcels: self._core.on_parcels(parcels, steady_ms()))
+        self._sender_to = cache(lambda slot: self._links.sender(dispatcher_link(slot)))
+        """Returns the link to the dispatcher in a slot."""
         self._reporter = self.add_output(ProcessReporter(start.config, self._links, self._row))
         self._tap = self.add_output(WireTap(slab, self._links.sender(COPIES), self._row.add))
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
@@ -156,7 +156,7 @@ class _RouterProcess(ProcessShell):
             self._fetch()
         self._create_topics()
         for slot, parcels in self._core.drain_outbox().items():
-            self._sender(slot).send(parcels)
+            self._sender_to(slot).send(parcels)
         self._announce_dispatchers()
         fetch_ms = None if self._fetcher.is_busy else self._core.refresh_due_ms
         return min((due for due in (fetch_ms, self._core.due_ms) if due is not None), default=None)

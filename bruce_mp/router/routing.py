@@ -113,7 +113,7 @@ class RunRouter:
         self._discards = discards
         self._turns = turns
         self._tap = tap
-        self._rate_limits = RateLimits(slab, discards, config.rate_limit_for)
+        self.rate_limits = RateLimits(slab, discards, config.rate_limit_for)
         self._max_payload = _max_payload_of(config)
         self._by_number = topics.by_number
         self._is_open = assignments.is_open
@@ -121,13 +121,13 @@ class RunRouter:
         """Runs that arrived before the first metadata."""
         self._due_heap: list[tuple[int, int]] = []
         """(due time, topic number) of batches; the entry of a batch sent earlier stays until its due time."""
-        self._is_draining = False
+        self.is_draining = False
         """True if batching is disabled, because the daemon stops."""
 
     def apply_config(self, config: Config, now_ms: int) -> None:
         """Apply a reloaded config.  Batches with a changed rule are sent first."""
         self._max_payload = _max_payload_of(config)
-        self._rate_limits.apply_config(config.rate_limit_for)
+        self.rate_limits.apply_config(config.rate_limit_for)
         self._turns.apply_config(config.batching)
         for topic in self._by_number.values():
             topic.is_plain = False  # `_admit` determines it again
@@ -180,9 +180,9 @@ class RunRouter:
 
     def _admit(self, topic: Topic, segment: Segment, header: RunHeader, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
-        topic.is_plain = not self._rate_limits.has_limit(topic.number, topic.name)  # for its next runs
+        topic.is_plain = not self.rate_limits.has_limit(topic.number, topic.name)  # for its next runs
         parts = [segment] if header.largest_payload <= self._max_payload else self._discard_long(topic, segment)
-        admitted = self._rate_limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
+        admitted = self.rate_limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
         if self._tap is not None and self._tap.is_active:
             self._tap.copy(CopyTarget.MSG_RECEIVE, topic.name, admitted)
         return admitted
@@ -248,7 +248,7 @@ class RunRouter:
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
         for segments in batch.add(segment, routed.now_ms):
             self._add_as_parcel(topic, segments, ParcelKind.BATCH, routed)
-        if self._is_draining:
+        if self.is_draining:
             self._flush_batch(topic, routed)
         elif batch.due_ms is not None and batch.due_ms != topic.scheduled_ms:
             topic.scheduled_ms = batch.due_ms
@@ -292,10 +292,6 @@ class RunRouter:
         if topic is not None:
             self._flush([topic], now_ms)
         self._assignments.flush_topic(number)
-
-    def disable_batching(self) -> None:
-        """Send all further messages without batching, because the daemon stops."""
-        self._is_draining = True
 
     def flush_all(self, now_ms: int) -> None:
         """Send the batches of all topics."""
@@ -368,10 +364,6 @@ class RunRouter:
         waiting = topic.parked + topic.parked_keyed + (topic.batch.flush() if topic.batch is not None else [])
         topic.parked, topic.parked_keyed = [], []
         return waiting
-
-    def remove_limits(self, number: int) -> None:
-        """Remove the rate-limit windows of a deleted topic."""
-        self._rate_limits.remove(number)
 
 
 def _max_payload_of(config: Config) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     IsOpen = Callable[[int, int], bool]  # True if messages for this topic and partition can go out
 
-__all__ = ["Topic", "TopicRegistry", "key_partitions_of", "portions_of"]
+__all__ = ["Topic", "TopicRegistry", "portions_of"]
 
 _CHUNK_STAY_MS: Final = TURN_MS
 """The time after which a chunk that fills slowly changes its partition."""
@@ -134,8 +134,7 @@ class Topic:
         self._update_key_partitions()
 
     def _update_key_partitions(self) -> None:
-        view = self.view
-        self.key_partitions = key_partitions_of(view, keys_wait=self.keys_wait) if view is not None else []
+        self.key_partitions = [] if self.view is None else self.view.key_partitions(keys_wait=self.keys_wait)
 
     def key_partitions_for(self, count: int) -> list[int] | None:
         """Return the partitions for keys modulo `count`; None if the topic has fewer partitions.
@@ -308,17 +307,6 @@ class TopicRegistry:
             if self.view is not None:
                 topic.update_view(self.view.topics.get(name))
         return topic
-
-
-def key_partitions_of(view: TopicView, *, keys_wait: bool = False) -> list[int]:
-    """Return the partition for each key index; empty without a leader and for a partial view.
-
-    With `keys_wait` a partition without a leader keeps its keys.
-    """
-    if keys_wait:
-        return list(view.partitions) if view.leaders and not view.is_partial else []
-    by_index = (view.partition_for_key(index) for index in range(len(view.partitions)))
-    return [partition for partition in by_index if partition is not None]  # all are None or none is
 
 
 def portions_of(segments: Iterable[Segment]) -> Iterator[list[Segment]]:

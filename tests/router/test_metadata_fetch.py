@@ -321,5 +321,5 @@ def test_view_of_metadata_has_leaders_and_partitions() -> None:
     assert view.topics.keys() == {b"t", b"new"}
     assert view.topics[b"t"].partitions == (0, 1, 2)
     assert view.topics[b"t"].leaders == {0: 1, 2: 1}
-    assert [view.topics[b"t"].partition_for_key(index) for index in range(3)] == [0, 2, 2]
+    assert view.topics[b"t"].key_partitions() == [0, 2, 2]
     assert view.in_service == {1}

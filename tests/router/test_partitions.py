@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.router.cluster import TopicView
-from bruce_mp.router.topics import key_partitions_of
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
@@ -46,7 +45,7 @@ def test_a_key_selects_from_all_known_partitions_and_skips_leaderless_ones(
     """Also where the numbers of partitions have gaps."""
     available = data.draw(st.sets(st.sampled_from(sorted(known))))
     key = data.draw(keys)
-    key_partitions = key_partitions_of(TopicView(tuple(sorted(known)), dict.fromkeys(available, 1)))
+    key_partitions = TopicView(tuple(sorted(known)), dict.fromkeys(available, 1)).key_partitions()
     found = key_partitions[(key & 0xFFFFFFFF) % len(key_partitions)] if key_partitions else None
     assert found == designated(key, known, available)
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import PartitionerSection
 from bruce_mp.router.cluster import TopicView
-from bruce_mp.router.topics import key_partitions_of
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import ROUTER, World
@@ -63,12 +62,12 @@ def test_waiting_keys_keep_their_partition_once_any_partition_has_a_leader(
     partitions: set[int], data: st.DataObject
 ) -> None:
     led = data.draw(st.sets(st.sampled_from(sorted(partitions))))
-    found = key_partitions_of(TopicView(tuple(sorted(partitions)), dict.fromkeys(led, 1)), keys_wait=True)
+    found = TopicView(tuple(sorted(partitions)), dict.fromkeys(led, 1)).key_partitions(keys_wait=True)
     assert found == (sorted(partitions) if led else [])
 
 
 def test_keys_of_a_partial_view_wait_in_the_router() -> None:
-    assert key_partitions_of(TopicView((0, 1), {0: 1}, is_partial=True), keys_wait=True) == []
+    assert TopicView((0, 1), {0: 1}, is_partial=True).key_partitions(keys_wait=True) == []
 
 
 @pytest.mark.parametrize("outage", [(1, None, 3), (None, None, None)])
