@@ -1,7 +1,7 @@
 """The pending barriers of a stream worker: their flush groups, deadlines and answers.
 
 A barrier ends a flush group of its connection's messages, so that an answer counts exactly the messages before the
-barrier. The worker reads the outcomes from its chunks (`outcomes.py`), so a barrier survives the death of router and
+barrier. The worker reads the outcomes from its chunks (`Outcomes`), so a barrier survives the death of router and
 dispatchers.
 """
 
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bruce_mp.errors import DiscardReason
-    from bruce_mp.input.flush_groups import FlushGroup, FlushGroups
-    from bruce_mp.input.outcomes import Outcomes
-    from bruce_mp.input.run_publisher import RunPublisher
+    from bruce_mp.input.flush_groups import FlushGroup, FlushGroups, Outcomes
+    from bruce_mp.input.input_shell import RunPublisher
     from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.ipc.loop import Loop, Timer
     from bruce_mp.slab.handover_tickets import JournaledTickets
@@ -117,21 +116,21 @@ class Barriers:
         """Answer a client's barrier or make it pending; the caller has appended all earlier messages."""
         request = decode_barrier(data)
         if isinstance(request, BarrierAnswer):  # the request is malformed or unsupported
-            self._send_answer(client, request.token, request.status, client.flush_group)
+            status = request.status
         elif request.level is Level.RECEIVED:
-            self._send_answer(client, request.token, BarrierStatus.DONE, client.flush_group)
+            status = BarrierStatus.DONE
         elif request.level is Level.DURABLE and self._journal is None:
-            self._send_answer(client, request.token, BarrierStatus.NO_JOURNAL, client.flush_group)
+            status = BarrierStatus.NO_JOURNAL
         elif client.attempt is not None:
-            self._send_answer(client, request.token, BarrierStatus.FENCED, client.flush_group)
-        else:
-            self._add(client, request, now_ms)
-
-    def _add(self, client: StreamClientState, request: Barrier, now_ms: int) -> None:
-        outstanding = _count_outstanding(client, client.flush_group)
-        if not outstanding:
-            self._send_answer(client, request.token, BarrierStatus.DONE, client.flush_group)
+            status = BarrierStatus.FENCED
+        elif outstanding := _count_outstanding(client, client.flush_group):
+            self._add(client, request, outstanding, now_ms)
             return
+        else:
+            status = BarrierStatus.DONE
+        self._send_answer(client, request.token, status, client.flush_group)
+
+    def _add(self, client: StreamClientState, request: Barrier, outstanding: int, now_ms: int) -> None:
         self._flush_groups.start_next(client)
         last_group, due_ms = client.unfinished_groups[-1], now_ms + request.limit_ms
         is_durable = request.level is Level.DURABLE
@@ -248,7 +247,7 @@ def _next_interval_ms(interval_ms: float, remaining_intervals: float) -> float:
 class BarrierWatch:
     """The timer that polls for outcomes while barriers wait, and calls `after_poll` after each poll.
 
-    A poll inspects up to `outcomes.CHUNKS_PER_POLL` chunks, so the interval of polls grows up to `_MAX_INTERVAL_MS`
+    A poll inspects up to `flush_groups.CHUNKS_PER_POLL` chunks, so the interval of polls grows up to `_MAX_INTERVAL_MS`
     while no barrier is about to finish.
 
     `wake_journal` requests a durable copy of all runs, if `slab.sync` is "each flush".

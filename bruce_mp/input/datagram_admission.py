@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.ingest_counters import (
-    PROCESSED_COUNTERS,
     REFUSED_COUNTERS,
     increments_of_batch,
+    processed_counter,
     report_no_room,
     report_refused,
     report_rejected,
@@ -33,7 +33,8 @@ from bruce_mp.slab.recovery import close_open_runs, copied_arrivals, partition_c
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections import Counter as Tally
+    from collections.abc import Collection
 
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.errors import DiscardReason
@@ -56,10 +57,7 @@ _PLAIN_COUNTERS: Final = PlainCounters(
 
 
 class DatagramAdmission:
-    """Admits datagrams from the landing zone to the lanes.
-
-    `max_size` is the largest size of a datagram.  Without `quotas` there are no allow lists and no quotas.
-    """
+    """Admits datagrams from the landing zone to the lanes.  `max_size` is the largest size of a datagram."""
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class DatagramAdmission:
         reporter: DiscardReporter,
         *,
         max_size: int,
-        quotas: SenderQuotas | None = None,
+        quotas: SenderQuotas,
     ) -> None:
         self._slab = slab
         self._row = row
@@ -92,7 +90,7 @@ class DatagramAdmission:
 
         The call may wait for messages until `until_ms`; see `DatagramIntake.run`.  Raises OSError for a broken socket.
         """
-        if (self._quotas is not None and self._quotas.is_active) or self._clocks.needs_credentials(now_ms):
+        if self._quotas.is_active or self._clocks.needs_credentials(now_ms):
             return self._receive_with_credentials(descriptor, limit, now_ms)
         committed, uncommitted, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
         if ingested is not None:  # the intake leaves a batch with discards or replaced timestamps uncounted
@@ -116,15 +114,14 @@ class DatagramAdmission:
         self._row.begin_batch()
         base = self._first_arrival
         decision = AdmissionDecision()
-        if self._quotas is not None and self._quotas.is_active:
+        if self._quotas.is_active:
             skipped_slots = {arrival - base for arrival in skip}
             decision = decide_admission(self._quotas, self._slab, count, now_ms, skipped_slots)
         elif self._clocks.needs_credentials(now_ms):
             decision = AdmissionDecision(landing_zone.senders_of(self._slab, count))
         omitted = skip.union(base + slot for slot in decision.refused)
         self._commit(count, self._lanes.ingest_landed(count, self._max_size, now_ms, omitted), skip, decision)
-        if self._quotas is not None:
-            decision.record(self._quotas, now_ms)
+        decision.record(self._quotas, now_ms)
         self._clocks.record_replaced(lambda arrival: decision.peer_of(arrival - base), now_ms)
 
     @property
@@ -150,14 +147,12 @@ class DatagramAdmission:
             report_no_room(self._reporter, dropped, view, landed[dropped.arrival - base], dropped.reason)
         for slot, reason in decision.refused.items():
             report_refused(self._reporter, reason, decision.peer_of(slot), view, landed[slot])
-        recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
-        increments = increments_of_datagrams(count, ingested, recovered, decision.refused.values())
-        self._row.commit_landed(count, increments | self._reporter.copy_increments())
+        increments = _increments_of(count, ingested, decision.refused.values())
+        # A predecessor appended the messages in `skip`.
+        increments.update(processed_counter(view[landed[arrival - base][0] :]) for arrival in skip)
+        positive = +increments  # without zeros
+        self._row.commit_landed(count, positive | self._reporter.copy_increments())
         self._reporter.queue_copies()
-
-    def _api_key(self, at: int) -> int:
-        """Return the API key of the message at a file offset."""
-        return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")  # behind the 4 bytes of its size
 
     def recover(self, owner: int, now_ms: int) -> list[Segment]:
         """Close a dead predecessor's open runs and admit its landing zone; return the runs to publish.
@@ -175,19 +170,14 @@ class DatagramAdmission:
         return [found.segment for found in sweep_filled(self._slab)]
 
 
-def increments_of_datagrams(
-    received: int, ingested: Ingested, recovered: Iterable[int] = (), refusals: Collection[DiscardReason] = ()
-) -> dict[int, int]:
+def _increments_of(received: int, ingested: Ingested, refusals: Collection[DiscardReason]) -> Tally[int]:
     """Return the amount by which a batch of `received` datagrams raises each counter.
 
-    `recovered` has the API keys of messages that a predecessor had copied.  `refusals` has the reason of each datagram
-    refused for its sender, which `ingested` does not include.
+    `refusals` has the reason of each datagram refused for its sender, which `ingested` does not include.
     """
     increments = increments_of_batch(received, ingested, [dropped.reason for dropped in ingested.no_room])
     increments[Counter.UnixDgInputAgentForwardMsg] += received - unappended_count(ingested) - len(refusals)
     for reason in refusals:
         increments[discarded(reason)] += 1
         increments[REFUSED_COUNTERS[reason]] += 1
-    for api_key in recovered:
-        increments[PROCESSED_COUNTERS[api_key]] += 1
-    return +increments  # without zeros
+    return increments

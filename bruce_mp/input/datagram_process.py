@@ -66,7 +66,6 @@ class _DatagramInput(InputShell):
         self._socket = start.listener
         self._queue_length = start.queue_length
         self._slab = slab
-        self._row_index = start.row
         self._backpressure = Backpressure(
             self._pool, max_size=slab.geometry.landing_slot_size, max_batch=slab.geometry.landing_slots
         )
@@ -86,7 +85,7 @@ class _DatagramInput(InputShell):
 
     def recover(self) -> None:
         self._lanes.wall_offset_ms = wall_offset_ms()
-        self._publisher.publish(self._admission.recover(self._row_index, steady_ms()))
+        self._publisher.publish(self._admission.recover(self._pool.owner, steady_ms()))
 
     def start(self) -> None:
         self._watch_socket()

@@ -13,6 +13,7 @@ import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.discards.settlement import Discards
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.input.spills import SpillRoom
 from bruce_mp.kernels import Lanes
@@ -27,7 +28,6 @@ from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
     from bruce_mp.discards.reporter import DiscardReporter
-    from bruce_mp.discards.settlement import Discards
     from bruce_mp.input.flush_groups import FlushGroup, FlushGroupOwner
     from bruce_mp.input.spills import Spills
     from bruce_mp.input.unique_attempts import UniqueAttempts
@@ -96,22 +96,14 @@ class _AttemptThresholds:
 
     def __init__(self, attempt: Attempt, thresholds: TopicThresholds) -> None:
         self._attempt = attempt
-        self._thresholds = thresholds
+        self.allows, self.may_grow = thresholds.allows, thresholds.may_grow
         self.has_refused = False
         """True if the topic's threshold, and not the attempt's limit, refused the last allocation."""
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
         """Return the first of `span` neighbouring chunks; None if a limit or the room forbids it."""
-        self.has_refused = not self._thresholds.allows(topic, span, now_ms)
+        self.has_refused = not self.allows(topic, span, now_ms)
         return None if self.has_refused else self._attempt.allocate(span, now_ms)
-
-    def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if a topic may have `span` more chunks."""
-        return self._thresholds.allows(topic, span, now_ms)
-
-    def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if a refused topic may resume with `span` more chunks."""
-        return self._thresholds.may_grow(topic, span, now_ms)
 
     def on_topics_changed(self) -> None:
         """Do nothing: the chunks count against topic numbers from the completion of the attempt on."""
@@ -135,7 +127,7 @@ class Attempt:
     ) -> None:
         self._attempts = attempts
         self._pool = attempts.pool
-        self.owner = attempts.pool.owner
+        self.owner, self.seal, self.allow_reclaim = self._pool.owner, self._pool.seal, self._pool.allow_reclaim
         self.name = begin.name
         self.keeps_timestamps = begin.keeps_timestamps
         self.is_unique = begin.is_unique
@@ -177,14 +169,6 @@ class Attempt:
         """Return True if the pool can spare `span` neighbouring chunks, and the attempt stays within its limit."""
         return self._attempts.allows(span, self) and self._pool.can_spare(span)
 
-    def seal(self, chunk: int) -> None:
-        """Close a chunk to further runs."""
-        self._pool.seal(chunk)
-
-    def allow_reclaim(self) -> None:
-        """Let the pool inspect sealed chunks again."""
-        self._pool.allow_reclaim()
-
 
 class FencedAttempts:
     """The open attempts of a worker.
@@ -200,7 +184,6 @@ class FencedAttempts:
         *,
         thresholds: TopicThresholds,
         row: ProcessRow,
-        discards: Discards,
         reporter: DiscardReporter,
         spills: Spills,
         unique: UniqueAttempts,
@@ -212,7 +195,7 @@ class FencedAttempts:
         self.pool = pool
         self.topics = topics
         self.thresholds = thresholds
-        self._discards = discards
+        self._discards = Discards(slab, row, reporter)
         self._reporter = reporter
         self._spills = spills
         self._unique = unique
@@ -258,7 +241,7 @@ class FencedAttempts:
 
         `arrived_ms` is the arrival time of the messages in ms since 1970.
         """
-        if not self._spills.can_spill:
+        if not self._spills.max_bytes:  # the configuration allows no spill files
             return Ending(
                 EndReason.TOO_LARGE,
                 f"it needs more than the {self._max_chunks * lay.CHUNK_BYTES >> 10} KiB of the slab that it may have, "

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Ingested, NoRoom, RejectedMessage
 
 __all__ = [
-    "PROCESSED_COUNTERS",
     "REFUSED_COUNTERS",
     "increments_of_batch",
     "processed_counter",
@@ -46,7 +45,7 @@ _NO_ROOM_COUNTERS: Final[Mapping[DiscardReason, Counter]] = {
     DiscardReason.NO_MEM: Counter.InputAgentDiscardMsgNoMem,
     DiscardReason.TOPIC_OVER_SHARE: Counter.InputAgentDiscardMsgTopicOverShare,
 }
-PROCESSED_COUNTERS: Final[Mapping[int, Counter]] = {
+_PROCESSED_COUNTERS: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
     _PARTITION_KEY: Counter.InputAgentProcessPartitionKeyMsg,
 }
@@ -55,7 +54,7 @@ PROCESSED_COUNTERS: Final[Mapping[int, Counter]] = {
 
 def processed_counter(message: memoryview) -> Counter:
     """Return the counter for processed messages of this message's API key."""
-    return PROCESSED_COUNTERS[int.from_bytes(message[4:6], "big")]  # the key follows the 4 bytes of the size
+    return _PROCESSED_COUNTERS[int.from_bytes(message[4:6], "big")]  # the key follows the 4 bytes of the size
 
 
 def unappended_count(ingested: Ingested) -> int:
@@ -131,8 +130,8 @@ def increments_of_batch(received: int, ingested: Ingested, reasons: Iterable[Dis
     `reasons` has one entry for each message that found no room.
     """
     increments: Tally[int] = Tally({Counter.MsgReceived: received})
-    increments[PROCESSED_COUNTERS[_ANY_PARTITION]] = ingested.any_partition
-    increments[PROCESSED_COUNTERS[_PARTITION_KEY]] = ingested.partition_key
+    increments[_PROCESSED_COUNTERS[_ANY_PARTITION]] = ingested.any_partition
+    increments[_PROCESSED_COUNTERS[_PARTITION_KEY]] = ingested.partition_key
     _add_rejected(increments, ingested.rejections)
     _add_no_room(increments, reasons)
     return increments
@@ -142,8 +141,8 @@ def _add_rejected(increments: Tally[int], rejections: list[RejectedMessage]) -> 
     for rejection in rejections:
         increments[discarded(DiscardReason(rejection.failure))] += 1
         increments[_REJECTED_COUNTERS.get(rejection.failure) or _BAD_VERSION_COUNTERS[rejection.api_key]] += 1
-        if rejection.api_key in PROCESSED_COUNTERS:
-            increments[PROCESSED_COUNTERS[rejection.api_key]] += 1
+        if rejection.api_key in _PROCESSED_COUNTERS:
+            increments[_PROCESSED_COUNTERS[rejection.api_key]] += 1
 
 
 def _add_no_room(increments: Tally[int], reasons: Iterable[DiscardReason]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.settlement import ProcessReporter
-from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.input.sender_quotas import SenderQuotas
+from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, ROUTER_FROM_INPUTS
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
 from bruce_mp.pipeline.configured_partitioners import partitioners_of
@@ -14,25 +14,68 @@ from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.pipeline.run_linger import lingers_of
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_thresholds import TopicThresholds
+from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from bruce_mp.config.inputs import Input
     from bruce_mp.config.model import Config
     from bruce_mp.input.sender_quotas import SenderRules
     from bruce_mp.ipc.control_messages import Control
+    from bruce_mp.ipc.links import LinkSender
     from bruce_mp.ipc.start import Start
     from bruce_mp.kernels import TimestampWindows
     from bruce_mp.slab.chunks import ChunkWatcher
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
 
-__all__ = ["InputShell"]
+__all__ = ["InputShell", "RunPublisher"]
 
 _RECLAIM_IDLE_S: Final = 1.0
 """Interval of the return of idle chunks to the slab."""
 _FLUSH_MS: Final = 2000
 """Time that an ending input gives the router to receive the last frames."""
+
+
+class RunPublisher:
+    """Sends the closed runs of an input's lanes to the router, in RUNS frames, and counts them in the input's row."""
+
+    def __init__(self, lanes: Lanes, router: LinkSender, row: ProcessRow) -> None:
+        self._lanes = lanes
+        self._router = router
+        self._row = row
+
+    def publish(self, segments: list[Segment]) -> None:
+        """Send the router a RUNS frame with these segments; nothing for an empty list."""
+        if segments:
+            self._router.send([Parcel(ParcelKind.RUNS, segments=segments)])
+            self._row.add(Counter.InputRunsPublished, len(segments))
+
+    def flush(self, topics: Iterable[int]) -> None:
+        """Ask the router to flush the batches of some topics, with the runs of all earlier frames."""
+        self._router.send([Parcel(ParcelKind.FLUSH, topic) for topic in topics])
+
+    def publish_closed(self) -> None:
+        """Publish all closed runs.
+
+        The row must have counted their records, else the books could show more delivered than received messages.
+        """
+        self.publish(self._lanes.drain_closed())
+
+    def publish_ready(self, now_ms: int) -> None:
+        """Publish the closed runs if the time for it has come (`Lanes.drain_ready`); see `publish_closed`."""
+        self.publish(self._lanes.drain_ready(now_ms))
+
+    def publish_open_runs(self) -> None:
+        """Close and publish every run; the lanes keep their chunks."""
+        self._lanes.close_runs()
+        self.publish_closed()
+
+    def publish_all(self) -> None:
+        """Close and publish every run; the lanes release their chunks."""
+        self._lanes.close_all()
+        self.publish_closed()
 
 
 class InputShell(ProcessShell):

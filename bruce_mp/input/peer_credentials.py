@@ -14,7 +14,7 @@ from bruce_mp.slab.sender_usage import SenderSums
 if TYPE_CHECKING:
     from bruce_mp.input.sender_quotas import SenderQuotas
 
-__all__ = ["admit_peer", "describe_origin", "origin_of", "peer_of", "user_of"]
+__all__ = ["admit_peer", "describe_origin", "origin_of", "peer_of"]
 
 _CREDENTIALS: Final = Struct("iII")
 """Linux' `struct ucred`: pid, uid, gid."""
@@ -30,11 +30,6 @@ def peer_of(peer_socket: socket.socket) -> PeerCredentials | None:
         return None
     pid, uid, _ = _credentials_of(peer_socket)
     return PeerCredentials(pid, uid)
-
-
-def user_of(peer: PeerCredentials | None) -> int:
-    """Return the user that the peer's messages count for."""
-    return TCP_USER if peer is None else peer.uid
 
 
 def origin_of(peer_socket: socket.socket, peer: PeerCredentials | None) -> int | str:

@@ -56,12 +56,8 @@ def stream_coalescing_for(config: Config) -> Coalescing:
 
 def _send_buffer_limit() -> int:
     """Return the bytes of a client's send buffer that the expected messages may fill."""
-    return min(SEND_BUFFER, _send_buffer()) // QUEUE_DIVISOR
-
-
-def _send_buffer() -> int:
-    """Return the system's default send buffer in bytes."""
     try:
-        return int(SEND_BUFFER_SETTING.read_text("ascii"))
+        default = int(SEND_BUFFER_SETTING.read_text("ascii"))
     except (OSError, ValueError):
-        return SEND_BUFFER
+        default = SEND_BUFFER
+    return min(SEND_BUFFER, default) // QUEUE_DIVISOR

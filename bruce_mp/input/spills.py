@@ -80,11 +80,6 @@ class Spills:
         self.remove(completed.file)
 
     @property
-    def can_spill(self) -> bool:
-        """Return True if the configuration allows spill files."""
-        return self.max_bytes > 0
-
-    @property
     def has_room(self) -> bool:
         """Return True if the bound leaves room for the first step of another file."""
         return self.reserved_bytes + _MIN_STEP <= self.max_bytes

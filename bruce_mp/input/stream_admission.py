@@ -80,7 +80,7 @@ class StreamAdmission:
         on_completed: Callable[[list[Segment]], None],
         max_size: int,
         blocks: bool,
-        quotas: SenderQuotas | None = None,
+        quotas: SenderQuotas,
     ) -> None:
         self._row = row
         self._lanes = lanes
@@ -123,8 +123,7 @@ class StreamAdmission:
         is_spilling = client.attempt is not None and client.attempt.is_spilling
         is_waiting = client.is_blocked or client.counted_in_quota or client.completed_spill
         is_special = client.must_close or client.keeps_timestamps or client.wanted > MIN_READ
-        has_quota = self._quotas is not None and self._quotas.is_active
-        return not (is_spilling or is_waiting or is_special or has_quota)
+        return not (is_spilling or is_waiting or is_special or self._quotas.is_active)
 
     def may_resume(self, client: StreamClientState, now_ms: int) -> bool:
         """Return True if a retry of a paused client may succeed: its stuck topic, if it has one, may hold more."""
@@ -249,21 +248,18 @@ class StreamAdmission:
 
         The quota counts postponed messages only once, so it always allows them again.
         """
-        if self._quotas is None or not count:
-            return count
-        remaining = self._quotas.remaining(client.user, now_ms)
+        remaining = self._quotas.remaining(client.user, now_ms) if count else None
         return count if remaining is None else min(remaining + client.counted_in_quota, count)
 
     def _count_in_quota(self, client: StreamClientState, added: int, now_ms: int) -> None:
         """Count added messages in the user's quota, except for postponed ones, which it counts already."""
         counted = min(added, client.counted_in_quota)
         client.counted_in_quota -= counted
-        if added > counted and self._quotas is not None and self._quotas.is_active:
+        if added > counted and self._quotas.is_active:
             self._quotas.record_received(client.user, added - counted, now_ms)
 
     def _pause_for_quota(self, client: StreamClientState, now_ms: int) -> None:
         """Pause a client until the next interval of its user's quota."""
-        assert self._quotas is not None  # else no message is over a quota
         client.paused_until_ms = self._quotas.next_interval_ms(now_ms)
         self._quotas.warn_over_quota(client.user, "connections are not read before the next interval")
         self._quotas.add_sums(client.user, SenderSums(waited=1), now_ms)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
 from bruce_mp.input.listeners import Listeners
 from bruce_mp.input.paused_connections import PausedConnections
-from bruce_mp.input.peer_credentials import admit_peer, describe_origin, origin_of, peer_of, user_of
+from bruce_mp.input.peer_credentials import admit_peer, describe_origin, origin_of, peer_of
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.stream_client import TCP, UNIX, Connection, StreamClientState, has_input
 from bruce_mp.input.timestamps import wall_offset_ms
@@ -132,14 +132,14 @@ class StreamConnections:
         self._intake.apply_config(coalescing, max_size, blocks=blocks)
 
     def apply_config(self, config: Input) -> None:
-        """Apply reloaded limits of users to further connections and messages."""
+        """Apply reloaded limits and quotas, and close the connections of users that an allow list no longer names."""
         self._unfinished.apply_config(UnfinishedLimits.of(config))
         self._max_per_user = config.streams.max_connections_per_user
         self._resume_waiting()
-
-    def apply_quotas(self) -> None:
-        """Close connections that the reloaded allow lists refuse, and retry paused ones, as quotas may have changed."""
-        self._close_disallowed()
+        for descriptor, connection in list(self._connections.items()):
+            if not self._admit_peer(connection.socket):
+                self._end_attempt(descriptor, NOT_ALLOWED)
+                self._close(descriptor)
         self._paused.retry_soon()
 
     def abandon_attempts(self) -> None:
@@ -167,9 +167,9 @@ class StreamConnections:
         connection.setblocking(False)
         if peer is None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = StreamClientState(
-            TCP if peer is None else UNIX, self._flush_groups.open(), peer, user_of(peer), origin
-        )
+            client = StreamClientState(TCP, self._flush_groups.open(), origin=origin)
+        else:
+            client = StreamClientState(UNIX, self._flush_groups.open(), peer, peer.uid, origin)
         self._row.add(Counter.NewTcpClient if peer is None else Counter.NewUnixClient)
         self._count_by_origin[origin] += 1
         self._connections[connection.fileno()] = Connection(connection, client)
@@ -192,13 +192,6 @@ class StreamConnections:
         text = "A connection of %s was closed: it has %d at this worker (input.streams.max_connections_per_user)."
         log.warning(text, describe_origin(origin, peer), self._max_per_user, extra={"about": origin})  # see logs.py
         return True
-
-    def _close_disallowed(self) -> None:
-        """Close the connections of users that a reloaded allow list no longer names."""
-        for descriptor, connection in list(self._connections.items()):
-            if not self._admit_peer(connection.socket):
-                self._end_attempt(descriptor, NOT_ALLOWED)
-                self._close(descriptor)
 
     def _close(self, descriptor: int) -> None:
         connection = self._connections.pop(descriptor)

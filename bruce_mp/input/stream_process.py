@@ -9,12 +9,10 @@ import resource
 import time
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.barriers import Barriers, BarrierWatch
 from bruce_mp.input.fenced_attempts import FencedAttempts
-from bruce_mp.input.flush_groups import FlushGroups
+from bruce_mp.input.flush_groups import FlushGroups, Outcomes
 from bruce_mp.input.input_shell import InputShell
-from bruce_mp.input.outcomes import Outcomes
 from bruce_mp.input.receive_coalescing import stream_coalescing_for
 from bruce_mp.input.sender_quotas import rules_for_streams
 from bruce_mp.input.spill_feed import SpillFeed, SpillPump
@@ -22,7 +20,7 @@ from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_connections import StreamConnections
 from bruce_mp.input.timestamps import wall_offset_ms, windows_for_streams
-from bruce_mp.input.unique_attempts import MessageLimits, SettlementTimer, UniqueAttempts
+from bruce_mp.input.unique_attempts import SettlementTimer, UniqueAttempts
 from bruce_mp.ipc.links import JOURNAL_REQUESTS
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
@@ -38,20 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.config.model import Config
-    from bruce_mp.discards.reporter import DiscardReporter
-    from bruce_mp.input.run_publisher import RunPublisher
     from bruce_mp.input.stream_batch import Portion
     from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.ipc.control_messages import Control, Drain
-    from bruce_mp.ipc.loop import Loop
     from bruce_mp.ipc.start import Start
-    from bruce_mp.kernels import Lanes
-    from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.slab.tables import TopicTable
-    from bruce_mp.slab.topic_thresholds import TopicThresholds
 
 __all__ = ["main"]
 
@@ -88,27 +78,21 @@ class _StreamWorker(InputShell):
             self._answer,
             None if config.slab.sync == "off" else JournaledTickets(slab, start.row),
         )
-        self._attempt_parts = _AttemptParts(
-            start,
-            slab,
-            self._row,
-            pool=self._pool,
-            topics=self._topics,
-            lanes=self._lanes,
-            thresholds=self._thresholds,
-            reporter=self._reporter,
-            flush_groups=self._flush_groups,
-            outcomes=self._outcomes,
-            loop=self._loop,
-            publisher=self._publisher,
+        self._spill_directory = SpillDirectory.for_slab(slab, config.spill_path)
+        self._spills = Spills(slab, self._row, start.row, self._spill_directory, config.input.streams.max_spill_size)
+        self._spill_pump = self._create_spill_pump()
+        self._unique = UniqueAttempts(
+            start.row, self._spill_directory, self._outcomes, self._flush_groups, _message_limits(config)
         )
+        self._settlement = SettlementTimer(self._loop, self._unique)
+        self._attempts = self._create_attempts(config)
         self._admission = StreamAdmission(
             self._row,
             self._lanes,
             self._pool,
             self._reporter,
             self._on_barrier,
-            attempts=self._attempt_parts.attempts,
+            attempts=self._attempts,
             on_completed=self._on_completed,
             max_size=_max_message_size(config),
             blocks=_blocks(config),
@@ -139,6 +123,32 @@ class _StreamWorker(InputShell):
         )
         self._drain_until = 0.0
 
+    def _create_spill_pump(self) -> SpillPump:
+        feed = SpillFeed(
+            self._row,
+            self._lanes,
+            self._pool,
+            reporter=self._reporter,
+            spills=self._spills,
+            flush_groups=self._flush_groups,
+        )
+        return SpillPump(self._loop, feed, self._publisher.publish_closed)
+
+    def _create_attempts(self, config: Config) -> FencedAttempts:
+        streams = config.input.streams
+        return FencedAttempts(
+            self._slab,
+            self._pool,
+            self._topics,
+            thresholds=self._thresholds,
+            row=self._row,
+            reporter=self._reporter,
+            spills=self._spills,
+            unique=self._unique,
+            max_chunks=streams.max_attempt_size // CHUNK_BYTES,
+            max_total_chunks=max(1, self._slab.geometry.chunks // 2 // streams.worker_count),  # equal parts of half
+        )
+
     def _journal_request(self, config: Config) -> Callable[[], None]:
         """Return a function that requests a durable copy of all runs, if slab.sync demands one."""
         if config.slab.sync != "each flush":
@@ -151,22 +161,25 @@ class _StreamWorker(InputShell):
         return request
 
     def recover(self) -> None:
-        self._attempt_parts.recover()
-        self._pool.allow_reclaim()  # the line above has counted the predecessor's records
+        recover_stream_input(self._slab, self._row, self._pool.owner, self._spill_directory)
+        self._spills.adopt()
+        self._pool.allow_reclaim()  # `recover_stream_input` has counted the predecessor's records
         self._publisher.publish([found.segment for found in sweep_filled(self._slab)])
 
     def start(self) -> None:
         self._connections.start()
         super().start()
-        self._attempt_parts.start_feed()
+        self._start_feed()
 
     def apply_config(self, config: Config, before: Config) -> None:
         super().apply_config(config, before)
-        self._attempt_parts.apply_config(config)
+        streams = config.input.streams
+        self._unique.apply_limits(_message_limits(config))
+        self._attempts.apply_limits(streams.max_attempt_size // CHUNK_BYTES)
+        self._spills.max_bytes = streams.max_spill_size
         self._admission.apply_limits(_max_message_size(config), blocks=_blocks(config))
         self._connections.apply_limits(stream_coalescing_for(config), _max_message_size(config), blocks=_blocks(config))
         self._connections.apply_config(config.input)
-        self._connections.apply_quotas()
 
     def drain(self, _: Drain) -> None:
         """Stop reading, and give pending barriers `_MAX_DRAIN_S` to succeed before `_finish` answers them."""
@@ -194,18 +207,23 @@ class _StreamWorker(InputShell):
         """Publish the runs of a complete attempt, and start feeding its spill file."""
         self._publisher.publish_closed()
         self._publisher.publish(runs)
-        self._attempt_parts.start_feed()
+        self._start_feed()
+
+    def _start_feed(self) -> None:
+        """Feed the spill files of completed attempts, and poll for outcomes of unique ones."""
+        self._spill_pump.start()
+        self._settlement.start()
 
     def _finish(self) -> None:
         """End all attempts, answer all barriers, publish all runs and stop the loop."""
         self._connections.abandon_attempts()
         self._barriers.answer_all()
-        self._attempt_parts.unique.settle_finished()
+        self._unique.settle_finished()
         super()._finish()
 
     def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
         """Answer an inquiry, which is a barrier frame of another version; treat a malformed one like any barrier."""
-        answer = self._attempt_parts.unique.answer(client, data) if is_inquiry(data) else None
+        answer = self._unique.answer(client, data) if is_inquiry(data) else None
         if answer is not None:
             self._answer(client, answer)
             return
@@ -230,71 +248,8 @@ def _blocks(config: Config) -> bool:
     return config.input.streams.when_full == "block"
 
 
-class _AttemptParts:
-    """The worker's objects for fenced attempts: open attempts, spill files, and the pump that feeds them to lanes."""
-
-    def __init__(
-        self,
-        start: Start,
-        slab: Slab,
-        row: ProcessRow,
-        *,
-        pool: ChunkPool,
-        topics: TopicTable,
-        lanes: Lanes,
-        thresholds: TopicThresholds,
-        reporter: DiscardReporter,
-        flush_groups: FlushGroups,
-        outcomes: Outcomes,
-        loop: Loop,
-        publisher: RunPublisher,
-    ) -> None:
-        self._slab = slab
-        self._row = row
-        self._index = start.row
-        streams = start.config.input.streams
-        self._directory = SpillDirectory.for_slab(slab, start.config.spill_path)
-        self._spills = Spills(slab, row, start.row, self._directory, streams.max_spill_size)
-        feed = SpillFeed(row, lanes, pool, reporter=reporter, spills=self._spills, flush_groups=flush_groups)
-        self._pump = SpillPump(loop, feed, publisher.publish_closed)
-        self.unique = UniqueAttempts(start.row, self._directory, outcomes, flush_groups, _message_limits(start.config))
-        self.attempts = FencedAttempts(
-            slab,
-            pool,
-            topics,
-            thresholds=thresholds,
-            row=row,
-            discards=Discards(slab, row, reporter),
-            reporter=reporter,
-            spills=self._spills,
-            unique=self.unique,
-            max_chunks=streams.max_attempt_size // CHUNK_BYTES,
-            max_total_chunks=max(1, slab.geometry.chunks // 2 // streams.worker_count),  # equal parts of half the slab
-        )
-        self._settlement = SettlementTimer(loop, self.unique)
-
-    def recover(self) -> None:
-        """Finish the interrupted steps of this row's last worker, and take over its spill files."""
-        recover_stream_input(self._slab, self._row, self._index, self._directory)
-        self._spills.adopt()
-
-    def start_feed(self) -> None:
-        """Feed the spill files of completed attempts, and poll for outcomes of unique ones.
-
-        The caller repeats this after each completion."""
-        self._pump.start()
-        self._settlement.start()
-
-    def apply_config(self, config: Config) -> None:
-        """Apply a reloaded configuration."""
-        streams = config.input.streams
-        self.unique.apply_limits(_message_limits(config))
-        self.attempts.apply_limits(streams.max_attempt_size // CHUNK_BYTES)
-        self._spills.max_bytes = streams.max_spill_size
-
-
-def _message_limits(config: Config) -> MessageLimits:
-    return MessageLimits(_max_message_size(config), config.batching.message_max_bytes - SIZE_OVERHEAD)
+def _message_limits(config: Config) -> tuple[int, int]:
+    return _max_message_size(config), config.batching.message_max_bytes - SIZE_OVERHEAD
 
 
 def _max_message_size(config: Config) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.config.model import Config
-    from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
+    from bruce_mp.config.timestamps import TimestampPolicy
     from bruce_mp.discards.reporter import PeerCredentials
     from bruce_mp.kernels import Lanes, ReplacedTimestamps, TimestampWindows
     from bruce_mp.slab.rows import ProcessRow
@@ -44,16 +44,12 @@ def windows_for_streams(config: Config) -> TimestampWindows:
 
 
 def _windows(config: Config, input_policy: TimestampPolicy | None) -> TimestampWindows:
-    by_policy = _windows_by_policy(config.timestamps)
-    return lambda topic: by_policy[config.timestamp_policy_for(topic, input_policy)]
-
-
-def _windows_by_policy(timestamps: Timestamps) -> dict[TimestampPolicy, TimestampWindow | None]:
-    return {
+    by_policy: dict[TimestampPolicy, TimestampWindow | None] = {
         "client": None,  # replaces no timestamp
         "arrival": TimestampWindow(0, 0, is_clamp=False),  # replaces every timestamp
-        "clamp": TimestampWindow(timestamps.before_max_ms, timestamps.after_max_ms, is_clamp=True),
+        "clamp": TimestampWindow(config.timestamps.before_max_ms, config.timestamps.after_max_ms, is_clamp=True),
     }
+    return lambda topic: by_policy[config.timestamp_policy_for(topic, input_policy)]
 
 
 def wall_offset_ms() -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bruce_mp.errors import SlabError
 from bruce_mp.protocol.client.fence import EndReason
@@ -22,15 +23,14 @@ from bruce_mp.protocol.client.inquiry import (
 from bruce_mp.slab.attempt_registry import AttemptState, RememberedAttempt
 
 if TYPE_CHECKING:
-    from bruce_mp.input.flush_groups import FlushGroup, FlushGroupOwner, FlushGroups
-    from bruce_mp.input.outcomes import Outcomes
+    from bruce_mp.input.flush_groups import FlushGroup, FlushGroupOwner, FlushGroups, Outcomes
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.protocol.client.fence import AttemptBegin
     from bruce_mp.protocol.client.inquiry import Inquiry
     from bruce_mp.slab.attempt_registry import AttemptId
     from bruce_mp.slab.spill import SpillDirectory
 
-__all__ = ["MessageLimits", "SettlementTimer", "UniqueAttempts"]
+__all__ = ["SettlementTimer", "UniqueAttempts"]
 
 log = logging.getLogger(__name__)
 _FEATURES: Final = frozenset({"headers", "unique"})
@@ -48,13 +48,6 @@ _OUTCOME_OF_STATE: Final = {
 }
 
 
-class MessageLimits(NamedTuple):
-    """The largest message with its size field, and the largest sum of key, value and headers, in bytes."""
-
-    message_bytes: int
-    payload_bytes: int
-
-
 class NamedAttempt(Protocol):
     """The fields of a fenced attempt (`fenced_attempts.py`) that this module needs."""
 
@@ -69,10 +62,13 @@ class NamedAttempt(Protocol):
 
 
 class UniqueAttempts:
-    """The unique attempts of the worker with this row."""
+    """The unique attempts of the worker with this row.
+
+    An answer tells the `limits`: the largest message with its size field, and the largest sum of key, value and headers.
+    """
 
     def __init__(
-        self, row: int, directory: SpillDirectory, outcomes: Outcomes, flush_groups: FlushGroups, limits: MessageLimits
+        self, row: int, directory: SpillDirectory, outcomes: Outcomes, flush_groups: FlushGroups, limits: tuple[int, int]
     ) -> None:
         self._row = row
         self._slab_id = directory.slab_id
@@ -82,7 +78,7 @@ class UniqueAttempts:
         self._limits = limits
         self._unsettled: dict[AttemptId, FlushGroup] = {}
 
-    def apply_limits(self, limits: MessageLimits) -> None:
+    def apply_limits(self, limits: tuple[int, int]) -> None:
         """Apply reloaded limits of messages."""
         self._limits = limits
 
@@ -158,29 +154,24 @@ class UniqueAttempts:
         if inquiry is None:
             return None
         try:
-            found = self._registry.find(_key(client, inquiry.name)) if inquiry.name else None
-            return encode_inquiry_answer(self._answer(inquiry, found, self._registry.since_ms()))
+            answer = self._find(client, inquiry)
         except (OSError, SlabError) as error:
             _log_error("read", error)
-            unavailable = InquiryAnswer(
-                inquiry.token, AttemptOutcome.UNAVAILABLE, _UNREADABLE_SINCE_MS, *self._limits, features=_FEATURES
-            )
-            return encode_inquiry_answer(unavailable)
+            answer = self._empty_answer(inquiry, AttemptOutcome.UNAVAILABLE, _UNREADABLE_SINCE_MS)
+        return encode_inquiry_answer(answer)
 
-    def _answer(self, inquiry: Inquiry, found: RememberedAttempt | None, since_ms: int) -> InquiryAnswer:
+    def _find(self, client: FlushGroupOwner, inquiry: Inquiry) -> InquiryAnswer:
+        found = self._registry.find(_key(client, inquiry.name)) if inquiry.name else None
+        answer = self._empty_answer(inquiry, AttemptOutcome.NONE, self._registry.since_ms())
         if found is None:
-            return InquiryAnswer(inquiry.token, AttemptOutcome.NONE, since_ms, *self._limits, features=_FEATURES)
+            return answer
         outcome = AttemptOutcome.LOST if self._registry.is_lost(found) else _OUTCOME_OF_STATE[found.state]
-        return InquiryAnswer(
-            inquiry.token,
-            outcome,
-            since_ms,
-            *self._limits,
-            received=found.messages,
-            delivered=found.delivered,
-            reasons=found.discards,
-            features=_FEATURES,
+        return replace(
+            answer, outcome=outcome, received=found.messages, delivered=found.delivered, reasons=found.discards
         )
+
+    def _empty_answer(self, inquiry: Inquiry, outcome: AttemptOutcome, since_ms: int) -> InquiryAnswer:
+        return InquiryAnswer(inquiry.token, outcome, since_ms, *self._limits, features=_FEATURES)
 
 
 def _log_error(act: str, error: Exception) -> None:

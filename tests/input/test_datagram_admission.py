@@ -33,6 +33,7 @@ from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import CopyQueue, decode_copies
 from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landing_zone, put_senders
+from support.streams import NO_RULES
 from support.variants import VARIANTS, kernels
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Life:
         slab: Slab,
         max_size: int = LONGEST,
         copy_size: int = 0,
-        rules: SenderRules | None = None,
+        rules: SenderRules = NO_RULES,
         partitions: int = 3,
     ) -> None:
         self.slab = slab
@@ -95,7 +96,7 @@ class Life:
         copies = DiscardCopies(CopyQueue(self.copies, self.row.add), copy_size) if copy_size else None
         self.reporter = DiscardReporter(self.link, SAMPLE, copies=copies)
         self.lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), topics, lambda _: 1000)
-        senders = None if rules is None else SenderQuotas(rules, slab, INPUT_ROW, [INPUT_ROW])
+        senders = SenderQuotas(rules, slab, INPUT_ROW, [INPUT_ROW])
         self.admission = DatagramAdmission(slab, self.row, self.lanes, self.reporter, max_size=max_size, quotas=senders)
 
     def receive(self, *datagrams: bytes) -> None:

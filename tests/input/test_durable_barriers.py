@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.input import barriers
 from bruce_mp.input.barriers import BarrierWatch
-from bruce_mp.input.run_publisher import RunPublisher
+from bruce_mp.input.input_shell import RunPublisher
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry

@@ -19,7 +19,7 @@ from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
 from bruce_mp.telemetry.counters import Counter
 from support.slabs import contents, datagram, new_slab, set_state
-from support.streams import WORKER_ROW, StreamInput
+from support.streams import NO_RULES, WORKER_ROW, StreamInput
 
 if TYPE_CHECKING:
     from bruce_mp.input.stream_client import StreamClientState
@@ -34,7 +34,7 @@ ALICE: Final = 1001
 
 
 def stuck_worker(
-    slab: Slab, *, blocks: bool = True, rules: SenderRules | None = None
+    slab: Slab, *, blocks: bool = True, rules: SenderRules = NO_RULES
 ) -> tuple[StreamInput, StreamClientState]:
     """Create a worker with one topic at its threshold, and the client of the waiting messages."""
     worker = StreamInput(slab, topics=TOPICS, blocks=blocks, alpha=16, rules=rules)

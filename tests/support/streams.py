@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.events import DiscardEvent
 from bruce_mp.discards.reporter import DiscardReporter
-from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.fenced_attempts import FencedAttempts
-from bruce_mp.input.flush_groups import FlushGroups
-from bruce_mp.input.outcomes import Outcomes
-from bruce_mp.input.sender_quotas import SenderQuotas
+from bruce_mp.input.flush_groups import FlushGroups, Outcomes
+from bruce_mp.input.sender_quotas import SenderQuotas, SenderRules
 from bruce_mp.input.spill_feed import SpillFeed
 from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.stream_client import UNIX, StreamClientState, StreamKind
-from bruce_mp.input.unique_attempts import MessageLimits, UniqueAttempts
+from bruce_mp.input.unique_attempts import UniqueAttempts
 from bruce_mp.kernels import Lanes
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
@@ -34,15 +32,15 @@ from bruce_mp.status.event_decoder import decode_events
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.input.sender_quotas import SenderRules
     from bruce_mp.kernels import TimestampWindows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.status.event_decoder import ReportedEvent
 
-__all__ = ["WORKER_ROW", "StreamInput"]
+__all__ = ["NO_RULES", "WORKER_ROW", "StreamInput"]
 
 WORKER_ROW: Final = lay.ROW_FIRST_INPUT + 1
+NO_RULES: Final = SenderRules("input.unix_stream", allowed=None, limits=None)
 
 
 class _Sent:
@@ -69,7 +67,7 @@ class StreamInput:
         linger_ms: int = 1000,
         row: int = WORKER_ROW,
         max_attempt: int = 0,
-        rules: SenderRules | None = None,
+        rules: SenderRules = NO_RULES,
         peers: Sequence[int] = (),
         windows: TimestampWindows = lambda _: None,
         alpha: int = 0,
@@ -99,15 +97,13 @@ class StreamInput:
         self.spill_feed = SpillFeed(
             self.row, self.lanes, self.pool, reporter=self.reporter, spills=self.spills, flush_groups=self.flush_groups
         )
-        limits = MessageLimits(max_size, 900_000)
-        self.unique = UniqueAttempts(row, self.spill_directory, self.outcomes, self.flush_groups, limits)
+        self.unique = UniqueAttempts(row, self.spill_directory, self.outcomes, self.flush_groups, (max_size, 900_000))
         self.attempts = FencedAttempts(
             slab,
             self.pool,
             table,
             thresholds=thresholds,
             row=self.row,
-            discards=Discards(slab, self.row, self.reporter),
             reporter=self.reporter,
             spills=self.spills,
             unique=self.unique,
@@ -125,7 +121,7 @@ class StreamInput:
             on_completed=self.completed.extend,
             max_size=max_size,
             blocks=blocks,
-            quotas=None if rules is None else SenderQuotas(rules, slab, row, [row, *peers]),
+            quotas=SenderQuotas(rules, slab, row, [row, *peers]),
         )
         self.now_ms = 1
         recover_stream_input(slab, self.row, row, self.spill_directory)
