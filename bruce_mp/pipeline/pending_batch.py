@@ -50,7 +50,10 @@ class PendingBatch:
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
         """Add a segment and return the batches that it completes, in order."""
         arrival_ms = arrived_ms(self._slab, segment)
-        if self._segments and self._stays_incomplete_with(segment) and not self._is_due(now_ms):
+        stays_incomplete = (
+            self._records + segment.records < self._max_records and self._bytes + segment.payload < self._max_bytes
+        )
+        if self._segments and stays_incomplete and now_ms < self._due_ms:
             self._append(segment, arrival_ms, now_ms)  # the usual case
             return []
         completed: list[list[Segment]] = []
@@ -61,7 +64,7 @@ class PendingBatch:
                 rest = None
             else:
                 rest = self._split_and_flush(rest, arrival_ms, completed, now_ms)
-            if self._is_full() or self._is_due(now_ms):
+            if self._is_full() or now_ms >= self._due_ms:
                 completed.append(self.flush())
         return completed
 
@@ -76,10 +79,6 @@ class PendingBatch:
         if self._records < self._max_records and self._bytes < self._max_bytes and now_ms < self._due_ms:
             return []
         return self.flush()
-
-    def _stays_incomplete_with(self, segment: Segment) -> bool:
-        """Return True if a segment fits and does not complete the batch."""
-        return self._records + segment.records < self._max_records and self._bytes + segment.payload < self._max_bytes
 
     def _fits(self, segment: Segment) -> bool:
         return self._records + segment.records <= self._max_records and self._bytes + segment.payload <= self._max_bytes
@@ -106,9 +105,6 @@ class PendingBatch:
 
     def _is_full(self) -> bool:
         return self._records >= self._max_records or self._bytes >= self._max_bytes
-
-    def _is_due(self, now_ms: int) -> bool:
-        return now_ms >= self._due_ms
 
     def flush(self) -> list[Segment]:
         """Empty the batch and return its segments."""

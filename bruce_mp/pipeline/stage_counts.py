@@ -45,18 +45,14 @@ def count_books(slab: Slab) -> Books:
 
 
 def _count_once(slab: Slab) -> Books:
-    before = _versions(slab)
+    before = row_integers(slab, lay.ROW_VERSION)
     first, step = (slab.geometry.rows_at + lay.ROW_COUNTERS) >> 3, lay.ROW_BYTES >> 3  # as indexes in `slab.longs`
     rows = [slab.longs[at : at + BOOK_COUNTERS].tolist() for at in range(first, first + lay.ROW_COUNT * step, step)]
     used_rows = filter(any, rows)
     counters = [sum(counts) for counts in zip(*used_rows, strict=True)] or rows[0]  # without a used row, all are 0
     held = {**_held_by_stage(slab), SPILLED: spilled_total(slab)}
     has_transaction = any(version & 1 for version in before)  # a version is odd during a transaction
-    return books_of(counters, held, is_consistent=before == _versions(slab) and not has_transaction)
-
-
-def _versions(slab: Slab) -> list[int]:
-    return row_integers(slab, lay.ROW_VERSION)
+    return books_of(counters, held, is_consistent=before == row_integers(slab, lay.ROW_VERSION) and not has_transaction)
 
 
 def _held_by_stage(slab: Slab) -> dict[str, int]:
