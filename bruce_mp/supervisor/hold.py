@@ -14,36 +14,26 @@ import select
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from signal import Signals
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from setproctitle import setproctitle
 
-from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.supervisor.run_dir import create_run_dir, running_daemon
 from bruce_mp.supervisor.signal_pipe import SignalPipe
-from bruce_mp.supervisor.sockets.bound_sockets import (
-    DATAGRAM_SETTING,
-    HTTP_SETTING,
-    STREAM_SETTING,
-    TCP_SETTING,
-    bind_datagrams,
-    bind_hold,
-    bind_http,
-    bind_tcp,
-    bind_unix_stream,
-)
+from bruce_mp.supervisor.sockets.bound_sockets import DATAGRAM_SETTING, bind_hold
 from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, with_file
+from bruce_mp.supervisor.sockets.input_sockets import http_setting, input_settings
 from bruce_mp.supervisor.sockets.kept_sockets import HOLD_SOCKET, receive_message, send_sockets
 from bruce_mp.telemetry.logs import NOTICE, set_up_logging
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
 
     from bruce_mp.config.model import Config
     from bruce_mp.supervisor.reload import ConfigSource
     from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
+    from bruce_mp.supervisor.sockets.input_sockets import SocketSetting
 
 __all__ = ["keep_sockets"]
 
@@ -52,24 +42,9 @@ log = logging.getLogger(__name__)
 _END_SIGNALS: Final = frozenset({Signals.SIGTERM, Signals.SIGINT})
 
 
-class _SocketSetting(NamedTuple):
-    """A setting that names a socket, with the function that binds it."""
-
-    name: str
-    address: HostPort | UnixPath
-    bind: Callable[[], BoundSocket]
-
-
-def _socket_settings(config: Config) -> Iterator[_SocketSetting]:
-    """Yield the settings of the sockets that a daemon with this configuration uses."""
-    datagrams, stream, tcp, http = config.input.unix_datagram, config.input.unix_stream, config.input.tcp, config.http
-    if datagrams.enable:
-        yield _SocketSetting(DATAGRAM_SETTING, UnixPath(datagrams.path), lambda: bind_datagrams(datagrams))
-    if stream.enable:
-        yield _SocketSetting(STREAM_SETTING, UnixPath(stream.path), lambda: bind_unix_stream(stream))
-    if tcp.enable:
-        yield _SocketSetting(TCP_SETTING, HostPort(tcp.host, tcp.port), lambda: bind_tcp(tcp))
-    yield _SocketSetting(HTTP_SETTING, http.address, lambda: bind_http(http))
+def _socket_settings(config: Config) -> list[SocketSetting]:
+    """Return the settings of the sockets that a daemon with this configuration uses."""
+    return [*input_settings(config.input), http_setting(config.http)]
 
 
 def keep_sockets(source: ConfigSource) -> int:
@@ -154,7 +129,7 @@ class _SocketKeeper:
         for name in configured.keys() - self._kept.keys():
             self._open(configured[name])
 
-    def _open(self, setting: _SocketSetting) -> None:
+    def _open(self, setting: SocketSetting) -> None:
         try:
             self._kept[setting.name] = setting.bind()
         except StartError as error:
@@ -177,7 +152,7 @@ class _SocketKeeper:
             self._close(name)
 
 
-def _is_usable(bound: BoundSocket, setting: _SocketSetting) -> bool:
+def _is_usable(bound: BoundSocket, setting: SocketSetting) -> bool:
     """Return True if a socket has the address of a setting, and no daemon has shut it down."""
     if _poll(bound.socket, select.POLLRDHUP):
         return False

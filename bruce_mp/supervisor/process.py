@@ -20,7 +20,6 @@ import time
 from multiprocessing.connection import wait
 from pathlib import Path
 from signal import Signals
-from socket import SOCK_STREAM
 from typing import TYPE_CHECKING, cast
 
 from setproctitle import setproctitle
@@ -56,11 +55,10 @@ from bruce_mp.supervisor.sockets.bound_sockets import (
     HTTP_SETTING,
     STREAM_SETTING,
     TCP_SETTING,
-    bind_http,
 )
 from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size, warn_of_short_queue
 from bruce_mp.supervisor.sockets.inherited_sockets import sockets_from_manager, with_file
-from bruce_mp.supervisor.sockets.input_sockets import InputSockets, input_rows, open_input_sockets
+from bruce_mp.supervisor.sockets.input_sockets import InputSockets, http_setting, input_rows, open_input_sockets
 from bruce_mp.supervisor.sockets.kept_sockets import SocketKeeperLink, request_sockets
 from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket, execute, read_handover
 from bruce_mp.supervisor.upgrade.takeover import Takeover
@@ -74,7 +72,6 @@ from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, set_up_logging
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bruce_mp.config.addresses import UnixPath
     from bruce_mp.config.model import Config
     from bruce_mp.supervisor.processes.programs import Programs
     from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
@@ -138,7 +135,10 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     check_accounts(config.input)
     run_dir = Path(config.daemon.run_dir)
     run_lock = acquire_run_dir(run_dir)
-    inherited = _sockets_kept_open(run_dir) if passed is None else passed
+    inherited = passed
+    if inherited is None:
+        inherited = sockets_from_manager()
+        inherited.add(request_sockets(run_dir))
     check_owner(Path(config.spill_path), SPILL_SETTING, Path(config.slab_path))
     check_owner(Path(config.journal_path), JOURNAL_SETTING, Path(config.slab_path))
     journal = JournalSetup(Path(config.journal_path), is_kept=config.slab.sync != "off")
@@ -151,13 +151,12 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     _remove_outdated_spills(spills)
     recover_inputs(slab, rows, spills)
     try:
-        http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
-        input_sockets = open_input_sockets(config.input, inherited)
+        http, input_sockets = _open_sockets(config, inherited)
     except StartError:
-        _remove_slab_if_empty(slab, spills)
+        if not held_messages(slab):
+            spills.remove()
+            slab.path.unlink()
         raise
-    _write_http_address(run_dir, http, config.http.address)
-    _write_tcp_address(run_dir, input_sockets.tcp)
     return Resources(
         config,
         run_dir,
@@ -171,13 +170,6 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     )
 
 
-def _sockets_kept_open(run_dir: Path) -> InheritedSockets:
-    """Return the sockets that a service manager and `bruce hold` kept open for this daemon."""
-    inherited = sockets_from_manager()
-    inherited.add(request_sockets(run_dir))
-    return inherited
-
-
 def _take_over_resources(config: Config, handover: Handover) -> Resources:
     """Take over the resources of the replaced code, while its processes still work.
 
@@ -185,30 +177,26 @@ def _take_over_resources(config: Config, handover: Handover) -> Resources:
     """
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
     warn_of_other_size(slab, Geometry.for_size(config.slab.size, config.input.max_datagram_size))
-    inherited = handover.inherited_sockets
-    http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
-    input_sockets = open_input_sockets(config.input, inherited)
-    _write_http_address(run_dir, http, config.http.address)
-    _write_tcp_address(run_dir, input_sockets.tcp)
+    http, input_sockets = _open_sockets(config, handover.inherited_sockets)
     rows = input_rows(config.input, slab, had_datagrams=handover.had_datagrams)
     return Resources(config, run_dir, slab, tuple(map(InheritedDescriptor, handover.locks)), input_sockets, http, rows)
 
 
-def _write_http_address(run_dir: Path, http: BoundSocket, address: HostPort | UnixPath) -> None:
-    """Write the address of the status pages to a file: with port 0 the kernel chooses the port."""
+def _open_sockets(config: Config, inherited: InheritedSockets) -> tuple[BoundSocket, InputSockets]:
+    """Claim or bind the sockets of status pages and inputs, and write the addresses of pages and TCP input to files."""
+    setting = http_setting(config.http)
+    http = setting.claim(inherited) or setting.bind()
+    input_sockets = open_input_sockets(config.input, inherited)
+    run_dir, address = Path(config.daemon.run_dir), config.http.address
     if isinstance(address, HostPort):
-        address = HostPort(address.host, http.socket.getsockname()[1])
+        address = HostPort(address.host, http.socket.getsockname()[1])  # with port 0 the kernel chooses the port
     write_address(run_dir / HTTP_ADDRESS, address)
     log.log(NOTICE, "Status pages are served at %s.", address)
-
-
-def _write_tcp_address(run_dir: Path, tcp: BoundSocket | None) -> None:
-    """Write the address of the TCP input to a file, or remove the file if there is no TCP input."""
-    path = run_dir / TCP_ADDRESS
-    path.unlink(missing_ok=True)
-    if tcp is not None:
-        host, port = tcp.socket.getsockname()[:2]
-        write_address(path, HostPort(host, port))
+    (run_dir / TCP_ADDRESS).unlink(missing_ok=True)
+    if input_sockets.tcp is not None:
+        host, port = input_sockets.tcp.socket.getsockname()[:2]
+        write_address(run_dir / TCP_ADDRESS, HostPort(host, port))
+    return http, input_sockets
 
 
 def _remove_outdated_spills(spills: SpillDirectory) -> None:
@@ -220,12 +208,6 @@ def _remove_outdated_spills(spills: SpillDirectory) -> None:
             spills.path,
             plural(lost, "message"),
         )
-
-
-def _remove_slab_if_empty(slab: Slab, spills: SpillDirectory) -> None:
-    if not held_messages(slab):
-        spills.remove()
-        slab.path.unlink()
 
 
 class _Supervisor:
@@ -253,7 +235,8 @@ class _Supervisor:
 
     def offer_sockets(self) -> bool:
         """Send the sockets to `bruce hold`. Return True if it keeps them open after the daemon has ended."""
-        return self._socket_keeper.offer(_own_sockets(self._resources))
+        ours = ((setting, each) for setting, each in _bound_sockets(self._resources) if each.is_ours)
+        return self._socket_keeper.offer(ours)
 
     @property
     def _is_ending(self) -> bool:
@@ -319,7 +302,11 @@ class _Supervisor:
         processes = self._group.processes_to_pass()
         # Without processes the new code starts as usual, and acquires the locks itself.
         locks = tuple(lock.descriptor for lock in resources.locks) if processes else ()
-        handover = Handover(__version__, self._upgrade.since, tuple(_sockets_to_pass(resources)), locks, processes)
+        sockets = tuple(
+            PassedSocket(setting, each.socket.fileno(), each.is_ours, each.queue_length)
+            for setting, each in _bound_sockets(resources)
+        )
+        handover = Handover(__version__, self._upgrade.since, sockets, locks, processes)
         self._manager.notify_alive(time.monotonic())
         self._manager.notify_reloading()
         try:
@@ -387,18 +374,7 @@ def _max_delay_s(config: Config) -> float:
     return config.delivery.shutdown_max_delay_ms / 1000
 
 
-def _sockets_to_pass(resources: Resources) -> Iterator[PassedSocket]:
-    """Yield the sockets that the new code inherits."""
-    for setting, each in _open_sockets(resources):
-        yield PassedSocket(setting, each.socket.fileno(), each.is_ours, each.queue_length)
-
-
-def _own_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
-    """Return the sockets that no service manager keeps open, with their settings."""
-    return ((setting, each) for setting, each in _open_sockets(resources) if each.is_ours)
-
-
-def _open_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
+def _bound_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
     """Return all sockets with their settings."""
     input_sockets = resources.input_sockets
     bound = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import suppress
 from typing import Final
 
 __all__ = ["ServiceManager"]
@@ -62,10 +63,8 @@ class ServiceManager:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.setblocking(False)
-            try:
+            with suppress(OSError):  # the watchdog of the service manager handles a daemon that cannot notify
                 sender.sendto(message.encode(), self._address)
-            except OSError:
-                return  # the watchdog of the service manager handles a daemon that cannot notify
 
 
 def _watchdog_s() -> float:

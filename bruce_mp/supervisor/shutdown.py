@@ -89,7 +89,9 @@ class Shutdown:
             case ShutdownPhase.DELIVERY:
                 self._wait_for_deliveries()
             case ShutdownPhase.STOPPING:
-                self._wait_for_exits()
+                self.due = None
+                if self._group.has_ended:
+                    self.phase = ShutdownPhase.OVER
 
     def _wait_for_inputs(self) -> None:
         if not self._group.inputs_have_booted:  # the time limit begins when all inputs can receive
@@ -125,8 +127,3 @@ class Shutdown:
         self._group.stop()
         self.due = time.monotonic()
         self.phase = ShutdownPhase.STOPPING
-
-    def _wait_for_exits(self) -> None:
-        self.due = None
-        if self._group.has_ended:
-            self.phase = ShutdownPhase.OVER

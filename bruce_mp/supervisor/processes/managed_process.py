@@ -63,7 +63,7 @@ class ManagedProcess:
         self._ends_when_drained = ends_when_drained
         self._drain_message: Drain | None = None
         self.may_begin = True
-        """False between `delay_begin` and `begin`."""
+        """False makes the next instance load its program and then wait for `begin`."""
         self._kill_reason = ""
         self._start_count = 0
 
@@ -98,18 +98,14 @@ class ManagedProcess:
         if self.connection is not None and (self.may_begin or isinstance(message, Stop)):
             Control(self.connection).send(message)
 
-    def delay_begin(self) -> None:
-        """Make the next instance load its program and then wait for `begin`."""
-        self.may_begin = False
-
     def begin(self) -> None:
-        """Send Begin, if `delay_begin` withheld it."""
+        """Send Begin, unless `may_begin` let the process begin at its start."""
         if not self.may_begin:
             self.may_begin = True
             self._send_first_messages()
 
     def _send_first_messages(self) -> None:
-        """Send Begin and Drain; `send` drops both after `delay_begin`."""
+        """Send Begin and Drain; `send` drops both without `may_begin`."""
         self.send(Begin())
         if self._drain_message is not None:
             self.send(self._drain_message)

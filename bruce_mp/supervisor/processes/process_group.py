@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from bruce_mp.ipc.control_messages import (
     AcceptCluster,
@@ -106,16 +106,11 @@ class ProcessGroup:
         self.inputs = [self._create_input(input_row) for input_row in resources.input_rows]
         self._router = self._create_process(programs.router, "router", lay.ROW_ROUTER)
         self._status = self._create_process(programs.status, "status", lay.ROW_STATUS, listener=resources.http.socket)
-        self._journal = self._create_journal()
+        keeps_journal = self._config.slab.sync != "off"
+        self._journal = [self._create_process(programs.journal, "journal", lay.ROW_JOURNAL)] if keeps_journal else []
         for child in (self._router, self._status, *self._journal):
             child.due = time.monotonic() + HEAD_START_S
         self._dispatchers: dict[int, ManagedProcess] = {}
-
-    def _create_journal(self) -> list[ManagedProcess]:
-        """Return the journal process in a list, which is empty if there is no journal."""
-        if self._config.slab.sync == "off":
-            return []
-        return [self._create_process(self._programs.journal, "journal", lay.ROW_JOURNAL)]
 
     def _create_process(
         self,
@@ -123,36 +118,33 @@ class ProcessGroup:
         name: str,
         row: int,
         *,
-        listener: socket.socket | None = None,
-        slot: int = 0,
-        broker: Broker | None = None,
         ends_when_drained: bool = False,
+        **others: Any,
     ) -> ManagedProcess:
+        """Return a process that is not started yet; `others` are further fields of its `Start`."""
         resources, clock = self._resources, steady.offset_ms
         common = (self._config, resources.run_dir, resources.slab.path)
-        start = Start(name, row, *common, listener=listener, slot=slot, broker=broker, clock_offset_ms=clock)
+        start = Start(name, row, *common, clock_offset_ms=clock, **others)
         return ManagedProcess(program, start, resources.locks, time.monotonic(), ends_when_drained=ends_when_drained)
 
     def _create_input(self, row: int) -> ManagedProcess:
         input_sockets, number = self._resources.input_sockets, row - lay.ROW_FIRST_INPUT
+        others: dict[str, Any] = {"ends_when_drained": True, "inputs": self._resources.input_rows}
         if number:  # a stream worker; the datagram input has the number 0
-            child = self._create_process(self._programs.stream, f"input-{number}", row, ends_when_drained=True)
             unix, tcp = (bound.socket if bound else None for bound in (input_sockets.unix_stream, input_sockets.tcp))
-            child.start = replace(child.start, unix_stream=unix, tcp=tcp)
-        else:
-            # With datagrams disabled, the process only hands over those that the last daemon left in the landing zone.
-            bound = input_sockets.datagrams or BoundSocket(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-            child = self._create_process(
-                self._programs.input, "input", row, listener=bound.socket, ends_when_drained=True
+            return self._create_process(
+                self._programs.stream, f"input-{number}", row, unix_stream=unix, tcp=tcp, **others
             )
-            child.start = replace(child.start, queue_length=bound.queue_length)
-        child.start = replace(child.start, inputs=self._resources.input_rows)
-        return child
+        # With datagrams disabled, the process only hands over those that the last daemon left in the landing zone.
+        bound = input_sockets.datagrams or BoundSocket(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        return self._create_process(
+            self._programs.input, "input", row, listener=bound.socket, queue_length=bound.queue_length, **others
+        )
 
     def load_programs(self, deadline: float) -> None:
         """Start all processes without Begin, and wait until each has loaded its program, or until the deadline."""
         for child in self.members:
-            child.delay_begin()
+            child.may_begin = False
             child.due = time.monotonic()
         self.spawn_or_kill_if_due()
         loading = [child.connection for child in self.members if child.connection is not None]

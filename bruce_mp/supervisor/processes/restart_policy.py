@@ -45,12 +45,7 @@ class RestartPolicy:
             return None
         if now - self._started >= LONG_UPTIME_S:
             self._early_crashes = 0
-        delay = _delay(self._early_crashes)
         self._early_crashes += 1
-        return delay
-
-
-def _delay(early_crashes: int) -> float:
-    if not early_crashes:
-        return 0.0
-    return min(MAX_DELAY_S, MIN_DELAY_S * 2.0 ** min(early_crashes - 1, 16))  # 16 keeps the power finite
+        if self._early_crashes == 1:
+            return 0.0
+        return min(MAX_DELAY_S, MIN_DELAY_S * 2.0 ** min(self._early_crashes - 2, 16))  # 16 keeps the power finite

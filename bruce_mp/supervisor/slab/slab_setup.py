@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError, StartError
@@ -43,30 +43,19 @@ if TYPE_CHECKING:
 
     from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 
-__all__ = ["LockedSlab", "acquire_slab", "recover_after_upgrade", "recover_inputs", "retire_row", "warn_of_other_size"]
+__all__ = ["acquire_slab", "recover_after_upgrade", "recover_inputs", "retire_row", "warn_of_other_size"]
 
 log = logging.getLogger(__name__)
 
 
-class LockedSlab(NamedTuple):
-    """A mapped slab. The descriptor `lock` holds its lock until the last copy is closed."""
-
-    slab: Slab
-    lock: int
-
-
 def acquire_slab(
-    path: Path,
-    size: int,
-    largest_datagram: int,
-    journal: JournalSetup | None = None,
-    spill_path: Path | None = None,
-) -> LockedSlab:
+    path: Path, size: int, largest_datagram: int, journal: JournalSetup, spill_path: Path
+) -> tuple[Slab, int]:
     """Lock and map the slab at `path`. Create it, with `size` bytes for messages, if it does not exist.
 
-    If the journal replaces the slab, a new file is created. `spill_path` is the directory of the slab's spill files.
-    Raise SlabError if a running daemon uses it or there is no room for it, and StartError if the daemon may not use
-    the file.
+    Return the slab, and the descriptor that holds its lock until the last copy is closed. If the journal replaces the
+    slab, a new file is created. `spill_path` is the directory of the slab's spill files. Raise SlabError if a running
+    daemon uses it or there is no room for it, and StartError if the daemon may not use the file.
     """
     wanted = Geometry.for_size(size, largest_datagram)
     while True:
@@ -75,9 +64,9 @@ def acquire_slab(
         if descriptor is None:
             _create(path, wanted)
             continue
-        slab = _open_or_replace(path, wanted, journal, spill_path) if _is_at(path, descriptor) else None
+        slab = _recover_or_clear(path, wanted, journal, spill_path) if _is_at(path, descriptor) else None
         if slab is not None:
-            return LockedSlab(slab, descriptor)
+            return slab, descriptor
         os.close(descriptor)
 
 
@@ -87,16 +76,6 @@ def _create(path: Path, geometry: Geometry) -> None:
     except SlabError:
         if not path.exists():  # another daemon may have created it first
             raise
-
-
-def _open_or_replace(
-    path: Path, wanted: Geometry, journal: JournalSetup | None, spill_path: Path | None
-) -> Slab | None:
-    """Recover the slab and return it, or move it out of the way of a new one and return None."""
-    if journal is None or not journal.replaces(path):
-        return _recover_or_clear(path, wanted, journal, spill_path)
-    journal.move_slab_aside(path)
-    return None
 
 
 def _check_path(path: Path) -> None:
@@ -148,13 +127,15 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _recover_or_clear(
-    path: Path, wanted: Geometry, journal: JournalSetup | None, spill_path: Path | None
-) -> Slab | None:
+def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill_path: Path) -> Slab | None:
     """Finish the transactions of dead processes, and return the slab.
 
-    Return None instead after moving a damaged slab aside, or removing an empty one of another size.
+    Return None instead after making way for a new one: a slab that the journal replaces or a damaged one is moved
+    aside, and an empty one of another size removed.
     """
+    if journal.replaces(path):
+        journal.move_slab_aside(path)
+        return None
     _check_magic(path)
     try:
         slab = Slab(path)
@@ -170,10 +151,8 @@ def _recover_or_clear(
     if held:
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
     if slab.geometry != wanted and not held:
-        if journal is not None:
-            journal.ignore_content()
-        if spill_path is not None:
-            SpillDirectory.for_slab(slab, spill_path).remove()  # loses nothing: `held` counts spilled messages, too
+        journal.ignore_content()
+        SpillDirectory.for_slab(slab, spill_path).remove()  # loses nothing: `held` counts spilled messages, too
         path.unlink()
         return None
     warn_of_other_size(slab, wanted)

@@ -82,9 +82,7 @@ def bind_datagrams(config: UnixDatagram) -> BoundSocket:
 
 def bind_unix_stream(config: UnixStream) -> BoundSocket:
     """Bind the listening UNIX stream socket. Raise StartError if its path is in use or unusable."""
-    bound = _bind_unix(Path(config.path), socket.SOCK_STREAM, FileAccess.of(config), STREAM_SETTING)
-    bound.socket.listen(_INPUT_BACKLOG)
-    return bound
+    return _bind_unix(Path(config.path), socket.SOCK_STREAM, FileAccess.of(config), STREAM_SETTING, _INPUT_BACKLOG)
 
 
 def bind_tcp(config: Tcp) -> BoundSocket:
@@ -97,16 +95,12 @@ def bind_http(config: Http) -> BoundSocket:
     address = config.address
     if isinstance(address, HostPort):
         return BoundSocket(_listen_tcp(address, HTTP_SETTING, _SMALL_BACKLOG))
-    bound = _bind_unix(Path(address.path), socket.SOCK_STREAM, FileAccess.of(config), HTTP_SETTING)
-    bound.socket.listen(_SMALL_BACKLOG)
-    return bound
+    return _bind_unix(Path(address.path), socket.SOCK_STREAM, FileAccess.of(config), HTTP_SETTING, _SMALL_BACKLOG)
 
 
 def bind_hold(path: Path) -> BoundSocket:
     """Bind the listening socket of `bruce hold`, for its own user. Raise StartError if a process serves the path."""
-    bound = _bind_unix(path, socket.SOCK_SEQPACKET, FileAccess(mode=0o600), HOLD_NAME)
-    bound.socket.listen(_SMALL_BACKLOG)
-    return bound
+    return _bind_unix(path, socket.SOCK_SEQPACKET, FileAccess(mode=0o600), HOLD_NAME, _SMALL_BACKLOG)
 
 
 def _listen_tcp(address: HostPort, setting: str, backlog: int) -> socket.socket:
@@ -139,7 +133,8 @@ class FileAccess(NamedTuple):
         return cls(config.mode, config.user, config.group)
 
 
-def _bind_unix(path: Path, kind: SocketKind, access: FileAccess, setting: str) -> BoundSocket:
+def _bind_unix(path: Path, kind: SocketKind, access: FileAccess, setting: str, backlog: int = 0) -> BoundSocket:
+    """Bind a socket, and listen at it if it has a backlog."""
     owner = _owner_of(access, setting)
     _remove_stale(path, kind, setting)
     bound = socket.socket(socket.AF_UNIX, kind)
@@ -151,6 +146,8 @@ def _bind_unix(path: Path, kind: SocketKind, access: FileAccess, setting: str) -
         if owner is not None:
             with _removed_on_failure(path):
                 _set_owner(path, owner, access.mode)
+        if backlog:
+            bound.listen(backlog)
     except OSError as error:
         bound.close()
         raise StartError(_describe_failure(path, setting, error)) from error

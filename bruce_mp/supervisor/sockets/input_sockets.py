@@ -1,4 +1,4 @@
-"""Input sockets, and the processes that serve them.
+"""The settings that name sockets; the input sockets, and the processes that serve them.
 
 The set of inputs follows from the configuration and from the slab: the datagram input also runs when it is disabled but
 the landing zone still has datagrams.
@@ -18,22 +18,55 @@ from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.spill import completed_messages
 from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
+    HTTP_SETTING,
     STREAM_SETTING,
     TCP_SETTING,
     BoundSocket,
     bind_datagrams,
+    bind_http,
     bind_tcp,
     bind_unix_stream,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from bruce_mp.config.inputs import Input, Tcp
+    from bruce_mp.config.inputs import Input
+    from bruce_mp.config.sections import Http
     from bruce_mp.slab.file import Slab
     from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSockets
 
-__all__ = ["InputSockets", "input_rows", "open_input_sockets"]
+__all__ = ["InputSockets", "SocketSetting", "http_setting", "input_rows", "input_settings", "open_input_sockets"]
+
+
+class SocketSetting(NamedTuple):
+    """A setting that names a socket, with the function that binds it."""
+
+    name: str
+    kind: socket.SocketKind
+    address: HostPort | UnixPath
+    bind: Callable[[], BoundSocket]
+
+    def claim(self, inherited: InheritedSockets) -> BoundSocket | None:
+        """Claim the socket from the inherited ones, if they have it."""
+        return inherited.claim(self.name, self.kind, self.address)
+
+
+def input_settings(config: Input) -> Iterator[SocketSetting]:
+    """Yield the settings of the enabled inputs."""
+    datagrams, stream, tcp = config.unix_datagram, config.unix_stream, config.tcp
+    if datagrams.enable:
+        path = UnixPath(datagrams.path)
+        yield SocketSetting(DATAGRAM_SETTING, socket.SOCK_DGRAM, path, lambda: bind_datagrams(datagrams))
+    if stream.enable:
+        path = UnixPath(stream.path)
+        yield SocketSetting(STREAM_SETTING, socket.SOCK_STREAM, path, lambda: bind_unix_stream(stream))
+    if tcp.enable:
+        yield SocketSetting(TCP_SETTING, socket.SOCK_STREAM, HostPort(tcp.host, tcp.port), lambda: bind_tcp(tcp))
+
+
+def http_setting(config: Http) -> SocketSetting:
+    return SocketSetting(HTTP_SETTING, socket.SOCK_STREAM, config.address, lambda: bind_http(config))
 
 
 class InputSockets(NamedTuple):
@@ -67,12 +100,6 @@ class InputSockets(NamedTuple):
         for bound in self._all():
             bound.remove_file()
 
-    def close(self) -> None:
-        """Close the sockets, and remove their files, after a failed start."""
-        self.remove_files()
-        for bound in self._all():
-            bound.socket.close()
-
 
 def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSockets:
     """Claim the configured sockets from the inherited ones, or bind them.
@@ -81,39 +108,26 @@ def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSocke
     """
     opened: dict[str, BoundSocket] = {}
     try:
-        if (datagrams := config.unix_datagram).enable:
-            claimed = inherited.claim(DATAGRAM_SETTING, socket.SOCK_DGRAM, UnixPath(datagrams.path))
-            opened["datagrams"] = claimed or bind_datagrams(datagrams)
-        if (stream := config.unix_stream).enable:
-            claimed = inherited.claim(STREAM_SETTING, socket.SOCK_STREAM, UnixPath(stream.path))
-            opened["unix_stream"] = claimed or bind_unix_stream(stream)
-        if config.tcp.enable:
-            opened["tcp"] = _open_tcp(config.tcp, inherited)
+        for setting in input_settings(config):
+            claimed = setting.claim(inherited)
+            if claimed is not None and setting.name == TCP_SETTING and config.tcp.loopback_only:
+                _require_loopback(claimed.socket.getsockname()[0])
+            opened[setting.name] = claimed or setting.bind()
         inherited.refuse_unclaimed()
     except BaseException:
-        InputSockets(**opened).close()
+        for bound in opened.values():
+            bound.remove_file()
+            bound.socket.close()
         raise
-    return InputSockets(**opened)
+    return InputSockets(opened.get(DATAGRAM_SETTING), opened.get(STREAM_SETTING), opened.get(TCP_SETTING))
 
 
-def _open_tcp(config: Tcp, inherited: InheritedSockets) -> BoundSocket:
-    claimed = inherited.claim(TCP_SETTING, socket.SOCK_STREAM, HostPort(config.host, config.port))
-    if claimed is None:
-        return bind_tcp(config)
-    host = claimed.socket.getsockname()[0]
-    if config.loopback_only and not is_loopback(host):
+def _require_loopback(host: str) -> None:
+    if not is_loopback(host):
         raise StartError(
             f"{TCP_SETTING}: the open socket that the daemon was given listens at {host}, which other hosts can reach. "
             "Let it listen at 127.0.0.1, or set input.tcp.loopback_only = false."
         )
-    return claimed
-
-
-def _rows_with_spill(slab: Slab) -> Iterator[int]:
-    """Yield the rows with spilled messages of complete attempts: only a worker with the same row can deliver them."""
-    for row in lay.STREAM_ROWS:
-        if completed_messages(slab, row) or completing_attempt(slab, row):
-            yield row
 
 
 def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tuple[int, ...]:
@@ -126,6 +140,8 @@ def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tup
     has_streams = config.unix_stream.enable or config.tcp.enable
     workers = config.streams.worker_count if has_streams else 0
     first = lay.ROW_FIRST_INPUT
-    workers = max([workers, *(row - first for row in _rows_with_spill(slab))])  # worker N has the row `first + N`
+    # Only a worker with the same row can deliver the spilled messages of complete attempts.
+    spilled = [row for row in lay.STREAM_ROWS if completed_messages(slab, row) or completing_attempt(slab, row)]
+    workers = max([workers, *(row - first for row in spilled)])  # worker N has the row `first + N`
     stream_rows = tuple(range(first + 1, first + 1 + workers))
     return (first, *stream_rows) if has_datagrams else stream_rows

@@ -34,10 +34,8 @@ if TYPE_CHECKING:
 __all__ = [
     "HOLD_SOCKET",
     "SocketKeeperLink",
-    "SocketKeeperMessage",
     "receive_message",
     "request_sockets",
-    "send_request",
     "send_sockets",
 ]
 
@@ -64,14 +62,6 @@ class _Message(msgspec.Struct, frozen=True):
     sockets: tuple[_Entry, ...] | None = None
 
 
-SocketKeeperMessage = list[InheritedSocket] | None
-"""The sockets of a message; None for a request."""
-
-
-def send_request(connection: socket.socket) -> None:
-    connection.send(msgspec.json.encode(_Message()), socket.MSG_NOSIGNAL)
-
-
 def send_sockets(connection: socket.socket, sockets: Iterable[tuple[str, BoundSocket]]) -> None:
     """Send sockets with their settings; the receiver gets copies of their descriptors."""
     listed = list(sockets)
@@ -80,8 +70,11 @@ def send_sockets(connection: socket.socket, sockets: Iterable[tuple[str, BoundSo
     socket.send_fds(connection, [msgspec.json.encode(message)], descriptors, socket.MSG_NOSIGNAL)
 
 
-def receive_message(connection: socket.socket) -> SocketKeeperMessage:
-    """Receive a message. Raise EOFError at the end of the connection, OSError or ValueError for an unusable message."""
+def receive_message(connection: socket.socket) -> list[InheritedSocket] | None:
+    """Receive a message: its sockets, or None for a request.
+
+    Raise EOFError at the end of the connection, OSError or ValueError for an unusable message.
+    """
     data, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, _MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     if not data:
@@ -106,7 +99,7 @@ def request_sockets(run_dir: Path) -> list[InheritedSocket]:
         return []
     try:
         with connection:
-            send_request(connection)
+            connection.send(msgspec.json.encode(_Message()), socket.MSG_NOSIGNAL)
             return receive_message(connection) or []
     except EOFError:
         return []

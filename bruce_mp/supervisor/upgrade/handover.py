@@ -12,20 +12,21 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from bruce_mp.supervisor.signal_pipe import WATCHED
 from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, InheritedSockets
-from bruce_mp.supervisor.upgrade.command_line import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from signal import Signals
     from typing import NoReturn
 
-__all__ = ["Handover", "PassedProcess", "PassedSocket", "execute", "read_handover"]
+__all__ = ["Handover", "PassedProcess", "PassedSocket", "command_line", "execute", "read_handover"]
 
 _VARIABLE: Final = "BRUCE_HANDOVER"
 
@@ -84,7 +85,7 @@ class Handover(msgspec.Struct, frozen=True):
 def execute(
     handover: Handover, variables: Mapping[str, str], read_signals: Callable[[], Iterable[Signals]]
 ) -> NoReturn:
-    """Execute the installed code (`command_line.py`), with `variables` added to the environment.
+    """Execute the installed code (`command_line`), with `variables` added to the environment.
 
     `read_signals` returns the signals that are not handled yet; the new code receives them. Raise OSError if the
     `execve` fails; signal mask and descriptors are then as before.
@@ -100,6 +101,29 @@ def execute(
     finally:
         _set_inheritable(handover, inheritable=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def command_line() -> list[str]:
+    """Return the command line that starts the installed code as this daemon was started.
+
+    A script, such as the `bruce` of a virtual environment, names its Python in its first line. If a symbolic link in
+    its path now leads to the script of another environment, `sys.executable` is still the Python of the old
+    environment. So the command line begins with the script, and the kernel reads the first line again. The first word
+    is a path with a directory, because `execve` searches no PATH.
+    """
+    program, *arguments = sys.orig_argv[1:]
+    if _is_script(Path(program)):
+        return [os.path.abspath(program), *arguments]  # noqa: PTH100 - keeps the link
+    return [sys.executable, program, *arguments]
+
+
+def _is_script(path: Path) -> bool:
+    """Return True if the kernel can execute this file by its first line."""
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!" and os.access(path, os.X_OK)
+    except OSError:
+        return False
 
 
 def read_handover() -> Handover | None:

@@ -17,7 +17,7 @@ import msgspec
 from bruce_mp import __version__
 from bruce_mp.errors import BruceError
 from bruce_mp.slab.layout import LAYOUT_VERSION
-from bruce_mp.supervisor.upgrade.command_line import command_line
+from bruce_mp.supervisor.upgrade.handover import command_line
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
@@ -79,15 +79,12 @@ class Preflight:
         if self._process.poll() is None:
             raise PreflightError(f"its check took longer than {TIMEOUT_S:g} s")
         if self._process.returncode:
-            raise PreflightError(f"it would not start: {self._last_error or f'exit code {self._process.returncode}'}")
+            last_error = _read(self._stderr)[-_MAX_ERROR_CHARACTERS:]
+            raise PreflightError(f"it would not start: {last_error or f'exit code {self._process.returncode}'}")
         try:
             return msgspec.json.decode(_read(self._stdout), type=PreflightReport)
         except msgspec.DecodeError as error:
             raise PreflightError("its report is not that of a bruce of this version") from error
-
-    @property
-    def _last_error(self) -> str:
-        return _read(self._stderr)[-_MAX_ERROR_CHARACTERS:]
 
     def close(self) -> None:
         """Kill the process if it runs, and release its resources."""

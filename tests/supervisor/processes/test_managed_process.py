@@ -27,7 +27,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[ManagedProcess, Connection]]:
     ours, theirs = Pipe()
     with ours, theirs:
         child = ManagedProcess("nobody", Start("router", 1, CONFIG, tmp_path, tmp_path), (), 0.0)
-        child.delay_begin()
+        child.may_begin = False
         child.connection = ours
         yield child, theirs
 

@@ -37,7 +37,7 @@ class Start:
 
     def __call__(self, *, size: int = SIZE, is_kept: bool = True, journal: Path | None = None) -> Slab:
         setup = JournalSetup(journal or self.journal, is_kept=is_kept)
-        slab, lock = acquire_slab(self.path, size, LARGEST, setup)
+        slab, lock = acquire_slab(self.path, size, LARGEST, setup, self.path.with_name("spill"))
         os.close(lock)
         setup.apply(slab, is_empty=not held_messages(slab), partitioners=None)
         return slab

@@ -22,6 +22,7 @@ from bruce_mp.slab.runs import runs_of
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.slab import lock_retry
 from bruce_mp.supervisor.slab.backlog import held_messages
+from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_after_upgrade, recover_inputs
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
@@ -42,9 +43,15 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "slab"
 
 
+def acquire(path: Path, size: int = SIZE, largest_datagram: int = DATAGRAM) -> tuple[Slab, int]:
+    """Acquire the slab as a daemon without a journal does."""
+    journal = JournalSetup(path.with_name("journal"), is_kept=False)
+    return acquire_slab(path, size, largest_datagram, journal, path.with_name("spill"))
+
+
 def take(path: Path) -> Slab:
     """Acquire the slab and release it at once, as a killed daemon does."""
-    slab, lock = acquire_slab(path, SIZE, DATAGRAM)
+    slab, lock = acquire(path)
     os.close(lock)
     return slab
 
@@ -54,10 +61,10 @@ def others(path: Path) -> Iterator[str]:
 
 
 def test_a_new_slab_has_the_configured_size_and_is_locked(path: Path) -> None:
-    slab, lock = acquire_slab(path, SIZE, DATAGRAM)
+    slab, lock = acquire(path)
     assert slab.geometry == Geometry.for_size(SIZE, DATAGRAM)
     with pytest.raises(SlabError, match="belongs to a daemon that is running"):
-        acquire_slab(path, SIZE, DATAGRAM)
+        acquire(path)
     os.close(lock)
 
 
@@ -71,7 +78,7 @@ def test_only_a_held_lock_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(lock_retry, "TIMEOUT_S", 0.2)
     monkeypatch.setattr("bruce_mp.supervisor.slab.slab_setup.lock_exclusive", refuse)
     with pytest.raises(StartError, match="cannot be opened: Permission denied"):
-        acquire_slab(path, SIZE, DATAGRAM)
+        acquire(path)
     assert tries == [path]
 
 
@@ -105,7 +112,7 @@ def test_the_attempts_of_a_replaced_slab_are_not_lost(path: Path) -> None:
     old = SpillDirectory(spills, 1, path).registry
     old.prepare(attempt)
     old.store(attempt.id, AttemptState.COMPLETED)
-    slab, lock = acquire_slab(path, 16 << 20, 2000, spill_path=spills)
+    slab, lock = acquire(path, 16 << 20, 2000)
     new = SpillDirectory.for_slab(slab, spills).registry
     found = new.find("name")
     os.close(lock)

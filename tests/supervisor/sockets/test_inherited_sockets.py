@@ -144,7 +144,8 @@ def test_an_own_socket_at_a_formerly_configured_path_is_removed(datagrams: socke
     )
     assert elsewhere.is_socket()
     assert not (tmp_path / "in").exists()
-    intake.close()
+    assert intake.datagrams is not None
+    intake.datagrams.socket.close()
 
 
 def test_an_own_port_chosen_by_the_kernel_is_kept(tcp: socket.socket) -> None:
