@@ -182,7 +182,6 @@ class Accumulator:
         return self._due_ms
 
     def flush_due(self, now_ms: int) -> list[Segment]:
-        """Empty the batches that are due, and return their records."""
         if self.due_ms is None or self.due_ms > now_ms:
             return []
         self._is_due_known = False
@@ -190,6 +189,5 @@ class Accumulator:
         return [segment for batch in due for segment in batch.flush()]
 
     def flush_all(self) -> list[Segment]:
-        """Empty all batches, and return their records."""
         self._is_due_known = False
         return [segment for batch in self._batches.values() for segment in batch.flush()]

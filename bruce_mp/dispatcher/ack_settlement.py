@@ -40,7 +40,6 @@ class AckSettler:
         self._traffic = traffic
 
     def settle(self, batches: Sequence[SentBatch]) -> None:
-        """Settle batches that the broker has written."""
         for group in _transactions(batches):
             try:
                 self._settle(group)

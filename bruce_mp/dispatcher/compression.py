@@ -56,7 +56,6 @@ class CompressionTrials:
 
     @property
     def is_suspended(self) -> bool:
-        """True if compression is suspended, because the last trials failed."""
         return self._failures >= MAX_FAILED_TRIALS
 
     def count_batch(self, now: float) -> bool:
@@ -130,7 +129,6 @@ class Compressor:
         self._topics = {name: topic for name, topic in self._topics.items() if topic.rule == rule_of(name)}
 
     def sends_uncompressed(self, topic: bytes, partition: int) -> bool:
-        """Return True if batches of this partition are never compressed."""
         return self._topic(topic).configured_codec is Codec.NONE or (topic, partition) in self._uncompressed
 
     def compress(

@@ -105,11 +105,9 @@ class Dispatcher:
         return outbox
 
     def topic_name(self, topic: int) -> bytes:
-        """Return the name of a topic."""
         return self._topics.name_of(topic)
 
     def topic_names(self, batches: Iterable[SentBatch]) -> list[bytes]:
-        """Return the topic's name of each batch."""
         return self._topics.names_of([batch.topic for batch in batches])
 
     @property
@@ -119,12 +117,10 @@ class Dispatcher:
 
     @property
     def batch_due_ms(self) -> int | None:
-        """The earliest time at which an accumulated batch is due; None without one."""
         return self._accumulator.due_ms
 
     @property
     def partition_errors(self) -> PartitionErrors:
-        """The partitions with an error as their last response."""
         return self._responses.partition_errors
 
     @property
@@ -145,7 +141,6 @@ class Dispatcher:
 
     @property
     def traffic(self) -> TrafficSums:
-        """The sums of delivered and refused messages by topic."""
         return self._responses.traffic
 
     @property
@@ -261,7 +256,6 @@ class Dispatcher:
     # --- start -------------------------------------------------------------------------------------------------------
 
     def send_hello(self) -> None:
-        """Send HELLO; the router answers with RESYNC."""
         self._outbox.append(Parcel(ParcelKind.HELLO))
 
     def _resync(self, parcels: Sequence[Parcel], now_ms: int) -> None:
@@ -311,7 +305,6 @@ class Dispatcher:
             self._mark_in_doubt([batch for queue in self._queues.values() for batch in queue.resend])
 
     def _mark_in_doubt(self, batches: list[SentBatch]) -> None:
-        """Mark batches as in doubt, because the broker may have them."""
         for batch in batches:
             self._responses.mark_in_doubt([batch], self.topic_name(batch.topic))
 
@@ -461,7 +454,6 @@ class Dispatcher:
             self._outbox.append(Parcel(ParcelKind.HANDED_BACK, topic, partition))
 
     def _flush_all(self) -> None:
-        """Move all accumulated records to the ready records of their partitions."""
         self._add_to_queues(self._accumulator.flush_all())
 
     def _finish_hand_back(self) -> None:

@@ -42,7 +42,6 @@ _KEPT_BYTES: Final = 8 << 20
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    """Run the dispatcher of one broker until the supervisor stops it."""
     _keep_freed_memory()
     _DispatcherProcess(start, slab, control).run()
 

@@ -342,7 +342,6 @@ class ResponseHandler:
         self._record_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)
 
     def _is_deduplicated(self, batch: SentBatch) -> bool:
-        """Return True if the broker detects a repetition of the batch."""
         return batch.base_sequence >= 0 and self._builder.broker_deduplicates
 
     def _record_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:

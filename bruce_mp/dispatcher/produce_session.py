@@ -122,7 +122,6 @@ class ProduceSession:
 
     @property
     def requests_in_flight(self) -> int:
-        """The number of requests without a response."""
         return len(self._requests)
 
     def publish_status(self) -> None:

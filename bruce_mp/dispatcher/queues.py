@@ -42,8 +42,6 @@ MAX_IN_FLIGHT: Final = 5
 
 @unique
 class QueueState(Enum):
-    """The state of a partition queue."""
-
     FLOWING = "flowing"
     DRAINING = "draining"
     PAUSED = "paused"
@@ -99,7 +97,6 @@ class PartitionQueue:
 
     @property
     def has_work(self) -> bool:
-        """True if the queue has records or batches to send."""
         return bool(self.ready or self.resend)
 
     @property
@@ -110,7 +107,6 @@ class PartitionQueue:
 
     @property
     def messages(self) -> int:
-        """The number of messages in the queue."""
         batches = sum(batch.records for batch in (*self.failed, *self.in_flight, *self.resend))
         return batches + sum(segment.records for segment in self.ready)
 
@@ -194,7 +190,6 @@ class Queues(dict[tuple[int, int], PartitionQueue]):
         self._scheduled = scheduled
 
     def get_or_create(self, topic: int, partition: int) -> PartitionQueue:
-        """Return the queue of a partition."""
         queue = self.get((topic, partition))
         if queue is None:
             if len(self) >= self._limit:

@@ -79,7 +79,6 @@ class BatchBuilder:
         return queue.entry_at
 
     def put_in_flight(self, built: Iterable[tuple[PartitionQueue, SentBatch]]) -> None:
-        """Put batches of a request in flight."""
         for queue, batch in built:
             queue.not_before = 0.0  # its back-off is over
             if queue.may_have_gap:  # of sequence numbers, before this batch
@@ -174,7 +173,6 @@ class BatchBuilder:
             kernels.write_sequence(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
 
     def _split_after(self, segments: Iterable[Segment], records: int) -> tuple[list[Segment], list[Segment]]:
-        """Split segments after the given number of records."""
         heads: list[Segment] = []
         tails: list[Segment] = []
         left = records
@@ -204,7 +202,6 @@ class BatchBuilder:
         self._sequences.store_next_sequence(topic, partition, 0, LAST_EPOCH)
 
     def is_numbered(self, topic: int, partition: int) -> bool:
-        """Return True if the partition's next batch gets a sequence number."""
         return self._next_numbers(topic, partition)[1] >= 0
 
     def renumber(self, batch: SentBatch) -> SentBatch:
@@ -243,7 +240,6 @@ class BatchBuilder:
         self._slab.view[self._first_header_field(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] |= flag
 
     def has_flag(self, batch: SentBatch, flag: int) -> bool:
-        """Return True if the batch's first header has a flag."""
         return bool(self._slab.view[self._first_header_field(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] & flag)
 
     def _first_header_field(self, batch: SentBatch, run_field: int, record_field: int) -> int:

@@ -35,7 +35,6 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
 
     @property
     def has_work(self) -> bool:
-        """True if a queue has records to send."""
         return any(queue.has_work for queue in self.values())
 
     def next_send_at(self, throttled_until: float) -> float | None:

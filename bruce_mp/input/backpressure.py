@@ -90,7 +90,6 @@ class Backpressure:
         return MIN_PAUSE_S + (MAX_PAUSE_S - MIN_PAUSE_S) * (1 - self._pool.free_count / max(1, watermark))
 
     def _count_fitting(self, next_size: int) -> int:
-        """Return the number of messages that certainly find room."""
         room = room_for_largest(self._pool, self._chunks_of_largest, self._max_batch)
         if not room:
             self._pool.reclaim(self._pool.capacity)

@@ -89,7 +89,6 @@ class Barriers:
 
     @property
     def due_ms(self) -> int | None:
-        """Return the earliest deadline of a pending barrier; None if none is pending."""
         return min((each.due_ms for each in self._pending), default=None)
 
     @property
@@ -180,7 +179,6 @@ class Barriers:
         self._pending = []
 
     def remove_client(self, client: StreamClientState) -> None:
-        """Remove a disconnected client."""
         self._pending = [each for each in self._pending if each.client is not client]
         for flush_group in (*client.unfinished_groups, client.flush_group):
             self._flush_groups.close(flush_group)
@@ -296,7 +294,6 @@ class BarrierWatch:
             self._wake_journal()
 
     def _poll(self) -> None:
-        """Poll once, and schedule the next poll."""
         began = time.monotonic()
         remaining_intervals = self._barriers.answer_finished(steady_ms())
         self._after_poll()

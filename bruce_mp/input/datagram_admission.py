@@ -82,7 +82,6 @@ class DatagramAdmission:
         )
 
     def apply_config(self, coalescing: Coalescing) -> None:
-        """Apply new limits for naps."""
         self._intake.apply_config(coalescing)
 
     def receive(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
@@ -99,7 +98,6 @@ class DatagramAdmission:
         return committed + uncommitted
 
     def _receive_with_credentials(self, descriptor: int, limit: int, now_ms: int) -> int:
-        """Receive one batch with the credentials of its senders."""
         landing_zone.request_credentials(self._slab, min(limit, self._slab.geometry.landing_slots))
         count = self._receiver.receive(descriptor, limit)
         if count:

@@ -55,7 +55,6 @@ def prepare(slab: Slab) -> None:
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    """Serve the datagram socket until the supervisor requests a drain or stop."""
     _DatagramInput(start, slab, control).run()
 
 

@@ -223,7 +223,6 @@ class FencedAttempts:
         return attempt
 
     def allows(self, span: int, attempt: Attempt) -> bool:
-        """Return True if an attempt may have `span` more chunks."""
         total = sum(each.chunk_count for each in self._open)
         return attempt.chunk_count + span <= self._max_chunks and total + span <= self._max_total_chunks
 

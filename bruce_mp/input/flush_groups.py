@@ -77,7 +77,6 @@ class FlushGroups:
 
     @property
     def is_full(self) -> bool:
-        """Return True if all flush group numbers are in use."""
         return len(self) >= _MAX_NUMBER
 
     def open(self) -> FlushGroup:
@@ -102,7 +101,6 @@ class FlushGroups:
         self.remove_if_finished(flush_group)
 
     def remove_if_finished(self, flush_group: FlushGroup) -> None:
-        """Remove a flush group that is closed and finished."""
         if flush_group.is_closed and not flush_group.outstanding:
             self._by_number.pop(flush_group.number, None)
 
@@ -117,7 +115,6 @@ class Outcomes:
         """The first uncounted run of each chunk."""
 
     def on_opened(self, chunk: int) -> None:
-        """Begin to count the outcomes of an opened chunk."""
         self._positions[chunk] = CountedPosition()
 
     def on_released(self, chunk: int) -> None:

@@ -141,7 +141,6 @@ class InputShell(ProcessShell):
         self._finish()
 
     def _finish(self) -> None:
-        """Publish all runs, and stop the loop."""
         self._publisher.publish_all()
         self._loop.stop()
 

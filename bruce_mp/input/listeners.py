@@ -55,7 +55,6 @@ class Listeners:
             self._epoll.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
     def accept(self, descriptor: int) -> None:
-        """Accept some of the waiting connections."""
         for _ in range(_ACCEPTS_A_ROUND):
             try:
                 connection, _ = self._sockets[descriptor].accept()

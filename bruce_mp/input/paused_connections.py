@@ -62,7 +62,6 @@ class PausedConnections:
 
     @property
     def any_waits_for_room(self) -> bool:
-        """Return True if any connection waits for room."""
         return any(map(self.waits_for_room, self._clients))
 
     def rotate_due(self, now_ms: int) -> list[int]:

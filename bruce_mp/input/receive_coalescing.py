@@ -47,7 +47,6 @@ def coalescing_for(config: Config, queue_length: int) -> Coalescing:
 
 
 def stream_coalescing_for(config: Config) -> Coalescing:
-    """Return the limits for a stream worker."""
     shortest_ms = shortest_linger_ms(config)
     max_nap_us = min(MAX_STREAM_NAP_US, shortest_ms * 1000 // LINGER_DIVISOR) if shortest_ms else UNBATCHED_NAP_US
     # Twice the room of datagrams: a full send buffer makes a stream's client wait, and refuses no message.

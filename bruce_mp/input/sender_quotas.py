@@ -52,7 +52,6 @@ class SenderRules(NamedTuple):
 
     @property
     def is_active(self) -> bool:
-        """Return True if the listener has an allow list or a quota."""
         return self.allowed is not None or self.limits is not None
 
 
@@ -75,7 +74,6 @@ class SenderQuotas:
         self._table = SenderTable(slab, owner, inputs)
 
     def apply_config(self, rules: SenderRules) -> None:
-        """Replace the rules."""
         self.rules = rules
         self.is_active = rules.is_active
 
@@ -89,7 +87,6 @@ class SenderQuotas:
         return None if limit is None else max(0, limit - self._table.received_in(user, self._interval_index(now_ms)))
 
     def next_interval_ms(self, now_ms: int) -> int:
-        """Return the start of the next interval."""
         return (self._interval_index(now_ms) + 1) * self._interval_ms
 
     def record_received(self, user: int, count: int, now_ms: int) -> None:
@@ -133,7 +130,6 @@ class AdmissionDecision:
     """Numbers of admitted datagrams by user."""
 
     def peer_of(self, slot: int) -> PeerCredentials | None:
-        """Return the sender of a datagram."""
         return None if self.senders is None else PeerCredentials(self.senders.pids[slot], self.senders.uids[slot])
 
     def record(self, quotas: SenderQuotas, now_ms: int) -> None:

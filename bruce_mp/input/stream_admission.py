@@ -414,7 +414,6 @@ class StreamAdmission:
         return ingested._replace(no_room=[]), extents, None
 
     def _spill(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
-        """Write a batch of an attempt to its spill file, and count it."""
         assert batch.attempt is not None  # only attempts spill
         (client, flush_group), count = batch.sender_of(0), len(batch.extents)
         arrived_ms = now_ms + self._lanes.wall_offset_ms
@@ -431,7 +430,6 @@ class StreamAdmission:
             self._end_attempt(client, ending)
 
     def _record_replaced(self, replaced: list[ReplacedTimestamps], batch: StreamBatch, first: int) -> None:
-        """Count replaced timestamps, and log their senders."""
         for found in replaced:
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
             client, _ = batch.sender_of(index_in_batch(found.arrival, first))

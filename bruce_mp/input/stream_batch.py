@@ -91,7 +91,6 @@ class StreamBatch:
         return self.room_for(pool, before, max(map(length_of, before))) if before else 1
 
     def sender_of(self, index: int) -> tuple[StreamClientState, FlushGroup]:
-        """Return the client and the flush group of a message."""
         return self._senders[bisect_right(self._starts, index) - 1]
 
     def discard_reason(self, dropped: NoRoom) -> DiscardReason:
@@ -105,7 +104,6 @@ class StreamBatch:
 
     @property
     def size(self) -> int:
-        """Return the bytes of all messages."""
         return sum(map(length_of, self.extents))
 
     def counts_by_flush_group(self) -> Iterable[tuple[StreamClientState, FlushGroup, int]]:

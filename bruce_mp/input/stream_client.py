@@ -120,7 +120,6 @@ class Connection:
 
     @property
     def events(self) -> int:
-        """Return the epoll events to wait for."""
         return (0 if self.is_closing or self.is_waiting else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
 
     def send_final_frame(self) -> None:

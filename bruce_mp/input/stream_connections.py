@@ -117,7 +117,6 @@ class StreamConnections:
         self._count_connections()
 
     def start(self) -> None:
-        """Accept and serve connections."""
         self._listeners.listen()
         self._loop.watch(self._epoll, lambda _: self._on_wakeup())
         self._loop.call_later(_IDLE_CHECK_S, self._close_idle)
@@ -402,7 +401,6 @@ class StreamConnections:
         self._on_admitted()
 
     def _admit_rest(self, descriptor: int) -> None:
-        """Admit a client's `unprocessed` data."""
         client = self._connections[descriptor].client
         data, client.unprocessed = memoryview(client.unprocessed), bytearray()
         self._admit(data, [Portion(client, 0, len(data))], [descriptor])

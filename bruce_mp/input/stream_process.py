@@ -52,7 +52,6 @@ _MAX_DRAIN_S: Final = 1.5
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    """Serve stream connections until the supervisor requests a drain or stop."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     _StreamWorker(start, slab, control).run()

@@ -34,12 +34,10 @@ _SEARCH_EVERY_MS: Final = 30_000
 
 
 def windows_for_datagrams(config: Config) -> TimestampWindows:
-    """Return the function from a topic to its timestamp window, for the datagram socket."""
     return _windows(config, config.input.unix_datagram.timestamps)
 
 
 def windows_for_streams(config: Config) -> TimestampWindows:
-    """Return the function from a topic to its timestamp window, for stream connections."""
     return _windows(config, config.input.streams.timestamps)
 
 

@@ -77,7 +77,6 @@ class UnfinishedMessages:
         """Bytes with a grant (True) or without one (False), by user or address of a TCP client."""
 
     def apply_config(self, limits: UnfinishedLimits) -> None:
-        """Apply reloaded limits to further messages."""
         self._limits = limits
 
     def update(self, client: StreamClientState, now_ms: int) -> ReadDecision:
@@ -133,7 +132,6 @@ class UnfinishedMessages:
         ]
 
     def _add(self, client: StreamClientState, size: int, now_ms: int, *, is_granted: bool) -> bool:
-        """Add a message if it fits; return True if it does."""
         if not self._fits(client, size, is_granted=is_granted):
             return False
         self._usages[client] = _Usage(size, is_granted, now_ms)

@@ -64,11 +64,16 @@ class NamedAttempt(Protocol):
 class UniqueAttempts:
     """The unique attempts of the worker with this row.
 
-    An answer tells the `limits`: the largest message with its size field, and the largest sum of key, value and headers.
+    `limits` has the largest message with its size field, and the largest sum of key, value and headers, for answers.
     """
 
     def __init__(
-        self, row: int, directory: SpillDirectory, outcomes: Outcomes, flush_groups: FlushGroups, limits: tuple[int, int]
+        self,
+        row: int,
+        directory: SpillDirectory,
+        outcomes: Outcomes,
+        flush_groups: FlushGroups,
+        limits: tuple[int, int],
     ) -> None:
         self._row = row
         self._slab_id = directory.slab_id
@@ -79,7 +84,6 @@ class UniqueAttempts:
         self._unsettled: dict[AttemptId, FlushGroup] = {}
 
     def apply_limits(self, limits: tuple[int, int]) -> None:
-        """Apply reloaded limits of messages."""
         self._limits = limits
 
     @property

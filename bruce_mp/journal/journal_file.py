@@ -144,7 +144,6 @@ class Journal:
         self._add(_EntryKind.BEGIN, _BEGIN.pack(slab_id, boot) + self._seed)
 
     def add_cluster(self, cluster_id: str) -> None:
-        """Add the id of the cluster that all messages are for."""
         self._add(_EntryKind.CLUSTER, cluster_id.encode())
 
     def add_run(self, key: RunKey, run: JournaledRun) -> None:
@@ -166,13 +165,11 @@ class Journal:
             self._add(_EntryKind.COMMIT, body)
 
     def add_settled(self, keys: Iterable[RunKey]) -> None:
-        """Add the keys of runs that no longer hold a message."""
         body = b"".join([_KEY.pack(*key) for key in keys])
         if body:
             self._add(_EntryKind.SETTLED, body)
 
     def add_clean(self) -> None:
-        """Add the clean end of a daemon."""
         self._add(_EntryKind.CLEAN, b"")
 
     def _add(self, kind: _EntryKind, body: bytes) -> None:
@@ -236,7 +233,6 @@ class JournalContent(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Return the number of records in all runs."""
         return sum(run.records for run in self.runs.values())
 
 

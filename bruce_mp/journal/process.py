@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    """Write the journal until the supervisor requests a stop."""
     _JournalProcess(start, slab, control).run()
 
 

@@ -36,7 +36,6 @@ class WireTap(CopyQueue):
         """True if a topic is chosen."""
 
     def choose(self, chosen: DebugTopics) -> None:
-        """Replace the chosen topics."""
         self._chosen = chosen
         self.is_active = chosen.has_topics
 

@@ -107,7 +107,6 @@ class PendingBatch:
         return self._records >= self._max_records or self._bytes >= self._max_bytes
 
     def flush(self) -> list[Segment]:
-        """Empty the batch and return its segments."""
         segments, self._segments = self._segments, []
         self._records = self._bytes = 0
         self._due_ms = UNLIMITED

@@ -118,7 +118,6 @@ class ProcessShell:
     # --- services for the hooks --------------------------------------------------------------------------------------
 
     def send(self, message: ControlMessage) -> None:
-        """Send a control message to the supervisor."""
         self._control.send(message)
 
     def add_output(self, output: _Output) -> _Output:

@@ -95,7 +95,6 @@ def _record_fed(row: ProcessRow, spills: Mapping[int, SpillFile], uncounted: lis
 
 
 def _discard_incomplete(slab: Slab, row: ProcessRow, index: int) -> None:
-    """Discard the messages of incomplete attempts in the slab."""
     abandoned, reason = incomplete_segments(slab, index), DiscardReason.ABANDONED_ATTEMPT
     for start in range(0, len(abandoned), MAX_SETTLED_SEGMENTS):
         group = abandoned[start : start + MAX_SETTLED_SEGMENTS]

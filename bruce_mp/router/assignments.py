@@ -250,7 +250,6 @@ class Assignments:
             self._dispatchers.on_holder_changed()
 
     def _ensure_scope(self, slot: int) -> DispatcherScope:
-        """Return the scope of a dispatcher; create it if needed."""
         dispatcher = self._dispatcher_scopes.get(slot)
         if dispatcher is None:
             dispatcher = self._dispatcher_scopes[slot] = DispatcherScope(self._new_backoff())
@@ -268,7 +267,6 @@ class Assignments:
         return PauseBackoff(*self._delivery.backoff, self._rng)
 
     def apply_config(self, delivery: Delivery) -> None:
-        """Apply a reloaded config."""
         self._delivery = delivery
         self._leaderless_backoff.backoff.apply_config(*delivery.backoff)
         for scope in (*self._dispatcher_scopes.values(), *self._routes.values()):

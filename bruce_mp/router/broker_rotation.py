@@ -38,7 +38,6 @@ def socket_factory(
     probes: VersionProbes,
     security: Security | None,
 ) -> SocketFactory:
-    """Return a factory of sockets with these settings."""
 
     def create_socket(address: Address, on_event: Callable[[Event], None]) -> BrokerSocket:
         return BrokerSocket(
@@ -70,12 +69,10 @@ class BrokerRotation:
 
     @property
     def is_busy(self) -> bool:
-        """True while a connection exists."""
         return self._socket is not None
 
     @property
     def socket(self) -> BrokerSocket:
-        """The socket of the current connection."""
         assert self._socket is not None
         return self._socket
 

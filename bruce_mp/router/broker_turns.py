@@ -92,7 +92,6 @@ class BrokerTurns:
         self._max_small_bytes = batching.produce_request_data_limit * self.turn_ms // max(SHORTEST_BATCH_MS, batch_ms)
 
     def record_routed(self, size: int, now_ms: int) -> None:
-        """Count `size` routed bytes in their turn."""
         turn = now_ms // self.turn_ms
         if turn != self._turn:
             self._bytes_before = self._bytes if turn == self._turn + 1 else 0
@@ -104,7 +103,6 @@ class BrokerTurns:
         self.current_turn = turn if max(self._bytes, self._bytes_before) < self._max_small_bytes else None
 
     def apply_view(self, view: ClusterView) -> None:
-        """Apply new metadata."""
         self._circle = sorted(view.brokers)
         self._ranks.clear()
         self._orders.clear()
@@ -153,7 +151,6 @@ class BrokerTurns:
         return ranks
 
     def _weight_of(self, broker: int) -> float:
-        """Return the broker's weight in the present turn."""
         if broker not in self._weights:
             # The inverse of the exponential distribution function turns a uniform number into an exponential one.
             self._weights[broker] = -math.log1p(-self._element(broker))

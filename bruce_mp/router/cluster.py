@@ -128,7 +128,6 @@ class MissingTopics:
 
     @property
     def names_to_request(self) -> Iterable[bytes]:
-        """The topics to request by name."""
         return self._missing_since.keys()
 
     def keep_for_grace_period(self, view: ClusterView, known: Mapping[bytes, int], now_ms: int) -> ClusterView:

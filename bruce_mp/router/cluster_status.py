@@ -70,7 +70,6 @@ class ClusterStatus:
         self._update(failing_since_ms=None, error="", needs_operator=False, foreign_cluster="")
 
     def on_recreated(self, topics: Iterable[bytes]) -> None:
-        """Record topics that were deleted and created again."""
         recreated = list(self._report.recreated)
         for name in topics:
             log.warning(

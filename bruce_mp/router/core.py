@@ -52,7 +52,10 @@ _ROUTED: Final = (RunState.ROUTED, RunState.ROUTED_SENT)
 
 
 class Router:
-    """The router's state and its reactions to events.  Times are in ms on one steady clock."""
+    """The router's state and its reactions to events.  Times are in ms on one steady clock.
+
+    Methods without a description forward to a part of the router, which describes them.
+    """
 
     def __init__(
         self,
@@ -129,15 +132,12 @@ class Router:
 
     @property
     def due_ms(self) -> int | None:
-        """The earliest time at which a batch may be due; None without a batch."""
         return self._runs.due_ms
 
     def flush_due(self, now_ms: int) -> None:
-        """Send the batches that are due."""
         self._runs.flush_due(now_ms)
 
     def flush_topic(self, number: int, now_ms: int) -> None:
-        """Send the accumulated records of a topic, here and at the dispatchers."""
         self._runs.flush_topic(number, now_ms)
 
     def drain(self, now_ms: int) -> None:
@@ -171,7 +171,6 @@ class Router:
         self._refresh.postpone(until_ms)
 
     def on_fetch_started(self, now_ms: int) -> None:
-        """Record the start of a fetch, which serves all earlier requests."""
         self._refresh.on_started(now_ms)
 
     def on_fetch_failed(self, now_ms: int, delay_ms: int) -> None:
@@ -237,21 +236,17 @@ class Router:
 
     @property
     def names_to_create(self) -> list[bytes]:
-        """Topics to create now, at most as many as the slab's topic table has room for."""
         return self._unknown.names_to_create
 
     def on_creation_started(self, names: Iterable[bytes]) -> None:
-        """Record that a creation request for these topics was sent."""
         self._unknown.on_creation_started(names)
 
     def on_created(self, errors: Mapping[bytes, int], now_ms: int) -> None:
-        """Apply Kafka's error code for each topic; the router repeats the request for topics without a code."""
         self._unknown.on_created(errors, now_ms)
 
     # --- dispatchers -------------------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
-        """Process one frame of a dispatcher."""
         self._assignments.on_parcels(parcels, now_ms)
         self._runs.unpark(now_ms)
 
@@ -260,20 +255,16 @@ class Router:
         return self._outbox.drain()
 
     def dispatchers_to_run(self) -> dict[int, tuple[int, Address]] | None:
-        """Map slot to (broker, address) of each dispatcher to run; None before the first metadata."""
         return self._assignments.dispatchers_to_run()
 
     def hand_back_all(self, now_ms: int) -> None:
-        """Request all messages back from all dispatchers, so that the router assigns them again."""
         self._assignments.hand_back_all(now_ms)
 
     @property
     def holds_everything(self) -> bool:
-        """True if no dispatcher holds messages, and none is ready to get any."""
         return self._assignments.holds_everything
 
     def paused_scopes(self) -> list[tuple[int | None, tuple[int, int] | None, Scope]]:
-        """Return (slot, None, scope) per paused dispatcher and (slot, (topic, partition), scope) per paused route."""
         return self._assignments.paused_scopes()
 
     def leaderless_partitions(self) -> list[tuple[int, int]]:
@@ -284,7 +275,6 @@ class Router:
         return [*self._runs.leaderless_topics(), *self._assignments.leaderless_partitions()]
 
     def waiting_routes(self) -> Iterator[tuple[tuple[int, int], int | None, Route]]:
-        """Yield (topic, partition), leader and route of each partition with messages that wait here."""
         return self._assignments.waiting()
 
     def waiting_without_partition(self) -> Iterator[tuple[bytes, Sequence[Segment]]]:

@@ -41,7 +41,6 @@ class SlotTable:
         return (self._slab.row_at(row) + lay.ROW_NODE) >> 2
 
     def slot_of(self, node: int) -> int | None:
-        """Return the slot of a broker; None if it has none."""
         return self._slots.get(node)
 
     def assign(self, node: int) -> int | None:
@@ -62,7 +61,6 @@ class SlotTable:
             self._slab.words[self._word_index(slot)] = 0
 
     def broker_slots(self) -> list[tuple[int, int]]:
-        """Return all (broker, slot) pairs."""
         return list(self._slots.items())
 
 

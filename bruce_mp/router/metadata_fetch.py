@@ -94,7 +94,6 @@ class MetadataFetcher:
 
     @property
     def is_busy(self) -> bool:
-        """True while a fetch is under way."""
         return self._brokers.is_busy
 
     @property

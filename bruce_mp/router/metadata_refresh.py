@@ -42,7 +42,6 @@ class RefreshSchedule:
         return None if self._requested_ms is None else max(self._requested_ms, self._not_before_ms)
 
     def apply_config(self, spread_s: int) -> None:
-        """Apply a reloaded config."""
         self._spread_ms = spread_s * 1000
         self._own_moment_ms = spread_delay_ms(spread_s, self._rng) if spread_s else 0
         """The host's own moment, in ms from the start of each period."""

@@ -31,8 +31,6 @@ __all__ = ["TRANSITIONS", "DispatcherScope", "Route", "Scope", "ScopeEvent", "Sc
 
 @unique
 class ScopeState(Enum):
-    """The state of a partition or a dispatcher in the pause protocol."""
-
     SYNCING = "syncing"
     FLOWING = "flowing"
     HANDING_BACK = "handing back"
@@ -41,8 +39,6 @@ class ScopeState(Enum):
 
 @unique
 class ScopeEvent(Enum):
-    """An event that changes the state of a scope."""
-
     RESYNC = "resync"
     SYNCED = "synced"
     PAUSE = "pause"
@@ -154,7 +150,6 @@ class Route(Scope):
 
     @property
     def messages(self) -> int:
-        """The number of messages that wait in the router."""
         return sum(part.records for part in (*self.returned_built, *self.returned, *self.arrived))
 
     def add_returned(self, segments: Iterable[Segment], *, is_built: bool) -> None:

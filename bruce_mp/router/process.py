@@ -64,7 +64,6 @@ _HAND_BACK_POLL_MS: Final = 100
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    """Run the router until the supervisor stops it."""
     _RouterProcess(start, slab, control).run()
 
 
@@ -324,7 +323,6 @@ class _RouterProcess(ProcessShell):
             producer_id.store_producer(self._slab, result.producer_id)
 
     def _schedule_refresh(self) -> None:
-        """Schedule the next periodic refresh."""
         if self._refresh_timer is not None:
             self._refresh_timer.cancel()
         minutes = self._config.delivery.metadata_refresh_interval_min

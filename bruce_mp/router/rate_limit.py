@@ -48,7 +48,6 @@ class RateWindows:
         """The number of messages in each kept window."""
 
     def matches(self, rule: RateLimitConfig) -> bool:
-        """Return True if the windows have the interval and limit of this rule."""
         return (self._interval_ms, self._max_count) == (rule.interval_ms, rule.max_count)
 
     def admit(self, records: int, at_ms: int) -> int:
@@ -115,7 +114,6 @@ class RateLimits:
         return self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_FLAGS
 
     def has_limit(self, topic: int, name: bytes) -> bool:
-        """Return True if the topic has a limit."""
         return self._windows_of(topic, name) is not None
 
     def _windows_of(self, topic: int, name: bytes) -> RateWindows | None:

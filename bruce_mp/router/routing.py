@@ -159,7 +159,6 @@ class RunRouter:
             self._row.add(Counter.RoutePartitionKeyMsg, routed.keyed_records)
 
     def route_awaiting_metadata(self, now_ms: int) -> None:
-        """Route the runs that waited for the first metadata."""
         waiting, self._awaiting_metadata = self._awaiting_metadata, []
         self.route(waiting, now_ms)
 
@@ -278,7 +277,6 @@ class RunRouter:
         return self._due_heap[0][0] if self._due_heap else None
 
     def flush_due(self, now_ms: int) -> None:
-        """Send the batches that are due."""
         while self._due_heap and self._due_heap[0][0] <= now_ms:
             _, number = heappop(self._due_heap)
             topic = self._by_number.get(number)
@@ -294,7 +292,6 @@ class RunRouter:
         self._assignments.flush_topic(number)
 
     def flush_all(self, now_ms: int) -> None:
-        """Send the batches of all topics."""
         self._flush(self._by_number.values(), now_ms)
 
     def _flush(self, topics: Iterable[Topic], now_ms: int) -> None:
@@ -372,6 +369,5 @@ def _max_payload_of(config: Config) -> int:
 
 
 def _raise_damaged(slab: Slab, segment: Segment) -> NoReturn:
-    """Raise SlabError for a segment with damaged headers."""
     read_run(slab, segment.chunk, segment.run)  # raises the error if the header of the run is damaged
     raise_damage(slab, [segment])

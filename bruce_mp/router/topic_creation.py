@@ -42,11 +42,9 @@ class TopicSize(NamedTuple):
 
     @classmethod
     def of(cls, delivery: Delivery) -> TopicSize:
-        """Return the configured size."""
         return cls(delivery.topic_autocreate_partitions, delivery.topic_autocreate_replication)
 
     def is_supported_by(self, capabilities: BrokerCapabilities) -> bool:
-        """Return True if the broker's CreateTopics request supports this size."""
         version = capabilities.create_topics_version
         return version is not None and (version >= FIRST_WITH_BROKER_DEFAULT or None not in self)
 
@@ -70,7 +68,6 @@ class TopicCreator:
 
     @property
     def is_busy(self) -> bool:
-        """True while a request is under way."""
         return self._brokers.is_busy
 
     def apply_config(self, create_socket: SocketFactory, size: TopicSize) -> None:

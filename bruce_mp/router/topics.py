@@ -129,7 +129,6 @@ class Topic:
         self._leader_counts = tuple(sorted((leader, len(led)) for leader, led in self._by_leader.items()))
 
     def apply_keys_wait(self, *, keys_wait: bool) -> None:
-        """Apply a reloaded setting, see `keys_wait`."""
         self.keys_wait = keys_wait
         self._update_key_partitions()
 
@@ -274,7 +273,6 @@ class TopicRegistry:
         return self._get_or_create(number, name) if number else None
 
     def is_in_cluster(self, name: bytes) -> bool:
-        """Return True if metadata shows the topic."""
         return self.view is not None and name in self.view.topics
 
     def assign_number(self, name: bytes) -> int:

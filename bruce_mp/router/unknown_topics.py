@@ -68,8 +68,6 @@ _COUNTERS: Final = {
 
 @unique
 class UnknownTopicState(Enum):
-    """The state of an unknown topic."""
-
     FETCHING = "fetching"
     TO_CREATE = "to create"
     CREATING = "creating"
@@ -119,7 +117,6 @@ class UnknownTopics:
             self._refused.clear()
 
     def waiting(self) -> Iterator[tuple[bytes, list[Segment]]]:
-        """Yield name and segments of each unknown topic."""
         for name, topic in self._topics.items():
             yield name, topic.segments
 
@@ -205,7 +202,6 @@ class UnknownTopics:
         return wanted[: min(MAX_CREATED_AT_ONCE, max(0, self._count_free_entries()))]
 
     def on_creation_started(self, names: Iterable[bytes]) -> None:
-        """Record that a creation request for these topics was sent."""
         for name in names:
             self._topics[name].state = UnknownTopicState.CREATING
 

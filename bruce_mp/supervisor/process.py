@@ -218,8 +218,10 @@ class _Supervisor:
         self._row = row
         self._signals = SignalPipe()
         self._group = ProcessGroup(programs, resources, row)
-        self._shutdown = Shutdown(self._group, resources.slab, _max_delay_s(resources.config), resources.input_sockets)
-        self._reloads = Reloads(source, resources.config, self._group, self._apply_config, lambda: self._is_ending)
+        self._shutdown = Shutdown(self._group, resources.slab, resources.config, resources.input_sockets)
+        self._reloads = Reloads(
+            source, resources.config, self._group, self._shutdown.apply_config, lambda: self._is_ending
+        )
         self._manager = ServiceManager()
         self._upgrade = Upgrade(resources.run_dir, resources.slab.path)
         self._takeover = Takeover(handover, resources.run_dir) if handover else None
@@ -241,9 +243,6 @@ class _Supervisor:
     @property
     def _is_ending(self) -> bool:
         return self._shutdown.phase is not ShutdownPhase.RUNNING
-
-    def _apply_config(self, config: Config) -> None:
-        self._shutdown.max_delay_s = _max_delay_s(config)
 
     def _schedule_heartbeat(self, seconds: float, heartbeat: Callable[[], None]) -> None:
         self._heartbeat_due, self._store_heartbeat = time.monotonic() + seconds, heartbeat
@@ -370,12 +369,7 @@ class _Supervisor:
             self._upgrade.cancel()  # records the reason for `bruce upgrade`
 
 
-def _max_delay_s(config: Config) -> float:
-    return config.delivery.shutdown_max_delay_ms / 1000
-
-
 def _bound_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
-    """Return all sockets with their settings."""
     input_sockets = resources.input_sockets
     bound = {
         DATAGRAM_SETTING: input_sockets.datagrams,

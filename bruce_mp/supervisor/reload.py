@@ -107,7 +107,6 @@ class Reloads:
             self._waiting.append(request)
 
     def step(self) -> None:
-        """Advance the reload as far as possible."""
         if self.is_busy:
             self._check_confirmations()
         if self._waiting and not self.is_busy and self._group.has_begun:  # before Begin, a process gets no messages

@@ -44,7 +44,6 @@ class ServiceManager:
             self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def notify_stopping(self) -> None:
-        """Notify once that the daemon ends."""
         self._notify_once("STOPPING=1")
 
     def notify_alive(self, now: float) -> None:

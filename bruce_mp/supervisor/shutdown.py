@@ -20,6 +20,7 @@ from bruce_mp.supervisor.slab.backlog import held_messages, is_deliverable
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
+    from bruce_mp.config.model import Config
     from bruce_mp.slab.file import Slab
     from bruce_mp.supervisor.processes.process_group import ProcessGroup
     from bruce_mp.supervisor.sockets.input_sockets import InputSockets
@@ -49,15 +50,18 @@ class ShutdownPhase(Enum):
 class Shutdown:
     """State machine that shuts the process group down."""
 
-    def __init__(self, group: ProcessGroup, slab: Slab, max_delay_s: float, input_sockets: InputSockets) -> None:
+    def __init__(self, group: ProcessGroup, slab: Slab, config: Config, input_sockets: InputSockets) -> None:
         self._group = group
         self._slab = slab
-        self.max_delay_s = max_delay_s
+        self.apply_config(config)
         self._input_sockets = input_sockets
         self._deadline = 0.0
         self._input_deadline = 0.0
         self.phase = ShutdownPhase.RUNNING
         self.due: float | None = None
+
+    def apply_config(self, config: Config) -> None:
+        self._max_delay_s = config.delivery.shutdown_max_delay_ms / 1000
 
     def request(self, *, keeps_sockets: bool = False) -> None:
         """Begin the shutdown, or at a second request stop waiting for deliveries.
@@ -66,8 +70,8 @@ class Shutdown:
         """
         now = time.monotonic()
         if self.phase is ShutdownPhase.RUNNING:
-            log.log(NOTICE, "Shutting down; delivery of the remaining messages may take %g s.", self.max_delay_s)
-            self._deadline = now + self.max_delay_s
+            log.log(NOTICE, "Shutting down; delivery of the remaining messages may take %g s.", self._max_delay_s)
+            self._deadline = now + self._max_delay_s
             self._input_deadline = self._input_deadline_from(now)
             if not keeps_sockets:
                 self._input_sockets.refuse_senders()
@@ -79,7 +83,6 @@ class Shutdown:
             self._deadline = now
 
     def step(self) -> None:
-        """Do the work of the current phase."""
         if self._group.failure and self.phase in {ShutdownPhase.RUNNING, ShutdownPhase.INTAKE, ShutdownPhase.DELIVERY}:
             log.critical("%s.", self._group.failure)
             self._stop()

@@ -29,7 +29,6 @@ class SignalPipe:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # `bruce`, or the code before an upgrade, blocked them
 
     def fileno(self) -> int:
-        """Return the descriptor to poll."""
         return self._reader.fileno()
 
     def read(self) -> list[Signals]:

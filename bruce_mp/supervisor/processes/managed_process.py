@@ -136,7 +136,6 @@ class ManagedProcess:
             self.due = now
 
     def on_ready(self) -> None:
-        """Handle Ready: the process works."""
         self.state = advance(self.state, ProcessEvent.READY)
         self.restart_policy.on_ready()
 

@@ -154,7 +154,6 @@ class ProcessGroup:
                 loading.remove(connection)
 
     def begin_inputs(self) -> None:
-        """Send Begin to the inputs."""
         for child in self.inputs:
             child.begin()
 
@@ -196,7 +195,6 @@ class ProcessGroup:
         return min((child.due for child in self.members if child.due is not None), default=None)
 
     def spawn_or_kill_if_due(self) -> None:
-        """Spawn and kill the processes for which that is due."""
         for child in self.members:
             try:
                 if child.spawn_or_kill_if_due(time.monotonic()):

@@ -66,7 +66,6 @@ class Preflight:
         self.due = time.monotonic() + TIMEOUT_S
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when the process ends."""
         return self._pidfd
 
     @property

@@ -55,11 +55,9 @@ class Upgrade:
 
     @property
     def due(self) -> float | None:
-        """Return the deadline of the check."""
         return self._preflight.due if self._preflight else None
 
     def sources(self) -> dict[int, Callable[[], None]]:
-        """Return the descriptor to poll."""
         return {self._preflight.fileno(): self.step} if self._preflight else {}
 
     def request(self) -> None:
