@@ -32,19 +32,17 @@ from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
     from bruce_mp.discards.reporter import DiscardReporter
-    from bruce_mp.dispatcher.connection_status import PartitionErrors
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.traffic import TrafficSums
 
 __all__ = ["Dispatcher"]
 
@@ -67,6 +65,7 @@ class Dispatcher:
         self._router_incarnation = 0
         self._config = config
         self._topics = TopicTable(slab)
+        self.topic_name = self._topics.name_of
         self._send_queue = SendQueue()
         queue_limit = 2 * slab.geometry.partitions  # at this number, at least half belong to deleted topics
         self._queues = Queues(queue_limit, self._topics.has, self._send_queue)
@@ -76,6 +75,9 @@ class Dispatcher:
         self._responses = ResponseHandler(
             slab, row, reporter, self._builder, topics=self._topics, retry_limit=config.delivery.retry_limit
         )
+        # The same objects in all reports, see `ResponseHandler`:
+        self.partition_errors, self.traffic = self._responses.partition_errors, self._responses.traffic
+        self.uncompressed = self._responses.uncompressed
         self._outbox: list[Parcel] = []
         self._throttled_until = 0.0
         self._is_paused = False
@@ -104,9 +106,6 @@ class Dispatcher:
         outbox, self._outbox = [Parcel(ParcelKind.SENDER, self._slot, self._incarnation), *self._outbox], []
         return outbox
 
-    def topic_name(self, topic: int) -> bytes:
-        return self._topics.name_of(topic)
-
     def topic_names(self, batches: Iterable[SentBatch]) -> list[bytes]:
         return self._topics.names_of([batch.topic for batch in batches])
 
@@ -118,10 +117,6 @@ class Dispatcher:
     @property
     def batch_due_ms(self) -> int | None:
         return self._accumulator.due_ms
-
-    @property
-    def partition_errors(self) -> PartitionErrors:
-        return self._responses.partition_errors
 
     @property
     def waiting(self) -> Iterable[tuple[bytes, int, PartitionQueue]]:
@@ -138,15 +133,6 @@ class Dispatcher:
     def is_exactly_once(self) -> bool:
         """True if the broker detects repeated batches."""
         return self._builder.broker_deduplicates
-
-    @property
-    def traffic(self) -> TrafficSums:
-        return self._responses.traffic
-
-    @property
-    def uncompressed(self) -> Container[tuple[bytes, int]]:
-        """The (topic, partition) pairs to send uncompressed, because their leader refuses compression."""
-        return self._responses.uncompressed
 
     @property
     def retry_at(self) -> float | None:

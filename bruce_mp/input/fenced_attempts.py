@@ -41,15 +41,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.tables import TopicTable
     from bruce_mp.slab.topic_thresholds import TopicThresholds
 
-__all__ = [
-    "NOT_ALLOWED",
-    "NOT_UNDERSTOOD",
-    "SHUTDOWN",
-    "UNREAD",
-    "Attempt",
-    "Ending",
-    "FencedAttempts",
-]
+__all__ = ["NOT_ALLOWED", "NOT_UNDERSTOOD", "SHUTDOWN", "UNREAD", "Attempt", "Ending", "FencedAttempts"]
 
 log = logging.getLogger(__name__)
 _LINGER_MS: Final = 1 << 40

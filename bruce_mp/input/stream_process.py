@@ -62,12 +62,7 @@ class _StreamWorker(InputShell):
         self._flush_groups = FlushGroups()
         self._outcomes = Outcomes(slab, self._flush_groups)
         super().__init__(
-            start,
-            slab,
-            control,
-            windows_for=windows_for_streams,
-            rules_for=rules_for_streams,
-            watcher=self._outcomes,
+            start, slab, control, windows_for=windows_for_streams, rules_for=rules_for_streams, watcher=self._outcomes
         )
         config = start.config
         self._slab = slab

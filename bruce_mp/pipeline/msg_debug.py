@@ -39,9 +39,8 @@ class WireTap(CopyQueue):
         self._chosen = chosen
         self.is_active = chosen.has_topics
 
-    def close(self) -> None:
-        """Send the last copies; `process_shell.Output` requires this method."""
-        self.flush()
+    close = CopyQueue.flush
+    """Send the last copies; `process_shell.Output` requires this method."""
 
     def copy(self, target: CopyTarget, topic: bytes, segments: Iterable[Segment]) -> None:
         """Copy claimed segments for the file `target` if their topic is chosen.

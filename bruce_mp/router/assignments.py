@@ -90,6 +90,7 @@ class Assignments:
         self._tables = tables
         self._dispatchers = DispatcherSet(slab, tables, self._find_slots_in_use)
         self._slots = self._dispatchers.slots
+        self.dispatchers_to_run, self.flush_topic = self._dispatchers.dispatchers_to_run, outbox.post_flush
         self._outbox = outbox
         self._dispatcher_scopes: dict[int, DispatcherScope] = {}
         self._resync_numbers = count(1)
@@ -103,10 +104,6 @@ class Assignments:
 
     # --- state for process and reports -------------------------------------------------------------------------------
 
-    def dispatchers_to_run(self) -> dict[int, tuple[int, Address]] | None:
-        """Return the dispatchers to run; see `DispatcherSet.dispatchers_to_run`."""
-        return self._dispatchers.dispatchers_to_run()
-
     def paused_scopes(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
         """Return (slot, None, scope) per paused dispatcher and (slot, (topic, partition), scope) per paused route."""
         scopes = [(slot, None, scope) for slot, scope in self._dispatcher_scopes.items() if scope.is_paused]
@@ -118,7 +115,7 @@ class Assignments:
         return [*scopes, *routes]
 
     def brokers_of_paused_dispatchers(self) -> list[Address]:
-        to_run = self._dispatchers.dispatchers_to_run() or {}
+        to_run = self.dispatchers_to_run() or {}
         paused = (slot for slot, scope in self._dispatcher_scopes.items() if scope.is_paused)
         return [to_run[slot][1] for slot in paused if slot in to_run]
 
@@ -235,10 +232,6 @@ class Assignments:
                 yield segment
             except SlabError as error:
                 quarantine(self._row, error)
-
-    def flush_topic(self, topic: int) -> None:
-        """Send FLUSH for a topic to the dispatchers that got QUEUE records of it since the last FLUSH."""
-        self._outbox.post_flush(topic)
 
     def request_leader(self, now_ms: int) -> None:
         """Request newer metadata for messages that cannot go to a leader's dispatcher now."""

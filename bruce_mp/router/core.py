@@ -52,10 +52,7 @@ _ROUTED: Final = (RunState.ROUTED, RunState.ROUTED_SENT)
 
 
 class Router:
-    """The router's state and its reactions to events.  Times are in ms on one steady clock.
-
-    Methods without a description forward to a part of the router, which describes them.
-    """
+    """The router's state and its reactions to events.  Times are in ms on one steady clock."""
 
     def __init__(
         self,
@@ -109,6 +106,16 @@ class Router:
             turns=self._turns,
             tap=tap,
         )
+        # Methods of one part alone, which describes them:
+        self.flush_due, self.flush_topic = self._runs.flush_due, self._runs.flush_topic
+        self.request_refresh, self.request_refresh_now = self._refresh.request_refresh, self._refresh.request_now
+        self.postpone_first_fetch = self._refresh.postpone
+        self.on_fetch_started, self.on_fetch_failed = self._refresh.on_started, self._refresh.on_failed
+        self.on_creation_started, self.on_created = self._unknown.on_creation_started, self._unknown.on_created
+        self.drain_outbox = self._outbox.drain
+        self.dispatchers_to_run = self._assignments.dispatchers_to_run
+        self.hand_back_all = self._assignments.hand_back_all
+        self.paused_scopes, self.waiting_routes = self._assignments.paused_scopes, self._assignments.waiting
 
     def apply_config(self, config: Config, now_ms: int) -> None:
         """Apply a reloaded config.  Before that, send the batches of topics whose batching settings change."""
@@ -134,12 +141,6 @@ class Router:
     def due_ms(self) -> int | None:
         return self._runs.due_ms
 
-    def flush_due(self, now_ms: int) -> None:
-        self._runs.flush_due(now_ms)
-
-    def flush_topic(self, number: int, now_ms: int) -> None:
-        self._runs.flush_topic(number, now_ms)
-
     def drain(self, now_ms: int) -> None:
         """Disable batching and send all accumulated records."""
         self._runs.is_draining = True
@@ -153,29 +154,10 @@ class Router:
         """The time of the next metadata fetch; None without a request."""
         return self._refresh.due_ms
 
-    def request_refresh(self, now_ms: int) -> None:
-        """Request a metadata fetch that no error caused: a periodic one, or for a client of the status pages."""
-        self._refresh.request_refresh(now_ms)
-
-    def request_refresh_now(self, now_ms: int) -> None:
-        """Request a metadata fetch now, because brokers or connection settings changed."""
-        self._refresh.request_now(now_ms)
-
     @property
     def brokers_to_ask_last(self) -> list[Address]:
         """The brokers that a metadata fetch asks last: their dispatchers are paused, so they may not respond."""
         return self._assignments.brokers_of_paused_dispatchers()
-
-    def postpone_first_fetch(self, until_ms: int) -> None:
-        """Start no fetch before `until_ms`; until then messages wait in the slab."""
-        self._refresh.postpone(until_ms)
-
-    def on_fetch_started(self, now_ms: int) -> None:
-        self._refresh.on_started(now_ms)
-
-    def on_fetch_failed(self, now_ms: int, delay_ms: int) -> None:
-        """Schedule the next fetch after `delay_ms`, because this one gave no usable metadata."""
-        self._refresh.on_failed(now_ms, delay_ms)
 
     @property
     def names_to_request(self) -> list[bytes]:
@@ -232,40 +214,20 @@ class Router:
             self._tables.report_full("topics", "messages for further topics are discarded.", now_ms)
         return number > 0
 
-    # --- creation of topics ------------------------------------------------------------------------------------------
-
     @property
     def names_to_create(self) -> list[bytes]:
         return self._unknown.names_to_create
 
-    def on_creation_started(self, names: Iterable[bytes]) -> None:
-        self._unknown.on_creation_started(names)
-
-    def on_created(self, errors: Mapping[bytes, int], now_ms: int) -> None:
-        self._unknown.on_created(errors, now_ms)
-
     # --- dispatchers -------------------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
+        """Process one frame of a dispatcher."""
         self._assignments.on_parcels(parcels, now_ms)
         self._runs.unpark(now_ms)
-
-    def drain_outbox(self) -> dict[int, list[Parcel]]:
-        """Empty the outbox, and return one frame for each dispatcher slot."""
-        return self._outbox.drain()
-
-    def dispatchers_to_run(self) -> dict[int, tuple[int, Address]] | None:
-        return self._assignments.dispatchers_to_run()
-
-    def hand_back_all(self, now_ms: int) -> None:
-        self._assignments.hand_back_all(now_ms)
 
     @property
     def holds_everything(self) -> bool:
         return self._assignments.holds_everything
-
-    def paused_scopes(self) -> list[tuple[int | None, tuple[int, int] | None, Scope]]:
-        return self._assignments.paused_scopes()
 
     def leaderless_partitions(self) -> list[tuple[int, int]]:
         """Return (topic, partition) for messages that wait for a leader.
@@ -273,9 +235,6 @@ class Router:
         The partition is `ALL_PARTITIONS` if no partition of the topic has one.
         """
         return [*self._runs.leaderless_topics(), *self._assignments.leaderless_partitions()]
-
-    def waiting_routes(self) -> Iterator[tuple[tuple[int, int], int | None, Route]]:
-        return self._assignments.waiting()
 
     def waiting_without_partition(self) -> Iterator[tuple[bytes, Sequence[Segment]]]:
         """Yield topic name and segments of the messages without a partition; b"" before the first metadata."""

@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
 
-__all__ = [
-    "HOLD_SOCKET",
-    "SocketKeeperLink",
-    "receive_message",
-    "request_sockets",
-    "send_sockets",
-]
+__all__ = ["HOLD_SOCKET", "SocketKeeperLink", "receive_message", "request_sockets", "send_sockets"]
 
 HOLD_SOCKET: Final = "hold.socket"
 _TIMEOUT_S: Final = 5.0
