@@ -112,11 +112,8 @@ class Compressor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._row = row
-        self._rule_of = rule_of
-        self._size_threshold_percent = compression.size_threshold_percent
-        self.is_off = _compresses_nothing(compression)
-        """True if no topic is compressed."""
         self._topics: dict[bytes, _TopicCodec] = {}
+        self.apply_config(rule_of, compression)
         self._uncompressed = uncompressed
         self._clock = clock
         self.sums = CompressionSums()
@@ -125,7 +122,8 @@ class Compressor:
         """Replace the rules; a topic with an unchanged rule keeps the results of its trials."""
         self._rule_of = rule_of
         self._size_threshold_percent = compression.size_threshold_percent
-        self.is_off = _compresses_nothing(compression)
+        self.is_off = all(config.type == "none" for config in used_compressions(compression))
+        """True if no topic is compressed."""
         self._topics = {name: topic for name, topic in self._topics.items() if topic.rule == rule_of(name)}
 
     def sends_uncompressed(self, topic: bytes, partition: int) -> bool:
@@ -192,7 +190,3 @@ class Compressor:
         elif was_suspended and not trials.is_suspended:
             text = "Topic %s compresses well again (to %d %%)."
             log.info(text, topic.display_name, percent, extra={"about": topic.name})
-
-
-def _compresses_nothing(compression: Compression) -> bool:
-    return all(config.type == "none" for config in used_compressions(compression))

@@ -67,9 +67,7 @@ class ConnectionStatus:
         if self._failing_since_ms:
             report = self._report
             seconds = (report.since_ms - self._failing_since_ms) / 1000
-            log.log(
-                NOTICE, "Broker %d at %s:%d is back after %.1f s.", report.node, report.host, report.port, seconds
-            )
+            log.log(NOTICE, "Broker %d at %s:%d is back after %.1f s.", report.node, report.host, report.port, seconds)
             self._failing_since_ms = 0
 
     def on_closed(self) -> None:
@@ -103,17 +101,16 @@ class ConnectionStatus:
             requests_in_flight=requests_in_flight,
             partition_errors=partition_errors,
             acked_ms=self._report.acked_ms if delivered == self._delivered else now_ms,
-            stalls=self._stalls.sample(((topic, partition, node, queue) for topic, partition, queue in waiting), now_ms),
+            stalls=self._stalls.sample(
+                ((topic, partition, node, queue) for topic, partition, queue in waiting), now_ms
+            ),
         )
         self._delivered = delivered
         self._output.flush(self._report)
 
 
 class PartitionErrors:
-    """The partitions with an error as their last response, at most `MAX_LISTED_SCOPES`.
-
-    `now_ms` is the steady clock.
-    """
+    """The partitions with an error as their last response, at most `MAX_LISTED_SCOPES`; `now_ms` is a steady clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms

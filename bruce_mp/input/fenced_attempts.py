@@ -163,10 +163,7 @@ class Attempt:
 
 
 class FencedAttempts:
-    """The open attempts of a worker.
-
-    An attempt may have `max_chunks` chunks, all attempts together `max_total_chunks`.
-    """
+    """The open attempts of a worker: each may have `max_chunks` chunks, all together `max_total_chunks`."""
 
     def __init__(
         self,

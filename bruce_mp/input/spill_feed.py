@@ -19,7 +19,7 @@ import logging
 import time
 from collections import Counter as Tally
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.ingest_counters import increments_of_batch, processed_counter, report_no_room, report_rejected
@@ -59,13 +59,6 @@ _RETRY_S: Final = 0.003
 """Interval of retries while no slice can be fed."""
 _ANY_SIZE: Final = (1 << 31) - 1
 """No limit of a message's size: the file has only messages that were admitted."""
-
-
-class _StuckTopic(NamedTuple):
-    """A topic over its share of the slab, and the number of chunks that its messages in a slice need."""
-
-    topic: bytes
-    span: int
 
 
 class SpillPump:
@@ -113,7 +106,8 @@ class SpillFeed:
         self._spills = spills
         self._flush_groups = flush_groups
         self._buffer = bytearray(_SLICE_BYTES)
-        self._stuck: dict[SpillFile, _StuckTopic] = {}
+        self._stuck: dict[SpillFile, tuple[bytes, int]] = {}
+        """The topic over its share that a file waits for, and the number of chunks for its messages in a slice."""
 
     def __len__(self) -> int:
         """Return the number of files that are not exhausted."""
@@ -134,7 +128,7 @@ class SpillFeed:
     def _may_resume(self, file: SpillFile, now_ms: int) -> bool:
         """Return True if a file waits for no topic, or if its topic may hold more."""
         stuck = self._stuck.get(file)
-        return stuck is None or self._lanes.may_grow(stuck.topic, stuck.span, now_ms)
+        return stuck is None or self._lanes.may_grow(*stuck, now_ms)
 
     def _requeue(self, completed: CompletedSpill) -> None:
         """Move a file to the end of the queue, or remove it if it is exhausted."""
@@ -209,10 +203,10 @@ class SpillFeed:
         increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
         at, length = extents[-1]
         offset, fed = file.offset + at + length, file.fed + len(extents)
-        progress = self._progress_increments(file, offset, fed)
-        self._count(
-            file, {**+increments, **progress}, messages=len(extents) - len(file.fed_ahead), numbers=len(extents)
-        )
+        progress = {lay.SPILL_FED_ATTEMPT: file.number, lay.SPILL_FED_OFFSET: offset, lay.SPILL_FED_COUNT: fed}
+        for counter, number in progress.items():
+            increments[counter] = wrapping_delta(number - self._row.counters[counter])
+        self._count(file, +increments, messages=len(extents) - len(file.fed_ahead), numbers=len(extents))
         file.advance_to(offset, fed)
         self._report_discarded(completed, view, extents, ingested, first)
         return True
@@ -250,7 +244,7 @@ class SpillFeed:
             topic = min(waiting, key=attrgetter("arrival")).topic
             stuck = [index_in_batch(each.arrival, first) for each in waiting if each.topic == topic]
             sizes = [length_of(extents[index]) for index in stuck]
-            self._stuck[file] = _StuckTopic(topic, chunks_for(sum(sizes)))
+            self._stuck[file] = topic, chunks_for(sum(sizes))
 
     def _advance_partly(self, file: SpillFile, view: memoryview, extents: Extents, ingested: Ingested) -> bool:
         """Count the messages that the lanes accepted.  The file's offset stays, so the next feed repeats the others.
@@ -276,15 +270,6 @@ class SpillFeed:
             lay.SPILL_FEEDING: wrapping_delta(-file.number),  # back to 0
         }
         self._row.commit_counted(self._row.counted + numbers, {**increments, **out})
-
-    def _progress_increments(self, file: SpillFile, offset: int, fed: int) -> dict[int, int]:
-        """Return the increments that set the row's counters of the feed to this progress."""
-        counters = self._row.counters
-        return {
-            lay.SPILL_FED_ATTEMPT: wrapping_delta(file.number - counters[lay.SPILL_FED_ATTEMPT]),
-            lay.SPILL_FED_OFFSET: wrapping_delta(offset - counters[lay.SPILL_FED_OFFSET]),
-            lay.SPILL_FED_COUNT: wrapping_delta(fed - counters[lay.SPILL_FED_COUNT]),
-        }
 
     def _report_discarded(
         self, completed: CompletedSpill, view: memoryview, extents: Extents, ingested: Ingested, first: int

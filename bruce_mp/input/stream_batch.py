@@ -45,7 +45,6 @@ class Portion(NamedTuple):
 
 
 ClientExtents = tuple["StreamClientState", Extents]
-"""A client and its messages."""
 
 
 class StreamBatch:

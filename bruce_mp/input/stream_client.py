@@ -87,7 +87,6 @@ class StreamClientState:
     unfinished_groups: list[FlushGroup] = field(default_factory=list)
     """Earlier flush groups, from the first one with outstanding messages on."""
     attempt: Attempt | None = None
-    """The open fenced attempt."""
     keeps_timestamps: bool = False
     """True if the client's timestamps are kept, unless the policy is "arrival"."""
     completed_spill: SpillFile | None = None

@@ -108,8 +108,8 @@ class Router:
         )
         # Methods of one part alone, which describes them:
         self.flush_due, self.flush_topic = self._runs.flush_due, self._runs.flush_topic
-        self.request_refresh, self.request_refresh_now = self._refresh.request_refresh, self._refresh.request_now
-        self.postpone_first_fetch = self._refresh.postpone
+        self.request_refresh = self._refresh.request_refresh
+        self.request_refresh_now = self.postpone_first_fetch = self._refresh.set_time
         self.on_fetch_started, self.on_fetch_failed = self._refresh.on_started, self._refresh.on_failed
         self.on_creation_started, self.on_created = self._unknown.on_creation_started, self._unknown.on_created
         self.drain_outbox = self._outbox.drain

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["RefreshSchedule", "periodic_delay_ms", "spread_delay_ms"]
 
 MIN_FETCH_INTERVAL_MS: Final = 100
-"""The shortest time between the starts of two fetches without `request_now`; it limits the load by unknown topics."""
+"""The shortest time between the starts of two fetches without `set_time`; it limits the load by unknown topics."""
 
 MIN_REFRESH_INTERVAL_MS: Final = 1_000
 """The shortest time from the start of a fetch to the next refresh."""
@@ -62,13 +62,12 @@ class RefreshSchedule:
         """Request a refresh, at least `MIN_REFRESH_INTERVAL_MS` after the start of the last fetch."""
         self.request(max(now_ms, self._started_ms + MIN_REFRESH_INTERVAL_MS))
 
-    def request_now(self, now_ms: int) -> None:
-        """Request a fetch now, without the minimum interval, because brokers or connection settings changed."""
-        self._requested_ms = self._not_before_ms = now_ms
+    def set_time(self, at_ms: int) -> None:
+        """Start the next fetch at this time, regardless of the minimum interval, and not earlier without another call.
 
-    def postpone(self, until_ms: int) -> None:
-        """Start the next fetch at this time, and not earlier unless `request_now` follows."""
-        self._requested_ms = self._not_before_ms = until_ms
+        It is now if brokers or connection settings changed.
+        """
+        self._requested_ms = self._not_before_ms = at_ms
 
     def on_started(self, now_ms: int) -> None:
         """Clear all requests, which the started fetch serves; later requests are for the next fetch."""
@@ -76,11 +75,11 @@ class RefreshSchedule:
         self._not_before_ms = now_ms + MIN_FETCH_INTERVAL_MS
 
     def on_failed(self, now_ms: int, delay_ms: int) -> None:
-        """Schedule the next fetch at the host's own moment after the delay; `request_now` makes it earlier.
+        """Schedule the next fetch at the host's own moment after the delay; `set_time` makes it earlier.
 
         A delay above `MAX_RETRY_DELAY_MS` counts as that long.
         """
-        self._requested_ms = self._not_before_ms = self._next_own_moment(now_ms + min(delay_ms, MAX_RETRY_DELAY_MS))
+        self.set_time(self._next_own_moment(now_ms + min(delay_ms, MAX_RETRY_DELAY_MS)))
 
 
 def periodic_delay_ms(interval_min: int, rng: random.Random) -> int:

@@ -60,7 +60,7 @@ TRANSITIONS: Final[dict[tuple[ScopeState, ScopeEvent], ScopeState]] = {
 class Scope:
     """The state of a partition or a dispatcher in the pause protocol, with its back-off."""
 
-    __slots__ = ("backoff", "not_before_ms", "since_ms", "state")
+    __slots__ = ("backoff", "not_before_ms", "since_ms", "state", "was_recalled")
 
     def __init__(self, backoff: PauseBackoff, state: ScopeState = ScopeState.FLOWING) -> None:
         self.state = state
@@ -69,6 +69,8 @@ class Scope:
         """The end of the back-off: only metadata of a fetch that began later may resume the scope; 0 after a recall."""
         self.since_ms = 0
         """The start of the last pause."""
+        self.was_recalled = False
+        """True if the last pause is a recall."""
 
     def step(self, event: ScopeEvent) -> None:
         """Apply an event; raise BruceError if `TRANSITIONS` does not allow it in this state."""
@@ -91,7 +93,7 @@ class Scope:
         was_flowing = self.is_flowing
         self.step(ScopeEvent.PAUSE)
         if was_flowing:
-            self.since_ms = now_ms
+            self.since_ms, self.was_recalled = now_ms, False
             self.not_before_ms = now_ms + self.backoff.next_delay_ms(now_ms)
         return was_flowing
 
@@ -110,7 +112,7 @@ class DispatcherScope(Scope):
 class Route(Scope):
     """The scope of a partition, with the slot that holds its messages and the messages that wait in the router."""
 
-    __slots__ = ("arrived", "needs_sorting", "returned", "returned_built", "slot", "was_recalled")
+    __slots__ = ("arrived", "needs_sorting", "returned", "returned_built", "slot")
 
     def __init__(self, backoff: PauseBackoff) -> None:
         super().__init__(backoff)
@@ -123,14 +125,6 @@ class Route(Scope):
         """Messages that came from inputs while they could not be sent."""
         self.needs_sorting = False
         """True if `returned` may be out of order: segments returned after those of a dead router may be older."""
-        self.was_recalled = False
-        """True if the last pause is a recall."""
-
-    def pause(self, now_ms: int) -> bool:
-        was_flowing = super().pause(now_ms)
-        if was_flowing:
-            self.was_recalled = False
-        return was_flowing
 
     def recall(self, now_ms: int) -> None:
         """Pause without a back-off, because metadata names another leader or the topic was deleted."""

@@ -118,7 +118,6 @@ class RunRouter:
         self._by_number = topics.by_number
         self._is_open = assignments.is_open
         self._awaiting_metadata: list[Segment] = []
-        """Runs that arrived before the first metadata."""
         self._due_heap: list[tuple[int, int]] = []
         """(due time, topic number) of batches; the entry of a batch sent earlier stays until its due time."""
         self.is_draining = False

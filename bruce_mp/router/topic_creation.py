@@ -26,7 +26,6 @@ __all__ = ["TopicCreator", "TopicSize"]
 
 log = logging.getLogger(__name__)
 CREATE_TIMEOUT_MS: Final = 5_000
-"""The timeout in the CreateTopics request."""
 BROKER_DEFAULT: Final = -1
 """Kafka's value for the broker's default number of partitions or replicas."""
 FIRST_WITH_BROKER_DEFAULT: Final = 4

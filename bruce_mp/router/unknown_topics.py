@@ -42,11 +42,9 @@ CREATION_REFUSAL_MS: Final = 30_000
 MAX_REFUSED: Final = 10_000
 """The most refused topics to remember; beyond them each message of an unknown topic causes a metadata request."""
 FORBIDDEN_RETRY_MS: Final = 5_000
-"""The interval of metadata requests for forbidden topics."""
 MAX_FORBIDDEN: Final = 100
 """The most topics to request by name: a broker refuses hidden and invented names alike, and senders may invent many."""
 MAX_CREATED_AT_ONCE: Final = 100
-"""The most topics in one creation request."""
 CREATED_FETCH_DELAYS_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
 """The delays between the metadata fetches that follow a topic creation."""
 MAX_CREATION_REQUESTS: Final = 10

@@ -110,10 +110,10 @@ def test_the_backoff_of_failed_fetches_is_bounded() -> None:
 
 def test_a_postponed_schedule_waits_for_all_requests_but_an_urgent_one() -> None:
     schedule = RefreshSchedule(random.Random(1))
-    schedule.postpone(500)
+    schedule.set_time(500)
     schedule.request(100)
     assert schedule.due_ms == 500
-    schedule.request_now(200)
+    schedule.set_time(200)
     assert schedule.due_ms == 200
 
 

@@ -60,12 +60,8 @@ class InheritedSocket:
     @property
     def bound(self) -> BoundSocket:
         """Return the socket as a bound one, with its socket file if the daemon may remove that."""
-        address = _address_of(self.socket)
-        if not self.is_ours or self.is_kept or not isinstance(address, UnixPath):
-            return BoundSocket(self.socket, is_ours=self.is_ours, queue_length=self.queue_length)
-        path = Path(address.path)
-        bound = BoundSocket(self.socket, path, path.lstat()) if path.is_socket() else BoundSocket(self.socket)
-        return bound._replace(queue_length=self.queue_length)
+        bound = BoundSocket(self.socket, is_ours=self.is_ours, queue_length=self.queue_length)
+        return bound if self.is_kept else with_file(bound)
 
     def serves(self, setting: str, address: HostPort | UnixPath) -> bool:
         """Return True if this socket has the address of a setting or, from a service manager, its name."""
@@ -104,9 +100,10 @@ class InheritedSocket:
 
 def with_file(bound: BoundSocket) -> BoundSocket:
     """Return a socket of ours with its file, which `claim` leaves out for a socket of `bruce hold`."""
-    if not bound.is_ours:
+    address = _address_of(bound.socket)
+    if not bound.is_ours or not isinstance(address, UnixPath) or not Path(address.path).is_socket():
         return bound
-    return InheritedSocket(bound.socket, "", is_ours=True, queue_length=bound.queue_length).bound
+    return bound._replace(path=Path(address.path), file=Path(address.path).lstat())
 
 
 class InheritedSockets:
