@@ -253,12 +253,9 @@ class ProduceSession:
         """Ask the broker for its cluster first, because a broker of another cluster may have taken over the address."""
         assert self._socket is not None
         if self._is_probably_slow(capabilities):
-            self._socket.close()
             self._version_probes.on_failed((self._broker.host, self._broker.port))  # negotiate again
-            error = RemoteProtocolError(
-                f"Broker {self._broker.host}:{self._broker.port} was too slow to tell its versions."
-            )
-            self._on_failed(Failed(error, FailureCause.NO_API_VERSIONS, ()))
+            text = f"Broker {self._broker.host}:{self._broker.port} was too slow to tell its versions."
+            self._reject(self._socket, text, FailureCause.NO_API_VERSIONS)
             return
         self._core.on_connected(broker_deduplicates=capabilities.has_producer_ids)
         if capabilities.metadata_version >= FIRST_METADATA_WITH_CLUSTER_ID and cluster_of(self._slab):
@@ -283,11 +280,12 @@ class ProduceSession:
             self._on_usable()
             return
         assert self._socket is not None
-        self._socket.close()
-        error = RemoteProtocolError(
-            foreign_cluster_sentence(f"{self._broker.host}:{self._broker.port}", known, cluster_id)
-        )
-        self._on_failed(Failed(error, FailureCause.FOREIGN_CLUSTER, ()))
+        text = foreign_cluster_sentence(f"{self._broker.host}:{self._broker.port}", known, cluster_id)
+        self._reject(self._socket, text, FailureCause.FOREIGN_CLUSTER)
+
+    def _reject(self, socket: BrokerSocket, text: str, cause: FailureCause) -> None:
+        socket.close()
+        self._on_failed(Failed(RemoteProtocolError(text), cause, ()))
 
     def _on_usable(self) -> None:
         self._row.add(Counter.ConnectorConnectSuccess)

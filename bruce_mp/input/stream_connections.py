@@ -202,15 +202,13 @@ class StreamConnections:
         del self._descriptors[connection.client]
         self._barriers.remove_client(connection.client)
         connection.socket.close()
-        self._remove_origin(connection.client.origin)
-        self._unfinished.remove(connection.client)
-        self._resume_waiting()
-        self._count_connections()
-
-    def _remove_origin(self, origin: int | str) -> None:
+        origin = connection.client.origin
         self._count_by_origin[origin] -= 1
         if not self._count_by_origin[origin]:
             del self._count_by_origin[origin]
+        self._unfinished.remove(connection.client)
+        self._resume_waiting()
+        self._count_connections()
 
     def _count_connections(self) -> None:
         self._row.counters[Counter.StreamConnections] = len(self._connections)

@@ -149,7 +149,7 @@ class Assignments:
     def _leader_slot(self, topic: int, partition: int) -> int | None:
         """Return the dispatcher slot of the partition's leader; None without a leader or slot."""
         leader = self._leader_of(topic, partition)
-        return None if leader is None else self._slots.slot_of(leader)
+        return None if leader is None else self._slots.get(leader)
 
     def is_open(self, topic: int, partition: int) -> bool:
         """Return True if messages for the partition can be sent now."""
@@ -432,7 +432,7 @@ class Assignments:
         held = sweep(self._slab, _HELD_BY_DISPATCHERS)
         for found in held:
             self._set_holder(self._ensure_route(found.topic, found.partition), found.holder)
-        for _, slot in self._slots.broker_slots():
+        for slot in self._slots.values():
             self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED])
 
     def _resync(self, slot: int, assigned: list[FoundSegment]) -> None:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.frames import Parcel
     from bruce_mp.pipeline.msg_debug import WireTap
     from bruce_mp.router.cluster import Address, ClusterView, TopicView
-    from bruce_mp.router.pause_protocol import Route, Scope
     from bruce_mp.router.topics import Topic
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import FoundSegment
@@ -63,7 +62,7 @@ class Router:
         incarnation: int,
         reporter: DiscardReporter,
         rng: random.Random,
-        tap: WireTap | None = None,
+        tap: WireTap,
     ) -> None:
         self._slab = slab
         self._row = row

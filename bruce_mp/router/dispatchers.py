@@ -18,57 +18,23 @@ if TYPE_CHECKING:
     from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.slab.file import Slab
 
-__all__ = ["DispatcherSet", "SlotTable"]
+__all__ = ["DispatcherSet"]
 
 UNKNOWN_ADDRESS: Final = Address("", 0)
 """The address of a broker that metadata never showed: its dispatcher cannot connect and hands back its messages."""
-
-
-class SlotTable:
-    """The mapping from brokers to dispatcher slots."""
-
-    def __init__(self, slab: Slab) -> None:
-        self._slab = slab
-        self._slots = {
-            node_plus_1 - 1: slot
-            for slot in range(lay.DISPATCHER_SLOTS)
-            if (node_plus_1 := self._slab.words[self._word_index(slot)])
-        }
-
-    def _word_index(self, slot: int) -> int:
-        """Return the index of the slab's word that holds a slot's broker id plus 1; 0 marks a free slot."""
-        row = lay.ROW_FIRST_DISPATCHER + slot
-        return (self._slab.row_at(row) + lay.ROW_NODE) >> 2
-
-    def slot_of(self, node: int) -> int | None:
-        return self._slots.get(node)
-
-    def assign(self, node: int) -> int | None:
-        """Return the slot of a broker, after assigning a free one if needed; None if all slots are in use."""
-        if node in self._slots:
-            return self._slots[node]
-        used = set(self._slots.values())
-        slot = next((free for free in range(lay.DISPATCHER_SLOTS) if free not in used), None)
-        if slot is not None:
-            self._slab.words[self._word_index(slot)] = node + 1
-            self._slots[node] = slot
-        return slot
-
-    def release(self, node: int) -> None:
-        """Free the slot of a broker; no state word may name the slot."""
-        slot = self._slots.pop(node, None)
-        if slot is not None:
-            self._slab.words[self._word_index(slot)] = 0
-
-    def broker_slots(self) -> list[tuple[int, int]]:
-        return list(self._slots.items())
 
 
 class DispatcherSet:
     """The dispatchers to run.  `find_slots_in_use` returns the slots that hold messages."""
 
     def __init__(self, slab: Slab, tables: SlabTables, find_slots_in_use: Callable[[], Container[int | None]]) -> None:
-        self.slots = SlotTable(slab)
+        self._slab = slab
+        self.slots = {
+            node_plus_1 - 1: slot
+            for slot in range(lay.DISPATCHER_SLOTS)
+            if (node_plus_1 := slab.words[self._word_index(slot)])
+        }
+        """The slot of each broker."""
         self._tables = tables
         self._find_slots_in_use = find_slots_in_use
         self._addresses: dict[int, Address] = {}
@@ -87,7 +53,7 @@ class DispatcherSet:
             in_use = self._find_slots_in_use()
             self._to_run = {
                 slot: (node, self._addresses.get(node, UNKNOWN_ADDRESS))
-                for node, slot in self.slots.broker_slots()
+                for node, slot in self.slots.items()
                 if node in self._in_service or slot in in_use
             }
         return self._to_run
@@ -108,12 +74,25 @@ class DispatcherSet:
         self._in_service = view.in_service
         self._to_run = None
         in_use = self._find_slots_in_use()
-        freed = [
-            (node, slot) for node, slot in self.slots.broker_slots() if node not in view.brokers and slot not in in_use
-        ]
-        for node, _ in freed:
-            self.slots.release(node)
-        for node in view.in_service:
-            if self.slots.assign(node) is None:
-                self._tables.report_full("brokers", f"messages for partitions that broker {node} leads wait.", now_ms)
-        return [slot for _, slot in freed]
+        freed = [node for node, slot in self.slots.items() if node not in view.brokers and slot not in in_use]
+        freed_slots = [self.slots.pop(node) for node in freed]
+        for slot in freed_slots:
+            self._slab.words[self._word_index(slot)] = 0
+        for node in view.in_service - self.slots.keys():
+            self._assign_slot(node, now_ms)
+        return freed_slots
+
+    def _assign_slot(self, node: int, now_ms: int) -> None:
+        """Assign a free slot to a broker; report if all slots are in use."""
+        used = set(self.slots.values())
+        slot = next((free for free in range(lay.DISPATCHER_SLOTS) if free not in used), None)
+        if slot is None:
+            self._tables.report_full("brokers", f"messages for partitions that broker {node} leads wait.", now_ms)
+            return
+        self._slab.words[self._word_index(slot)] = node + 1
+        self.slots[node] = slot
+
+    def _word_index(self, slot: int) -> int:
+        """Return the index of the slab's word that holds a slot's broker id plus 1; 0 marks a free slot."""
+        row = lay.ROW_FIRST_DISPATCHER + slot
+        return (self._slab.row_at(row) + lay.ROW_NODE) >> 2

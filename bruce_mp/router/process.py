@@ -27,7 +27,7 @@ from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.core import Router
 from bruce_mp.router.metadata_fetch import MetadataFetcher
 from bruce_mp.router.metadata_refresh import periodic_delay_ms, spread_delay_ms
-from bruce_mp.router.topic_creation import TopicCreator, TopicSize
+from bruce_mp.router.topic_creation import TopicCreator
 from bruce_mp.router.unknown_topics import SUCCESS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import producer_id
@@ -100,9 +100,7 @@ class _RouterProcess(ProcessShell):
         )
         self._accepted_cluster = ""
         """The id of the cluster to change to, as an operator accepted it; empty without a request."""
-        self._topic_creator = TopicCreator(
-            create_socket, size=TopicSize.of(start.config.delivery), on_done=self._on_created
-        )
+        self._topic_creator = TopicCreator(create_socket, start.config.delivery, self._on_created)
         self._create_socket = create_socket
         self._brokers: list[Address] = []
         """The brokers of the last metadata, the controller first."""
@@ -129,7 +127,7 @@ class _RouterProcess(ProcessShell):
         self._core.apply_config(config, steady_ms())
         self._fetch_backoff.apply_config(*config.delivery.backoff)
         self._apply_broker_config(config, before)
-        self._topic_creator.apply_config(self._create_socket, TopicSize.of(config.delivery))
+        self._topic_creator.apply_config(self._create_socket, config.delivery)
         if config.delivery.metadata_refresh_interval_min != before.delivery.metadata_refresh_interval_min:
             self._schedule_refresh()
 

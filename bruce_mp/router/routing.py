@@ -101,7 +101,7 @@ class RunRouter:
         refresh: RefreshSchedule,
         discards: Discards,
         turns: BrokerTurns,
-        tap: WireTap | None,
+        tap: WireTap,
     ) -> None:
         self._slab = slab
         self._row = row
@@ -144,8 +144,7 @@ class RunRouter:
             self._awaiting_metadata += segments
             return
         self._turns.record_routed(sum([segment.payload for segment in segments]), now_ms)
-        copies_messages = self._tap is not None and self._tap.is_active
-        routed = _RoutedSegments(now_ms, _NO_RUN_IS_PLAIN if copies_messages else self._max_payload)
+        routed = _RoutedSegments(now_ms, _NO_RUN_IS_PLAIN if self._tap.is_active else self._max_payload)
         for segment, header in zip(segments, kernels.read_headers(self._slab, segments), strict=True):
             try:
                 self._route(segment, header, routed)
@@ -181,7 +180,7 @@ class RunRouter:
         topic.is_plain = not self.rate_limits.has_limit(topic.number, topic.name)  # for its next runs
         parts = [segment] if header.largest_payload <= self._max_payload else self._discard_long(topic, segment)
         admitted = self.rate_limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
-        if self._tap is not None and self._tap.is_active:
+        if self._tap.is_active:
             self._tap.copy(CopyTarget.MSG_RECEIVE, topic.name, admitted)
         return admitted
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, MetadataReceived, TopicsCreated
 from bruce_mp.router.broker_rotation import BrokerRotation
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.broker_rotation import SocketFactory
     from bruce_mp.router.cluster import Address
 
-__all__ = ["TopicCreator", "TopicSize"]
+__all__ = ["TopicCreator"]
 
 log = logging.getLogger(__name__)
 CREATE_TIMEOUT_MS: Final = 5_000
@@ -33,33 +33,14 @@ FIRST_WITH_BROKER_DEFAULT: Final = 4
 _NOT_CONTROLLER: Final = 41
 
 
-class TopicSize(NamedTuple):
-    """Partitions and replicas of a new topic; None stands for the broker's default."""
-
-    partitions: int | None = None
-    replication: int | None = None
-
-    @classmethod
-    def of(cls, delivery: Delivery) -> TopicSize:
-        return cls(delivery.topic_autocreate_partitions, delivery.topic_autocreate_replication)
-
-    def is_supported_by(self, capabilities: BrokerCapabilities) -> bool:
-        version = capabilities.create_topics_version
-        return version is not None and (version >= FIRST_WITH_BROKER_DEFAULT or None not in self)
-
-
 class TopicCreator:
     """Creates topics, one request at a time.  `on_done` gets the error code of each topic; {} without a response."""
 
     def __init__(
-        self,
-        create_socket: SocketFactory,
-        *,
-        size: TopicSize,
-        on_done: Callable[[Mapping[bytes, int]], None],
+        self, create_socket: SocketFactory, delivery: Delivery, on_done: Callable[[Mapping[bytes, int]], None]
     ) -> None:
         self._brokers = BrokerRotation(create_socket, self._on_event)
-        self._size = size
+        self._delivery = delivery
         self._on_done = on_done
         self._names: Sequence[bytes] = ()
         self._errors: Mapping[bytes, int] = {}
@@ -69,10 +50,10 @@ class TopicCreator:
     def is_busy(self) -> bool:
         return self._brokers.is_busy
 
-    def apply_config(self, create_socket: SocketFactory, size: TopicSize) -> None:
-        """Replace the connection factory and the size; the current request keeps its connection."""
+    def apply_config(self, create_socket: SocketFactory, delivery: Delivery) -> None:
+        """Replace the connection factory and the settings; the current request keeps its connection."""
         self._brokers.create_socket = create_socket
-        self._size = size
+        self._delivery = delivery
 
     def start(self, brokers: Iterable[Address], names: Sequence[bytes]) -> None:
         """Request the creation of topics from `brokers`, in this order."""
@@ -100,8 +81,10 @@ class TopicCreator:
 
     def _request_creation(self, capabilities: BrokerCapabilities) -> None:
         connection, now = self._brokers.socket.connection, time.monotonic()
-        if self._size.is_supported_by(capabilities):
-            partitions, replication = (BROKER_DEFAULT if number is None else number for number in self._size)
+        sizes = self._delivery.topic_autocreate_partitions, self._delivery.topic_autocreate_replication
+        version = capabilities.create_topics_version
+        if version is not None and (version >= FIRST_WITH_BROKER_DEFAULT or None not in sizes):
+            partitions, replication = (BROKER_DEFAULT if number is None else number for number in sizes)
             sent = connection.create_topics(
                 self._names, now, partitions=partitions, replication=replication, timeout_ms=CREATE_TIMEOUT_MS
             )

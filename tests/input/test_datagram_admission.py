@@ -32,6 +32,7 @@ from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import CopyQueue, decode_copies
+from support.links import Keeping
 from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landing_zone, put_senders
 from support.streams import NO_RULES
 from support.variants import VARIANTS, kernels
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.status.event_decoder import ReportedEvent
 
 LONGEST: Final = 1000
 SAMPLE: Final = 20
@@ -52,28 +52,6 @@ GOOD: Final = [
     datagram(b"t1", b"four", partition_key=2),
     datagram(b"t1", b"five"),
 ]
-
-
-class Link:
-    """A stand-in for the link to status."""
-
-    def __init__(self) -> None:
-        self.events: list[ReportedEvent] = []
-
-    def send_bytes(self, data: bytes) -> bool:
-        self.events += decode_events(data)
-        return True
-
-
-class Bytes:
-    """The sending end of a link, which keeps its messages."""
-
-    def __init__(self) -> None:
-        self.messages: list[bytes] = []
-
-    def send_bytes(self, data: bytes) -> bool:
-        self.messages.append(data)
-        return True
 
 
 class Life:
@@ -91,8 +69,8 @@ class Life:
         topics = TopicTable(slab)
         topics.add(b"t1", partitions)
         self.row = ProcessRow(slab, INPUT_ROW)
-        self.link = Link()
-        self.copies = Bytes()
+        self.link = Keeping()
+        self.copies = Keeping()
         copies = DiscardCopies(CopyQueue(self.copies, self.row.add), copy_size) if copy_size else None
         self.reporter = DiscardReporter(self.link, SAMPLE, copies=copies)
         self.lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), topics, lambda _: 1000)
@@ -104,9 +82,10 @@ class Life:
         self.admission.admit(len(datagrams), 1)
 
     def events(self) -> list[DiscardEvent]:
+        """Return the discards that were reported since the last call."""
         self.reporter.flush()
-        found, self.link.events = self.link.events, []
-        return [event for event in found if isinstance(event, DiscardEvent)]
+        found, self.link.sent = self.link.sent, []
+        return [event for data in found for event in decode_events(data) if isinstance(event, DiscardEvent)]
 
 
 @pytest.fixture
@@ -258,7 +237,7 @@ def test_messages_without_room_are_copied_to_the_discard_file(slab: Slab, size: 
         )
         sent += 16
     life.reporter.flush()
-    copies = [copy for data in life.copies.messages for copy in decode_copies(data)]
+    copies = [copy for data in life.copies.sent for copy in decode_copies(data)]
     kept = {value[: value.index(b":")] for value in (record.value for record in contents(slab))}
     assert len(copies) == count_books(slab).discarded["NO_MEM"]
     assert {b"%d" % copy.timestamp_ms for copy in copies} == {b"%d" % number for number in range(sent)} - kept
@@ -454,7 +433,8 @@ def test_the_report_names_unlisted_senders_and_senders_of_bad_messages(slab: Sla
     life = Life(slab, rules=ONLY_ALICE)
     receive_from(life, [BOB, ALICE, BOB], GOOD[0], bytes(7), GOOD[1])
     life.reporter.flush()
-    culprits = {event.reason.name: event for event in life.link.events if isinstance(event, SenderEvent)}
+    events = [event for data in life.link.sent for event in decode_events(data)]
+    culprits = {event.reason.name: event for event in events if isinstance(event, SenderEvent)}
     assert {name: (each.uid, each.pid, each.count) for name, each in culprits.items()} == {
         "SENDER_NOT_ALLOWED": (BOB, 1000 + BOB, 2),
         "MALFORMED": (ALICE, 1000 + ALICE, 1),
@@ -482,7 +462,7 @@ def test_messages_over_the_quota_are_reported_by_topic_and_copied(slab: Slab) ->
     receive_from(life, [ALICE] * 4, GOOD[0], datagram(b"t1", b"v", b"k", 7, 33), bytes(7), datagram(b"u", b"w"))
     reasons = [(event.reason.name, event.topic, event.count) for event in life.events()]
     assert reasons == [("OVER_QUOTA", b"t1", 1), ("OVER_QUOTA", b"", 1), ("OVER_QUOTA", b"u", 1)]
-    copies = [copy for data in life.copies.messages for copy in decode_copies(data)]
+    copies = [copy for data in life.copies.sent for copy in decode_copies(data)]
     found = [(copy.info, copy.topic, copy.key, copy.value, copy.partition_key) for copy in copies]
     assert found == [
         ("OVER_QUOTA", b"t1", b"k", b"v", 7),

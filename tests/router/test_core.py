@@ -25,6 +25,7 @@ from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER, PausedSc
 from bruce_mp.telemetry.counters import Counter
 from support.flow import World
 from support.flow_parts import quick_config
+from support.links import Keeping
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -153,22 +154,22 @@ def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld, monkey
     for _ in range(200):
         world.step_all()
     assert (world.held(), world.router.leaderless_partitions()) == ({"ROUTED": 1}, [(1, 1)])
-    said: list[bytes] = []
-    status = ClusterStatus(Sender(said), lambda: 77_000 + len(said), lambda _: b"t")
+    link = Keeping()
+    status = ClusterStatus(link, lambda: 77_000 + len(link.sent), lambda _: b"t")
     status.publish(world.router, "", "")
     status.publish(world.router, "", "")
-    (last,) = decode_events(said[-1])
+    (last,) = decode_events(link.sent[-1])
     assert isinstance(last, RouterStatus)
     assert last.paused == (PausedScope(None, b"t", 1, NO_LEADER, 77_000),)
     monkeypatch.setattr(cluster_status, "MAX_LISTED_SCOPES", 0)
     status.publish(world.router, "", "")
-    (last,) = decode_events(said[-1])
+    (last,) = decode_events(link.sent[-1])
     assert isinstance(last, RouterStatus)
     assert (last.paused, last.paused_count, last.paused_by_topic) == ((), 1, {b"t": 1})
     world.cluster.leaders[b"t", 1] = 1
     settle(world)
     status.publish(world.router, "", "")
-    assert decode_events(said[-1]) == [RouterStatus((), None, "", (), 0)]
+    assert decode_events(link.sent[-1]) == [RouterStatus((), None, "", (), 0)]
 
 
 def test_a_topic_that_is_created_again_before_the_next_metadata_is_noticed(make: MakeWorld) -> None:
@@ -182,36 +183,25 @@ def test_a_topic_that_is_created_again_before_the_next_metadata_is_noticed(make:
 
 
 def test_a_report_lists_the_latest_recreated_topics_of_an_hour(make: MakeWorld) -> None:
-    said: list[bytes] = []
+    link = Keeping()
     now_ms = 1000
-    status = ClusterStatus(Sender(said), lambda: now_ms, lambda _: b"t")
+    status = ClusterStatus(link, lambda: now_ms, lambda _: b"t")
     status.on_recreated([b"early"])
     now_ms += 3_599_999
     status.on_recreated([b"late"])
-    assert recreated(make, status, said) == [b"early", b"late"]
+    assert recreated(make, status, link) == [b"early", b"late"]
     now_ms += 1
-    assert recreated(make, status, said) == [b"late"]
+    assert recreated(make, status, link) == [b"late"]
     status.on_recreated([b"%d" % number for number in range(200)])
-    assert recreated(make, status, said) == [b"%d" % number for number in range(100, 200)]
+    assert recreated(make, status, link) == [b"%d" % number for number in range(100, 200)]
 
 
-def recreated(make: MakeWorld, status: ClusterStatus, said: list[bytes]) -> list[bytes]:
+def recreated(make: MakeWorld, status: ClusterStatus, link: Keeping) -> list[bytes]:
     """Return the recreated topics in the next report."""
     status.publish(make({b"t": [1]}).router, "", "")
-    (last,) = decode_events(said[-1])
+    (last,) = decode_events(link.sent[-1])
     assert isinstance(last, RouterStatus)
     return [each.topic for each in last.recreated]
-
-
-class Sender:
-    """Takes everything."""
-
-    def __init__(self, said: list[bytes]) -> None:
-        self._said = said
-
-    def send_bytes(self, data: bytes) -> bool:
-        self._said.append(data)
-        return True
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------
@@ -466,7 +456,7 @@ def test_entries_of_missing_topics_are_reused(make: MakeWorld) -> None:
         vanish(world, *names[at : at + 4])
     assert world.reporter.discarded == {}
     assert [len(world.cluster.log(name, 0)) for name in names] == [2] * 40
-    limits = world.router._runs._rate_limits
+    limits = world.router._runs.rate_limits
     assert len(limits._windows) == len(limits._names) <= 4, "what is known of topics that are gone goes with them"
     world.check()
 
@@ -741,7 +731,7 @@ def test_the_slot_of_a_removed_broker_is_reused(make: MakeWorld) -> None:
         world.send_one(b"t")
         world.router.request_refresh_now(world.now_ms)
         settle(world)
-    assert len(world.router._assignments._slots.broker_slots()) <= 2
+    assert len(world.router._assignments._slots) <= 2
 
 
 def test_the_removal_of_a_broker_ends_the_pause_of_its_dispatcher(make: MakeWorld) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from bruce_mp.config.sections import Delivery
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
 from bruce_mp.protocol.kafka.connection_events import (
@@ -19,7 +20,7 @@ from bruce_mp.protocol.kafka.connection_events import (
 )
 from bruce_mp.protocol.kafka.kafka_types import BrokerAddress, ClusterMetadata, TopicMetadata
 from bruce_mp.router.cluster import Address
-from bruce_mp.router.topic_creation import TopicCreator, TopicSize
+from bruce_mp.router.topic_creation import TopicCreator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,14 +82,11 @@ def _sockets() -> None:
     FakeSocket.opened, FakeSocket.asked = [], []
 
 
-def play(*stories: list[Event], sizes: TopicSize = TopicSize()) -> Mapping[bytes, int]:  # noqa: B008 - it is a constant
+def play(*stories: list[Event], partitions: int | None = None, replication: int | None = None) -> Mapping[bytes, int]:
     """Run a request in which each broker has its events, and return the result."""
     results: list[Mapping[bytes, int]] = []
-    maker = TopicCreator(
-        FakeSocket,  # type: ignore[arg-type]
-        size=sizes,
-        on_done=results.append,
-    )
+    delivery = Delivery(topic_autocreate_partitions=partitions, topic_autocreate_replication=replication)
+    maker = TopicCreator(FakeSocket, delivery, results.append)  # type: ignore[arg-type]
     maker.start(BROKERS, NAMES)
     for at, story in enumerate(stories):
         assert maker.is_busy
@@ -100,13 +98,16 @@ def play(*stories: list[Event], sizes: TopicSize = TopicSize()) -> Mapping[bytes
     return result
 
 
-@pytest.mark.parametrize("sizes", [TopicSize(), TopicSize(6), TopicSize(None, 3), TopicSize(6, 3)])
+@pytest.mark.parametrize(("partitions", "replication"), [(None, None), (6, None), (None, 3), (6, 3)])
 @pytest.mark.parametrize("version", [0, 3, 4, 7, None])
-def test_topic_sizes_are_left_to_a_broker_that_supports_defaults(sizes: TopicSize, version: int | None) -> None:
-    knows = version is not None and (version >= 4 or sizes == TopicSize(6, 3))
+def test_topic_sizes_are_left_to_a_broker_that_supports_defaults(
+    partitions: int | None, replication: int | None, version: int | None
+) -> None:
+    knows = version is not None and (version >= 4 or (partitions is not None and replication is not None))
     answer = TopicsCreated(1, {b"a": 0, b"b": 36}) if knows else metadata(a=5, b=0)
-    assert play([ready(version), answer], sizes=sizes) == ({b"a": 0, b"b": 36} if knows else {b"a": 5, b"b": 0})
-    as_asked = ("create", NAMES, sizes.partitions or -1, sizes.replication or -1)
+    played = play([ready(version), answer], partitions=partitions, replication=replication)
+    assert played == ({b"a": 0, b"b": 36} if knows else {b"a": 5, b"b": 0})
+    as_asked = ("create", NAMES, partitions or -1, replication or -1)
     assert FakeSocket.asked == [as_asked if knows else ("metadata", NAMES)]
 
 

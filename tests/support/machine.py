@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import pack_parcels
+from bruce_mp.pipeline.msg_debug import WireTap
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.kafka.kafka_types import ACKS_ALL
 from bruce_mp.router.core import Router
@@ -22,6 +23,7 @@ from bruce_mp.telemetry.books import counter_total, read_books, row_integers
 from bruce_mp.telemetry.counters import Counter
 from support.fake_broker import FakeCluster, RequestBatch
 from support.flow_parts import CrashingWords, FakeReporter, SimulatedCrashError, quick_config
+from support.links import Nowhere
 from support.slabs import Input
 
 if TYPE_CHECKING:
@@ -119,7 +121,15 @@ class Machine:
             row = ProcessRow.recover(self.slab, lay.ROW_ROUTER)
         incarnation = row.begin(1, 0)
         rng = random.Random(self.rng.random())
-        self.router = Router(self.slab, row, self.config, incarnation=incarnation, reporter=self.reporter, rng=rng)  # type: ignore[arg-type]
+        self.router = Router(
+            self.slab,
+            row,
+            self.config,
+            incarnation=incarnation,
+            reporter=self.reporter,  # type: ignore[arg-type]
+            rng=rng,
+            tap=WireTap(self.slab, Nowhere(), row.add),
+        )
         self.fetch_started = None
         self.from_router: dict[int, deque[bytes]] = {}
         self.doorbells: deque[list[Segment]] = deque()
@@ -245,7 +255,7 @@ class Machine:
 
     def node_of(self, slot: int) -> int:
         """Return the broker of a slot."""
-        return next((node for node, of_node in self.router._assignments._slots.broker_slots() if of_node == slot), -1)
+        return next((node for node, of_node in self.router._assignments._slots.items() if of_node == slot), -1)
 
     def _give_up_connection(self, slot: int, peer: Peer) -> None:
         if peer.connection is not None and peer.connection.requests:

@@ -28,6 +28,7 @@ from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_thresholds import TopicThresholds
 from bruce_mp.status.event_decoder import decode_events
+from support.links import Keeping
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,23 +36,11 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import TimestampWindows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.status.event_decoder import ReportedEvent
 
 __all__ = ["NO_RULES", "WORKER_ROW", "StreamInput"]
 
 WORKER_ROW: Final = lay.ROW_FIRST_INPUT + 1
 NO_RULES: Final = SenderRules("input.unix_stream", allowed=None, limits=None)
-
-
-class _Sent:
-    """A recorder of the reporter's output."""
-
-    def __init__(self) -> None:
-        self.news: list[ReportedEvent] = []
-
-    def send_bytes(self, data: bytes) -> bool:
-        self.news += decode_events(data)
-        return True
 
 
 class StreamInput:
@@ -88,8 +77,8 @@ class StreamInput:
         self.pool = ChunkPool(slab, row, [row], self.outcomes)
         thresholds = TopicThresholds(self.pool, table, lambda _: alpha)
         self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows, thresholds=thresholds)
-        self._sent = _Sent()
-        self.reporter = DiscardReporter(self._sent, 100)
+        self._link = Keeping()
+        self.reporter = DiscardReporter(self._link, 100)
         self.barriers: list[tuple[StreamClientState, bytes]] = []
         max_chunks = max_attempt or max(1, slab.geometry.chunks // 2)
         self.spill_directory = SpillDirectory.for_slab(slab, f"{slab.path}.spill")
@@ -142,7 +131,7 @@ class StreamInput:
     def reported(self) -> list[DiscardEvent]:
         """Return the reported discards."""
         self.reporter.flush()
-        return [event for event in self._sent.news if isinstance(event, DiscardEvent)]
+        return [event for data in self._link.sent for event in decode_events(data) if isinstance(event, DiscardEvent)]
 
     def connect(self, kind: StreamKind = UNIX, user: int = 0) -> StreamClientState:
         """Return a new client."""
