@@ -26,7 +26,7 @@ from bruce_mp.devbroker.codes import Code, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HEADER", "BatchHead", "LogLimits", "check_records", "read_batch", "rebase", "records_of"]
+__all__ = ["HEADER", "LENGTH_AT", "BatchHead", "LogLimits", "read_batch", "rebase", "records_of"]
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 LENGTH: Final = Struct(">i")
@@ -67,6 +67,10 @@ class BatchHead(NamedTuple):
     base_sequence: int
     record_count: int
 
+    @classmethod
+    def unpack(cls, raw: bytes, at: int = 0) -> BatchHead:
+        return cls._make(HEADER.unpack_from(raw, at))
+
     @property
     def size(self) -> int:
         """Return the size of the whole batch in bytes."""
@@ -96,10 +100,6 @@ class BatchCheck(NamedTuple):
     text: str
 
 
-def crc_differs(head: BatchHead, raw: bytes) -> bool:
-    return bool(google_crc32c.value(raw[CRC_COVERS_FROM:]) != head.crc)
-
-
 CHECKS: Final = (
     BatchCheck(
         lambda h, *_: h.size < HEADER.size, Code.CORRUPT_MESSAGE, "The record batch is shorter than its header."
@@ -120,7 +120,9 @@ CHECKS: Final = (
         "The record batch is larger than message.max.bytes.",
     ),
     BatchCheck(
-        lambda h, raw, *_: crc_differs(h, raw), Code.CORRUPT_MESSAGE, "The CRC-32C of the batch does not match."
+        lambda h, raw, *_: bool(google_crc32c.value(raw[CRC_COVERS_FROM:]) != h.crc),
+        Code.CORRUPT_MESSAGE,
+        "The CRC-32C of the batch does not match.",
     ),
     BatchCheck(
         lambda h, *_: h.record_count <= 0 or h.last_offset_delta != h.record_count - 1,
@@ -146,8 +148,7 @@ CHECKS: Final = (
 def read_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
     """Return the header of the one record batch in `raw`, the records field of a Produce request of `version`.
 
-    Raises:
-        RefusedError: with the error code that a real broker returns.
+    Raise RefusedError with the error code that a real broker returns.
     """
     if raw is None or len(raw) < LENGTH_OVERHEAD:
         raise RefusedError(Code.INVALID_RECORD, "There must be one record batch per partition.")
@@ -173,7 +174,7 @@ def read_head(raw: bytes) -> BatchHead:
         raise RefusedError(Code.INVALID_RECORD, "Produce takes only record batches of magic 2.")
     if len(raw) < HEADER.size:
         raise RefusedError(Code.CORRUPT_MESSAGE, "The record batch is shorter than its header.")
-    return BatchHead._make(HEADER.unpack_from(raw))
+    return BatchHead.unpack(raw)
 
 
 def rebase(raw: bytes, base_offset: int, leader_epoch: int) -> bytes:
@@ -182,11 +183,7 @@ def rebase(raw: bytes, base_offset: int, leader_epoch: int) -> bytes:
 
 
 def records_of(raw: bytes) -> list[Any]:
-    """Return the decompressed records of one batch, as kafka-python's `DefaultRecord`.
-
-    Raises:
-        RefusedError: the body does not match the header.
-    """
+    """Return a batch's decompressed records, each kafka-python's `DefaultRecord`. Raise RefusedError for damage."""
     try:
         return list(DefaultRecordBatch(raw))
     except UNREADABLE as cause:
@@ -194,11 +191,7 @@ def records_of(raw: bytes) -> list[Any]:
 
 
 def check_records(raw: bytes) -> None:
-    """Parse the records: each must be complete, and their offset deltas must count up by one.
-
-    Raises:
-        RefusedError: a record fails the check.
-    """
+    """Raise RefusedError unless each record is complete, and their offset deltas count up by one."""
     base = HEADER.unpack_from(raw)[0]
     offsets = [record.offset - base for record in records_of(raw)]
     if offsets != list(range(len(offsets))):

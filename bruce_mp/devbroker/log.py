@@ -12,7 +12,7 @@ from bisect import bisect_left
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from bruce_mp.devbroker.batch import HEADER, BatchHead, rebase, records_of
+from bruce_mp.devbroker.batch import LENGTH_AT, BatchHead, rebase, records_of
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.producers import ProducerStates
 
@@ -58,24 +58,19 @@ class PartitionLog:
         self._batches: list[StoredBatch] = []
 
     def append(self, head: BatchHead, raw: bytes, leader_epoch: int) -> AppendResult:
-        """Store a checked batch unless it is a duplicate.
-
-        Raises:
-            RefusedError: the producer's epoch is old or its sequence number does not follow.
-        """
+        """Store a checked batch unless it is a duplicate. Raise RefusedError as `ProducerStates.check` does."""
         original = self.producers.original_of(head)
         if original is not None:
             return AppendResult(original.base_offset, original.max_timestamp, is_duplicate=True)
         self.producers.check(head)
-        base = self._store(raw, head.record_count, head.max_timestamp, leader_epoch)
+        base = self._store(head, raw, leader_epoch)
         self.producers.remember(head, base)
         return AppendResult(base, -1, is_duplicate=False)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Return whole batches from that of `offset` on: the first of any size, and others up to `max_bytes` in all.
 
-        Raises:
-            RefusedError: the offset is below `start` or above `end`.
+        Raise RefusedError for an offset below `start` or above `end`.
         """
         if not self.start <= offset <= self.end:
             text = f"Offset {offset} is outside of {self.start} to {self.end}."
@@ -129,9 +124,9 @@ class PartitionLog:
 
     def double(self, offset: int) -> None:
         """Append the batch that holds `offset` again, as a producer without idempotence might."""
-        batch = self._batches[self._index_of_existing(offset)]
-        head = BatchHead._make(HEADER.unpack_from(batch.raw))
-        self._store(batch.raw, head.record_count, head.max_timestamp, head.leader_epoch)
+        raw = self._batches[self._index_of_existing(offset)].raw
+        head = BatchHead.unpack(raw)
+        self._store(head, raw, head.leader_epoch)
 
     def swap(self, offset: int) -> None:
         """Swap the batch that holds `offset` with the next one."""
@@ -143,11 +138,11 @@ class PartitionLog:
         self._batches[at] = with_base_offset(second, first.base_offset)
         self._batches[at + 1] = with_base_offset(first, second_base)
 
-    def _store(self, raw: bytes, count: int, max_timestamp: int, leader_epoch: int) -> int:
+    def _store(self, head: BatchHead, raw: bytes, leader_epoch: int) -> int:
         base = self.end
-        self.end = base + count
+        self.end = base + head.record_count
         rebased = rebase(raw, base, leader_epoch)
-        self._batches.append(StoredBatch(base, self.end - 1, max_timestamp, rebased, time.monotonic_ns()))
+        self._batches.append(StoredBatch(base, self.end - 1, head.max_timestamp, rebased, time.monotonic_ns()))
         self._retention.charge(self, len(raw))
         return base
 
@@ -168,7 +163,6 @@ class PartitionLog:
 
 def with_base_offset(batch: StoredBatch, base_offset: int) -> StoredBatch:
     """Return the batch with another base offset."""
-    head = BatchHead._make(HEADER.unpack_from(batch.raw))
     last = base_offset + batch.last_offset - batch.base_offset
-    raw = rebase(batch.raw, base_offset, head.leader_epoch)
-    return StoredBatch(base_offset, last, batch.max_timestamp, raw, batch.appended_ns)
+    raw = base_offset.to_bytes(LENGTH_AT) + batch.raw[LENGTH_AT:]
+    return batch._replace(base_offset=base_offset, last_offset=last, raw=raw)

@@ -32,14 +32,11 @@ class AppendedSequence(NamedTuple):
     max_timestamp: int
 
 
-class ProducerEntry:
+class ProducerEntry(NamedTuple):
     """Last batches of one producer in one partition; never empty in the table."""
 
-    __slots__ = ("epoch", "recent")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.recent: deque[AppendedSequence] = deque(maxlen=REMEMBERED)
+    epoch: int
+    recent: deque[AppendedSequence]
 
 
 class ProducerStates:
@@ -57,18 +54,15 @@ class ProducerStates:
         return next((a for a in producer.recent if (a.first_sequence, a.last_sequence) == wanted), None)
 
     def check(self, head: BatchHead) -> None:
-        """Refuse a batch that does not follow the log.
-
-        Raises:
-            RefusedError: 47 for an old epoch, 45 for a gap or a repetition too old to be remembered.
-        """
+        """Raise RefusedError for an old epoch (47), and for a gap or a repetition too old to be remembered (45)."""
         producer = self._producers.get(head.producer_id)
         if producer is None:
             return
         if head.producer_epoch < producer.epoch:
             text = f"Producer {head.producer_id} is at epoch {producer.epoch}, not {head.producer_epoch}."
             raise RefusedError(Code.INVALID_PRODUCER_EPOCH, text)
-        expected = self._expected(producer, head.producer_epoch)
+        is_new_epoch = head.producer_epoch > producer.epoch
+        expected = 0 if is_new_epoch else (producer.recent[-1].last_sequence + 1) & SEQUENCE_MASK
         if head.base_sequence != expected:
             text = f"Producer {head.producer_id} sent sequence {head.base_sequence}, expected was {expected}."
             raise RefusedError(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
@@ -79,13 +73,8 @@ class ProducerStates:
             return
         producer = self._producers.get(head.producer_id)
         if producer is None or producer.epoch != head.producer_epoch:
-            producer = self._producers[head.producer_id] = ProducerEntry(head.producer_epoch)
+            producer = ProducerEntry(head.producer_epoch, deque(maxlen=REMEMBERED))
+            self._producers[head.producer_id] = producer
         producer.recent.append(
             AppendedSequence(head.base_sequence, head.last_sequence, base_offset, head.max_timestamp)
         )
-
-    @staticmethod
-    def _expected(producer: ProducerEntry, epoch: int) -> int:
-        if epoch != producer.epoch:
-            return 0
-        return (producer.recent[-1].last_sequence + 1) & SEQUENCE_MASK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bruce_mp.devbroker.batch import HEADER, SEQUENCE_MASK, BatchHead, records_of
+from bruce_mp.devbroker.batch import SEQUENCE_MASK, BatchHead, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,33 +28,14 @@ class StoredRecord:
 
 
 def decode_batches(batches: bytes) -> Iterator[StoredRecord]:
-    """Yield the records of consecutive stored batches, with any of Kafka's codecs.
-
-    Raises:
-        RefusedError: a batch cannot be read.
-    """
+    """Yield the records of consecutive stored batches, with any of Kafka's codecs. Raise RefusedError for damage."""
     at = 0
     while at < len(batches):
-        head = BatchHead._make(HEADER.unpack_from(batches, at))
-        yield from decode_batch(head, batches[at : at + head.size])
+        head = BatchHead.unpack(batches, at)
+        for record in records_of(batches[at : at + head.size]):
+            sequence = (head.base_sequence + record.offset - head.base_offset) & SEQUENCE_MASK
+            yield StoredRecord(
+                record.offset, record.timestamp, record.key, record.value, tuple(record.headers),
+                head.producer_id, head.producer_epoch, sequence if head.base_sequence >= 0 else -1,
+            )  # fmt: skip
         at += head.size
-
-
-def decode_batch(head: BatchHead, raw: bytes) -> Iterator[StoredRecord]:
-    for record in records_of(raw):
-        yield StoredRecord(
-            offset=record.offset,
-            timestamp=record.timestamp,
-            key=record.key,
-            value=record.value,
-            headers=tuple(record.headers),
-            producer_id=head.producer_id,
-            producer_epoch=head.producer_epoch,
-            sequence=sequence_of(head, record.offset),
-        )
-
-
-def sequence_of(head: BatchHead, offset: int) -> int:
-    if head.base_sequence < 0:
-        return -1
-    return (head.base_sequence + offset - head.base_offset) & SEQUENCE_MASK

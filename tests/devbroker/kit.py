@@ -11,7 +11,6 @@ from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from bruce_mp.devbroker.apis import APIS, Context
-from bruce_mp.devbroker.batch import HEADER, BatchHead, LogLimits
 from bruce_mp.devbroker.cluster import Cluster
 from bruce_mp.devbroker.faults import NO_FAULTS, TriggeredFaults
 from bruce_mp.devbroker.statistics import Statistics
@@ -19,7 +18,8 @@ from bruce_mp.devbroker.wire import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
+
+    from bruce_mp.devbroker.batch import LogLimits
 
 TopicData = ProduceRequest.TopicProduceData
 PartitionData = TopicData.PartitionProduceData
@@ -45,10 +45,6 @@ def make_batch(
         builder.append(timestamp + number, b"key%d" % number, value, [("header", b"h")])
     builder.close()
     return bytes(builder.buffer())
-
-
-def head_of(batch: bytes) -> BatchHead:
-    return BatchHead._make(HEADER.unpack_from(batch))
 
 
 def produce(parts: Iterable[tuple[str, int, bytes | None]], *, version: int = 9, acks: int = -1) -> Any:
@@ -131,7 +127,5 @@ class RawClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()

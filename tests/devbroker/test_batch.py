@@ -9,7 +9,7 @@ import pytest
 
 from bruce_mp.devbroker.batch import HEADER, BatchHead, LogLimits, read_batch, rebase, records_of
 from bruce_mp.devbroker.codes import Code, RefusedError
-from devbroker.kit import head_of, make_batch
+from devbroker.kit import make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ LIMITS = LogLimits(message_max_bytes=2000, strict=False)
 def rewritten(**fields: int) -> bytes:
     """Return a batch with other header fields and a matching CRC."""
     raw = make_batch(3)
-    changed = bytearray(HEADER.pack(*head_of(raw)._replace(**fields)) + raw[HEADER.size :])
+    changed = bytearray(HEADER.pack(*BatchHead.unpack(raw)._replace(**fields)) + raw[HEADER.size :])
     changed[17:21] = google_crc32c.value(bytes(changed[21:])).to_bytes(4, "big")
     return bytes(changed)
 
@@ -108,12 +108,12 @@ def test_strict_mode_refuses_a_body_of_another_codec(codec: int) -> None:
 
 def test_rebase_keeps_the_checksum() -> None:
     stored = rebase(make_batch(3), 500, 7)
-    head = head_of(stored)
+    head = BatchHead.unpack(stored)
     assert (head.base_offset, head.leader_epoch, head.record_count) == (500, 7, 3)
     assert google_crc32c.value(stored[21:]) == head.crc
     assert [r.offset for r in records_of(stored)] == [500, 501, 502]
 
 
 def test_the_last_sequence_wraps() -> None:
-    head = BatchHead._make(head_of(make_batch(3)))._replace(base_sequence=2**31 - 2)
+    head = BatchHead.unpack(make_batch(3))._replace(base_sequence=2**31 - 2)
     assert head.last_sequence == 0

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.devbroker.batch import BatchHead
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.log import PartitionLog
 from bruce_mp.devbroker.records import decode_batches
 from bruce_mp.devbroker.retention import OVERHEAD, Retention
-from devbroker.kit import head_of, make_batch
+from devbroker.kit import make_batch
 
 
 def filled(*counts: int, limit: int = 1 << 20) -> PartitionLog:
@@ -18,7 +19,7 @@ def filled(*counts: int, limit: int = 1 << 20) -> PartitionLog:
     log = PartitionLog(Retention(limit))
     for number, count in enumerate(counts):
         raw = make_batch(count, value=b"%d" % number, timestamp=1000 * (number + 1))
-        log.append(head_of(raw), raw, 0)
+        log.append(BatchHead.unpack(raw), raw, 0)
     return log
 
 
@@ -62,7 +63,7 @@ def test_retention_removes_the_oldest_batches_of_all_logs() -> None:
     old, new = PartitionLog(retention), PartitionLog(retention)
     for log in (old, new):
         for _ in range(15):
-            log.append(head_of(make_batch()), make_batch(), 0)
+            log.append(BatchHead.unpack(make_batch()), make_batch(), 0)
     assert retention.held <= retention.limit
     assert new.start == 0
     assert old.start == retention.dropped >= 10
@@ -87,7 +88,7 @@ def test_memory_stays_bounded_under_any_appends_and_removals(steps: list[tuple[i
             log.remove(next(decode_batches(log.read(log.start, 1))).offset)
         else:
             raw = make_batch(count)
-            log.append(head_of(raw), raw, 0)
+            log.append(BatchHead.unpack(raw), raw, 0)
         stored = [batch for log in logs for batch in log._batches]
         assert retention.held == sum(len(batch.raw) + OVERHEAD for batch in stored) <= limit
         for log in logs:
@@ -99,7 +100,7 @@ def test_memory_stays_bounded_under_any_appends_and_removals(steps: list[tuple[i
 def test_clear_releases_all_memory() -> None:
     retention = Retention(1 << 20)
     log = PartitionLog(retention)
-    log.append(head_of(make_batch()), make_batch(), 0)
+    log.append(BatchHead.unpack(make_batch()), make_batch(), 0)
     log.clear()
     assert retention.held == 0
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from bruce_mp.devbroker.batch import BatchHead
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.log import AppendResult, PartitionLog
 from bruce_mp.devbroker.producers import REMEMBERED
 from bruce_mp.devbroker.retention import Retention
-from devbroker.kit import head_of, make_batch
+from devbroker.kit import make_batch
 
 PRODUCER = 1000
 LAST = 2**31 - 1
@@ -22,7 +23,7 @@ class Writer:
 
     def append(self, sequence: int, count: int = 1, *, epoch: int = 0, producer: int = PRODUCER) -> AppendResult:
         raw = make_batch(count, producer=(producer, epoch, sequence))
-        return self.log.append(head_of(raw), raw, 0)
+        return self.log.append(BatchHead.unpack(raw), raw, 0)
 
     def refused(self, sequence: int, count: int = 1, *, epoch: int = 0) -> int:
         with pytest.raises(RefusedError) as refusal:
@@ -99,5 +100,5 @@ def test_producers_have_independent_sequences(writer: Writer) -> None:
 
 def test_batches_without_a_producer_are_never_duplicates(writer: Writer) -> None:
     raw = make_batch(2)
-    offsets = [writer.log.append(head_of(raw), raw, 0).base_offset for _ in range(3)]
+    offsets = [writer.log.append(BatchHead.unpack(raw), raw, 0).base_offset for _ in range(3)]
     assert offsets == [0, 2, 4]
