@@ -283,25 +283,13 @@ class WaitUntil(BrokerCommand, frozen=True):
         )
 
 
-COMMANDS: Final = (
-    Inject,
-    ListFaults,
-    ClearFaults,
-    MoveLeader,
-    BrokerDown,
-    BrokerUp,
-    AddPartitions,
-    AddTopic,
-    AppendedSince,
-    DeleteTopic,
-    DropBatch,
-    DoubleBatch,
-    SwapBatches,
-    Batches,
-    PartitionCount,
-    GetStatistics,
-    WaitUntil,
-)
+def concrete_kinds(kind: type[BrokerCommand]) -> list[type[BrokerCommand]]:
+    """Return the classes below `kind` from which none derives."""
+    derived = kind.__subclasses__()
+    return [each for base in derived for each in concrete_kinds(base)] if derived else [kind]
+
+
+COMMANDS: Final = tuple(concrete_kinds(BrokerCommand))
 BY_NAME: Final[Mapping[str, type[BrokerCommand]]] = {tag_of(kind.__name__): kind for kind in COMMANDS}
 DECODER: Final = msgspec.json.Decoder(Union[COMMANDS])  # noqa: UP007  the members are computed
 
