@@ -40,10 +40,8 @@ class ArgumentError(BruceError):
 def parse_fault(words: Sequence[str]) -> Fault:
     """Return the fault that the words describe.
 
-    `api` and `code` may be names, `api=any` matches every API, and `times=always` sets no limit.
-
-    Raises:
-        ArgumentError: the words describe no fault.
+    `api` and `code` may be names, `api=any` matches every API, and `times=always` sets no limit. Raise ArgumentError if
+    the words describe no fault.
     """
     if not words or to_underscores(words[0]) not in list(FaultAction):
         raise ArgumentError(f"A fault begins with its action: one of {', '.join(FaultAction)}.")
@@ -60,11 +58,7 @@ def parse_fault(words: Sequence[str]) -> Fault:
 
 
 def parse_command(words: Sequence[str]) -> BrokerCommand:
-    """Return the command that the words describe. After `inject` come the words of a fault.
-
-    Raises:
-        ArgumentError: the words describe no command.
-    """
+    """Return the command that the words describe; after `inject` come those of a fault. Raise ArgumentError."""
     name = to_underscores(words[0]) if words else ""
     kind = BY_NAME.get(name)
     if kind is None:

@@ -112,8 +112,7 @@ class Cluster:
     def add_topic(self, name: str, partitions: int) -> HostedTopic:
         """Create a topic; leaders are assigned round-robin over the brokers, across topics.
 
-        Raises:
-            RefusedError: the name or the number of partitions is invalid, or the topic exists.
+        Raise RefusedError for an invalid name or number of partitions, and for a topic that exists.
         """
         self.check_new_topic(name, partitions)
         topic = HostedTopic(name, uuid4())
@@ -128,15 +127,13 @@ class Cluster:
         if name in self.topics:
             raise RefusedError(Code.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists.")
         if partitions < 1:
-            raise RefusedError(
-                Code.INVALID_PARTITIONS, f"Topic {name!r} needs at least one partition, not {partitions}."
-            )
+            text = f"Topic {name!r} needs at least one partition, not {partitions}."
+            raise RefusedError(Code.INVALID_PARTITIONS, text)
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Increase a topic's number of partitions; the new leaders go round-robin as in `add_topic`.
 
-        Raises:
-            RefusedError: the topic does not exist, or has at least so many partitions.
+        Raise RefusedError for an unknown topic, and for one with at least so many partitions.
         """
         existing = self.check_growth(name, partitions)
         added = range(len(existing), partitions)
@@ -175,8 +172,7 @@ class Cluster:
     def partition_led_by(self, broker: int, name: str, index: int, epoch: int = ANY_EPOCH) -> Partition:
         """Return the partition if `broker` leads it and the client's leader epoch, if sent, is current.
 
-        Raises:
-            RefusedError: 3, 6, 74 (the client's epoch is old) or 75 (it is newer than ours).
+        Raise RefusedError: 3, 6, 74 (the client's epoch is old) or 75 (it is newer than ours).
         """
         partition = self.partition(name, index)
         if partition.leader != broker:
@@ -217,9 +213,6 @@ class Cluster:
         if broker not in self.ids:
             raise RefusedError(Code.INVALID_REQUEST, f"There is no broker {broker}; there are 1 to {len(self.ids)}.")
         return broker
-
-    def node(self, broker: int) -> Node | None:
-        return self._nodes.get(broker)
 
     # --- metadata
 

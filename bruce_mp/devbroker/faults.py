@@ -27,7 +27,6 @@ __all__ = [
     "EFFECTS",
     "NO_FAULTS",
     "WHOLE_REQUEST",
-    "Effect",
     "Fault",
     "FaultAction",
     "FaultBook",
@@ -146,18 +145,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return concerns_whole_request or any(map(self.concerns, targets))
 
 
-def unchanged(frame: bytes) -> bytes:
-    return frame
-
-
-def no_response(_: bytes) -> bytes:
-    return b""
-
-
-def first_half(frame: bytes) -> bytes:
-    return frame[: len(frame) // 2]
-
-
 def wrong_correlation(frame: bytes) -> bytes:
     """Flip a high bit of the correlation id, so that it matches no request in flight."""
     return frame[:CORRELATION_AT] + bytes((frame[CORRELATION_AT] ^ 0x40,)) + frame[CORRELATION_AT + 1 :]
@@ -168,27 +155,23 @@ def garbage_body(frame: bytes) -> bytes:
     return frame[:BODY_AT] + b"\xff" * (len(frame) - BODY_AT)
 
 
-def garbage_frame(_: bytes) -> bytes:
-    return GARBAGE_FRAME
-
-
 class Effect(NamedTuple):
     """Effect of an action on the three steps of a request; `mangle` returns the bytes to send instead of a frame."""
 
     is_executed: bool = True
-    mangle: Callable[[bytes], bytes] = unchanged
+    mangle: Callable[[bytes], bytes] = lambda frame: frame
     closes: bool = False
 
 
 EFFECTS: Final = {
     FaultAction.ERROR: Effect(),
     FaultAction.ERROR_APPENDED: Effect(),
-    FaultAction.ACK_LOST: Effect(mangle=no_response, closes=True),
-    FaultAction.CLOSE: Effect(is_executed=False, mangle=no_response, closes=True),
-    FaultAction.HALF_FRAME: Effect(mangle=first_half, closes=True),
+    FaultAction.ACK_LOST: Effect(mangle=lambda _: b"", closes=True),
+    FaultAction.CLOSE: Effect(is_executed=False, mangle=lambda _: b"", closes=True),
+    FaultAction.HALF_FRAME: Effect(mangle=lambda frame: frame[: len(frame) // 2], closes=True),
     FaultAction.WRONG_CORRELATION: Effect(mangle=wrong_correlation),
     FaultAction.GARBAGE_BODY: Effect(mangle=garbage_body),
-    FaultAction.GARBAGE_FRAME: Effect(mangle=garbage_frame),
+    FaultAction.GARBAGE_FRAME: Effect(mangle=lambda _: GARBAGE_FRAME),
     FaultAction.DELAY: Effect(),
     FaultAction.SILENCE: Effect(),
     FaultAction.THROTTLE: Effect(),

@@ -185,8 +185,7 @@ async def serve(options: argparse.Namespace) -> None:
 async def start_control(server: DevServer, address: int | str) -> asyncio.Server:
     """Listen on a port of the loopback interface, or on a UNIX socket that only this user can open.
 
-    Raises:
-        OSError: the port is in use, or the file exists.
+    Raise OSError if the port is in use, or the file exists.
     """
 
     async def serve_connection(reader: StreamReader, writer: StreamWriter) -> None:

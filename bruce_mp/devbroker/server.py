@@ -36,9 +36,7 @@ def bind_port(port: int) -> socket.socket:
     """Bind a socket to the port. While the broker is down, a bound socket that does not listen reserves the port.
 
     Without the reservation the kernel could assign the port to another process, even to the client that connects to it.
-
-    Raises:
-        OSError: the port is in use.
+    Raise OSError if the port is in use.
     """
     bound = socket.socket()
     try:
@@ -83,11 +81,7 @@ class DevServer:
         self._listeners = {broker: Listener(broker, self) for broker in cluster.ids}
 
     async def start(self, first_port: int = 0) -> None:
-        """Start all brokers, the first on `first_port`; 0 lets the system choose.
-
-        Raises:
-            OSError: the port is in use.
-        """
+        """Start all brokers, the first on `first_port` (0: any). Raise OSError if the port is in use."""
         for broker in self.cluster.ids:
             await self.broker_up(broker, first_port if broker == self.cluster.ids[0] else 0)
 
@@ -98,11 +92,7 @@ class DevServer:
             listener.release_port()
 
     async def broker_up(self, broker: int, port: int | None = None) -> int:
-        """Listen again on the old port, or on `port` (0: any). Return the port.
-
-        Raises:
-            OSError: the port is in use.
-        """
+        """Listen again on the old port, or on `port` (0: any). Return the port. Raise OSError if it is in use."""
         listener = self._listeners[self.cluster.check_id(broker)]
         await listener.close()
         opened_port = listener.open(port)
@@ -122,16 +112,11 @@ class DevServer:
 
     def count_request(self, incoming: Incoming, triggered: TriggeredFaults) -> None:
         """Count a request and the faults that it triggers."""
-        requests, faults = self._statistics.requests, self._statistics.faults
-        requests[incoming.api.name] = requests.get(incoming.api.name, 0) + 1
+        self._statistics.requests[incoming.api.name] += 1
         if incoming.client_id is not None:
-            clients = self._statistics.client_ids
-            clients[incoming.client_id] = clients.get(incoming.client_id, 0) + 1
+            self._statistics.client_ids[incoming.client_id] += 1
         for fault in triggered.faults:
-            faults[fault.action] = faults.get(fault.action, 0) + 1
-
-    def count_connection(self) -> None:
-        self._statistics.connections += 1
+            self._statistics.faults[fault.action] += 1
 
 
 class Listener:
@@ -188,7 +173,7 @@ class Listener:
         except (BlockingIOError, ConnectionError):
             return  # the client left before the accept
         connection.setblocking(False)
-        self._server.count_connection()
+        self._server.statistics.connections += 1
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._connections[task] = connection
         task.add_done_callback(self._connections.pop)

@@ -40,11 +40,7 @@ class Incoming(NamedTuple):
 
 
 def frame_length(length_field: bytes) -> int:
-    """Return the frame length from the first four bytes of a frame.
-
-    Raises:
-        RemoteProtocolError: no Kafka client sends a frame of this length.
-    """
+    """Return the length from a frame's first four bytes. Raise RemoteProtocolError if no client sends such a frame."""
     length = int(FRAME_LENGTH.unpack(length_field)[0])
     if not PREFIX.size <= length <= FRAME_MAX:
         raise RemoteProtocolError(f"A frame of {length} bytes is not a Kafka request.")
@@ -54,8 +50,7 @@ def frame_length(length_field: bytes) -> int:
 def decode(frame: bytes, apis: Mapping[int, Api] = APIS) -> Incoming:
     """Decode the request in a frame without its length.
 
-    Raises:
-        RemoteProtocolError: the API or its version is not served, or the frame is malformed.
+    Raise RemoteProtocolError if the API or its version is not served, or the frame is malformed.
     """
     key, version, correlation_id = PREFIX.unpack_from(frame)
     api = apis.get(key)

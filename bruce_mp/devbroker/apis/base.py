@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bruce_mp.devbroker.cluster import Cluster
     from bruce_mp.devbroker.statistics import Statistics
 
-__all__ = ["Api", "Context", "always_sufficient", "no_targets", "no_wait"]
+__all__ = ["Api", "Context", "topic_targets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,9 @@ class Context:
             raise RefusedError(code, "A scripted fault sets this error.")
 
 
-def no_targets(_: Any) -> Iterable[Target]:
-    return ()
-
-
-def no_wait(_: Any) -> float:
-    return 0.0
-
-
-def always_sufficient(_request: Any, _response: Any) -> bool:
-    return True
+def topic_targets(request: Any) -> list[Target]:
+    """Return the topics of a request whose field `topics` has them."""
+    return [Target(topic.name) for topic in request.topics or ()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +53,11 @@ class Api:
     """Returns kafka-python's response, or None if the protocol has no response (Produce with acks 0)."""
     served_from: int = 0
     """The lowest served version.  As in Kafka, lower ones may be advertised; their use closes the connection."""
-    targets: Callable[[Any], Iterable[Target]] = no_targets
+    targets: Callable[[Any], Iterable[Target]] = lambda _: ()
     """Topics and partitions of a request."""
-    max_wait_s: Callable[[Any], float] = no_wait
+    max_wait_s: Callable[[Any], float] = lambda _: 0.0
     """Longest wait for a sufficient response, in seconds."""
-    is_sufficient: Callable[[Any, Any], bool] = always_sufficient
+    is_sufficient: Callable[[Any, Any], bool] = lambda _request, _response: True
     """Returns True if a response may be sent before the wait ends."""
 
     def serves(self, version: int) -> bool:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsResponse
 
-from bruce_mp.devbroker.apis.base import Api, Context
+from bruce_mp.devbroker.apis.base import Api, Context, topic_targets
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
 from bruce_mp.devbroker.faults import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["API"]
 
@@ -20,7 +17,7 @@ Outcome: Final = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 def handle(request: Any, context: Context) -> Any:
     results = [answer(topic, request.validate_only, context) for topic in request.topics]
-    return CreatePartitionsResponse(version=context.version, throttle_time_ms=0, results=results)
+    return CreatePartitionsResponse(version=context.version, results=results)
 
 
 def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
@@ -35,8 +32,4 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
     return Outcome(name=wanted.name, error_code=Code.NONE, error_message=None)
 
 
-def targets(request: Any) -> Iterable[Target]:
-    return (Target(topic.name) for topic in request.topics)
-
-
-API: Final = Api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, handle, targets=targets)
+API: Final = Api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, handle, targets=topic_targets)

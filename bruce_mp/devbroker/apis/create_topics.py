@@ -7,13 +7,11 @@ from uuid import UUID
 
 from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 
-from bruce_mp.devbroker.apis.base import Api, Context
+from bruce_mp.devbroker.apis.base import Api, Context, topic_targets
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
 from bruce_mp.devbroker.faults import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bruce_mp.devbroker.cluster import Cluster
 
 __all__ = ["API"]
@@ -25,7 +23,7 @@ DEFAULT_PARTITIONS: Final = -1  # the broker chooses the number
 
 def handle(request: Any, context: Context) -> Any:
     topics = [answer(topic, request.validate_only, context) for topic in request.topics]
-    return CreateTopicsResponse(version=context.version, throttle_time_ms=0, topics=topics)
+    return CreateTopicsResponse(version=context.version, topics=topics)
 
 
 def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
@@ -40,14 +38,9 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
     except RefusedError as refusal:
         return Outcome(name=wanted.name, topic_id=NO_ID, error_code=refusal.code, error_message=str(refusal))
     return Outcome(
-        name=wanted.name,
-        topic_id=topic_id,
-        error_code=Code.NONE,
-        error_message=None,
-        num_partitions=partitions,
-        replication_factor=1,
-        configs=[],
-    )
+        name=wanted.name, topic_id=topic_id, error_code=Code.NONE, error_message=None, num_partitions=partitions,
+        replication_factor=1, configs=[],
+    )  # fmt: skip
 
 
 def partition_count(wanted: Any, cluster: Cluster) -> int:
@@ -59,8 +52,4 @@ def partition_count(wanted: Any, cluster: Cluster) -> int:
     return int(wanted.num_partitions)
 
 
-def targets(request: Any) -> Iterable[Target]:
-    return (Target(topic.name) for topic in request.topics)
-
-
-API: Final = Api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, handle, targets=targets)
+API: Final = Api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, handle, targets=topic_targets)

@@ -49,18 +49,15 @@ class Budget:
 
 def handle(request: Any, context: Context) -> Any:
     if request.session_id != 0:
-        return FetchResponse(
-            version=context.version, throttle_time_ms=0, error_code=Code.FETCH_SESSION_ID_NOT_FOUND, responses=[]
-        )
+        return FetchResponse(version=context.version, error_code=Code.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     budget = Budget(request.max_bytes)
     topics = [
         TopicResponse(
-            topic=topic.topic,
-            partitions=[answer(topic.topic, part, budget, context) for part in topic.partitions],
+            topic=topic.topic, partitions=[answer(topic.topic, part, budget, context) for part in topic.partitions]
         )
         for topic in request.topics
     ]
-    return FetchResponse(version=context.version, throttle_time_ms=0, error_code=0, session_id=0, responses=topics)
+    return FetchResponse(version=context.version, error_code=Code.NONE, session_id=0, responses=topics)
 
 
 def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
@@ -76,15 +73,9 @@ def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
 
 def partition_data(index: int, code: int, end: int, start: int, records: bytes) -> Any:
     return PartitionData(
-        partition_index=index,
-        error_code=code,
-        high_watermark=end,
-        last_stable_offset=end,
-        log_start_offset=start,
-        aborted_transactions=None,
-        preferred_read_replica=-1,
-        records=records,
-    )
+        partition_index=index, error_code=code, high_watermark=end, last_stable_offset=end, log_start_offset=start,
+        aborted_transactions=None, records=records,
+    )  # fmt: skip
 
 
 def targets(request: Any) -> Iterable[Target]:

@@ -17,21 +17,16 @@ from bruce_mp.devbroker.faults import FaultAction
 __all__ = ["API"]
 
 TEXT: Final = "The embedded broker has no consumer groups: use assign() in place of subscribe()."
-NO_COORDINATOR: Final = Code.COORDINATOR_NOT_AVAILABLE
-NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 MANY_KEYS_SINCE: Final = 4
 
 
 def handle(request: Any, context: Context) -> Any:
-    outcome = {
-        "error_code": context.triggered.error(FaultAction.ERROR) or NO_COORDINATOR,
-        "error_message": TEXT,
-        **NO_NODE,
-    }
+    code = context.triggered.error(FaultAction.ERROR) or Code.COORDINATOR_NOT_AVAILABLE
+    outcome = {"error_code": code, "error_message": TEXT, "node_id": -1, "host": "", "port": -1}
     if context.version < MANY_KEYS_SINCE:
-        return FindCoordinatorResponse(version=context.version, throttle_time_ms=0, **outcome)
+        return FindCoordinatorResponse(version=context.version, **outcome)
     coordinators = [FindCoordinatorResponse.Coordinator(key=key, **outcome) for key in request.coordinator_keys]
-    return FindCoordinatorResponse(version=context.version, throttle_time_ms=0, coordinators=coordinators)
+    return FindCoordinatorResponse(version=context.version, coordinators=coordinators)
 
 
 API: Final = Api(ApiKey.FIND_COORDINATOR, (0, 4), FindCoordinatorRequest, handle)

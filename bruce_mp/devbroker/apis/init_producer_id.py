@@ -17,20 +17,11 @@ __all__ = ["API"]
 
 
 def handle(request: Any, context: Context) -> Any:
-    code = context.triggered.error(FaultAction.ERROR) or refusal_of(request)
-    if code:
-        return response(context.version, code, -1, -1)
-    return response(context.version, Code.NONE, context.cluster.new_producer_id(), 0)
-
-
-def refusal_of(request: Any) -> int:
-    """Return the error code for a transactional id, else NONE: this broker has no transactions."""
-    return Code.NONE if request.transactional_id is None else Code.INVALID_REQUEST
-
-
-def response(version: int, code: int, producer_id: int, epoch: int) -> Any:
+    refusal = Code.NONE if request.transactional_id is None else Code.INVALID_REQUEST
+    code = context.triggered.error(FaultAction.ERROR) or refusal
+    producer_id, epoch = (-1, -1) if code else (context.cluster.new_producer_id(), 0)
     return InitProducerIdResponse(
-        version=version, throttle_time_ms=0, error_code=code, producer_id=producer_id, producer_epoch=epoch
+        version=context.version, error_code=code, producer_id=producer_id, producer_epoch=epoch
     )
 
 

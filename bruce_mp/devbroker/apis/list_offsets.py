@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
-from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+from bruce_mp.devbroker.codes import ApiKey, RefusedError
 from bruce_mp.devbroker.faults import Target
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def handle(request: Any, context: Context) -> Any:
         TopicResponse(name=topic.name, partitions=[answer(topic.name, part, context) for part in topic.partitions])
         for topic in request.topics
     ]
-    return ListOffsetsResponse(version=context.version, throttle_time_ms=0, topics=topics)
+    return ListOffsetsResponse(version=context.version, topics=topics)
 
 
 def answer(topic: str, part: Any, context: Context) -> Any:
@@ -40,13 +40,9 @@ def answer(topic: str, part: Any, context: Context) -> Any:
         partition = context.cluster.partition_led_by(context.broker, topic, part.partition_index, epoch)
         offset, timestamp = find_offset(partition.log, part.timestamp)
     except RefusedError as refusal:
-        return PartitionResponse(partition_index=part.partition_index, error_code=refusal.code, timestamp=-1, offset=-1)
+        return PartitionResponse(partition_index=part.partition_index, error_code=refusal.code)
     return PartitionResponse(
-        partition_index=part.partition_index,
-        error_code=Code.NONE,
-        timestamp=timestamp,
-        offset=offset,
-        leader_epoch=partition.epoch,
+        partition_index=part.partition_index, timestamp=timestamp, offset=offset, leader_epoch=partition.epoch
     )
 
 

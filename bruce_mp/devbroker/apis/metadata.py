@@ -6,19 +6,15 @@ The first response for a topic created on demand is LEADER_NOT_AVAILABLE, as fro
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from bruce_mp.devbroker.apis.base import Api, Context
+from bruce_mp.devbroker.apis.base import Api, Context, topic_targets
 from bruce_mp.devbroker.cluster import NO_LEADER, PartitionView, TopicSnapshot, View, check_topic_name
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
 from bruce_mp.devbroker.faults import WHOLE_REQUEST, Target
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 __all__ = ["API"]
 
@@ -34,7 +30,6 @@ def handle(request: Any, context: Context) -> Any:
     view = context.cluster.next_view()
     return MetadataResponse(
         version=context.version,
-        throttle_time_ms=0,
         brokers=[Broker(node_id=node.id, host=node.host, port=node.port, rack=None) for node in view.nodes],
         cluster_id=context.cluster.id,
         controller_id=min((node.id for node in view.nodes), default=-1),
@@ -87,18 +82,11 @@ def describe(number: int, partition: PartitionView, view: View) -> Any:
     others = [node.id for node in view.nodes if node.id != partition.leader]
     replicas = others if partition.leader == NO_LEADER else [partition.leader, *others]
     return Partition(
-        error_code=Code.LEADER_NOT_AVAILABLE if partition.leader == NO_LEADER else Code.NONE,
-        partition_index=number,
-        leader_id=partition.leader,
-        leader_epoch=partition.epoch,
-        replica_nodes=replicas,
-        isr_nodes=replicas,
-        offline_replicas=[],
-    )
+        error_code=Code.LEADER_NOT_AVAILABLE if partition.leader == NO_LEADER else Code.NONE, partition_index=number,
+        leader_id=partition.leader, leader_epoch=partition.epoch, replica_nodes=replicas, isr_nodes=replicas,
+    )  # fmt: skip
 
 
-def targets(request: Any) -> Iterable[Target]:
-    return [Target(topic.name) for topic in request.topics or ()] or [WHOLE_REQUEST]
-
-
-API: Final = Api(ApiKey.METADATA, (0, 13), MetadataRequest, handle, targets=targets)
+API: Final = Api(
+    ApiKey.METADATA, (0, 13), MetadataRequest, handle, targets=lambda asked: topic_targets(asked) or [WHOLE_REQUEST]
+)

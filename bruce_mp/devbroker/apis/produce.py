@@ -35,8 +35,7 @@ SEQUENCE_ERRORS: Final = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUC
 
 
 def handle(request: Any, context: Context) -> Any:
-    timeouts = context.statistics.timeouts_ms
-    timeouts[request.timeout_ms] = timeouts.get(request.timeout_ms, 0) + 1
+    context.statistics.timeouts_ms[request.timeout_ms] += 1
     topics = [
         TopicResponse(
             name=topic.name,
@@ -49,7 +48,7 @@ def handle(request: Any, context: Context) -> Any:
         raise_first_error(partitions)
         return None
     endpoints = leader_endpoints(partitions, context.cluster)
-    return ProduceResponse(version=context.version, responses=topics, throttle_time_ms=0, node_endpoints=endpoints)
+    return ProduceResponse(version=context.version, responses=topics, node_endpoints=endpoints)
 
 
 def raise_first_error(partitions: Iterable[Any]) -> None:
@@ -71,12 +70,9 @@ def respond(topic: str, part: Any, acks: int, context: Context) -> Any:
         return refuse(topic, part.index, code, "A scripted fault sets this error; the batch was appended.", context)
     start = context.cluster.partition(topic, part.index).log.start
     return PartitionResponse(
-        index=part.index,
-        error_code=Code.NONE,
-        base_offset=result.base_offset,
-        log_append_time_ms=result.log_append_time,
-        log_start_offset=start,
-    )
+        index=part.index, error_code=Code.NONE, base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time, log_start_offset=start,
+    )  # fmt: skip
 
 
 def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
@@ -97,8 +93,9 @@ def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
 
 
 def refuse(topic: str, index: int, code: int, text: str, context: Context) -> Any:
-    count_error(code, context)
-    response = error_response(index, code, text)
+    context.statistics.errors[code] += 1
+    context.statistics.sequence_errors += code in SEQUENCE_ERRORS
+    response = PartitionResponse(index=index, error_code=code, base_offset=NO_OFFSET, error_message=text)
     if code == Code.NOT_LEADER_OR_FOLLOWER:
         response.current_leader = leader_of(topic, index, context.cluster)
     return response
@@ -111,23 +108,6 @@ def leader_of(topic: str, index: int, cluster: Cluster) -> Any:
     except RefusedError:
         return LeaderIdAndEpoch(leader_id=NO_LEADER, leader_epoch=-1)
     return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.epoch)
-
-
-def error_response(index: int, code: int, text: str) -> Any:
-    return PartitionResponse(
-        index=index,
-        error_code=code,
-        base_offset=NO_OFFSET,
-        log_append_time_ms=-1,
-        log_start_offset=-1,
-        error_message=text,
-    )
-
-
-def count_error(code: int, context: Context) -> None:
-    errors = context.statistics.errors
-    errors[code] = errors.get(code, 0) + 1
-    context.statistics.sequence_errors += code in SEQUENCE_ERRORS
 
 
 def leader_endpoints(partitions: Iterable[Any], cluster: Cluster) -> list[Any]:
