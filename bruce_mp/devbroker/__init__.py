@@ -11,7 +11,6 @@ inside out:
     commands, arguments         commands of the control channel, their execution, and their form on a command line
     server, process             the only files of the broker that touch the operating system
     control, control_command    clients: `DevBroker` for tests, `bruce dev-broker control`
-    records                     decoded records, for tests
 
 The broker behaves as Kafka 4.x does, with two deliberate exceptions. It refuses any bytes after the one record batch of
 a partition. A partition has one log that every broker can lead, so an election loses nothing.

@@ -18,24 +18,24 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
 from bruce_mp.devbroker import commands
+from bruce_mp.devbroker.batch import SEQUENCE_MASK, BatchHead, records_of
 from bruce_mp.devbroker.faults import InjectedFault
-from bruce_mp.devbroker.records import StoredRecord, decode_batches
 from bruce_mp.devbroker.statistics import Statistics
 from bruce_mp.errors import BruceError, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
 
     from bruce_mp.devbroker.faults import Fault
 
-__all__ = ["CommandError", "ControlChannel", "DevBroker"]
+__all__ = ["CommandError", "ControlChannel", "DevBroker", "StoredRecord", "decode_batches"]
 
 RESPONSE_TIMEOUT_S: Final = 30.0  # longer than any command except WaitUntil takes, even on a busy machine
 STOP_TIMEOUT_S: Final = 10.0  # after which the process is killed
@@ -48,13 +48,9 @@ class CommandError(BruceError):
 
 
 class ControlChannel:
-    """A connection to the control channel of a broker.
+    """A connection to a broker's control channel at HOST:PORT, or at the path of a UNIX socket.
 
-    Args:
-        address: HOST:PORT, or the path of a UNIX socket.
-
-    Raises:
-        CommandError: no broker listens there.
+    Raise CommandError if no broker listens there.
     """
 
     def __init__(self, address: str) -> None:
@@ -65,11 +61,7 @@ class ControlChannel:
         self._lines = self._socket.makefile("rb")
 
     def request(self, command: commands.BrokerCommand) -> Any:
-        """Execute a command and return its result.
-
-        Raises:
-            CommandError: the broker refused the command, or has ended.
-        """
+        """Execute a command and return its result. Raise CommandError if the broker refuses it, or has ended."""
         wait_s = command.seconds if isinstance(command, commands.WaitUntil) else 0.0
         try:
             self._socket.settimeout(wait_s + RESPONSE_TIMEOUT_S)
@@ -106,6 +98,34 @@ def connect(address: str) -> socket.socket:
     return connection
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A stored record. `timestamp` is in ms; producer fields are -1 without idempotence."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+
+
+def decode_batches(batches: bytes) -> Iterator[StoredRecord]:
+    """Yield the records of consecutive stored batches, with any of Kafka's codecs. Raise RefusedError for damage."""
+    at = 0
+    while at < len(batches):
+        head = BatchHead.unpack(batches, at)
+        for record in records_of(batches[at : at + head.size]):
+            sequence = (head.base_sequence + record.offset - head.base_offset) & SEQUENCE_MASK
+            yield StoredRecord(
+                record.offset, record.timestamp, record.key, record.value, tuple(record.headers),
+                head.producer_id, head.producer_epoch, sequence if head.base_sequence >= 0 else -1,
+            )  # fmt: skip
+        at += head.size
+
+
 class DevBroker:
     """A running embedded broker.
 
@@ -118,10 +138,7 @@ class DevBroker:
         message_max_bytes: largest accepted record batch.
         strict: check every record of every batch.
         cluster_id: the id in metadata.
-        start_within: time limit of the start, in seconds.
-
-    Raises:
-        StartError: the process did not start in time.
+        start_within: time limit of the start, in seconds; after it, raise StartError.
     """
 
     def __init__(
@@ -239,19 +256,11 @@ class DevBroker:
         errors: Mapping[int, int] | None = None,
         within: float = 10.0,
     ) -> Statistics:
-        """Wait until all of these counters of `Statistics` are reached.
-
-        Raises:
-            TimeoutError: the counters were not reached within `within` seconds.
-        """
+        """Wait until all of these counters of `Statistics` are reached. Raise TimeoutError after `within` seconds."""
         wanted = commands.WaitUntil(
-            records=records,
-            duplicates=duplicates,
-            requests=requests or {},
-            faults=faults or {},
-            errors=errors or {},
+            records=records, duplicates=duplicates, requests=requests or {}, faults=faults or {}, errors=errors or {},
             seconds=within,
-        )
+        )  # fmt: skip
         statistics = self._request(wanted, Statistics)
         if not wanted.is_reached_by(statistics):
             raise TimeoutError(f"The broker did not reach {wanted} within {within} s; it counted {statistics}.")
@@ -265,9 +274,7 @@ class DevBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _records(self, topic: str, partition: int) -> Iterator[StoredRecord]:
@@ -291,8 +298,7 @@ class DevBroker:
 def read_ready(process: subprocess.Popen[bytes], within: float) -> dict[str, str]:
     """Return the lines that the process prints when it is ready, by their first word.
 
-    Raises:
-        StartError: the process ended, or did not print the lines in time.
+    Raise StartError if it ends, or does not print them in time.
     """
     assert process.stdout is not None
     deadline = time.monotonic() + within

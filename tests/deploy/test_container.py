@@ -20,8 +20,7 @@ import pytest
 
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker import commands
-from bruce_mp.devbroker.control import ControlChannel
-from bruce_mp.devbroker.records import decode_batches
+from bruce_mp.devbroker.control import ControlChannel, decode_batches
 from support.processes import run_program, time_limit, wait_until
 
 if TYPE_CHECKING:

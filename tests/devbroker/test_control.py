@@ -10,9 +10,8 @@ import msgspec
 import psutil
 import pytest
 
-from bruce_mp.devbroker.control import CommandError, DevBroker, connect
+from bruce_mp.devbroker.control import CommandError, DevBroker, StoredRecord, connect
 from bruce_mp.devbroker.faults import Fault, FaultAction
-from bruce_mp.devbroker.records import StoredRecord
 from bruce_mp.errors import StartError
 from devbroker.kit import RawClient, make_batch, produce
 

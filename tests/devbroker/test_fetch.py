@@ -10,7 +10,7 @@ from kafka.protocol.producer import ProduceResponse
 
 from bruce_mp.devbroker.apis import fetch
 from bruce_mp.devbroker.codes import Code
-from bruce_mp.devbroker.records import decode_batches
+from bruce_mp.devbroker.control import decode_batches
 from devbroker.kit import Desk, make_batch, produce
 
 FetchTopic = FetchRequest.FetchTopic

@@ -13,8 +13,7 @@ from kafka.protocol.producer import ProduceResponse
 
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.commands import AppendedBatch, AppendedSince
-from bruce_mp.devbroker.control import ControlChannel, end_process, read_ready
-from bruce_mp.devbroker.records import decode_batches
+from bruce_mp.devbroker.control import ControlChannel, decode_batches, end_process, read_ready
 from bruce_mp.errors import DiscardReason
 from devbroker.kit import RawClient, make_batch, produce
 from support.daemon import Daemon

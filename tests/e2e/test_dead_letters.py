@@ -15,7 +15,7 @@ from support.daemon import Daemon
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bruce_mp.devbroker.records import StoredRecord
+    from bruce_mp.devbroker.control import StoredRecord
 
 pytestmark = pytest.mark.process
 
