@@ -21,7 +21,7 @@ from bruce_mp.status.pages.processes import row_name
 from bruce_mp.status.pages.text import topic_text
 from bruce_mp.telemetry.books import Books, balance_line
 from bruce_mp.telemetry.clock import utc_text, wall_ms
-from bruce_mp.telemetry.log_lines import plural
+from bruce_mp.telemetry.logs import plural
 from bruce_mp.telemetry.stages import STAGES
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from bruce_mp.ipc.control_messages import ConfigApplied, Drain, NewConfig, Ready
 from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, Links
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
-from bruce_mp.telemetry.logs import apply_logging_config
+from bruce_mp.telemetry.logs import set_up_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,7 +178,8 @@ class ProcessShell:
 
     def _apply_new_config(self, message: NewConfig) -> None:
         before, self._config = self._config, message.config
-        apply_logging_config(before.logging, message.config.logging, self._name)
+        if message.config.logging != before.logging:
+            set_up_logging(message.config.logging, self._name)
         self.apply_config(message.config, before)
         self.send(ConfigApplied(message.number))
 

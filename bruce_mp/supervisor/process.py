@@ -66,8 +66,7 @@ from bruce_mp.supervisor.upgrade.upgrade import Upgrade, UpgradeState
 from bruce_mp.telemetry.books import balance_line
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.log_lines import plural
-from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, set_up_logging
+from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, plural, set_up_logging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,11 @@
-"""Log handlers of a daemon process, and rate limiting of repeated records. `log_lines.py` formats the lines.
+"""Log handlers of a daemon process, the formats of lines, and rate limiting of repeated records.
+
+    2031-05-17 09:30:00.123 UTC bruce[router 1234] WARNING: Broker 3 at kafka3:9092 closed the connection.
+    {"time":"2031-05-17T09:30:00.123Z","level":"WARNING","process":"router","pid":1234,"message":"Broker 3 at ..."}
 
 All processes append whole lines to one log file. Each reopens the file after log rotation has moved it. Without
-a configured destination, warnings and errors go to standard error.
+a configured destination, warnings and errors go to standard error. Clients choose topic names, so control characters
+are escaped: otherwise a line feed in a name could forge a line.
 
 The log passes one record per source line in 30 s; the next one reports the number of suppressed records. A caller that
 logs about several subjects from one source line separates them with `extra={"about": ...}`. A caller that limits its
@@ -10,18 +14,22 @@ lines itself passes `extra={"is_limited": True}`.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
+import re
+import socket
+import struct
 import sys
+import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from logging.handlers import SysLogHandler, WatchedFileHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final
 
 from bruce_mp.errors import StartError
-from bruce_mp.telemetry.journald import JournaldHandler
-from bruce_mp.telemetry.log_lines import JsonFormatter, LineFormatter, TextFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import LogFile, Logging
 
-__all__ = ["NOTICE", "RepeatFilter", "apply_logging_config", "is_on_stderr", "set_up_logging"]
+__all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "plural", "printable", "set_up_logging"]
 
 NOTICE: Final = 25
 """Level of important events in normal operation: starts, stops, changes."""
@@ -52,6 +60,10 @@ _MAX_SITES: Final = 1000
 """Most pairs of source line and subject that the filter remembers; subjects may be topics, without a limit."""
 _SYSLOG: Final = Path("/dev/log")
 _JOURNALD: Final = Path("/run/systemd/journal/socket")
+_PRIORITIES: Final = {name: number for number, name in enumerate(_LEVELS)}
+_MAX_FIELD_BYTES: Final = 64 * 1024
+"""Maximum bytes of a journal field's value, so that the datagram fits into the send buffer."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def set_up_logging(config: Logging, process: str) -> None:
@@ -65,7 +77,8 @@ def set_up_logging(config: Logging, process: str) -> None:
     for handler in root.handlers[:]:
         root.removeHandler(handler)
         handler.close()
-    for handler in _handlers(config, process):
+    for handler, formatter in _handlers(config, process):
+        handler.setFormatter(formatter)
         handler.addFilter(RepeatFilter())
         root.addHandler(handler)
     root.setLevel(_LEVELS[config.level])
@@ -77,44 +90,28 @@ def set_up_logging(config: Logging, process: str) -> None:
                 sys.stderr.write(f"bruce: {text}\n")
 
 
-def apply_logging_config(before: Logging, after: Logging, process: str) -> None:
-    """Apply a reloaded config if it differs. Raise StartError as `set_up_logging` does."""
-    if after != before:
-        set_up_logging(after, process)
-
-
 def is_on_stderr(config: Logging) -> bool:
     """Return True if warnings and errors go to standard error, alone or among other destinations."""
     return config.stdout_stderr or not (config.file.enable or config.syslog or config.journald)
 
 
-def _handlers(config: Logging, process: str) -> Iterator[logging.Handler]:
-    formatter = JsonFormatter(process) if config.format == "json" else LineFormatter(process)
+def _handlers(config: Logging, process: str) -> Iterator[tuple[logging.Handler, logging.Formatter]]:
+    lines = _JsonFormatter(process) if config.format == "json" else _LineFormatter(process)
     if config.stdout_stderr:
-        yield _stream_handler(sys.stdout, formatter, below=logging.WARNING)
+        stdout = logging.StreamHandler(sys.stdout)
+        stdout.addFilter(lambda record: record.levelno < logging.WARNING)
+        yield stdout, lines
     if is_on_stderr(config):
-        yield _stream_handler(sys.stderr, formatter, lowest=logging.WARNING)
+        stderr = logging.StreamHandler(sys.stderr)
+        stderr.setLevel(logging.WARNING)
+        yield stderr, lines
     if config.file.enable:
-        yield _file_handler(config.file, formatter)
+        yield _open_log_file(config.file), lines
     if config.syslog:
-        syslog = _SysLog(str(_SYSLOG), SysLogHandler.LOG_DAEMON)
-        syslog.setFormatter(TextFormatter(f"bruce[%(process)d]: {process}: %(message)s"))
-        yield syslog
+        syslog_format = f"bruce[%(process)d]: {process}: %(message)s"
+        yield _SysLog(str(_SYSLOG), SysLogHandler.LOG_DAEMON), _TextFormatter(syslog_format)
     if config.journald:
-        journald = JournaldHandler(process, _JOURNALD)
-        journald.setFormatter(TextFormatter("%(message)s"))
-        yield journald
-
-
-def _stream_handler(
-    stream: TextIO, formatter: logging.Formatter, *, lowest: int = 0, below: int | None = None
-) -> logging.Handler:
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter)
-    handler.setLevel(lowest)
-    if below is not None:
-        handler.addFilter(lambda record: record.levelno < below)
-    return handler
+        yield _JournaldHandler(process), _TextFormatter("%(message)s")
 
 
 class _LogFile(WatchedFileHandler):
@@ -159,16 +156,14 @@ class _LogFile(WatchedFileHandler):
             super().close()
 
 
-def _file_handler(config: LogFile, formatter: logging.Formatter) -> logging.Handler:
+def _open_log_file(config: LogFile) -> _LogFile:
     try:
-        handler = _LogFile(config)
+        return _LogFile(config)
     except OSError as error:
         raise StartError(
             f"The log file {config.path} cannot be opened: {error.strerror}. Create its directory, and "
             "make the daemon's user the owner of both, or set another logging.file.path."
         ) from error
-    handler.setFormatter(formatter)
-    return handler
 
 
 class _SysLog(SysLogHandler):
@@ -176,6 +171,110 @@ class _SysLog(SysLogHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
         """Drop the line; the next one may reach syslog again."""
+
+
+class _JournaldHandler(logging.Handler):
+    """A handler that sends records as fields to systemd's journal; they are lost if it is absent or busy.
+
+    https://systemd.io/JOURNAL_NATIVE_PROTOCOL/
+    """
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+        self._path = str(_JOURNALD)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = self._fields(record)
+        try:
+            self._socket.sendto(b"".join(_journal_field(name, value) for name, value in fields.items()), self._path)
+        except OSError:
+            return
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, str]:
+        more = getattr(record, "more", 0)  # records that `RepeatFilter` suppressed
+        return {
+            "MESSAGE": self.format(record),
+            "PRIORITY": str(_PRIORITIES.get(record.levelname, _PRIORITIES["INFO"])),
+            "SYSLOG_IDENTIFIER": "bruce",
+            "SYSLOG_PID": str(record.process),
+            "BRUCE_PROCESS": self._process,
+            "CODE_FILE": record.pathname,
+            "CODE_LINE": str(record.lineno),
+            **({"BRUCE_MORE": str(more)} if more else {}),
+        }
+
+    def close(self) -> None:
+        self._socket.close()
+        super().close()
+
+
+def _journal_field(name: str, value: str) -> bytes:
+    """Encode a field. A value with line feeds is sent with its length, so that it cannot forge another field."""
+    data = value.encode("utf-8", "backslashreplace")[:_MAX_FIELD_BYTES]
+    if b"\n" not in data:
+        return name.encode() + b"=" + data + b"\n"
+    return name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters escaped."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return for example "1 message" or "2 messages"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+class _TextFormatter(logging.Formatter):
+    """Formatter that escapes control characters and appends `more`, the number of records that a filter suppressed."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
+        more = getattr(record, "more", 0)
+        record.message = printable(record.message)
+        return super().formatMessage(record) + (f" ({more} more like this)" if more else "")
+
+
+class _LineFormatter(_TextFormatter):
+    """Formatter of text lines with the name of a process."""
+
+    def __init__(self, process: str) -> None:
+        stamp = "%(asctime)s.%(msecs)03d UTC"
+        super().__init__(f"{stamp} bruce[{process} %(process)d] %(levelname)s: %(message)s", "%Y-%m-%d %H:%M:%S")
+        self.converter = time.gmtime
+
+
+class _JsonFormatter(logging.Formatter):
+    """Formatter of JSON lines. They lack `more` (suppressed records) and `traceback` when these are empty."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, Any] = {
+            "time": when.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "process": self._process,
+            "pid": record.process,
+            "message": record.getMessage(),
+            "source": f"{record.module}:{record.lineno}",
+        }
+        if more := getattr(record, "more", 0):
+            fields["more"] = more
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, separators=(",", ":"))  # all in ASCII
+
+
+# --- repetitions ------------------------------------------------------------------------------------------------------
 
 
 class RepeatFilter(logging.Filter):
@@ -186,33 +285,20 @@ class RepeatFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sites: dict[tuple[str, int, object], _LogSite] = {}
+        self._sites: dict[tuple[str, int, object], tuple[float, int]] = {}
+        """Time of the last record that passed, and the number of those suppressed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if the record is to be written."""
         if getattr(record, "is_limited", False):
             return True
         key = (record.pathname, record.lineno, getattr(record, "about", None))
-        site = self._sites.get(key)
-        if site is None:
-            self._add(key, _LogSite(record.created))
-            return True
-        if 0 <= record.created - site.written_s < _REPEAT_INTERVAL_S:
-            site.suppressed += 1
+        passed_s, suppressed = self._sites.get(key, (-math.inf, 0))
+        if 0 <= record.created - passed_s < _REPEAT_INTERVAL_S:
+            self._sites[key] = (passed_s, suppressed + 1)
             return False
-        record.more = site.suppressed
-        site.written_s, site.suppressed = record.created, 0
-        return True
-
-    def _add(self, key: tuple[str, int, object], site: _LogSite) -> None:
-        if len(self._sites) >= _MAX_SITES:
+        if key not in self._sites and len(self._sites) >= _MAX_SITES:
             del self._sites[next(iter(self._sites))]
-        self._sites[key] = site
-
-
-class _LogSite:
-    __slots__ = ("suppressed", "written_s")
-
-    def __init__(self, written_s: float) -> None:
-        self.written_s = written_s
-        self.suppressed = 0
+        self._sites[key] = (record.created, 0)
+        record.more = suppressed
+        return True

@@ -15,7 +15,7 @@ import pytest
 
 import bruce_mp
 from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Http, Kafka
+from bruce_mp.config.sections import Http, Kafka, Logging
 from bruce_mp.ipc.control_messages import (
     ConfigApplied,
     Control,
@@ -183,8 +183,8 @@ def test_refused_logging_leaves_the_new_config_unconfirmed(bench: Bench, monkeyp
     def refuse(*_: object) -> None:
         raise OSError("no log file")
 
-    monkeypatch.setattr("bruce_mp.pipeline.process_shell.apply_logging_config", refuse)
-    bench.supervisor.send(NewConfig(7, CONFIG))
+    monkeypatch.setattr("bruce_mp.pipeline.process_shell.set_up_logging", refuse)
+    bench.supervisor.send(NewConfig(7, msgspec.structs.replace(CONFIG, logging=Logging(level="DEBUG"))))
     with pytest.raises(OSError, match="no log file"):
         bench.shell.run()
     assert bench.answers() == [Ready()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.books import held_by_topic, spilled_total
-from bruce_mp.telemetry.log_lines import plural, printable
+from bruce_mp.telemetry.logs import plural, printable
 
 if TYPE_CHECKING:
     from pathlib import Path

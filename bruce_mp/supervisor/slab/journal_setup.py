@@ -22,8 +22,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.private_directory import is_foreign, remove_private_directory
 from bruce_mp.slab.producer_id import store_cluster
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
-from bruce_mp.telemetry.log_lines import plural
-from bruce_mp.telemetry.logs import NOTICE
+from bruce_mp.telemetry.logs import NOTICE, plural
 
 if TYPE_CHECKING:
     from bruce_mp.kernels import Partitioners

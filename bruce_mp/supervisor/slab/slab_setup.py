@@ -34,8 +34,7 @@ from bruce_mp.supervisor.slab.lock_retry import retry_lock
 from bruce_mp.telemetry.books import counter_total, spilled_total
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.log_lines import plural
-from bruce_mp.telemetry.logs import NOTICE
+from bruce_mp.telemetry.logs import NOTICE, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
