@@ -42,9 +42,9 @@ from bruce_mp.status.pages.text import stamp, topic_bytes
 from bruce_mp.status.pages.topics import TopicSelection
 from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.status.request_guard import guard_change, guard_host
-from bruce_mp.status.slab_snapshot import read_held_groups
 from bruce_mp.telemetry.books import Books, read_books
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.held import read_held_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

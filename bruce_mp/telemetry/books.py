@@ -13,14 +13,11 @@ import msgspec
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunk_readers import read_each, until_damage
-from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.stages import STAGES, held_by_stage, read_rows, used_rows
+from bruce_mp.telemetry.stages import held_by_stage, read_rows, used_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from bruce_mp.slab.file import Slab
 
@@ -30,7 +27,6 @@ __all__ = [
     "books_of",
     "counter_by_row",
     "counter_total",
-    "held_by_topic",
     "read_books",
     "row_integers",
     "spilled_total",
@@ -109,27 +105,6 @@ def counter_total(slab: Slab, counter: int) -> int:
 def spilled_total(slab: Slab) -> int:
     """Return the number of messages in spill files."""
     return counter_total(slab, lay.SPILL_IN) - counter_total(slab, lay.SPILL_OUT)
-
-
-def held_by_topic(slab: Slab) -> dict[bytes | int, dict[str, int]]:
-    """Count the held records by topic and stage; the key of a topic is its number, or its name if it has none."""
-    held: dict[bytes | int, dict[str, int]] = {}
-    for topic, state, records in read_each(slab, lambda chunk: _counts_in(slab, chunk)):
-        if state in STAGES:
-            stages = held.setdefault(topic, {})
-            stages[STAGES[state]] = stages.get(STAGES[state], 0) + records
-    return held
-
-
-def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, RunState, int]]:
-    """Yield topic, state and number of records for each run of a chunk, or for each record of a split run."""
-    for offset, run in runs_of(slab, chunk):
-        topic = run.topic or name_of(slab, chunk, offset, run)
-        if run.state is not RunState.SPLIT:
-            yield topic, run.state, run.records
-            continue
-        for _, record in until_damage(records_of(slab, chunk, offset, run)):
-            yield topic, RunState(record.word & 0xFF), 1
 
 
 def balance_line(books: Books) -> str:

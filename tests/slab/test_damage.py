@@ -27,7 +27,7 @@ from bruce_mp.slab.recovery import (
 )
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import Segment, is_current, segment_words, split_run, unpack_segments, write_placement
-from bruce_mp.telemetry.books import held_by_topic
+from bruce_mp.telemetry.held import held_by_topic
 from support.examples import examples
 from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, set_state
 

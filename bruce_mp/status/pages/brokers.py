@@ -6,7 +6,7 @@ reports that dispatchers and the router send once a second.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,14 +17,15 @@ from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.text import stamp, topic_text
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.held import HeldSums, sum_held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.broker_status import ClusterReport
-    from bruce_mp.status.slab_snapshot import HeldGroup
     from bruce_mp.telemetry.broker_status import BrokerStatus, PausedScope, RouterStatus
+    from bruce_mp.telemetry.held import HeldGroup
     from bruce_mp.telemetry.stalls import PartitionStall
 
 __all__ = [
@@ -115,33 +116,6 @@ class BrokersPage(Page, frozen=True, kw_only=True):
     paused_count: int | None
 
 
-class _EpochConverter(NamedTuple):
-    """Conversion of times in ms on the steady clock to seconds since the epoch."""
-
-    offset_ms: int
-
-    def __call__(self, steady_ms: int) -> int:
-        return (steady_ms + self.offset_ms) // 1000
-
-
-class _SlotCounts:
-    """Message counts of one dispatcher slot, and the earliest arrival of a message on the steady clock."""
-
-    __slots__ = ("first_arrived_ms", "in_flight", "queued")
-
-    def __init__(self) -> None:
-        self.in_flight = self.queued = 0
-        self.first_arrived_ms: int | None = None
-
-    def add(self, group: HeldGroup) -> None:
-        if group.state is RunState.IN_FLIGHT:
-            self.in_flight += group.messages
-        else:
-            self.queued += group.messages
-        first_ms = self.first_arrived_ms
-        self.first_arrived_ms = group.arrived_ms if first_ms is None else min(first_ms, group.arrived_ms)
-
-
 def read_brokers(
     slab: Slab, cluster: ClusterReport, groups: Iterable[HeldGroup], now_ms: int, steady_now_ms: int
 ) -> BrokersPage:
@@ -149,15 +123,24 @@ def read_brokers(
 
     `now_ms` is the wall clock; `steady_now_ms` is the steady clock, which stamps arrivals and reports.
     """
-    to_epoch_s = _EpochConverter(now_ms - steady_now_ms)
-    counts = _count_by_slot(groups)
+
+    def to_epoch_s(steady_ms: int) -> int:
+        return (steady_ms + now_ms - steady_now_ms) // 1000
+
+    held = sum_held((group for group in groups if group.state in _STATES_WITH_SLOT), lambda group: group.holder)
     slots = dict(dispatcher_slots(slab))
     addresses = dict(_known_addresses(cluster))
     brokers = [BrokerLine(node, address) for node, address in addresses.items() if node not in slots]
     for node, slot in slots.items():
-        slot_counts = counts.get(slot, _SlotCounts())
-        broker = _broker_with_slot(
-            slab, node, addresses.get(node, ""), slot, counts=slot_counts, steady_now_ms=steady_now_ms
+        sums = held.get(slot, HeldSums())
+        broker = BrokerLine(
+            node,
+            addresses.get(node, ""),
+            dispatcher=f"dispatcher-{slot}",
+            in_flight=sums.in_flight,
+            queued=sums.waiting,
+            oldest_ms=sums.oldest_ms(steady_now_ms),
+            retries=_count_retries(slab, slot),
         )
         status = cluster.brokers.get(slot)
         # The last report of a slot may be of its former broker.
@@ -193,29 +176,6 @@ def dispatcher_slots(slab: Slab) -> Iterator[tuple[int, int]]:
             yield node_plus_1 - 1, slot
 
 
-def _count_by_slot(groups: Iterable[HeldGroup]) -> dict[int, _SlotCounts]:
-    counts: dict[int, _SlotCounts] = {}
-    for group in groups:
-        if group.state in _STATES_WITH_SLOT:
-            counts.setdefault(group.holder, _SlotCounts()).add(group)
-    return counts
-
-
-def _broker_with_slot(
-    slab: Slab, node: int, address: str, slot: int, *, counts: _SlotCounts, steady_now_ms: int
-) -> BrokerLine:
-    first_ms = counts.first_arrived_ms
-    return BrokerLine(
-        node,
-        address,
-        dispatcher=f"dispatcher-{slot}",
-        in_flight=counts.in_flight,
-        queued=counts.queued,
-        oldest_ms=None if first_ms is None else max(0, steady_now_ms - first_ms),
-        retries=_count_retries(slab, slot),
-    )
-
-
 def _with_router_messages(
     slab: Slab, brokers: list[BrokerLine], router: RouterStatus | None, steady_now_ms: int
 ) -> list[BrokerLine]:
@@ -246,7 +206,7 @@ def _count_retries(slab: Slab, slot: int) -> int:
     return sum(slab.longs[counter_0 + counter] for counter in _RETRY_COUNTERS)
 
 
-def _with_status(broker: BrokerLine, status: BrokerStatus, to_epoch_s: _EpochConverter) -> BrokerLine:
+def _with_status(broker: BrokerLine, status: BrokerStatus, to_epoch_s: Callable[[int], int]) -> BrokerLine:
     return msgspec.structs.replace(
         broker,
         connection=status.connection,
@@ -263,7 +223,7 @@ def _with_status(broker: BrokerLine, status: BrokerStatus, to_epoch_s: _EpochCon
 
 
 def _paused_scope(
-    scope: PausedScope, cluster: ClusterReport, slots: dict[int, int], to_epoch_s: _EpochConverter
+    scope: PausedScope, cluster: ClusterReport, slots: dict[int, int], to_epoch_s: Callable[[int], int]
 ) -> PausedScopeLine:
     since = to_epoch_s(scope.since_ms)
     if scope.topic and scope.state == NO_LEADER:

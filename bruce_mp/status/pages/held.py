@@ -12,8 +12,8 @@ import msgspec
 from bruce_mp.status.pages.header import Page, read_header
 from bruce_mp.status.pages.slab_use import read_slab_use
 from bruce_mp.status.pages.text import topic_text
-from bruce_mp.status.slab_snapshot import read_held_groups
 from bruce_mp.telemetry.books import spilled_total
+from bruce_mp.telemetry.held import read_held_groups, sum_held
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -50,13 +50,9 @@ def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
     `now_ms` is the wall clock; `steady_now_ms` is the steady clock, which stamps arrivals.
     """
     spill = spilled_total(slab)
-    sums: dict[bytes, tuple[int, int]] = {}
-    for group in read_held_groups(slab):
-        before, first_ms = sums.get(group.topic, (0, group.arrived_ms))
-        sums[group.topic] = (before + group.messages, min(first_ms, group.arrived_ms))
     topics = [
-        HeldTopic(topic_text(topic), messages, max(0, steady_now_ms - first_ms))
-        for topic, (messages, first_ms) in sums.items()
+        HeldTopic(topic_text(topic), sums.in_flight + sums.waiting, sums.oldest_ms(steady_now_ms) or 0)
+        for topic, sums in sum_held(read_held_groups(slab), lambda group: group.topic).items()
     ]
     return HeldPage(
         **read_header(slab, now_ms),

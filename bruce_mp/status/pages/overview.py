@@ -17,7 +17,7 @@ from bruce_mp.status.pages.front_page import entry_of
 from bruce_mp.status.pages.header import Page
 from bruce_mp.status.pages.health import assess_health
 from bruce_mp.status.pages.topics import TopicLine, TopicsPart, read_topics, select_topics
-from bruce_mp.status.slab_snapshot import read_held_groups
+from bruce_mp.telemetry.held import read_held_groups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

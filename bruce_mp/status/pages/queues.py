@@ -10,14 +10,13 @@ import msgspec
 from bruce_mp.slab.layout import RunState
 from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.text import topic_text
-from bruce_mp.status.slab_snapshot import read_held_groups
 from bruce_mp.telemetry.books import spilled_total
+from bruce_mp.telemetry.held import read_held_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.status.slab_snapshot import HeldGroup
 
 __all__ = ["QUEUE_OF", "QueuesPage", "TopicQueues", "queues_plain", "read_queues"]
 
@@ -48,10 +47,6 @@ class TopicQueues(msgspec.Struct, frozen=True):
     send_wait: int = 0
     ack_wait: int = 0
 
-    @property
-    def total(self) -> int:
-        return self.batch + self.send_wait + self.ack_wait
-
 
 class QueuesPage(Page, frozen=True, kw_only=True):
     """JSON of `/queues`. `new` counts messages that the router has not claimed yet, `spill` those in spill files."""
@@ -62,31 +57,24 @@ class QueuesPage(Page, frozen=True, kw_only=True):
 
 
 def read_queues(slab: Slab, now_ms: int) -> QueuesPage:
-    groups = read_held_groups(slab)
-    by_topic = _by_topic(groups)
-    new = sum(group.messages for group in groups if QUEUE_OF[group.state] == "new")
-    sending = [queues for _, queues in sorted(by_topic.items()) if queues.total]
+    new, by_topic = 0, dict[bytes, Tally[str]]()
+    for group in read_held_groups(slab):
+        queue = QUEUE_OF[group.state]
+        if queue == "new":
+            new += group.messages
+        else:
+            by_topic.setdefault(group.topic, Tally())[queue] += group.messages
+    sending = [TopicQueues(topic_text(topic), **queues) for topic, queues in sorted(by_topic.items())]
     return QueuesPage(**read_header(slab, now_ms), sending=sending, new=new, spill=spilled_total(slab))
-
-
-def _by_topic(groups: Iterable[HeldGroup]) -> dict[bytes, TopicQueues]:
-    by_topic: dict[bytes, Tally[str]] = {}
-    for group in groups:
-        by_topic.setdefault(group.topic, Tally())[QUEUE_OF[group.state]] += group.messages
-    return {
-        topic: TopicQueues(topic_text(topic), queues["batch"], queues["send_wait"], queues["ack_wait"])
-        for topic, queues in by_topic.items()
-    }
 
 
 def queues_plain(page: QueuesPage) -> str:
     """Render one line for each topic, then the sums, in the format of Dory; spill files add a line."""
-    lines = [f"{_numbers(item)}  topic: [{item.topic}]" for item in page.sending]
+    lines = [
+        f"batch: {item.batch:10}  send_wait: {item.send_wait:10}  ack_wait: {item.ack_wait:10}  topic: [{item.topic}]"
+        for item in page.sending
+    ]
     return "\n".join([*header_lines(page), *lines, *([""] if lines else []), *_sum_lines(page), ""])
-
-
-def _numbers(item: TopicQueues) -> str:
-    return f"batch: {item.batch:10}  send_wait: {item.send_wait:10}  ack_wait: {item.ack_wait:10}"
 
 
 def _sum_lines(page: QueuesPage) -> Iterator[str]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.history.topic_traffic import TopicTraffic
 from bruce_mp.status.pages.text import topic_text
+from bruce_mp.telemetry.held import HeldSums, sum_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.broker_status import ClusterReport
     from bruce_mp.status.pages.discards import Report
-    from bruce_mp.status.slab_snapshot import HeldGroup
+    from bruce_mp.telemetry.held import HeldGroup
 
 __all__ = ["SORTS", "TopicLine", "TopicSelection", "TopicsPart", "read_topics", "select_topics"]
 
@@ -111,44 +111,31 @@ def read_topics(
     steady_now_ms: int,
 ) -> list[TopicLine]:
     """List every topic that the router knows, or that has traffic or held messages."""
-    held = _count_held(groups)
+    held = sum_held(groups, lambda group: group.topic)
     known = TopicTable(slab).partition_counts()
     paused = None if cluster.router is None else cluster.router.paused_by_topic
     discarded = _count_discarded(reports)
-    return [
-        _topic_line(
+    lines = []
+    for name in {**known, **traffic, **held}:
+        flow, sums = traffic.get(name, TopicTraffic()), held.get(name, HeldSums())
+        line = TopicLine(
             topic_text(name),
             known.get(name, 0),
-            traffic.get(name, TopicTraffic()),
-            held.get(name, _TopicCounts()),
+            flow.delivered,
+            flow.size,
+            flow.p50_ms,
+            flow.p99_ms,
+            waiting=sums.waiting,
+            in_flight=sums.in_flight,
+            oldest_ms=sums.oldest_ms(steady_now_ms),
             paused=None if paused is None else paused.get(name, 0),
+            errors=flow.errors,
+            last_error=flow.last_error,
+            last_error_at=(flow.last_error_ms + now_ms - steady_now_ms) // 1000 if flow.last_error else None,
             discarded=discarded[topic_text(name)],
-            now_ms=now_ms,
-            steady_now_ms=steady_now_ms,
         )
-        for name in {**known, **traffic, **held}
-    ]
-
-
-class _TopicCounts:
-    __slots__ = ("in_flight", "oldest_arrival_ms", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting = self.in_flight = 0
-        self.oldest_arrival_ms: int | None = None
-
-
-def _count_held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicCounts]:
-    counts: dict[bytes, _TopicCounts] = {}
-    for group in groups:
-        held = counts.setdefault(group.topic, _TopicCounts())
-        if group.state is RunState.IN_FLIGHT:
-            held.in_flight += group.messages
-        else:
-            held.waiting += group.messages
-        earlier = held.oldest_arrival_ms
-        held.oldest_arrival_ms = group.arrived_ms if earlier is None else min(earlier, group.arrived_ms)
-    return counts
+        lines.append(line)
+    return lines
 
 
 def _count_discarded(reports: Iterable[Report]) -> Tally[str]:
@@ -157,32 +144,3 @@ def _count_discarded(reports: Iterable[Report]) -> Tally[str]:
         for item in report.discard_topic:
             counts[item.topic] += item.count
     return counts
-
-
-def _topic_line(
-    topic: str,
-    partitions: int,
-    traffic: TopicTraffic,
-    held: _TopicCounts,
-    *,
-    paused: int | None,
-    discarded: int,
-    now_ms: int,
-    steady_now_ms: int,
-) -> TopicLine:
-    return TopicLine(
-        topic,
-        partitions,
-        traffic.delivered,
-        traffic.size,
-        traffic.p50_ms,
-        traffic.p99_ms,
-        waiting=held.waiting,
-        in_flight=held.in_flight,
-        oldest_ms=None if held.oldest_arrival_ms is None else max(0, steady_now_ms - held.oldest_arrival_ms),
-        paused=paused,
-        errors=traffic.errors,
-        last_error=traffic.last_error,
-        last_error_at=(traffic.last_error_ms + now_ms - steady_now_ms) // 1000 if traffic.last_error else None,
-        discarded=discarded,
-    )

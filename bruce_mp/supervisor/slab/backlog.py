@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.telemetry.books import held_by_topic, spilled_total
+from bruce_mp.telemetry.books import spilled_total
+from bruce_mp.telemetry.held import held_by_topic
 from bruce_mp.telemetry.logs import plural, printable
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ def held_messages(slab: Slab) -> dict[str, int]:
     """
     table = TopicTable(slab)
     held: dict[str, int] = {}
-    for topic, stages in held_by_topic(slab).items():
+    for topic, count in held_by_topic(slab).items():
         name = _name_of(table, topic)
-        held[name] = held.get(name, 0) + sum(stages.values())
+        held[name] = held.get(name, 0) + count
     held[LANDED] = len(landed_lengths(slab))
     held[SPILLED] = spilled_total(slab)
     return {name: count for name, count in held.items() if count}

@@ -1,0 +1,113 @@
+"""Held messages, counted from the runs and records in the slab.
+
+Processes change the slab during the reading, so the counts are approximate on a busy daemon. Only `books.py` detects an
+inconsistent reading.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from bruce_mp.slab.chunk_readers import read_each, until_damage
+from bruce_mp.slab.chunks import is_settled
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.runs import name_of, records_of, runs_of
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.stages import STAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["HeldGroup", "HeldSums", "held_by_topic", "read_held_groups", "sum_held"]
+
+_Key = TypeVar("_Key")
+
+
+class HeldGroup(NamedTuple):
+    """Messages of a topic in one state with one holder; `arrived_ms` is the earliest arrival on the steady clock."""
+
+    topic: bytes
+    state: RunState
+    holder: int
+    messages: int
+    arrived_ms: int
+
+
+class HeldSums:
+    """Messages in flight, all other held messages, and the earliest arrival of any of them."""
+
+    __slots__ = ("arrived_ms", "in_flight", "waiting")
+
+    def __init__(self) -> None:
+        self.in_flight = self.waiting = 0
+        self.arrived_ms: int | None = None
+
+    def add(self, group: HeldGroup) -> None:
+        if group.state is RunState.IN_FLIGHT:
+            self.in_flight += group.messages
+        else:
+            self.waiting += group.messages
+        self.arrived_ms = group.arrived_ms if self.arrived_ms is None else min(self.arrived_ms, group.arrived_ms)
+
+    def oldest_ms(self, now_ms: int) -> int | None:
+        """Return the age of the oldest message at a time of the steady clock; None without a message."""
+        return None if self.arrived_ms is None else max(0, now_ms - self.arrived_ms)
+
+
+def sum_held(groups: Iterable[HeldGroup], key_of: Callable[[HeldGroup], _Key]) -> dict[_Key, HeldSums]:
+    sums: dict[_Key, HeldSums] = {}
+    for group in groups:
+        sums.setdefault(key_of(group), HeldSums()).add(group)
+    return sums
+
+
+def read_held_groups(slab: Slab) -> list[HeldGroup]:
+    """Count all held messages by topic, state and holder."""
+    groups: dict[tuple[bytes | int, int], tuple[int, int]] = {}
+    for topic, word, messages, arrived_ms in _held(slab):
+        before, first_ms = groups.get((topic, word), (0, arrived_ms))
+        groups[topic, word] = (before + messages, min(first_ms, arrived_ms))
+    table = TopicTable(slab)
+    # The lowest byte of a state word is the state, the rest is the holder.
+    return [
+        HeldGroup(_topic_name(table, topic), RunState(word & 0xFF), word >> 8, messages, first_ms)
+        for (topic, word), (messages, first_ms) in groups.items()
+    ]
+
+
+def _topic_name(table: TopicTable, topic: bytes | int) -> bytes:
+    if isinstance(topic, bytes):
+        return topic
+    try:
+        return table.name_of(topic)
+    except KeyError:  # the topic was removed, and the router is about to discard the messages
+        return b"(gone)"
+
+
+def held_by_topic(slab: Slab) -> Tally[bytes | int]:
+    """Count the held messages by topic: its number, or its name if it has none."""
+    held: Tally[bytes | int] = Tally()
+    for topic, _, messages, _ in _held(slab):
+        held[topic] += messages
+    return held
+
+
+def _held(slab: Slab) -> Iterator[tuple[bytes | int, int, int, int]]:
+    """Yield topic, state word, count and the run's arrival time for each run, or for each message of a split run."""
+    return read_each(slab, lambda chunk: _held_in(slab, chunk))
+
+
+def _held_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, int, int, int]]:
+    if is_settled(slab, chunk):
+        return
+    for offset, run in runs_of(slab, chunk):
+        topic = run.topic or name_of(slab, chunk, offset, run)
+        if run.state in STAGES and run.records:
+            yield topic, run.word, run.records, run.arrived_ms
+        elif run.state is RunState.SPLIT:
+            for _, record in until_damage(records_of(slab, chunk, offset, run)):
+                if record.word & 0xFF in STAGES:
+                    yield topic, record.word, 1, run.arrived_ms
