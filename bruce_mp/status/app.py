@@ -49,10 +49,11 @@ from bruce_mp.telemetry.held import read_held_groups
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bruce_mp.config.model import Config
+    from bruce_mp.ipc.control_messages import ActiveConfig
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.books_check import Verdict
     from bruce_mp.status.broker_status import BrokerStatusStore
-    from bruce_mp.status.page_settings import PageSettings
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionTable
     from bruce_mp.status.pages.header import Page, ServerInfoPage
@@ -85,9 +86,9 @@ _HEADERS: Final = {
 class DaemonView:
     """Data sources of the pages, and the actions that pages may request.
 
-    All members are safe to call from several threads. `settings` returns the settings in force, `books_verdict` the
-    result of the last check of the books. `now_ms` is the wall clock; `steady_ms` is the steady clock, which stamps
-    messages.
+    All members are safe to call from several threads. `active_config` is the supervisor's report about `config`,
+    `books_verdict` the result of the last check of the books. `now_ms` is the wall clock; `steady_ms` is the steady
+    clock, which stamps messages.
     """
 
     slab: Slab
@@ -97,7 +98,8 @@ class DaemonView:
     broker_status: BrokerStatusStore
     histories: Histories
     reloads: ReloadRequests
-    settings: Callable[[], PageSettings]
+    config: Callable[[], Config]
+    active_config: Callable[[], ActiveConfig]
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
     accept_cluster: Callable[[str], None]
@@ -113,7 +115,8 @@ class DaemonView:
             self.books,
             self.broker_status.latest(steady_ms),
             self.histories.losses,
-            self.settings(),
+            self.config(),
+            self.active_config(),
             accepts_failed=self.histories.rates.accepts_failed_in_last_minute(),
             now_ms=self.now_ms(),
             steady_now_ms=steady_ms,
@@ -126,7 +129,7 @@ class DaemonView:
 
     def certificates(self) -> CertificatesPage:
         cluster = self.broker_status.latest(self.steady_ms())
-        return read_certificates(self.slab, self.settings().tls, cluster, self.now_ms())
+        return read_certificates(self.slab, self.config().kafka.tls, cluster, self.now_ms())
 
     def brokers(self) -> BrokersPage:
         steady_ms = self.steady_ms()
@@ -140,15 +143,15 @@ class DaemonView:
         return self.broker_status.latest(self.steady_ms()).router
 
     def server_info(self) -> ServerInfoPage:
-        return read_server_info(self.slab, self.settings().active_config, self.router, self.now_ms())
+        return read_server_info(self.slab, self.active_config(), self.router, self.now_ms())
 
     def guard_host(self) -> None:
         """Abort the current request if it names a foreign host."""
-        guard_host(self.settings().http)
+        guard_host(self.config().http)
 
     def guard_change(self) -> None:
         """Abort the current request unless the guard allows it to change state."""
-        guard_change(self.settings().http)
+        guard_change(self.config().http)
 
     def history(self) -> HistoryPage:
         """Read the period and the topic that the current request names."""

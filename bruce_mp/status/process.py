@@ -30,7 +30,6 @@ from bruce_mp.status.history.losses import LossHistory
 from bruce_mp.status.history.rates import RateHistory
 from bruce_mp.status.history.topic_totals import TopicTotals
 from bruce_mp.status.history.topic_traffic import TrafficTable
-from bruce_mp.status.page_settings import NOT_REPORTED, PageSettings
 from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.overview import Histories
 from bruce_mp.status.pages.reload import ReloadRequests
@@ -87,7 +86,7 @@ class _Status(ProcessShell):
         self._reports = DiscardReports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
         self._books_check = BooksCheck(slab)
-        self._settings = PageSettings.of(start.config, NOT_REPORTED)
+        self._active_config = ActiveConfig("", 0)  # until the supervisor reports it
         self._reloads = ReloadRequests(self.send)
         self._view = self._daemon_view(slab)
         self._hook = EventHook(start.config.events)
@@ -105,7 +104,6 @@ class _Status(ProcessShell):
         self._tick()
 
     def apply_config(self, config: Config, before: Config) -> None:
-        self._settings = PageSettings.of(config, self._settings.active_config)
         self._reports.apply_interval(config.http.discard_report_interval_s)
         self._histories.totals.apply_limit(config.http.metrics_topics)
         self._debug.apply_config(config.msg_debug)
@@ -117,7 +115,7 @@ class _Status(ProcessShell):
         if isinstance(message, DebugTopics):
             self._debug.restore_selection(message)
         elif isinstance(message, ActiveConfig):
-            self._settings = PageSettings.of(self._config, message)
+            self._active_config = message
         elif isinstance(message, ReloadOutcome):
             self._reloads.on_outcome(message)
 
@@ -150,7 +148,8 @@ class _Status(ProcessShell):
             broker_status=self._broker_status,
             histories=self._histories,
             reloads=self._reloads,
-            settings=lambda: self._settings,
+            config=lambda: self._config,
+            active_config=lambda: self._active_config,
             debug=self._debug,
             count=self._count,
             refresh_metadata=lambda: self.send(RefreshMetadata()),

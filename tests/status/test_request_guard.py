@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from bruce_mp.config.sections import Http
 from bruce_mp.telemetry.broker_status import RouterStatus
@@ -40,7 +40,7 @@ def ask(
 
 
 def configure(daemon: OfflineStatusPages, http: Http) -> None:
-    daemon.settings = replace(daemon.settings, http=http)
+    daemon.config = replace(daemon.config, http=http)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from bruce_mp.config.sections import Http, MsgDebug
+from bruce_mp.config.model import Config
+from bruce_mp.config.sections import Delivery, Kafka, MsgDebug
 from bruce_mp.config.security import Tls
+from bruce_mp.ipc.control_messages import ActiveConfig
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.app import DaemonView, create_app
@@ -20,7 +22,6 @@ from bruce_mp.status.history.losses import LossHistory
 from bruce_mp.status.history.rates import RateHistory
 from bruce_mp.status.history.topic_totals import TopicTotals
 from bruce_mp.status.history.topic_traffic import TrafficTable
-from bruce_mp.status.page_settings import PageSettings
 from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.overview import Histories
 from bruce_mp.status.pages.reload import ReloadRequests
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from bruce_mp.telemetry.counters import Counter
 
 STARTED_MS = NOW_MS - 100_000
-METADATA_MAX_AGE_MS = 60_000
 NO_TLS = Tls()
 
 
@@ -46,7 +46,12 @@ class OfflineStatusPages:
     """The contents and actions of the pages, in one place."""
 
     def __init__(self, path: Path, tls: Tls = NO_TLS) -> None:
-        self.settings = PageSettings(tls, METADATA_MAX_AGE_MS, Http(), sync_interval_ms=1000, has_copies=True)
+        self.config = Config(
+            kafka=Kafka(bootstrap_servers=("b:1",), tls=tls),
+            delivery=Delivery(metadata_refresh_interval_min=1),
+            msg_debug=MsgDebug(enable=True, path=str(path.parent / "debug")),
+        )
+        self.active_config = ActiveConfig("", 0)
         self.reload_requests: list[ReloadRequest] = []
         self.reloads = ReloadRequests(self.reload_requests.append)
         self.filled = FilledSlab(path, known=(b"news", b"clicks"))
@@ -69,8 +74,7 @@ class OfflineStatusPages:
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)
         self.reports = DiscardReports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
-        config = MsgDebug(enable=True, path=str(path.parent / "debug"))
-        self.debug = MessageDebug(config, self.announced.append, lambda *_: None, time.monotonic)
+        self.debug = MessageDebug(self.config.msg_debug, self.announced.append, lambda *_: None, time.monotonic)
         self.compression = CompressionTable(self.slab)
         self.client: FlaskClient = create_app(self.view()).test_client()
 
@@ -95,7 +99,8 @@ class OfflineStatusPages:
             broker_status=self.broker_status,
             histories=self.histories,
             reloads=self.reloads,
-            settings=lambda: self.settings,
+            config=lambda: self.config,
+            active_config=lambda: self.active_config,
             count=self.counted.append,
             refresh_metadata=self._refresh,
             accept_cluster=self.accepted_clusters.append,

@@ -25,24 +25,23 @@ from bruce_mp.status.pages.processes import STALLED_MS, read_processes
 from bruce_mp.status.pages.slab_use import largest_topics, read_slab_use
 from bruce_mp.status.pages.stalls import find_stalls, partition_text
 from bruce_mp.status.pages.text import topic_text
-from bruce_mp.telemetry.broker_status import CONNECTED, FAILED, NO_LEADER
+from bruce_mp.telemetry.broker_status import CONNECTED, FAILED, NO_LEADER, RouterStatus
 from bruce_mp.telemetry.clock import utc_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from bruce_mp.config.model import Config
     from bruce_mp.ipc.control_messages import ActiveConfig
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.broker_status import ClusterReport
     from bruce_mp.status.history.losses import LossHistory
-    from bruce_mp.status.page_settings import PageSettings
     from bruce_mp.status.pages.certificates import CertificateLine
     from bruce_mp.status.pages.metadata import MetadataPage
     from bruce_mp.status.pages.processes import ProcessesPage
     from bruce_mp.status.pages.slab_use import SlabUse
     from bruce_mp.status.pages.stalls import Stalls
     from bruce_mp.telemetry.books import Books
-    from bruce_mp.telemetry.broker_status import RouterStatus
 
 __all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence", "health_lines"]
 
@@ -54,6 +53,7 @@ ELECTION_MS: Final = 5000
 """Time after which `/healthz` warns of a partition without a leader; an election is usually over by then."""
 JOURNAL_SLACK_MS: Final = 5000
 """Delay of the journal beyond its interval that a busy disk explains."""
+_NO_REPORT: Final = RouterStatus((), None, "", (), 0)
 
 
 class HealthPage(Page, frozen=True, kw_only=True):
@@ -92,7 +92,6 @@ class Evidence(NamedTuple):
     processes: ProcessesPage
     metadata: MetadataPage
     metadata_age_ms: int | None
-    metadata_max_age_ms: int | None
     books: Books
     cluster: ClusterReport
     refusals: Mapping[bytes, int]
@@ -102,19 +101,24 @@ class Evidence(NamedTuple):
     copies_lost: int
     accepts_failed: int
     certificates: Sequence[CertificateLine]
+    config: Config
     active_config: ActiveConfig
     over_share: Mapping[bytes, float]
     """The topics that hold most of the slab, with their ratios of it; empty if `losses` has no TOPIC_OVER_SHARE."""
 
     stalls: Stalls
-    journal_age_ms: int | None
-    """Time since the last write of the journal; None without a journal."""
-    journal_interval_ms: int
+    journaled_ms: int
+    """Time of the last write of the journal; 0 without a journal."""
 
     @property
     def slab_in_use(self) -> float:
         """Return the ratio of the slab that holds unsettled messages."""
         return self.slab_use.in_use_ratio
+
+    @property
+    def router(self) -> RouterStatus:
+        """Return the router's last report, or one of a router without trouble before the first."""
+        return self.cluster.router or _NO_REPORT
 
     @property
     def stalled_nodes(self) -> set[int]:
@@ -127,7 +131,8 @@ def collect_evidence(
     read_books: Callable[[], Books],
     cluster: ClusterReport,
     history: LossHistory,
-    settings: PageSettings,
+    config: Config,
+    active_config: ActiveConfig,
     *,
     accepts_failed: int,
     now_ms: int,
@@ -135,33 +140,28 @@ def collect_evidence(
 ) -> Evidence:
     """Read the input of the checks. `now_ms` is the wall clock; `steady_now_ms` is the steady clock."""
     losses, hour_losses = history.last_minute(), history.last_hour()
+    keeps_copies = config.discard_log.enable or config.msg_debug.enable
     books = read_books()  # after the losses, which must not exceed the books' totals
     return Evidence(
         steady_now_ms=steady_now_ms,
         processes=read_processes(slab, now_ms, steady_now_ms),
         metadata=read_metadata(slab, now_ms),
         metadata_age_ms=read_metadata_age(slab, steady_now_ms),
-        metadata_max_age_ms=settings.metadata_max_age_ms,
         books=books,
         cluster=cluster,
         refusals=TopicTable(slab).refusals(),
         slab_use=read_slab_use(slab),
         losses=losses,
         hour_losses=hour_losses,
-        copies_lost=history.copies_lost_in_last_hour() if settings.has_copies else 0,
+        copies_lost=history.copies_lost_in_last_hour() if keeps_copies else 0,
         accepts_failed=accepts_failed,
-        certificates=list_certificates(settings.tls, cluster),
-        active_config=settings.active_config,
-        stalls=find_stalls(cluster, steady_now_ms, 1000 * settings.http.stalled_after_s),
-        journal_age_ms=_journal_age_ms(slab, steady_now_ms),
-        journal_interval_ms=settings.sync_interval_ms,
+        certificates=list_certificates(config.kafka.tls, cluster),
+        config=config,
+        active_config=active_config,
+        stalls=find_stalls(cluster, steady_now_ms, 1000 * config.http.stalled_after_s),
+        journaled_ms=slab.read_signed(lay.SUPER_JOURNALED_MS),
         over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
     )
-
-
-def _journal_age_ms(slab: Slab, steady_now_ms: int) -> int | None:
-    written_ms = slab.read_signed(lay.SUPER_JOURNALED_MS)
-    return max(0, steady_now_ms - written_ms) if written_ms else None
 
 
 def assess_health(evidence: Evidence) -> HealthPage:
@@ -202,8 +202,8 @@ def _failed_processes(evidence: Evidence) -> Iterator[str]:
 
 
 def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
-    router = evidence.cluster.router
-    if router is None or router.failing_since_ms is None or _is_delivering(evidence):
+    router = evidence.router
+    if router.failing_since_ms is None or _is_delivering(evidence):
         return
     failing_s = (evidence.steady_now_ms - router.failing_since_ms) // 1000
     held = sum(evidence.books.held.values())
@@ -245,25 +245,25 @@ def _broker_needs_operator(evidence: Evidence) -> Iterator[str]:
 
 
 def _producer_refused(evidence: Evidence) -> Iterator[str]:
-    router = evidence.cluster.router
-    if router is not None and router.producer_error:
-        name = error_row(router.producer_error).name
+    if error := evidence.router.producer_error:
         yield (
-            f"The brokers refuse the daemon a producer id, {name} ({router.producer_error}): messages are delivered at "
+            f"The brokers refuse the daemon a producer id, {error_row(error).name} ({error}): messages are delivered at "
             "least once. Allow the daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on "
             "a topic; then refresh the metadata."
         )
 
 
 def _stale_metadata(evidence: Evidence) -> Iterator[str]:
-    age_ms, max_age_ms = evidence.metadata_age_ms, evidence.metadata_max_age_ms
-    router = evidence.cluster.router
-    if router is not None and router.failing_since_ms is not None:
+    age_ms = evidence.metadata_age_ms
+    # Two intervals, because the router varies each, and a fetch takes time; 0 means no limit.
+    max_age_ms = 2 * 60_000 * evidence.config.delivery.metadata_refresh_interval_min
+    if evidence.router.failing_since_ms is not None:
         return  # `_brokers_unreachable` or `_metadata_unreachable` reports the reason
     if age_ms is None:
-        yield f"No metadata has been fetched from Kafka yet. {_current_request(router)}"
-    elif max_age_ms is not None and age_ms > max_age_ms:
-        yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals. {_current_request(router)}"
+        yield f"No metadata has been fetched from Kafka yet. {_current_request(evidence.cluster.router)}"
+    elif max_age_ms and age_ms > max_age_ms:
+        request = _current_request(evidence.cluster.router)
+        yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals. {request}"
 
 
 def _current_request(router: RouterStatus | None) -> str:
@@ -276,8 +276,7 @@ def _current_request(router: RouterStatus | None) -> str:
 
 
 def _hidden_topics(evidence: Evidence) -> Iterator[str]:
-    hidden = evidence.cluster.router.forbidden if evidence.cluster.router is not None else ()
-    for topic in hidden[:MAX_NAMED]:
+    for topic in evidence.router.forbidden[:MAX_NAMED]:
         yield (
             f"The brokers hide topic {topic_text(topic)} from the daemon's user, TOPIC_AUTHORIZATION_FAILED (29), "
             "if it exists. Its messages wait in the slab: grant the daemon's user WRITE on it, or correct the topic in "
@@ -367,8 +366,8 @@ PROBLEMS: Final = (
 
 
 def _metadata_unreachable(evidence: Evidence) -> Iterator[str]:
-    router = evidence.cluster.router
-    if router is not None and router.failing_since_ms is not None and _is_delivering(evidence):
+    router = evidence.router
+    if router.failing_since_ms is not None and _is_delivering(evidence):
         failing_s = (evidence.steady_now_ms - router.failing_since_ms) // 1000
         yield (
             f"The brokers take messages, but no metadata can be fetched for {failing_s} s: {router.error} Check "
@@ -382,8 +381,7 @@ def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
     `_leaderless` reports the partitions that the router lists as leaderless. The list has a limit, so this check
     reports those beyond it.
     """
-    paused = evidence.cluster.router.paused if evidence.cluster.router is not None else ()
-    leaderless = {(scope.topic, scope.partition) for scope in paused if scope.state == NO_LEADER}
+    leaderless = {(each.topic, each.partition) for each in evidence.router.paused if each.state == NO_LEADER}
     stalls = [each for each in evidence.stalls.partitions if (each.topic, each.partition) not in leaderless]
     for stall in stalls[:MAX_NAMED]:
         silent_s = (evidence.steady_now_ms - stall.since_ms) // 1000
@@ -408,9 +406,8 @@ def _failed_brokers(evidence: Evidence) -> Iterator[str]:
 
 def _leaderless(evidence: Evidence) -> Iterator[str]:
     """Warn about partitions that have had no leader for longer than an election usually takes."""
-    router, now_ms = evidence.cluster.router, evidence.steady_now_ms
-    paused = router.paused if router is not None else ()
-    stuck = [scope for scope in paused if scope.state == NO_LEADER and now_ms - scope.since_ms >= ELECTION_MS]
+    router, now_ms = evidence.router, evidence.steady_now_ms
+    stuck = [scope for scope in router.paused if scope.state == NO_LEADER and now_ms - scope.since_ms >= ELECTION_MS]
     if stuck:
         topics = sorted({topic_text(scope.topic) for scope in stuck})
         more = _more_topics(len(topics) - MAX_NAMED, is_lower_bound=_has_unlisted_leaderless(router))
@@ -420,9 +417,9 @@ def _leaderless(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _has_unlisted_leaderless(router: RouterStatus | None) -> bool:
+def _has_unlisted_leaderless(router: RouterStatus) -> bool:
     """Return True if the report's list is cut and has only leaderless partitions, so that others may be missing."""
-    return router is not None and len(router.paused) < router.paused_count and router.paused[-1].state == NO_LEADER
+    return len(router.paused) < router.paused_count and router.paused[-1].state == NO_LEADER
 
 
 def _more_topics(unnamed: int, *, is_lower_bound: bool) -> str:
@@ -432,7 +429,7 @@ def _more_topics(unnamed: int, *, is_lower_bound: bool) -> str:
 
 
 def _recreated_topics(evidence: Evidence) -> Iterator[str]:
-    recreated = evidence.cluster.router.recreated if evidence.cluster.router is not None else ()
+    recreated = evidence.router.recreated
     for each in recreated[-MAX_NAMED:]:
         minutes = (evidence.steady_now_ms - each.seen_ms) // 60_000
         yield (
@@ -463,8 +460,8 @@ def _incomplete_copies(evidence: Evidence) -> Iterator[str]:
 
 
 def _old_journal(evidence: Evidence) -> Iterator[str]:
-    age_ms = evidence.journal_age_ms
-    if age_ms is not None and age_ms > evidence.journal_interval_ms + JOURNAL_SLACK_MS:
+    age_ms = evidence.steady_now_ms - evidence.journaled_ms
+    if evidence.journaled_ms and age_ms > evidence.config.slab.sync_interval_ms + JOURNAL_SLACK_MS:
         yield (
             f"The journal was last written {age_ms // 1000} s ago: held messages may not survive a power failure. The "
             "log says why, usually a full or slow disk. Delivery does not depend on it."

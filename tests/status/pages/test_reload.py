@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,8 +45,7 @@ def test_get_and_cross_site_requests_do_not_reload(daemon: OfflineStatusPages) -
 
 
 def test_server_info_describes_the_active_configuration(daemon: OfflineStatusPages) -> None:
-    known = ActiveConfig("/etc/bruce.toml", STARTED_MS, 3, "slab.size.", STARTED_MS)
-    daemon.settings = replace(daemon.settings, active_config=known)
+    daemon.active_config = ActiveConfig("/etc/bruce.toml", STARTED_MS, 3, "slab.size.", STARTED_MS)
     page = daemon.json("/server_info/json")
     assert {key: value for key, value in page.items() if key.startswith("config")} == {
         "config_file": "/etc/bruce.toml",
@@ -66,9 +64,8 @@ def test_a_refused_reload_is_a_warning_until_one_is_applied(daemon: OfflineStatu
         return [text for text in found if "reload" in text]
 
     assert warnings() == []
-    refused = ActiveConfig("/etc/bruce.toml", STARTED_MS, 3, "slab.size is another.", STARTED_MS)
-    daemon.settings = replace(daemon.settings, active_config=refused)
+    daemon.active_config = ActiveConfig("/etc/bruce.toml", STARTED_MS, 3, "slab.size is another.", STARTED_MS)
     (text,) = warnings()
     assert "was refused: slab.size is another. The old configuration stays in force. Correct /etc/bruce.toml" in text
-    daemon.settings = replace(daemon.settings, active_config=ActiveConfig("/etc/bruce.toml", STARTED_MS, 4))
+    daemon.active_config = ActiveConfig("/etc/bruce.toml", STARTED_MS, 4)
     assert warnings() == []
