@@ -19,7 +19,6 @@ from bruce_mp.errors import SlabError
 from bruce_mp.slab.producer_id import cluster_of
 from bruce_mp.status.cached import Cached
 from bruce_mp.status.history.history_file import PERIODS, HistoryError
-from bruce_mp.status.pages.books import books_page
 from bruce_mp.status.pages.brokers import brokers_plain, read_brokers
 from bruce_mp.status.pages.certificates import CertificatesPage, certificates_plain, read_certificates
 from bruce_mp.status.pages.compression import compression_plain
@@ -28,10 +27,9 @@ from bruce_mp.status.pages.debug_pages import add_debug_pages
 from bruce_mp.status.pages.discards import discards_plain
 from bruce_mp.status.pages.exposition import CONTENT_TYPES, choose_format, render_families
 from bruce_mp.status.pages.front_page import add_front_page
-from bruce_mp.status.pages.header import read_server_info, server_info_plain
+from bruce_mp.status.pages.header import read_header, read_server_info, server_info_plain
 from bruce_mp.status.pages.health import assess_health, collect_evidence
 from bruce_mp.status.pages.held import read_held
-from bruce_mp.status.pages.history import read_history
 from bruce_mp.status.pages.metadata import metadata_plain, read_metadata
 from bruce_mp.status.pages.metrics import read_metrics
 from bruce_mp.status.pages.overview import Histories, read_overview, with_topics
@@ -59,12 +57,13 @@ if TYPE_CHECKING:
     from bruce_mp.status.pages.header import Page, ServerInfoPage
     from bruce_mp.status.pages.health import Evidence
     from bruce_mp.status.pages.held import HeldPage
-    from bruce_mp.status.pages.history import HistoryPage
     from bruce_mp.status.pages.overview import OverviewSnapshot
     from bruce_mp.status.pages.reload import ReloadRequests
     from bruce_mp.status.reports.debug_files import MessageDebug
     from bruce_mp.status.reports.discard_reports import DiscardReports
     from bruce_mp.telemetry.broker_status import RouterStatus
+
+    _Page = Page | dict[str, Any]
 
 __all__ = ["DaemonView", "create_app"]
 
@@ -145,21 +144,19 @@ class DaemonView:
     def server_info(self) -> ServerInfoPage:
         return read_server_info(self.slab, self.active_config(), self.router, self.now_ms())
 
-    def guard_host(self) -> None:
-        """Abort the current request if it names a foreign host."""
-        guard_host(self.config().http)
-
     def guard_change(self) -> None:
         """Abort the current request unless the guard allows it to change state."""
         guard_change(self.config().http)
 
-    def history(self) -> HistoryPage:
-        """Read the period and the topic that the current request names."""
+    def history(self) -> dict[str, Any]:
+        """Read the period and the topic that the current request names; an empty topic is the whole daemon."""
         period = request.args.get("period", "hour")
         if period not in PERIODS:
             abort(400, f"period is one of {', '.join(PERIODS)}.")
         topic = request.args.get("topic", "")
-        return read_history(self.slab, self.histories.recorder, period, topic, self.now_ms())
+        now_ms = self.now_ms()
+        series = self.histories.recorder.series(period, topic_bytes(topic), now_ms // 1000)
+        return read_header(self.slab, now_ms) | {"period": period, "topic": topic, "series": series}
 
     def held(self) -> HeldPage:
         """Count the held messages, and pass the counts to the totals by topic."""
@@ -194,7 +191,7 @@ def create_app(daemon: DaemonView) -> Flask:
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
     add_debug_pages(app, daemon.debug, daemon.guard_change)
     app.before_request(lambda: daemon.count(Counter.MongooseHttpRequest))  # named after Dory's HTTP server
-    app.before_request(daemon.guard_host)
+    app.before_request(lambda: guard_host(daemon.config().http))
     app.after_request(_add_headers)
     app.register_error_handler(HTTPException, lambda error: _http_error(daemon, error))
     app.register_error_handler(SlabError, _slab_error)
@@ -203,7 +200,7 @@ def create_app(daemon: DaemonView) -> Flask:
     return app
 
 
-def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callable[[Any], str] | None]]:
+def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], _Page], Callable[[Any], str] | None]]:
     """Return by page name the function that reads the page, and the function that renders its plain form, or None."""
     slab, now_ms, steady_ms = daemon.slab, daemon.now_ms, daemon.steady_ms
     return {
@@ -217,12 +214,12 @@ def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callabl
         "certificates": (daemon.certificates, certificates_plain),
         "senders": (lambda: read_senders_page(slab, now_ms()), senders_plain),
         "processes": (lambda: read_processes(slab, now_ms(), steady_ms()), None),
-        "books": (lambda: books_page(slab, daemon.books(), now_ms()), None),
+        "books": (lambda: read_header(slab, now_ms()) | msgspec.structs.asdict(daemon.books()), None),
         "history": (daemon.history, None),
     }
 
 
-def _add_page(app: Flask, name: str, read: Callable[[], Page], plain: Callable[[Any], str] | None) -> None:
+def _add_page(app: Flask, name: str, read: Callable[[], _Page], plain: Callable[[Any], str] | None) -> None:
     forms = {"/json": lambda: _json(read())}
     if plain is not None:
         forms["/plain"] = lambda: _text(plain(read()))
@@ -234,7 +231,7 @@ def _has_argument(parameter: str, value: str) -> bool:
     return request.args.get(parameter) == value
 
 
-def _json(page: Page, status: int = 200) -> Response:
+def _json(page: _Page, status: int = 200) -> Response:
     return Response(msgspec.json.encode(page), status, mimetype="application/json")
 
 
