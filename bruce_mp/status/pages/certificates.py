@@ -64,14 +64,13 @@ def list_certificates(tls: Tls, cluster: ClusterReport) -> list[CertificateLine]
     """Return one line for each certificate file, with the earliest expiry in it, and one for each broker."""
     if not tls.enable:
         return []
-    return [*_files(tls), *_brokers(cluster)]
-
-
-def _files(tls: Tls) -> Iterator[CertificateLine]:
-    if tls.certificate_file is not None:
-        yield _line(CLIENT, tls.certificate_file)
-    if tls.ca_file is not None:
-        yield _line(AUTHORITIES, tls.ca_file)
+    files = ((CLIENT, tls.certificate_file), (AUTHORITIES, tls.ca_file))
+    lines = [_line(whose, file) for whose, file in files if file is not None]
+    for status in sorted(cluster.brokers.values(), key=lambda status: status.node):
+        if status.certificate_ends_s is not None:
+            address = f"{status.host}:{status.port}"
+            lines.append(CertificateLine(f"broker {status.node}", address, int(status.certificate_ends_s)))
+    return lines
 
 
 def _line(whose: str, file: str) -> CertificateLine:
@@ -85,13 +84,6 @@ def _line(whose: str, file: str) -> CertificateLine:
     if not expiries:
         return CertificateLine(whose, file, None, "the file has no certificate in PEM form")
     return CertificateLine(whose, file, int(min(expiries)))
-
-
-def _brokers(cluster: ClusterReport) -> Iterator[CertificateLine]:
-    for status in sorted(cluster.brokers.values(), key=lambda status: status.node):
-        if status.certificate_ends_s is not None:
-            address = f"{status.host}:{status.port}"
-            yield CertificateLine(f"broker {status.node}", address, int(status.certificate_ends_s))
 
 
 def certificate_problems(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
@@ -123,10 +115,8 @@ def read_certificates(slab: Slab, tls: Tls, cluster: ClusterReport, now_ms: int)
 
 
 def certificates_plain(page: CertificatesPage) -> str:
-    return "\n".join([*header_lines(page), "", *_plain_lines(page.certificates), ""])
-
-
-def _plain_lines(lines: Iterable[CertificateLine]) -> Iterator[str]:
-    for line in lines:
-        when = line.trouble if line.expires is None else stamp(line.expires)
-        yield f"{line.whose} [{line.source}]: {when}"
+    lines = [
+        f"{line.whose} [{line.source}]: {line.trouble if line.expires is None else stamp(line.expires)}"
+        for line in page.certificates
+    ]
+    return "\n".join([*header_lines(page), "", *lines, ""])

@@ -28,43 +28,33 @@ _DISABLED: Final = (
 def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) -> None:
     """Add the pages to an application. `guard` aborts a request that is not allowed to change state."""
 
-    def add_page(path: str, action: Callable[..., str], *, changes_state: bool = True) -> None:
-        def respond(topic: str | None = None) -> Response:
+    def add_page(path: str, act: Callable[..., str], *, changes_state: bool = True) -> None:
+        def respond(**topic: str) -> Response:
             if changes_state:
                 guard()
             if not debug.enabled:
                 return Response(_DISABLED, 409, mimetype="text/plain")
-            return Response(action() if topic is None else action(topic), mimetype="text/plain")
+            return Response(act(*map(topic_bytes, topic.values())), mimetype="text/plain")
 
         methods = ["GET", "POST"] if changes_state else ["GET"]
         app.add_url_rule(f"/msg_debug/{path}", f"msg_debug_{path}", respond, methods=methods)
 
-    def add_topic(topic: str) -> str:
-        name = topic_bytes(topic)
-        return _result_text("Enabled" if debug.add(name) else "Failed to enable", name)
+    def add_action(path: str, act: Callable[[], None], text: str) -> None:
+        def act_and_say() -> str:
+            act()
+            return text
 
-    def del_topic(topic: str) -> str:
-        name = topic_bytes(topic)
-        return _result_text("Disabled" if debug.remove(name) else "Failed to disable", name)
+        add_page(path, act_and_say)
+
+    def add_topic(topic: bytes) -> str:
+        return f"{'Enabled' if debug.add(topic) else 'Failed to enable'} debug topic [{topic_text(topic)}]\n"
+
+    def del_topic(topic: bytes) -> str:
+        return f"{'Disabled' if debug.remove(topic) else 'Failed to disable'} debug topic [{topic_text(topic)}]\n"
 
     add_page("get_topics", debug.describe, changes_state=False)
     add_page("add_topic/<path:topic>", add_topic)
     add_page("del_topic/<path:topic>", del_topic)
-    for path, action, text in (
-        ("add_all_topics", debug.select_all, "All message debug topics enabled\n"),
-        ("del_all_topics", debug.deselect_all, "All message debug topics disabled\n"),
-        ("truncate_files", debug.truncate, "Message debug files truncated\n"),
-    ):
-        add_page(path, _then_return(action, text))
-
-
-def _result_text(verb: str, topic: bytes) -> str:
-    return f"{verb} debug topic [{topic_text(topic)}]\n"
-
-
-def _then_return(action: Callable[[], None], text: str) -> Callable[[], str]:
-    def run() -> str:
-        action()
-        return text
-
-    return run
+    add_action("add_all_topics", debug.select_all, "All message debug topics enabled\n")
+    add_action("del_all_topics", debug.deselect_all, "All message debug topics disabled\n")
+    add_action("truncate_files", debug.truncate, "Message debug files truncated\n")

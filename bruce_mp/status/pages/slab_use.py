@@ -56,31 +56,18 @@ class SlabUse(msgspec.Struct, frozen=True):
         return round(self.in_use / self.size, 4)
 
 
-class _SizeSums:
-    __slots__ = ("in_use", "places", "settled")
-
-    def __init__(self) -> None:
-        self.places = self.in_use = self.settled = 0
-
-    def add(self, size: int, *, is_settled: bool) -> None:
-        self.places += 1
-        if is_settled:
-            self.settled += size
-        else:
-            self.in_use += size
-
-
 def read_slab_use(slab: Slab) -> SlabUse:
-    sums: dict[int, _SizeSums] = {}
+    places, in_use, settled = Tally[int](), Tally[int](), Tally[int]()
     for chunk, _, span_chunks, _ in used_chunk_headers(slab):
         class_bytes = lay.CHUNK_BYTES << (span_chunks - 1).bit_length()  # rounded up to a power of two chunks
-        sums.setdefault(class_bytes, _SizeSums()).add(span_chunks * lay.CHUNK_BYTES, is_settled=is_settled(slab, chunk))
+        places[class_bytes] += 1
+        (settled if is_settled(slab, chunk) else in_use)[class_bytes] += span_chunks * lay.CHUNK_BYTES
     return SlabUse(
         size=slab.geometry.chunks * lay.CHUNK_BYTES,
         chunk=lay.CHUNK_BYTES,
-        in_use=sum(each.in_use for each in sums.values()),
-        settled=sum(each.settled for each in sums.values()),
-        classes=[SizeClass(limit, each.places, each.in_use, each.settled) for limit, each in sorted(sums.items())],
+        in_use=in_use.total(),
+        settled=settled.total(),
+        classes=[SizeClass(limit, count, in_use[limit], settled[limit]) for limit, count in sorted(places.items())],
     )
 
 

@@ -13,7 +13,7 @@ from bruce_mp.status.pages.text import topic_text
 from bruce_mp.telemetry.held import HeldSums, sum_held
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.broker_status import ClusterReport
@@ -63,7 +63,7 @@ class TopicsPart(msgspec.Struct, frozen=True):
 class TopicSelection(NamedTuple):
     """Filter and order of the topics that a request selects.
 
-    A topic matches if its name contains `text`, ignoring case. `sort` is a key of `SORTS`; at most `limit` topics are
+    A topic matches if its name contains `text`, ignoring case. `sort` is one of `SORTS`; at most `limit` topics are
     shown.
     """
 
@@ -73,20 +73,10 @@ class TopicSelection(NamedTuple):
     limit: int = 50
 
 
-SORTS: Final[Mapping[str, Callable[[TopicLine], Any]]] = {
-    "topic": lambda line: line.topic,
-    "partitions": lambda line: line.partitions,
-    "delivered": lambda line: line.delivered,
-    "size": lambda line: line.size,
-    "p50_ms": lambda line: line.p50_ms or 0,
-    "p99_ms": lambda line: line.p99_ms or 0,
-    "waiting": lambda line: line.waiting,
-    "in_flight": lambda line: line.in_flight,
-    "oldest_ms": lambda line: line.oldest_ms or 0,
-    "paused": lambda line: line.paused or 0,
-    "errors": lambda line: line.errors,
-    "discarded": lambda line: line.discarded,
-}
+SORTS: Final = frozenset(
+    "topic partitions delivered size p50_ms p99_ms waiting in_flight oldest_ms paused errors discarded".split()
+)
+"""Fields to sort by."""
 
 
 def select_topics(lines: Iterable[TopicLine], selection: TopicSelection) -> TopicsPart:
@@ -96,8 +86,13 @@ def select_topics(lines: Iterable[TopicLine], selection: TopicSelection) -> Topi
     matching = [line for line in lines if text in line.topic.casefold()]
     matching.sort(key=lambda line: (-line.delivered, -line.waiting, line.topic))
     if selection.sort in SORTS:
-        matching.sort(key=SORTS[selection.sort], reverse=not selection.ascending)
+        matching.sort(key=lambda line: _sort_key(line, selection.sort), reverse=not selection.ascending)
     return TopicsPart(matching[: max(0, min(selection.limit, MAX_SHOWN))], len(matching), len(lines))
+
+
+def _sort_key(line: TopicLine, field: str) -> Any:
+    value = getattr(line, field)
+    return 0 if value is None else value
 
 
 def read_topics(
