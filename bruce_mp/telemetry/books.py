@@ -28,6 +28,7 @@ __all__ = [
     "counter_by_row",
     "counter_total",
     "read_books",
+    "row_counters",
     "row_integers",
     "spilled_total",
 ]
@@ -95,6 +96,12 @@ def row_integers(slab: Slab, offset: int) -> list[int]:
 def counter_by_row(slab: Slab, counter: int) -> list[int]:
     """Return a counter in each process row."""
     return row_integers(slab, lay.ROW_COUNTERS + 8 * counter)
+
+
+def row_counters(slab: Slab, row: int) -> list[int]:
+    """Return all counters of a process row."""
+    counter_0 = (slab.row_at(row) + lay.ROW_COUNTERS) >> 3
+    return slab.longs[counter_0 : counter_0 + lay.ROW_COUNTER_CAPACITY].tolist()
 
 
 def counter_total(slab: Slab, counter: int) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.slab import layout as lay
 from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, minute_start_ms, per_s
 from bruce_mp.status.pages.brokers import dispatcher_slots
+from bruce_mp.telemetry.books import row_counters
 from bruce_mp.telemetry.counters import UNKNOWN_RESPONSES, Counter, response_counter
 from bruce_mp.telemetry.latency_histogram import BUCKETS
 
@@ -81,9 +82,7 @@ class BrokerHistory:
         return samples if samples is not None and samples.node == node else _SlotSamples(node)
 
     def _read(self, slot: int, now_ms: int) -> _BrokerSample:
-        row = self._slab.row_at(lay.ROW_FIRST_DISPATCHER + slot)
-        counter_0 = (row + lay.ROW_COUNTERS) >> 3
-        counters = self._slab.longs[counter_0 : counter_0 + lay.ROW_COUNTER_CAPACITY].tolist()
+        counters = row_counters(self._slab, lay.ROW_FIRST_DISPATCHER + slot)
         return _BrokerSample(
             now_ms,
             counters[Counter.MsgDelivered],

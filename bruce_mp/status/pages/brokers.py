@@ -15,6 +15,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import Segment, arrived_ms, is_current
 from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.text import stamp, topic_text
+from bruce_mp.telemetry.books import row_counters
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.held import HeldSums, sum_held
@@ -132,7 +133,7 @@ def read_brokers(
     addresses = dict(_known_addresses(cluster))
     brokers = [BrokerLine(node, address) for node, address in addresses.items() if node not in slots]
     for node, slot in slots.items():
-        sums = held.get(slot, HeldSums())
+        sums, counters = held.get(slot, HeldSums()), row_counters(slab, lay.ROW_FIRST_DISPATCHER + slot)
         broker = BrokerLine(
             node,
             addresses.get(node, ""),
@@ -140,7 +141,7 @@ def read_brokers(
             in_flight=sums.in_flight,
             queued=sums.waiting,
             oldest_ms=sums.oldest_ms(steady_now_ms),
-            retries=_count_retries(slab, slot),
+            retries=sum(counters[counter] for counter in _RETRY_COUNTERS),
         )
         status = cluster.brokers.get(slot)
         # The last report of a slot may be of its former broker.
@@ -199,11 +200,6 @@ def _arrived_ms(slab: Slab, stall: PartitionStall) -> int:
     """Return the arrival of the oldest message, or the time at which it was first seen if it has left the slab."""
     segment = Segment(*stall.oldest, records=1, payload=0)  # the arrival does not depend on the payload
     return arrived_ms(slab, segment) if is_current(slab, segment) else stall.since_ms
-
-
-def _count_retries(slab: Slab, slot: int) -> int:
-    counter_0 = (slab.row_at(lay.ROW_FIRST_DISPATCHER + slot) + lay.ROW_COUNTERS) >> 3
-    return sum(slab.longs[counter_0 + counter] for counter in _RETRY_COUNTERS)
 
 
 def _with_status(broker: BrokerLine, status: BrokerStatus, to_epoch_s: Callable[[int], int]) -> BrokerLine:

@@ -6,7 +6,7 @@ Bruce also read names that this daemon derives from other counters, or that are 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.slab import layout as lay
 from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.processes import row_name
+from bruce_mp.telemetry.books import row_counters
 from bruce_mp.telemetry.counters import UNKNOWN_RESPONSES, Counter, discarded, response_counter
 from bruce_mp.telemetry.latency_histogram import BUCKETS, bucket_name
 
@@ -110,26 +111,21 @@ class CountersPage(Page, frozen=True, kw_only=True):
     counters: list[CounterLine]
 
 
-class _NamedCounter(NamedTuple):
-    number: int
-    name: str
-
-
 def _camel(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
-def _named_counters() -> Iterator[_NamedCounter]:
+def _named_counters() -> Iterator[tuple[int, str]]:
     for counter in Counter:
         if counter not in _UNLISTED:
-            yield _NamedCounter(counter, counter.name)
+            yield counter, counter.name
     for index in range(BUCKETS):
-        yield _NamedCounter(Counter.AckDelayFirst + index, bucket_name(index))
+        yield Counter.AckDelayFirst + index, bucket_name(index)
     for reason in DiscardReason:
-        yield _NamedCounter(discarded(reason), "MsgDiscarded" + _camel(reason.name))
+        yield discarded(reason), "MsgDiscarded" + _camel(reason.name)
     for code, row in ERROR_TABLE.items():
-        yield _NamedCounter(response_counter(code), _LEGACY_ACK_NAMES.get(code) or "AckError" + _camel(row.name))
-    yield _NamedCounter(UNKNOWN_RESPONSES, "AckErrorUndocumented")
+        yield response_counter(code), _LEGACY_ACK_NAMES.get(code) or "AckError" + _camel(row.name)
+    yield UNKNOWN_RESPONSES, "AckErrorUndocumented"
 
 
 _COUNTERS: Final = tuple(sorted(_named_counters()))
@@ -139,32 +135,21 @@ _READ_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in lay.IN
 
 def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> CountersPage:
     """Build the page; `by_process` adds the value of each process."""
-    rows = {row: _row_counters(slab, row) for row in _READ_ORDER}
-    lines = [
-        _counter_line(_location(number), name, (number,), rows, by_process=by_process) for number, name in _COUNTERS
-    ]
-    lines += [
-        _counter_line(_LEGACY_LOCATION, name, numbers, rows, by_process=by_process) for name, numbers in DERIVED.items()
-    ]
+    rows = {row: row_counters(slab, row) for row in _READ_ORDER}
+
+    def line(location: str, name: str, numbers: tuple[int, ...]) -> CounterLine:
+        sums = {row: sum(counters[number] for number in numbers) for row, counters in rows.items()}
+        by_name = {row_name(row): value for row, value in sums.items() if value} if by_process else {}
+        return CounterLine(location, name, sum(sums.values()), by_name)
+
+    lines = [line(_location(number), name, (number,)) for number, name in _COUNTERS]
+    lines += [line(_LEGACY_LOCATION, name, numbers) for name, numbers in DERIVED.items()]
     lines += [CounterLine(_LEGACY_LOCATION, name, 0) for name in ALWAYS_ZERO]
     return CountersPage(**read_header(slab, now_ms), counters=lines)
 
 
-def _row_counters(slab: Slab, row: int) -> list[int]:
-    counter_0 = (slab.row_at(row) + lay.ROW_COUNTERS) >> 3
-    return slab.longs[counter_0 : counter_0 + lay.ROW_COUNTER_CAPACITY].tolist()
-
-
 def _location(number: int) -> str:
     return [text for first, text in _LOCATIONS if number >= first][-1]
-
-
-def _counter_line(
-    location: str, name: str, numbers: tuple[int, ...], rows: Mapping[int, list[int]], *, by_process: bool
-) -> CounterLine:
-    sums = {row: sum(counters[number] for number in numbers) for row, counters in rows.items()}
-    by_name = {row_name(row): value for row, value in sums.items() if value} if by_process else {}
-    return CounterLine(location, name, sum(sums.values()), by_name)
 
 
 def counters_plain(page: CountersPage) -> str:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["read_metrics"]
 
 SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
+    "bruce_messages_received_total": (Counter.MsgReceived, "Messages received."),
+    "bruce_messages_delivered_total": (Counter.MsgDelivered, "Messages that Kafka acknowledged."),
+    "bruce_possible_duplicates_total": (Counter.PossibleDuplicateMsg, "Messages that Kafka may have more than once."),
     "bruce_pauses_total": (Counter.PauseStarted, "Pauses of a partition or of a broker's dispatcher."),
     "bruce_metadata_fetches_total": (Counter.GetMetadataSuccess, "Successful metadata fetches."),
     "bruce_recreated_topics_total": (Counter.TopicRecreated, "Topics that were deleted and created again."),
@@ -111,6 +114,11 @@ def read_metrics(
 ) -> Iterator[Family]:
     """Yield all metric families. The caller has passed the counts of `held` to `totals.observe_held`."""
     yield from _daemon(evidence)
+    for name, (counter, meaning) in SIMPLE.items():
+        yield Family(name, "counter", meaning, [Sample(counter_total(slab, counter))])
+    for name, (label, meaning, parts) in LABELLED.items():
+        values = {text: counter_total(slab, counter) for text, counter in parts.items()}
+        yield _labelled(name, "counter", meaning, label, values)
     yield from _books(slab, evidence.books)
     yield from _held(held, totals.limit)
     yield from _topics(totals)
@@ -120,11 +128,6 @@ def read_metrics(
     yield from _stalls(evidence.stalls, evidence.steady_now_ms)
     yield _kafka_errors(slab)
     yield from _compression(compression)
-    for name, (counter, meaning) in SIMPLE.items():
-        yield Family(name, "counter", meaning, [Sample(counter_total(slab, counter))])
-    for name, (label, meaning, parts) in LABELLED.items():
-        samples = [Sample(counter_total(slab, counter), {label: text}) for text, counter in parts.items()]
-        yield Family(name, "counter", meaning, samples)
 
 
 def _gauge(name: str, meaning: str, value: float) -> Family:
@@ -144,24 +147,13 @@ def _daemon(evidence: Evidence) -> Iterator[Family]:
 
 
 def _books(slab: Slab, books: Books) -> Iterator[Family]:
-    """Yield the families of the books: counters as of now, held counts and balance as of `books`."""
     balanced = books.balanced or not books.consistent
     reasons = {reason.name: counter_total(slab, discarded(reason)) for reason in DiscardReason}
-    yield _counter("bruce_messages_received_total", "Messages received.", counter_total(slab, Counter.MsgReceived))
-    yield _counter(
-        "bruce_messages_delivered_total", "Messages that Kafka acknowledged.", counter_total(slab, Counter.MsgDelivered)
-    )
     yield _labelled("bruce_messages_discarded_total", "counter", "Messages discarded, by reason.", "reason", reasons)
-    duplicates = counter_total(slab, Counter.PossibleDuplicateMsg)
-    yield _counter("bruce_possible_duplicates_total", "Messages that Kafka may have more than once.", duplicates)
     yield _labelled("bruce_messages_held", "gauge", "Messages held, by stage.", "stage", books.held)
     yield _gauge("bruce_books_balanced", "0 if received is not delivered + discarded + held.", int(balanced))
     meaning = "Messages by which the records in the slab differ from the held ones, by the last check."
     yield _gauge("bruce_books_unaccounted", meaning, books.unaccounted)
-
-
-def _counter(name: str, meaning: str, value: float) -> Family:
-    return Family(name, "counter", meaning, [Sample(value)])
 
 
 def _labelled(name: str, kind: Kind, meaning: str, label: str, values: Mapping[str, float]) -> Family:
@@ -196,11 +188,10 @@ def _processes(lines: Iterable[ProcessLine]) -> Iterator[Family]:
     silent = {line.name: line.heartbeat_age_ms / 1000 for line in expected}
     memory = {line.name: line.pss for line in expected if line.pss is not None}
     cpu = {line.name: line.cpu_seconds for line in expected if line.cpu_seconds is not None}
+    meaning = "Memory, with the share of shared memory (PSS)."
     yield _labelled("bruce_process_up", "gauge", "1 if the process is alive and not stalled.", "process", up)
     yield _labelled("bruce_process_silent_seconds", "gauge", "Time since the last heartbeat.", "process", silent)
-    yield _labelled(
-        "bruce_process_memory_bytes", "gauge", "Memory, with the share of shared memory (PSS).", "process", memory
-    )
+    yield _labelled("bruce_process_memory_bytes", "gauge", meaning, "process", memory)
     yield _labelled("bruce_process_cpu_seconds_total", "counter", "CPU time of the process.", "process", cpu)
 
 
@@ -213,25 +204,18 @@ def _brokers(cluster: ClusterReport) -> Iterator[Family]:
     in_flight = {node: status.requests_in_flight for node, status in reports.items()}
     paused = cluster.router.paused_count if cluster.router is not None else 0
     yield _labelled("bruce_broker_connected", "gauge", "1 if the broker is connected.", "broker", connected)
-    yield _labelled(
-        "bruce_broker_in_trouble", "gauge", "1 if the broker failed, or refuses a partition.", "broker", in_trouble
-    )
+    meaning = "1 if the broker failed, or refuses a partition."
+    yield _labelled("bruce_broker_in_trouble", "gauge", meaning, "broker", in_trouble)
     yield _labelled("bruce_broker_requests_in_flight", "gauge", "Requests that await a response.", "broker", in_flight)
     yield _gauge("bruce_paused", "Paused partitions and dispatchers.", paused)
 
 
 def _stalls(stalls: Stalls, now_ms: int) -> Iterator[Family]:
     seconds = {str(stall.status.node): (now_ms - stall.since_ms) / 1000 for stall in stalls.brokers}
-    yield _labelled(
-        "bruce_broker_stalled_seconds",
-        "gauge",
-        "Time since a stalled broker's last acknowledgement.",
-        "broker",
-        seconds,
-    )
-    yield _gauge(
-        "bruce_stalled_partitions", "Stalled partitions, without those of stalled brokers.", len(stalls.partitions)
-    )
+    meaning = "Time since a stalled broker's last acknowledgement."
+    yield _labelled("bruce_broker_stalled_seconds", "gauge", meaning, "broker", seconds)
+    meaning = "Stalled partitions, without those of stalled brokers."
+    yield _gauge("bruce_stalled_partitions", meaning, len(stalls.partitions))
     yield _gauge("bruce_stalled_messages", "Messages that wait for a stalled broker or partition.", stalls.messages)
 
 
