@@ -26,14 +26,14 @@ from bruce_mp.status.history.history_file import (
     merge_amounts,
     step_at,
 )
-from bruce_mp.status.history.rates import Series
+from bruce_mp.status.history.rates import series_of
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from bruce_mp.status.history.rates import CounterSample, RateHistory
+    from bruce_mp.status.history.rates import CounterSample, RateHistory, Series
     from bruce_mp.status.history.topic_totals import TopicTotal, TopicTotals
     from bruce_mp.status.history.topic_traffic import TrafficTable
 
@@ -246,15 +246,5 @@ class HistoryRecorder:
 
 def _series(period: str, steps: Mapping[int, StepAmounts], now_s: int) -> Series:
     step_s, length_s = PERIODS[period]
-    rows = [(max(0, now_s - at - step_s), each) for at, each in steps.items() if each.seconds > 0]
-    return Series(
-        step_s=step_s,
-        span_s=length_s,
-        age_s=[float(age) for age, _ in rows],
-        received=[round(each.received / each.seconds, 2) for _, each in rows],
-        delivered=[round(each.delivered / each.seconds, 2) for _, each in rows],
-        discarded=[round(each.discarded / each.seconds, 2) for _, each in rows],
-        held=[each.held for _, each in rows],
-        p50_ms=[each.p50_ms for _, each in rows],
-        p99_ms=[each.p99_ms for _, each in rows],
-    )
+    rows = [(float(max(0, now_s - at - step_s)), each) for at, each in steps.items() if each.seconds > 0]
+    return series_of(step_s, length_s, rows)

@@ -8,7 +8,7 @@ here is a difference of counters: received minus delivered minus discarded.
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -20,11 +20,11 @@ from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import read_latencies
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bruce_mp.slab.file import Slab
 
-__all__ = ["CounterSample", "Interval", "Latency", "RateHistory", "Series"]
-
-_REASONS: Final = tuple(DiscardReason)
+__all__ = ["CounterSample", "Interval", "Latency", "RateHistory", "Series", "series_of"]
 
 
 class CounterSample(NamedTuple):
@@ -118,14 +118,11 @@ class RateHistory:
         return CounterSample(
             now_ms,
             counter_total(self._slab, Counter.MsgDelivered),
-            self._discarded(),
+            tuple(counter_total(self._slab, discarded(reason)) for reason in DiscardReason),
             tuple(read_latencies(self._slab)[0]),
             counter_total(self._slab, Counter.MsgReceived),
             counter_total(self._slab, Counter.AcceptExhausted),
         )
-
-    def _discarded(self) -> tuple[int, ...]:
-        return tuple(counter_total(self._slab, discarded(reason)) for reason in _REASONS)
 
     def accepts_failed_in_last_minute(self) -> int:
         """Return how often processes had no descriptor or memory for a connection in the last minute."""
@@ -149,7 +146,9 @@ class RateHistory:
     def minute(self, now_ms: int) -> Series:
         """Return the series of the last minute."""
         with self._lock:
-            return _series(self._minute, now_ms)
+            pairs = list(self._minute.pairs())
+        rows = [(round((now_ms - end.at_ms) / 1000, 1), end.since(start)) for start, end in pairs]
+        return series_of(self._minute.step_ms // 1000, self._minute.span_ms // 1000, rows)
 
 
 def _interval_between(before: CounterSample, now: CounterSample) -> Interval:
@@ -164,16 +163,16 @@ def _interval_between(before: CounterSample, now: CounterSample) -> Interval:
     )
 
 
-def _series(window: Window[CounterSample], now_ms: int) -> Series:
-    intervals = [(end, _interval_between(start, end)) for start, end in window.pairs()]
+def series_of(step_s: int, span_s: int, rows: Sequence[tuple[float, StepAmounts]]) -> Series:
+    """Return the columns of the rows (age in s, amounts), the oldest first."""
     return Series(
-        step_s=window.step_ms // 1000,
-        span_s=window.span_ms // 1000,
-        age_s=[round((now_ms - end.at_ms) / 1000, 1) for end, _ in intervals],
-        received=[interval.received for _, interval in intervals],
-        delivered=[interval.delivered for _, interval in intervals],
-        discarded=[interval.discarded for _, interval in intervals],
-        held=[end.held for end, _ in intervals],
-        p50_ms=[interval.latency.p50_ms for _, interval in intervals],
-        p99_ms=[interval.latency.p99_ms for _, interval in intervals],
+        step_s=step_s,
+        span_s=span_s,
+        age_s=[age_s for age_s, _ in rows],
+        received=[round(each.received / each.seconds, 2) for _, each in rows],
+        delivered=[round(each.delivered / each.seconds, 2) for _, each in rows],
+        discarded=[round(each.discarded / each.seconds, 2) for _, each in rows],
+        held=[each.held for _, each in rows],
+        p50_ms=[each.p50_ms for _, each in rows],
+        p99_ms=[each.p99_ms for _, each in rows],
     )
