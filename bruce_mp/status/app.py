@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from bruce_mp.status.broker_status import BrokerStatusStore
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionTable
+    from bruce_mp.status.pages.discards import DiscardReports
     from bruce_mp.status.pages.header import Page, ServerInfoPage
     from bruce_mp.status.pages.health import Evidence
     from bruce_mp.status.pages.held import HeldPage
     from bruce_mp.status.pages.overview import OverviewSnapshot
     from bruce_mp.status.pages.reload import ReloadRequests
     from bruce_mp.status.reports.debug_files import MessageDebug
-    from bruce_mp.status.reports.discard_reports import DiscardReports
     from bruce_mp.telemetry.broker_status import RouterStatus
 
     _Page = Page | dict[str, Any]

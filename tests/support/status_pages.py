@@ -23,11 +23,11 @@ from bruce_mp.status.history.rates import RateHistory
 from bruce_mp.status.history.topic_totals import TopicTotals
 from bruce_mp.status.history.topic_traffic import TrafficTable
 from bruce_mp.status.pages.compression import CompressionTable
+from bruce_mp.status.pages.discards import DiscardReports
 from bruce_mp.status.pages.overview import Histories
 from bruce_mp.status.pages.reload import ReloadRequests
 from bruce_mp.status.pages.text import topic_bytes
 from bruce_mp.status.reports.debug_files import MessageDebug
-from bruce_mp.status.reports.discard_reports import DiscardReports
 from support.filled_slab import NOW_MS, FilledSlab
 
 if TYPE_CHECKING:

@@ -7,20 +7,24 @@ rejected senders and finished reports begin with the newest entry; the other lis
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from bruce_mp.discards.reports import ReportBook
 from bruce_mp.errors import DiscardReason
-from bruce_mp.status.pages.header import Page, header_lines
+from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.text import base64_text, bracketed, stamp, topic_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from bruce_mp.discards.reports import DiscardReport
+    from bruce_mp.discards.events import DiscardReportEvent
+    from bruce_mp.discards.reports import DiscardReport, TopicDiscards
+    from bruce_mp.slab.file import Slab
 
-__all__ = ["DiscardsPage", "Report", "discards_plain", "report_for_page"]
+__all__ = ["DiscardReports", "DiscardsPage", "Report", "discards_plain"]
 
 
 class ApiKeyCount(msgspec.Struct, frozen=True):
@@ -105,14 +109,66 @@ class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
     finished_reports: list[Report]
 
 
-def report_for_page(report: DiscardReport) -> Report:
-    """Convert a report to the form of the page."""
+class DiscardReports:
+    """A `ReportBook` that several threads may use.
+
+    `interval` is in seconds. The first period starts with the daemon, so a restart of the status process alone changes
+    neither the bounds nor the numbers of the periods. `on_unread` is called for each finished period without a reader.
+    """
+
+    def __init__(self, slab: Slab, interval: int, now_ms: int, on_unread: Callable[[], None]) -> None:
+        self._slab = slab
+        daemon_start = read_header(slab, now_ms)["since"] or now_ms // 1000  # 0 before the first start
+        self._book = ReportBook(interval, origin=daemon_start, now=now_ms / 1000)
+        self._on_unread = on_unread
+        self._lock = Lock()
+
+    def apply_interval(self, interval: int) -> None:
+        """Set the length of periods, including the current one."""
+        with self._lock:
+            self._book.interval = interval
+
+    def record(self, events: Iterable[DiscardReportEvent], now_ms: int) -> None:
+        """Add events to the report of the current period."""
+        with self._lock:
+            self._rotate(now_ms)
+            for event in events:
+                self._book.record(event, now_ms / 1000)
+
+    def rotate(self, now_ms: int) -> None:
+        """Finish the current report if its period is over."""
+        with self._lock:
+            self._rotate(now_ms)
+
+    def _rotate(self, now_ms: int) -> None:
+        finished = self._book.rotate(now_ms / 1000)
+        if finished is not None and not finished.was_read:
+            self._on_unread()
+
+    def peek(self, now_ms: int) -> list[Report]:
+        """Return the unfinished report and the previous one, without marking them as read."""
+        with self._lock:
+            self._rotate(now_ms)
+            return [_report(report) for report in (self._book.unfinished, *self._book.finished[:1])]
+
+    def page(self, now_ms: int) -> DiscardsPage:
+        """Build the page `/discards` and mark the unfinished report as read."""
+        with self._lock:
+            self._rotate(now_ms)
+            self._book.unfinished.was_read = True
+            unfinished, *finished = map(_report, (self._book.unfinished, *self._book.finished))
+        return DiscardsPage(
+            **read_header(self._slab, now_ms),
+            interval=self._book.interval,
+            unfinished_report=unfinished,
+            finished_report=finished[0] if finished else None,
+            finished_reports=finished,
+        )
+
+
+def _report(report: DiscardReport) -> Report:
     counts, recent = report.counts, report.recent
-    rate_limited = {
-        topic: discards.reasons[DiscardReason.RATE_LIMIT]
-        for topic, discards in report.topics.items()
-        if DiscardReason.RATE_LIMIT in discards.reasons
-    }
+    topics = sorted(report.topics.items())
     return Report(
         id=report.id,
         start_time=report.start_time,
@@ -129,10 +185,20 @@ def report_for_page(report: DiscardReport) -> Report:
         unsupported_msg_api_key=[ApiKeyCount(*item) for item in sorted(report.api_keys.items())],
         recent_bad_topic=[topic_text(name) for name in recent[DiscardReason.BAD_TOPIC].newest_first],
         recent_too_long_msg=_base64(recent[DiscardReason.LONG_MSG].newest_first),
-        rate_limit_discard=[TopicCount(topic_text(topic), count) for topic, count in sorted(rate_limited.items())],
-        discard_topic=_discard_topics(report),
-        possible_duplicate_topic=_duplicate_topics(report),
-        culprits=_rejected_senders(report),
+        rate_limit_discard=[
+            TopicCount(topic_text(topic), count)
+            for topic, discards in topics
+            if (count := discards.reasons.get(DiscardReason.RATE_LIMIT))
+        ],
+        discard_topic=[_discard_topic(*item) for item in topics],
+        possible_duplicate_topic=[
+            DuplicateTopic(topic_text(topic), times.min_timestamp, times.max_timestamp, times.count)
+            for topic, times in sorted(report.duplicates.items())
+        ],
+        culprits=[
+            RejectedSenderLine(each.reason.name, each.pid, each.uid, each.command, each.count, base64_text(each.sample))
+            for each in reversed(report.rejected_senders.values())
+        ],
     )
 
 
@@ -140,31 +206,10 @@ def _base64(samples: Iterable[bytes]) -> list[str]:
     return [base64_text(sample) for sample in samples]
 
 
-def _discard_topics(report: DiscardReport) -> list[DiscardTopic]:
-    return [
-        DiscardTopic(
-            topic_text(topic),
-            discards.min_timestamp,
-            discards.max_timestamp,
-            discards.count,
-            reasons={reason.name: count for reason, count in discards.reasons.items()},
-        )
-        for topic, discards in sorted(report.topics.items())
-    ]
-
-
-def _duplicate_topics(report: DiscardReport) -> list[DuplicateTopic]:
-    return [
-        DuplicateTopic(topic_text(topic), times.min_timestamp, times.max_timestamp, times.count)
-        for topic, times in sorted(report.duplicates.items())
-    ]
-
-
-def _rejected_senders(report: DiscardReport) -> list[RejectedSenderLine]:
-    return [
-        RejectedSenderLine(each.reason.name, each.pid, each.uid, each.command, each.count, base64_text(each.sample))
-        for each in reversed(report.rejected_senders.values())
-    ]
+def _discard_topic(topic: bytes, discards: TopicDiscards) -> DiscardTopic:
+    times = (discards.min_timestamp, discards.max_timestamp)
+    reasons = {reason.name: count for reason, count in discards.reasons.items()}
+    return DiscardTopic(topic_text(topic), *times, discards.count, reasons=reasons)
 
 
 # --- plain ------------------------------------------------------------------------------------------------------------

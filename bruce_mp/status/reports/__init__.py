@@ -1,1 +1,1 @@
-"""Discard reports, and the files that the status process writes."""
+"""Files that the status process writes, and the topic of dead letters."""
