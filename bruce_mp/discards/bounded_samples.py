@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from msgspec.structs import replace
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MAX_SAMPLES", "MAX_TOPICS", "CountedTimeRange", "RecentSamples", "bounded_entry"]
+    from bruce_mp.discards.events import SenderEvent
+    from bruce_mp.errors import DiscardReason
+
+__all__ = ["MAX_SAMPLES", "MAX_TOPICS", "CountedTimeRange", "RecentSamples", "add_sender", "bounded_entry"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -19,19 +24,18 @@ MAX_SAMPLES: Final = 25
 
 
 class RecentSamples:
-    """The last distinct entries, at most `limit`."""
+    """The last MAX_SAMPLES distinct entries."""
 
-    __slots__ = ("_entries", "_limit")
+    __slots__ = ("_entries",)
 
-    def __init__(self, limit: int = MAX_SAMPLES) -> None:
+    def __init__(self) -> None:
         self._entries: dict[bytes, None] = {}
-        self._limit = limit
 
     def add(self, entry: bytes) -> None:
         """Add an entry as the newest."""
         self._entries.pop(entry, None)
         self._entries[entry] = None
-        if len(self._entries) > self._limit:
+        if len(self._entries) > MAX_SAMPLES:
             del self._entries[next(iter(self._entries))]
 
     @property
@@ -58,6 +62,15 @@ class CountedTimeRange:
             max_timestamp = max(max_timestamp, self.max_timestamp)
         self.count += count
         self.min_timestamp, self.max_timestamp = min_timestamp, max_timestamp
+
+
+def add_sender(senders: dict[tuple[DiscardReason, int, int], SenderEvent], event: SenderEvent) -> None:
+    """Add a sender's count and make it the newest; a new sender replaces the oldest of MAX_SAMPLES."""
+    key = (event.reason, event.pid, event.uid)
+    before = senders.pop(key, None)
+    if before is None and len(senders) >= MAX_SAMPLES:
+        del senders[next(iter(senders))]
+    senders[key] = event if before is None else replace(event, count=before.count + event.count)
 
 
 def bounded_entry(table: dict[_Key, _Value], key: _Key, shared_key: _Key, create: Callable[[], _Value]) -> _Value:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS, CountedTimeRange, RecentSamples, bounded_entry
+from bruce_mp.discards.bounded_samples import MAX_TOPICS, CountedTimeRange, RecentSamples, add_sender, bounded_entry
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent, SenderEvent
 from bruce_mp.discards.reasons import EXPLANATIONS, PARSED, SAMPLED, discard_sentence
 from bruce_mp.errors import DiscardReason
@@ -98,7 +98,7 @@ class DiscardReporter:
         self._samples: dict[tuple[DiscardReason, bool], RecentSamples] = {}
         """By reason, and True for TCP."""
         self._duplicates: dict[bytes, CountedTimeRange] = {}
-        self._senders: dict[tuple[DiscardReason, PeerCredentials], SenderEvent] = {}
+        self._senders: dict[tuple[DiscardReason, int, int], SenderEvent] = {}
         self._logged: dict[_LoggedKind, _LoggedDiscards] = {}
         self._has_unlogged = False
 
@@ -122,7 +122,7 @@ class DiscardReporter:
 
     @property
     def keeps_copies(self) -> bool:
-        """Return True with a discard file or a dead letter topic; callers then call `copy` and `copy_duplicates`."""
+        """Return True with a discard file or a dead letter topic; callers then call `copy`."""
         return self._copies is not None
 
     @property
@@ -167,12 +167,9 @@ class DiscardReporter:
             self._copies.queue.stage(Copy(CopyTarget.DISCARDS, now_ms, now_ms, info, topic=b"", key=b"", value=sample))
 
     def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
-        """Record the sender of bad messages; a new sender replaces the oldest of MAX_SAMPLES."""
-        before = self._senders.pop((reason, peer), None)
-        if before is None and len(self._senders) >= MAX_SAMPLES:
-            del self._senders[next(iter(self._senders))]
-        command, total = (command_of(peer.pid), 0) if before is None else (before.command, before.count)
-        self._senders[reason, peer] = SenderEvent(reason, *peer, command, total + count, sample[: self._prefix_size])
+        before = self._senders.get((reason, *peer))
+        command = command_of(peer.pid) if before is None else before.command
+        add_sender(self._senders, SenderEvent(reason, *peer, command, count, sample[: self._prefix_size]))
 
     def _add_sample(self, reason: DiscardReason, sample: bytes, *, is_tcp: bool = False) -> None:
         self._samples.setdefault((reason, is_tcp), RecentSamples()).add(sample[: self._prefix_size])
@@ -182,18 +179,14 @@ class DiscardReporter:
         for value in values:
             self._add_sample(DiscardReason.LONG_MSG, topic + b" " + value)
 
-    def copy(self, reason: DiscardReason, messages: Iterable[Message]) -> None:
-        """Copy discarded messages for the next `queue_copies`. The caller cuts keys and values to `copy_size` bytes."""
-        self._copy(info_of(reason), messages)
+    def copy(self, reason: DiscardReason | None, messages: Iterable[Message]) -> None:
+        """Copy discarded messages, or for None possible duplicates, for the next `queue_copies` or `flush`.
 
-    def copy_duplicates(self, messages: Iterable[Message]) -> None:
-        """Copy possible duplicates, cut as for `copy`, for the next `queue_copies` or `flush`."""
-        self._copy("", messages)
-
-    def _copy(self, info: str, messages: Iterable[Message]) -> None:
+        The caller cuts keys and values to `copy_size` bytes.
+        """
         if self._copies is None:
             return
-        now_ms = wall_ms()
+        now_ms, info = wall_ms(), "" if reason is None else info_of(reason)
         for each in messages:
             fields = (each.timestamp_ms, info, each.topic, each.key, each.value, each.partition_key, each.headers)
             self._copies.queue.stage(Copy(CopyTarget.DISCARDS, now_ms, *fields, int(each.empty)))

@@ -6,12 +6,11 @@ report of the current period begins; whole periods that passed between the two h
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from bruce_mp.discards.bounded_samples import MAX_SAMPLES, CountedTimeRange, RecentSamples, bounded_entry
+from bruce_mp.discards.bounded_samples import CountedTimeRange, RecentSamples, add_sender, bounded_entry
 from bruce_mp.discards.events import DuplicateEvent, SenderEvent
 from bruce_mp.discards.reasons import LISTED_BY_TOPIC, SAMPLED
 from bruce_mp.errors import DiscardReason
@@ -19,7 +18,7 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from bruce_mp.discards.events import DiscardEvent, DiscardReportEvent
 
-__all__ = ["MAX_FINISHED", "DiscardReport", "ReportBook"]
+__all__ = ["MAX_FINISHED", "DiscardReport", "ReportBook", "TopicDiscards"]
 
 MAX_FINISHED: Final = 4
 """Finished reports that `/discards` keeps, for a reader that misses some periods."""
@@ -32,7 +31,7 @@ class TopicDiscards(CountedTimeRange):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reasons: dict[DiscardReason, int] = {}
+        self.reasons: Tally[DiscardReason] = Tally()
 
 
 class DiscardReport:
@@ -49,12 +48,12 @@ class DiscardReport:
         self.id = number
         self.start_time = start_time
         self.was_read = False
-        self.counts = dict.fromkeys(DiscardReason, 0)
+        self.counts: Tally[DiscardReason] = Tally()
         self.recent = {reason: RecentSamples() for reason in (*SAMPLED, DiscardReason.BAD_TOPIC)}
         self.tcp_disconnects = 0
         self.recent_tcp = RecentSamples()
-        self.versions: dict[int, int] = {}
-        self.api_keys: dict[int, int] = {}
+        self.versions: Tally[int] = Tally()
+        self.api_keys: Tally[int] = Tally()
         self.topics: dict[bytes, TopicDiscards] = {}
         self.duplicates: dict[bytes, CountedTimeRange] = {}
         self.rejected_senders: dict[tuple[DiscardReason, int, int], SenderEvent] = {}
@@ -64,17 +63,9 @@ class DiscardReport:
             times = bounded_entry(self.duplicates, event.topic, b"", CountedTimeRange)
             times.add(event.count, event.min_timestamp, event.max_timestamp)
         elif isinstance(event, SenderEvent):
-            self._add_sender(event)
+            add_sender(self.rejected_senders, event)
         else:
             self._add_discard(event)
-
-    def _add_sender(self, event: SenderEvent) -> None:
-        key = (event.reason, event.pid, event.uid)
-        before = self.rejected_senders.pop(key, None)
-        if before is None and len(self.rejected_senders) >= MAX_SAMPLES:
-            del self.rejected_senders[next(iter(self.rejected_senders))]
-        count = event.count + (before.count if before else 0)
-        self.rejected_senders[key] = msgspec.structs.replace(event, count=count)
 
     def _add_discard(self, event: DiscardEvent) -> None:
         if event.is_tcp:
@@ -82,25 +73,22 @@ class DiscardReport:
         else:
             self.counts[event.reason] += event.count
         if event.version is not None:
-            self.versions[event.version] = self.versions.get(event.version, 0) + event.count
+            self.versions[event.version] += event.count
         if event.api_key is not None:
-            self.api_keys[event.api_key] = self.api_keys.get(event.api_key, 0) + event.count
+            self.api_keys[event.api_key] += event.count
         for sample in self._samples_of(event):
             recent = self.recent_tcp if event.is_tcp else self.recent[event.reason]
             recent.add(sample)
         if event.reason in LISTED_BY_TOPIC:
-            self._add_topic(event)
+            topic = bounded_entry(self.topics, event.topic, b"", TopicDiscards)
+            topic.add(event.count, event.min_timestamp, event.max_timestamp)
+            topic.reasons[event.reason] += event.count
 
     @staticmethod
     def _samples_of(event: DiscardEvent) -> tuple[bytes, ...]:
         if event.reason is DiscardReason.BAD_TOPIC:
             return (event.topic,) if event.topic else ()
         return event.samples if event.reason in SAMPLED else ()
-
-    def _add_topic(self, event: DiscardEvent) -> None:
-        topic = bounded_entry(self.topics, event.topic, b"", TopicDiscards)
-        topic.add(event.count, event.min_timestamp, event.max_timestamp)
-        topic.reasons[event.reason] = topic.reasons.get(event.reason, 0) + event.count
 
 
 class ReportBook:

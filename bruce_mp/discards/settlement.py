@@ -107,4 +107,4 @@ class Discards:
             self._row.add(Counter.PossibleDuplicateMsg, segment.records)
             self._reporter.record_duplicates(topic, segment.records, times.earliest, times.latest)
             if self._reporter.keeps_copies:
-                self._reporter.copy_duplicates(self._messages(segment, topic))
+                self._reporter.copy(None, self._messages(segment, topic))

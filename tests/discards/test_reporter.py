@@ -208,7 +208,7 @@ def test_copies_contain_all_fields_needed_for_replay() -> None:
         Message(b"news", b"", b"", 2**62, 2**32 - 1, (), EmptyFields.NULL_VALUE),
     ]
     reporter.copy(DiscardReason.NO_MEM, messages[:1])
-    reporter.copy_duplicates(messages[1:])
+    reporter.copy(None, messages[1:])
     reporter.flush()
     copies = decode_copies(link.messages[0])
     assert [

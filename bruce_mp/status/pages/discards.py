@@ -188,7 +188,7 @@ def _report(report: DiscardReport) -> Report:
         rate_limit_discard=[
             TopicCount(topic_text(topic), count)
             for topic, discards in topics
-            if (count := discards.reasons.get(DiscardReason.RATE_LIMIT))
+            if (count := discards.reasons[DiscardReason.RATE_LIMIT])
         ],
         discard_topic=[_discard_topic(*item) for item in topics],
         possible_duplicate_topic=[
