@@ -6,7 +6,6 @@ topics beyond MAX_SUMS.
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -55,10 +54,6 @@ class CompressionSums:
             event = replace(event, topic=b"")
         before = self._sums.get((event.topic, event.codec))
         self._sums[event.topic, event.codec] = event if before is None else before.plus(event)
-
-    def extend(self, events: Iterable[CompressionEvent]) -> None:
-        for event in events:
-            self.add(event)
 
     def events(self) -> list[CompressionEvent]:
         """Return the sums, sorted by topic and codec."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
+    from bruce_mp.telemetry.compression import CompressionSums
     from bruce_mp.telemetry.message_copies import ByteSender
+    from bruce_mp.telemetry.traffic import TrafficSums
 
 __all__ = ["EventOutput", "encode_events"]
 
@@ -19,18 +21,10 @@ def encode_events(events: Iterable[msgspec.Struct]) -> bytes:
     return msgspec.msgpack.encode(list(events))
 
 
-class _Sums(Protocol):
-    def __bool__(self) -> bool: ...
-
-    def events(self) -> Sequence[msgspec.Struct]: ...
-
-    def clear(self) -> None: ...
-
-
 class EventOutput:
-    """A sender of sums, such as those of traffic, to the status process. The sums grow until the link accepts them."""
+    """A sender of sums to the status process. The sums grow until the link accepts them."""
 
-    def __init__(self, sender: ByteSender, sums: _Sums) -> None:
+    def __init__(self, sender: ByteSender, sums: CompressionSums | TrafficSums) -> None:
         self._sender = sender
         self._sums = sums
 

@@ -65,7 +65,8 @@ class CompressionTable:
     def record(self, events: Iterable[CompressionEvent]) -> None:
         """Add the events that a dispatcher reported."""
         with self._lock:
-            self._sums.extend(events)
+            for event in events:
+                self._sums.add(event)
 
     def page(self, now_ms: int) -> CompressionPage:
         with self._lock:
