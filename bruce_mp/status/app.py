@@ -15,12 +15,14 @@ import msgspec
 from flask import Flask, Response, abort, request
 from werkzeug.exceptions import HTTPException
 
-from bruce_mp.errors import SlabError
+from bruce_mp.errors import DiscardReason, SlabError
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.producer_id import cluster_of
+from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.cached import Cached
 from bruce_mp.status.history.history_file import PERIODS, HistoryError
 from bruce_mp.status.pages.brokers import brokers_plain, read_brokers
-from bruce_mp.status.pages.certificates import CertificatesPage, certificates_plain, read_certificates
+from bruce_mp.status.pages.certificates import CertificatesPage, certificates_plain, list_certificates
 from bruce_mp.status.pages.compression import compression_plain
 from bruce_mp.status.pages.counters import counters_plain, read_counters
 from bruce_mp.status.pages.debug_pages import add_debug_pages
@@ -28,14 +30,16 @@ from bruce_mp.status.pages.discards import discards_plain
 from bruce_mp.status.pages.exposition import CONTENT_TYPES, choose_format, render_families
 from bruce_mp.status.pages.front_page import add_front_page
 from bruce_mp.status.pages.header import read_header, read_server_info, server_info_plain
-from bruce_mp.status.pages.health import assess_health, collect_evidence
+from bruce_mp.status.pages.health import Evidence, assess_health
 from bruce_mp.status.pages.held import read_held
-from bruce_mp.status.pages.metadata import metadata_plain, read_metadata
+from bruce_mp.status.pages.metadata import metadata_plain, read_metadata, read_metadata_age
 from bruce_mp.status.pages.metrics import read_metrics
 from bruce_mp.status.pages.overview import Histories, read_overview, with_topics
 from bruce_mp.status.pages.processes import read_processes
 from bruce_mp.status.pages.queues import queues_plain, read_queues
 from bruce_mp.status.pages.senders import read_senders_page, senders_plain
+from bruce_mp.status.pages.slab_use import largest_topics, read_slab_use
+from bruce_mp.status.pages.stalls import find_stalls
 from bruce_mp.status.pages.text import stamp, topic_bytes
 from bruce_mp.status.pages.topics import TopicSelection
 from bruce_mp.status.reports.rolling_file import FileWriteError
@@ -56,7 +60,6 @@ if TYPE_CHECKING:
     from bruce_mp.status.pages.compression import CompressionTable
     from bruce_mp.status.pages.discards import DiscardReports
     from bruce_mp.status.pages.header import Page, ServerInfoPage
-    from bruce_mp.status.pages.health import Evidence
     from bruce_mp.status.pages.held import HeldPage
     from bruce_mp.status.pages.overview import OverviewSnapshot
     from bruce_mp.status.pages.reload import ReloadRequests
@@ -108,17 +111,30 @@ class DaemonView:
 
     def evidence(self) -> Evidence:
         """Collect the input of the health checks."""
-        steady_ms = self.steady_ms()
-        return collect_evidence(
-            self.slab,
-            self.books,
-            self.broker_status.latest(steady_ms),
-            self.histories.losses,
-            self.config(),
-            self.active_config(),
-            accepts_failed=self.histories.rates.accepts_failed_in_last_minute(),
-            now_ms=self.now_ms(),
+        slab, config, history = self.slab, self.config(), self.histories.losses
+        now_ms, steady_ms = self.now_ms(), self.steady_ms()
+        cluster = self.broker_status.latest(steady_ms)
+        losses, hour_losses = history.last_minute(), history.last_hour()
+        keeps_copies = config.discard_log.enable or config.msg_debug.enable
+        return Evidence(
             steady_now_ms=steady_ms,
+            processes=read_processes(slab, now_ms, steady_ms),
+            metadata=read_metadata(slab, now_ms),
+            metadata_age_ms=read_metadata_age(slab, steady_ms),
+            books=self.books(),  # after the losses, which must not exceed the books' totals
+            cluster=cluster,
+            refusals=TopicTable(slab).refusals(),
+            slab_use=read_slab_use(slab),
+            losses=losses,
+            hour_losses=hour_losses,
+            copies_lost=history.copies_lost_in_last_hour() if keeps_copies else 0,
+            accepts_failed=self.histories.rates.accepts_failed_in_last_minute(),
+            certificates=list_certificates(config.kafka.tls, cluster),
+            config=config,
+            active_config=self.active_config(),
+            over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
+            stalls=find_stalls(cluster, steady_ms, 1000 * config.http.stalled_after_s),
+            journaled_ms=slab.read_signed(lay.SUPER_JOURNALED_MS),
         )
 
     def books(self) -> Books:
@@ -127,8 +143,8 @@ class DaemonView:
         return msgspec.structs.replace(read_books(self.slab), checked=checked_ms, unaccounted=unaccounted)
 
     def certificates(self) -> CertificatesPage:
-        cluster = self.broker_status.latest(self.steady_ms())
-        return read_certificates(self.slab, self.config().kafka.tls, cluster, self.now_ms())
+        lines = list_certificates(self.config().kafka.tls, self.broker_status.latest(self.steady_ms()))
+        return CertificatesPage(**read_header(self.slab, self.now_ms()), certificates=lines)
 
     def brokers(self) -> BrokersPage:
         steady_ms = self.steady_ms()

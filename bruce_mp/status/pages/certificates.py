@@ -13,14 +13,13 @@ import msgspec
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.network.x509 import read_validities
-from bruce_mp.status.pages.header import Page, header_lines, read_header
+from bruce_mp.status.pages.header import Page, header_lines
 from bruce_mp.status.pages.text import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bruce_mp.config.security import Tls
-    from bruce_mp.slab.file import Slab
     from bruce_mp.status.broker_status import ClusterReport
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "certificate_warnings",
     "certificates_plain",
     "list_certificates",
-    "read_certificates",
 ]
 
 _MAX_FILE_BYTES: Final = 1024 * 1024
@@ -108,10 +106,6 @@ def certificate_warnings(lines: Iterable[CertificateLine], now_s: float) -> Iter
 
 def _subject_of(line: CertificateLine) -> str:
     return f"The certificate of {line.source} ({line.whose})"
-
-
-def read_certificates(slab: Slab, tls: Tls, cluster: ClusterReport, now_ms: int) -> CertificatesPage:
-    return CertificatesPage(**read_header(slab, now_ms), certificates=list_certificates(tls, cluster))
 
 
 def certificates_plain(page: CertificatesPage) -> str:

@@ -13,29 +13,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.discards.reasons import CAUSED_BY_CLIENTS, CAUSED_BY_FAULT, EXPLANATIONS, discard_sentence
-from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import Action, error_row
-from bruce_mp.slab import layout as lay
 from bruce_mp.slab.room import PAUSE_RATIO
-from bruce_mp.slab.tables import TopicTable
-from bruce_mp.status.pages.certificates import certificate_problems, certificate_warnings, list_certificates
+from bruce_mp.status.pages.certificates import certificate_problems, certificate_warnings
 from bruce_mp.status.pages.header import Page
-from bruce_mp.status.pages.metadata import read_metadata, read_metadata_age
-from bruce_mp.status.pages.processes import STALLED_MS, read_processes
-from bruce_mp.status.pages.slab_use import largest_topics, read_slab_use
-from bruce_mp.status.pages.stalls import find_stalls, partition_text
+from bruce_mp.status.pages.processes import STALLED_MS
+from bruce_mp.status.pages.stalls import partition_text
 from bruce_mp.status.pages.text import topic_text
 from bruce_mp.telemetry.broker_status import CONNECTED, FAILED, NO_LEADER, RouterStatus
 from bruce_mp.telemetry.clock import utc_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bruce_mp.config.model import Config
+    from bruce_mp.errors import DiscardReason
     from bruce_mp.ipc.control_messages import ActiveConfig
-    from bruce_mp.slab.file import Slab
     from bruce_mp.status.broker_status import ClusterReport
-    from bruce_mp.status.history.losses import LossHistory
     from bruce_mp.status.pages.certificates import CertificateLine
     from bruce_mp.status.pages.metadata import MetadataPage
     from bruce_mp.status.pages.processes import ProcessesPage
@@ -43,7 +37,7 @@ if TYPE_CHECKING:
     from bruce_mp.status.pages.stalls import Stalls
     from bruce_mp.telemetry.books import Books
 
-__all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence", "health_lines"]
+__all__ = ["Evidence", "HealthPage", "assess_health", "health_lines"]
 
 FULL_RATIO: Final = 0.9
 """Ratio of the slab in use at which the daemon stops being ready, because messages are lost soon."""
@@ -124,44 +118,6 @@ class Evidence(NamedTuple):
     def stalled_nodes(self) -> set[int]:
         """Return the node numbers of the stalled brokers. `_stalled_brokers` reports these; other checks skip them."""
         return {stall.status.node for stall in self.stalls.brokers}
-
-
-def collect_evidence(
-    slab: Slab,
-    read_books: Callable[[], Books],
-    cluster: ClusterReport,
-    history: LossHistory,
-    config: Config,
-    active_config: ActiveConfig,
-    *,
-    accepts_failed: int,
-    now_ms: int,
-    steady_now_ms: int,
-) -> Evidence:
-    """Read the input of the checks. `now_ms` is the wall clock; `steady_now_ms` is the steady clock."""
-    losses, hour_losses = history.last_minute(), history.last_hour()
-    keeps_copies = config.discard_log.enable or config.msg_debug.enable
-    books = read_books()  # after the losses, which must not exceed the books' totals
-    return Evidence(
-        steady_now_ms=steady_now_ms,
-        processes=read_processes(slab, now_ms, steady_now_ms),
-        metadata=read_metadata(slab, now_ms),
-        metadata_age_ms=read_metadata_age(slab, steady_now_ms),
-        books=books,
-        cluster=cluster,
-        refusals=TopicTable(slab).refusals(),
-        slab_use=read_slab_use(slab),
-        losses=losses,
-        hour_losses=hour_losses,
-        copies_lost=history.copies_lost_in_last_hour() if keeps_copies else 0,
-        accepts_failed=accepts_failed,
-        certificates=list_certificates(config.kafka.tls, cluster),
-        config=config,
-        active_config=active_config,
-        stalls=find_stalls(cluster, steady_now_ms, 1000 * config.http.stalled_after_s),
-        journaled_ms=slab.read_signed(lay.SUPER_JOURNALED_MS),
-        over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
-    )
 
 
 def assess_health(evidence: Evidence) -> HealthPage:
@@ -246,8 +202,9 @@ def _broker_needs_operator(evidence: Evidence) -> Iterator[str]:
 
 def _producer_refused(evidence: Evidence) -> Iterator[str]:
     if error := evidence.router.producer_error:
+        name = error_row(error).name
         yield (
-            f"The brokers refuse the daemon a producer id, {error_row(error).name} ({error}): messages are delivered at "
+            f"The brokers refuse the daemon a producer id, {name} ({error}): messages are delivered at "
             "least once. Allow the daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on "
             "a topic; then refresh the metadata."
         )
