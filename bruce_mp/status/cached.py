@@ -50,16 +50,12 @@ class Cached(Generic[_Reading]):
             assert last is not None
             return last
         try:
-            if self._last is None or self._clock() >= self._valid_until:
-                self._last = self._refresh()
+            started = self._clock()
+            if self._last is None or started >= self._valid_until:
+                self._last = self._read()
+                now = self._clock()
+                duration = now - started
+                self._valid_until = now + (VALIDITY_FACTOR * duration if duration >= SLOW_S else self._min_valid_s)
             return self._last
         finally:
             self._lock.release()
-
-    def _refresh(self) -> _Reading:
-        started = self._clock()
-        reading = self._read()
-        now = self._clock()
-        duration = now - started
-        self._valid_until = now + (VALIDITY_FACTOR * duration if duration >= SLOW_S else self._min_valid_s)
-        return reading

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bruce_mp.status.event_hook import EventHook
-    from bruce_mp.status.pages.health import Evidence, HealthPage
+    from bruce_mp.status.pages.health import Evidence
     from bruce_mp.telemetry.broker_status import PausedScope
 
 __all__ = ["HealthWatch", "PauseWatch"]
@@ -107,10 +107,7 @@ class HealthWatch:
             page = assess_health(self._evidence())
         except SlabError:
             return  # the slab changed during the reading
-        if (state := _state_of(page)) != self._state:
+        state = "problem" if page.problems else "warning" if page.warnings else "healthy"
+        if state != self._state:
             self._state = state
             self._hook.post(DaemonEvent("health", state, "\n".join(health_lines(page))))
-
-
-def _state_of(page: HealthPage) -> str:
-    return "problem" if page.problems else "warning" if page.warnings else "healthy"

@@ -194,7 +194,7 @@ class HistoryFile:
         try:
             self._add_or_shrink(now_s, amounts)
         except sqlite3.DatabaseError as error:
-            if not _is_unusable(error):
+            if getattr(error, "sqlite_errorname", "") not in _UNUSABLE:
                 raise
             self._writer.close()
             self._remove(error)
@@ -231,10 +231,6 @@ class HistoryFile:
                 return {at: StepAmounts._make(amounts) for at, *amounts in rows}
         except sqlite3.Error as error:
             raise HistoryError(f"The history cannot be read now: {fault_of(error)}. Ask again.") from error
-
-
-def _is_unusable(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorname", "") in _UNUSABLE
 
 
 def step_at(now_s: int, step_s: int) -> int:

@@ -55,11 +55,7 @@ class TopicTotal(msgspec.Struct):
         if before is None or before.received > self.received or before.settled > self.settled:
             return self
         return TopicTotal(
-            self.received - before.received,
-            self.delivered - before.delivered,
-            self.discarded - before.discarded,
-            self.size - before.size,
-            self.active_ms,
+            self.received - before.received, self.delivered - before.delivered, self.discarded - before.discarded
         )
 
 

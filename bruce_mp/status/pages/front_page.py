@@ -10,7 +10,7 @@ Separate because it needs no slab.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from html import unescape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -36,15 +36,11 @@ _ENTRY_ROW: Final = re.compile(r'<tr id="([^"]*)" data-phrase="([^"]*)">')
 
 def add_front_page(app: Flask) -> None:
     for path, (name, content_type) in FILES.items():
-        _add_file(app, path, _read(name), content_type)
+        app.add_url_rule(path, f"file {path}", partial(Response, _read(name), content_type=content_type))
 
 
 def _read(name: str) -> bytes:
     return (files("bruce_mp.status") / "static" / name).read_bytes()
-
-
-def _add_file(app: Flask, path: str, data: bytes, content_type: str) -> None:
-    app.add_url_rule(path, f"file {path}", lambda: Response(data, content_type=content_type))
 
 
 @cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol.client.discard_line import NO_INFO, DiscardLine, LineEvent, format_line
@@ -22,23 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from bruce_mp.status.reports.dead_letters import DeadLetterTopic
+    from bruce_mp.status.reports.debug_files import MessageDebug
     from bruce_mp.status.reports.rolling_file import RollingFile
     from bruce_mp.telemetry.message_copies import Copy
 
-__all__ = ["CopyFile", "CopyWriter", "DiscardDestinations", "DiscardFile"]
+__all__ = ["CopyWriter", "DiscardDestinations", "DiscardFile"]
 
 log = logging.getLogger(__name__)
 MAX_QUEUED_BYTES: Final = 16 << 20
 """Memory for copies while the disk is slow."""
 _STOP_S: Final = 2.0
 """Wait for the thread at the end of the process; the next start counts the queued copies of discards as lost."""
-
-
-class CopyFile(Protocol):
-    """Destination of copies. Only the writer thread may call `write`."""
-
-    def write(self, copies: Sequence[Copy]) -> None:
-        """Write the copies and count the lines. Raise FileWriteError if some were not written."""
 
 
 class DiscardFile:
@@ -101,7 +95,9 @@ class CopyWriter:
     `count(counter, amount)` adds to a counter of the status process.
     """
 
-    def __init__(self, discards: DiscardDestinations, debug: CopyFile, count: Callable[[Counter, int], None]) -> None:
+    def __init__(
+        self, discards: DiscardDestinations, debug: MessageDebug, count: Callable[[Counter, int], None]
+    ) -> None:
         self._discards = discards
         self._debug = debug
         self._count = count
@@ -138,13 +134,13 @@ class CopyWriter:
             self._count_dropped(_decode(data))
 
     def _count_dropped(self, copies: list[Copy]) -> None:
-        discarded = [copy for copy in copies if copy.target is CopyTarget.DISCARDS]
+        discarded, others = _split(copies)
         file, dead_letters = self._discards
         if dead_letters is not None:
             dead_letters.count_lost(discarded)
             if file is None:  # then no line of a file is lost with a discarded message
                 self._count(Counter.DiscardCopySettled, len(discarded))
-                copies = [copy for copy in copies if copy.target is not CopyTarget.DISCARDS]
+                copies = others
         count_lost(self._count, copies)
 
     def _run(self) -> None:
@@ -164,10 +160,9 @@ class CopyWriter:
             self._log_failure(self._discards.file.prepare)
 
     def _write(self, copies: list[Copy]) -> None:
-        discarded = [copy for copy in copies if copy.target is CopyTarget.DISCARDS]
+        discarded, others = _split(copies)
         if discarded:
             self._write_discarded(discarded)
-        others = [copy for copy in copies if copy.target is not CopyTarget.DISCARDS]
         if others:
             self._log_failure(lambda: self._debug.write(others))
 
@@ -191,6 +186,12 @@ class CopyWriter:
                 "%s The daemon still delivers messages; MsgCopyLost counts the copies that are not written.",
                 error, extra={"about": str(error)},
             )  # fmt: skip
+
+
+def _split(copies: list[Copy]) -> tuple[list[Copy], list[Copy]]:
+    """Return the copies of discarded messages, and all others."""
+    discarded = [copy for copy in copies if copy.target is CopyTarget.DISCARDS]
+    return discarded, [copy for copy in copies if copy.target is not CopyTarget.DISCARDS]
 
 
 def _decode(data: bytes) -> list[Copy]:

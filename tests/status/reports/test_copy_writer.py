@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pytest
 
     from bruce_mp.status.reports.dead_letters import DeadLetterTopic
+    from bruce_mp.status.reports.debug_files import MessageDebug
 
 
 class Debug:
@@ -44,7 +45,7 @@ class Made:
         self.counted: Tally[Counter] = Tally()
         self.debug = Debug()
         discards = DiscardFile(RollingFile(path, 10_000, 10_000, lambda: 1), self._count) if path else None
-        self.writer = CopyWriter(DiscardDestinations(discards), self.debug, self._count)
+        self.writer = CopyWriter(DiscardDestinations(discards), cast("MessageDebug", self.debug), self._count)
 
     def _count(self, counter: Counter, amount: int = 1) -> None:
         self.counted[counter] += amount
