@@ -32,7 +32,6 @@ class RecentSamples:
         self._entries: dict[bytes, None] = {}
 
     def add(self, entry: bytes) -> None:
-        """Add an entry as the newest."""
         self._entries.pop(entry, None)
         self._entries[entry] = None
         if len(self._entries) > MAX_SAMPLES:

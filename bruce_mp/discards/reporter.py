@@ -220,7 +220,6 @@ class DiscardReporter:
             self._copies.queue.flush()
 
     def close(self) -> None:
-        """Log and send the last sums."""
         self._log_discards(math.inf)
         self.flush()
 

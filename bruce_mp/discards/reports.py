@@ -113,7 +113,6 @@ class ReportBook:
         return tuple(reversed(self._finished))
 
     def record(self, event: DiscardReportEvent, now: float) -> None:
-        """Add an event to the report of the current period."""
         self.rotate(now)
         self.unfinished.add(event)
 

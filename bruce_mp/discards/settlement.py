@@ -31,8 +31,6 @@ __all__ = ["Discards", "ProcessReporter"]
 
 
 class ProcessReporter(DiscardReporter):
-    """The discard reporter of one process."""
-
     def __init__(self, config: Config, links: Links, row: ProcessRow) -> None:
         super().__init__(links.sender(REPORTS), config.http.bad_msg_prefix_size)
         self._links = links
@@ -41,7 +39,6 @@ class ProcessReporter(DiscardReporter):
         self.apply_config(config)
 
     def apply_config(self, config: Config) -> None:
-        """Apply a reloaded config."""
         copies = None
         if config.discard_log.enable or config.discards.topic:
             self._copy_queue = self._copy_queue or CopyQueue(self._links.sender(COPIES), self._row.add)

@@ -110,7 +110,6 @@ class DaemonView:
     steady_ms: Callable[[], int]
 
     def evidence(self) -> Evidence:
-        """Collect the input of the health checks."""
         slab, config, history = self.slab, self.config(), self.histories.losses
         now_ms, steady_ms = self.now_ms(), self.steady_ms()
         cluster = self.broker_status.latest(steady_ms)
@@ -154,7 +153,6 @@ class DaemonView:
 
     @property
     def router(self) -> RouterStatus | None:
-        """Return the router's last report."""
         return self.broker_status.latest(self.steady_ms()).router
 
     def server_info(self) -> ServerInfoPage:
@@ -185,7 +183,6 @@ class DaemonView:
 
 
 def create_app(daemon: DaemonView) -> Flask:
-    """Build the application with all its routes and error handlers."""
     app = Flask(__name__, static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     held, evidence = Cached(daemon.held), Cached(daemon.evidence)

@@ -53,7 +53,6 @@ class BrokerStatusStore:
         self._stall_times: OldestMessageTimes[tuple[bytes, int]] = OldestMessageTimes()
 
     def record(self, reports: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
-        """Store reports as of `now_ms`."""
         with self._lock:
             for status in reports:
                 self._record_stalls(None if isinstance(status, RouterStatus) else status.slot, status.stalls, now_ms)

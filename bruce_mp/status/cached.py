@@ -41,10 +41,7 @@ class Cached(Generic[_Reading]):
         self._valid_until = 0.0
 
     def __call__(self) -> _Reading:
-        """Return the reading.
-
-        While another thread reads, return the previous reading. The first reading blocks all callers.
-        """
+        """Return the reading, or the previous one while another thread reads. The first blocks all callers."""
         last = self._last
         if not self._lock.acquire(blocking=last is None):
             assert last is not None

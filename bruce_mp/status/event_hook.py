@@ -40,7 +40,6 @@ class DaemonEvent(NamedTuple):
     text: str
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of the program."""
         text = self.text.encode("utf-8", "replace").replace(b"\0", b"")[:_MAX_TEXT_BYTES].decode("utf-8", "ignore")
         names = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         return names | {"BRUCE_EVENT": self.kind, "BRUCE_STATE": self.state, "BRUCE_TEXT": text}

@@ -102,7 +102,6 @@ class HttpServer:
         self._thread.start()
 
     def is_alive(self) -> bool:
-        """Return True while the server thread runs."""
         return self._thread.is_alive()
 
     def stop(self) -> None:

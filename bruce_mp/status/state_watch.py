@@ -102,7 +102,6 @@ class HealthWatch:
                 self.check()
 
     def check(self) -> None:
-        """Post an event if the health changed."""
         try:
             page = assess_health(self._evidence())
         except SlabError:

@@ -94,23 +94,19 @@ def row_integers(slab: Slab, offset: int) -> list[int]:
 
 
 def counter_by_row(slab: Slab, counter: int) -> list[int]:
-    """Return a counter in each process row."""
     return row_integers(slab, lay.ROW_COUNTERS + 8 * counter)
 
 
 def row_counters(slab: Slab, row: int) -> list[int]:
-    """Return all counters of a process row."""
     counter_0 = (slab.row_at(row) + lay.ROW_COUNTERS) >> 3
     return slab.longs[counter_0 : counter_0 + lay.ROW_COUNTER_CAPACITY].tolist()
 
 
 def counter_total(slab: Slab, counter: int) -> int:
-    """Return a counter summed over all processes."""
     return sum(counter_by_row(slab, counter))
 
 
 def spilled_total(slab: Slab) -> int:
-    """Return the number of messages in spill files."""
     return counter_total(slab, lay.SPILL_IN) - counter_total(slab, lay.SPILL_OUT)
 
 

@@ -30,7 +30,6 @@ class EventOutput:
 
     @property
     def has_pending(self) -> bool:
-        """True if there are sums to send."""
         return bool(self._sums)
 
     def flush(self, *others: msgspec.Struct) -> None:

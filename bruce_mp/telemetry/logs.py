@@ -289,7 +289,6 @@ class RepeatFilter(logging.Filter):
         """Time of the last record that passed, and the number of those suppressed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the record is to be written."""
         if getattr(record, "is_limited", False):
             return True
         key = (record.pathname, record.lineno, getattr(record, "about", None))

@@ -72,7 +72,6 @@ def decode_copies(data: bytes) -> list[Copy]:
 
 
 def count_lost(count: Callable[[Counter, int], None], copies: Sequence[Copy]) -> None:
-    """Count copies as lost."""
     count(Counter.MsgCopyLost, len(copies))
     count(Counter.DiscardCopySettled, sum(copy.target is CopyTarget.DISCARDS for copy in copies))
 

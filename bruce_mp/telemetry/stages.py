@@ -69,7 +69,6 @@ class RowReading(NamedTuple):
 
     @property
     def spilled(self) -> int:
-        """Return the number of the row's messages in spill files."""
         return self.spill_in - self.spill_out
 
     @property

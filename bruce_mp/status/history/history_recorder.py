@@ -128,7 +128,6 @@ class HistoryRecorder:
         self._thread.join(_STOP_S)
 
     def open(self) -> None:
-        """Open the file and read its last hour."""
         self._file = self._open_file()
         self._opened.set()
         self._hour = self._read_hour(wall_ms() // 1000)

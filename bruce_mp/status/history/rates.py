@@ -42,7 +42,6 @@ class CounterSample(NamedTuple):
         return max(0, self.received - self.delivered - sum(self.discarded))
 
     def since(self, before: CounterSample) -> StepAmounts:
-        """Return the messages since an earlier sample."""
         latencies = increases(self.latencies, before.latencies)
         return StepAmounts(
             (self.at_ms - before.at_ms) / 1000,
@@ -107,7 +106,6 @@ class RateHistory:
         """Start of the history, in seconds since the epoch."""
 
     def sample(self, now_ms: int) -> None:
-        """Store a sample of the counters."""
         reading = self.read(now_ms)
         with self._lock:
             self._minute.add(reading)
@@ -144,7 +142,6 @@ class RateHistory:
         return _interval_between(before or now, now)
 
     def minute(self, now_ms: int) -> Series:
-        """Return the series of the last minute."""
         with self._lock:
             pairs = list(self._minute.pairs())
         rows = [(round((now_ms - end.at_ms) / 1000, 1), end.since(start)) for start, end in pairs]

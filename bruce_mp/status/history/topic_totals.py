@@ -86,7 +86,6 @@ class TopicTotals:
                 del self._topics[name]
 
     def record(self, events: Iterable[TrafficEvent | DiscardEvent], now_ms: int) -> None:
-        """Add the events that a process reported."""
         with self._lock:
             for event in events:
                 if isinstance(event, DiscardEvent):

@@ -93,7 +93,6 @@ class TrafficTable:
         self._expired_ms = now_ms
 
     def record(self, events: Iterable[TrafficEvent], now_ms: int) -> None:
-        """Add the events that a dispatcher reported."""
         with self._lock:
             for event in events:
                 self._window_of(event.topic, now_ms).add(event, now_ms)

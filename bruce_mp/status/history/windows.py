@@ -72,7 +72,6 @@ def minute_start_ms(now_ms: int) -> int:
 
 
 def increases(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
-    """Return the increase of each counter."""
     return tuple(later - earlier for later, earlier in zip(now, before, strict=True))
 
 

@@ -63,7 +63,6 @@ class CompressionTable:
         self._lock = Lock()
 
     def record(self, events: Iterable[CompressionEvent]) -> None:
-        """Add the events that a dispatcher reported."""
         with self._lock:
             for event in events:
                 self._sums.add(event)
@@ -89,7 +88,6 @@ def _topic_compression(row: CompressionEvent) -> TopicCompression:
 
 
 def compression_plain(page: CompressionPage) -> str:
-    """Render one line for each topic and codec."""
     return "\n".join([*header_lines(page), *map(_plain_line, page.topics), ""])
 
 
@@ -117,7 +115,6 @@ class CompressionSummary(msgspec.Struct, frozen=True):
 
 
 def read_compression_summary(page: CompressionPage) -> CompressionSummary:
-    """Summarize the `/compression` page."""
     rows = sorted(page.topics, key=lambda row: -row.plain_bytes)
     codecs = sorted({row.codec for row in rows})
     sums = [_sum(codec, [row for row in rows if row.codec == codec]) for codec in codecs]

@@ -153,6 +153,5 @@ def _location(number: int) -> str:
 
 
 def counters_plain(page: CountersPage) -> str:
-    """Render one line for each counter."""
     lines = [f"{line.location}.{line.name}={line.value}" for line in page.counters]
     return "\n".join([*header_lines(page), *lines, ""])

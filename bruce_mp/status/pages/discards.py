@@ -28,15 +28,11 @@ __all__ = ["DiscardReports", "DiscardsPage", "Report", "discards_plain"]
 
 
 class ApiKeyCount(msgspec.Struct, frozen=True):
-    """Messages with an unsupported API key."""
-
     api_key: int
     count: int
 
 
 class VersionCount(msgspec.Struct, frozen=True):
-    """Messages with an unsupported version."""
-
     version: int
     count: int
 
@@ -129,7 +125,6 @@ class DiscardReports:
             self._book.interval = interval
 
     def record(self, events: Iterable[DiscardReportEvent], now_ms: int) -> None:
-        """Add events to the report of the current period."""
         with self._lock:
             self._rotate(now_ms)
             for event in events:

@@ -72,7 +72,6 @@ def choose_format(accept: MIMEAccept) -> Format:
 
 
 def render_families(families: Iterable[Family], form: Format = "prometheus") -> str:
-    """Return the text of the families."""
     text = "".join(f"{line}\n" for family in families for line in _lines(family, form))
     return f"{text}# EOF\n" if form == "openmetrics" else text
 

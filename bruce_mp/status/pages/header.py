@@ -89,7 +89,6 @@ def server_info_plain(page: ServerInfoPage) -> str:
 
 
 def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:
-    """Return the fields of `Page`."""
     row = slab.row_at(lay.ROW_SUPERVISOR)
     return {
         "pid": slab.words[(row + lay.ROW_PID) >> 2],

@@ -69,7 +69,6 @@ class HealthPage(Page, frozen=True, kw_only=True):
 
 
 def health_lines(page: HealthPage) -> list[str]:
-    """Return a line for each problem and warning."""
     return [*(f"Problem: {text}" for text in page.problems), *(f"Warning: {text}" for text in page.warnings)]
 
 
@@ -121,7 +120,6 @@ class Evidence(NamedTuple):
 
 
 def assess_health(evidence: Evidence) -> HealthPage:
-    """Run all checks over the evidence."""
     processes, books = evidence.processes, evidence.books
     failures = list(_failed_processes(evidence))
     problems = [*failures, *(text for check in PROBLEMS for text in check(evidence))]

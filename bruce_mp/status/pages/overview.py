@@ -214,5 +214,4 @@ def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, steady_now_m
 
 
 def with_topics(snapshot: OverviewSnapshot, selection: TopicSelection) -> OverviewPage:
-    """Return the page with the topics that a request selects."""
     return msgspec.structs.replace(snapshot.page, topics=select_topics(snapshot.topics, selection))

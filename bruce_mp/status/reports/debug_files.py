@@ -88,7 +88,6 @@ class MessageDebug:
     # --- requests of the pages ---------------------------------------------------------------------------------------
 
     def describe(self) -> str:
-        """List the selected topics as text for the page."""
         with self._lock:
             if self._selection.all:
                 return "All message debug topics are currently enabled\n"
