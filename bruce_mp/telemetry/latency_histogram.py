@@ -40,7 +40,7 @@ def read_latencies(slab: Slab) -> tuple[list[int], int]:
 
 
 def percentile(buckets: Sequence[int], quantile: float) -> float | None:
-    """Return the latency in ms at `quantile` (0 to 1), or None without messages.
+    """Return the latency in ms at `quantile` (0 to 1), rounded, or None without messages.
 
     Interpolate within a bucket, as Prometheus' `histogram_quantile` does. The last bound stands for all latencies above
     it.
@@ -51,7 +51,7 @@ def percentile(buckets: Sequence[int], quantile: float) -> float | None:
     lower_ms = 0
     for upper_ms, messages in zip(BOUNDS_MS, buckets, strict=False):  # the last bucket has no bound
         if messages >= remaining:
-            return lower_ms + (upper_ms - lower_ms) * remaining / messages
+            return round(lower_ms + (upper_ms - lower_ms) * remaining / messages, 2)
         remaining -= messages
         lower_ms = upper_ms
     return float(BOUNDS_MS[-1])

@@ -56,7 +56,7 @@ def buckets(**messages: int) -> list[int]:
         (buckets(to_1=100), 0.5, 0.99),
         (buckets(to_10=100), 7.5, 9.95),
         (buckets(to_1=50, to_100=50), 1.0, 99.0),
-        (buckets(to_5=98, to_300000=1, beyond=1), 1 + 4 * 50 / 98, 300_000.0),
+        (buckets(to_5=98, to_300000=1, beyond=1), round(1 + 4 * 50 / 98, 2), 300_000.0),
         (buckets(beyond=7), 300_000.0, 300_000.0),
     ],
 )

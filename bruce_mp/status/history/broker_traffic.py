@@ -10,11 +10,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, minute_start_ms, per_s
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, minute_start_ms, per_s
 from bruce_mp.status.pages.brokers import dispatcher_slots
 from bruce_mp.telemetry.books import row_counters
 from bruce_mp.telemetry.counters import UNKNOWN_RESPONSES, Counter, response_counter
-from bruce_mp.telemetry.latency_histogram import BUCKETS
+from bruce_mp.telemetry.latency_histogram import BUCKETS, percentile
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -106,8 +106,8 @@ def _traffic(samples: _SlotSamples, now: _BrokerSample, since_ms: int) -> Broker
     buckets = increases(now.delays, minute_ago.delays)
     return BrokerTraffic(
         per_s(now.delivered - minute_ago.delivered, now.at_ms - since_ms),
-        latency_ms(buckets, 0.5),
-        latency_ms(buckets, 0.99),
+        percentile(buckets, 0.5),
+        percentile(buckets, 0.99),
         now.errors - minute_ago.errors,
         now.errors - hour_ago.errors,
         tuple(

@@ -14,10 +14,10 @@ import msgspec
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.status.history.history_file import StepAmounts
-from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, minute_start_ms, per_s
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, minute_start_ms, per_s
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.latency_histogram import read_latencies
+from bruce_mp.telemetry.latency_histogram import percentile, read_latencies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +49,8 @@ class CounterSample(NamedTuple):
             self.delivered - before.delivered,
             sum(increases(self.discarded, before.discarded)),
             self.held,
-            latency_ms(latencies, 0.5),
-            latency_ms(latencies, 0.99),
+            percentile(latencies, 0.5),
+            percentile(latencies, 0.99),
         )
 
 
@@ -156,7 +156,7 @@ def _interval_between(before: CounterSample, now: CounterSample) -> Interval:
         per_s(now.received - before.received, ms),
         per_s(now.delivered - before.delivered, ms),
         per_s(sum(increases(now.discarded, before.discarded)), ms),
-        Latency(sum(latencies), *(latency_ms(latencies, quantile) for quantile in (0.5, 0.9, 0.99))),
+        Latency(sum(latencies), *(percentile(latencies, quantile) for quantile in (0.5, 0.9, 0.99))),
     )
 
 

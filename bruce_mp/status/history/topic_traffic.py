@@ -10,8 +10,8 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.status.history.windows import STEP_MS, latency_ms, minute_start_ms, per_s
-from bruce_mp.telemetry.latency_histogram import BUCKETS
+from bruce_mp.status.history.windows import STEP_MS, minute_start_ms, per_s
+from bruce_mp.telemetry.latency_histogram import BUCKETS, percentile
 from bruce_mp.telemetry.traffic import MAX_TOPICS
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ class _TopicWindow:
         return TopicTraffic(
             per_s(messages, interval_ms),
             per_s(size, interval_ms),
-            latency_ms(buckets, 0.5),
-            latency_ms(buckets, 0.99),
+            percentile(buckets, 0.5),
+            percentile(buckets, 0.99),
             errors,
             self.last_error,
             self.last_error_ms,

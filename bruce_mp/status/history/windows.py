@@ -6,12 +6,10 @@ from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from bruce_mp.telemetry.latency_histogram import percentile
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["HOUR_MS", "MINUTE_MS", "STEP_MS", "Window", "increases", "latency_ms", "minute_start_ms", "per_s"]
+__all__ = ["HOUR_MS", "MINUTE_MS", "STEP_MS", "Window", "increases", "minute_start_ms", "per_s"]
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
@@ -78,9 +76,3 @@ def increases(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
 def per_s(amount: int, ms: int) -> float:
     """Return a rate per second, or 0 for an empty interval."""
     return round(1000 * amount / ms, 2) if ms > 0 else 0.0
-
-
-def latency_ms(buckets: Sequence[int], quantile: float) -> float | None:
-    """Return a quantile (0 to 1) of the latencies in ms; `buckets` has the number of messages of each bucket."""
-    latency = percentile(buckets, quantile)
-    return None if latency is None else round(latency, 2)
