@@ -15,7 +15,8 @@ from bruce_mp.protocol.client.messages import EmptyFields, Message
 from bruce_mp.status.event_decoder import ReportedEvent, decode_events
 from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.logs import RepeatFilter
-from bruce_mp.telemetry.message_copies import CopyQueue, CopyTarget, decode_copies
+from bruce_mp.telemetry.message_copies import CopyQueue, CopyTarget
+from support.links import Keeping, Nowhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,23 +24,8 @@ if TYPE_CHECKING:
 NASTY = b'\xff\x00"\\\n\xe2\x82'
 
 
-class FakeLink:
-    """Link that accepts messages unless the test makes it refuse them."""
-
-    def __init__(self) -> None:
-        self.messages: list[bytes] = []
-        self.full = False
-
-    def send_bytes(self, data: bytes) -> bool:
-        if not self.full:
-            self.messages.append(data)
-        return not self.full
-
-    def events(self) -> list[ReportedEvent]:
-        return [event for message in self.messages for event in decode_events(message)]
-
-    def discards(self) -> list[DiscardEvent]:
-        return [event for event in self.events() if isinstance(event, DiscardEvent)]
+def discards(link: Keeping) -> list[DiscardEvent]:
+    return [event for event in link.events() if isinstance(event, DiscardEvent)]
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -63,7 +49,7 @@ def test_invalid_event_bytes_are_refused(data: bytes) -> None:
 
 
 def test_discards_of_one_kind_merge_into_one_event() -> None:
-    link = FakeLink()
+    link = Keeping()
     reporter = DiscardReporter(link, prefix_size=16)
     for timestamp in (30, 10, 20):
         reporter.record(DiscardReason.NO_MEM, b"news", timestamp)
@@ -74,17 +60,17 @@ def test_discards_of_one_kind_merge_into_one_event() -> None:
         DiscardEvent(DiscardReason.NO_MEM, b"news", 103, 5, 50),
         DiscardEvent(DiscardReason.RATE_LIMIT, b"news", 1, 7, 7),
     ]
-    assert len(link.messages) == 1
+    assert len(link.sent) == 1
 
 
 def test_versions_and_api_keys_have_separate_events() -> None:
-    link = FakeLink()
+    link = Keeping()
     reporter = DiscardReporter(link, prefix_size=16)
     for version in (1, 7, 1):
         reporter.record(DiscardReason.UNSUPPORTED_VERSION, version=version)
     reporter.record(DiscardReason.UNSUPPORTED_API_KEY, api_key=300)
     reporter.flush()
-    assert [(event.version, event.api_key, event.count) for event in link.discards()] == [
+    assert [(event.version, event.api_key, event.count) for event in discards(link)] == [
         (7, None, 1),
         (1, None, 2),
         (None, 300, 1),
@@ -92,88 +78,88 @@ def test_versions_and_api_keys_have_separate_events() -> None:
 
 
 def test_flush_sends_nothing_without_events() -> None:
-    link = FakeLink()
+    link = Keeping()
     reporter = DiscardReporter(link, prefix_size=16)
     reporter.flush()
     reporter.record(DiscardReason.BUG)
     assert reporter.has_pending
     reporter.flush()
     reporter.flush()
-    assert len(link.messages) == 1
+    assert len(link.sent) == 1
     assert not reporter.has_pending
 
 
 def test_events_refused_by_the_link_are_sent_with_the_next_flush() -> None:
-    link = FakeLink()
-    link.full = True
+    link = Keeping()
+    link.is_full = True
     reporter = DiscardReporter(link, prefix_size=16)
     reporter.record(DiscardReason.BAD_TOPIC, b"a")
     reporter.record_duplicates(b"a", 2, 1, 9)
     reporter.flush()
     reporter.record(DiscardReason.BAD_TOPIC, b"a")
     reporter.record_duplicates(b"a", 1, 0, 3)
-    link.full = False
+    link.is_full = False
     reporter.flush()
     assert link.events() == [DiscardEvent(DiscardReason.BAD_TOPIC, b"a", 2, 0, 0), DuplicateEvent(b"a", 3, 0, 9)]
 
 
 def test_samples_are_the_newest_distinct_prefixes() -> None:
-    link = FakeLink()
+    link = Keeping()
     reporter = DiscardReporter(link, prefix_size=4)
     for index in range(MAX_SAMPLES + 2):
         reporter.record(DiscardReason.MALFORMED, sample=b"m%03d long" % index)
     reporter.record(DiscardReason.MALFORMED, sample=b"m003 again")
     reporter.flush()
-    assert link.discards()[0].samples == (b"m002", *(b"m%03d" % index for index in range(4, MAX_SAMPLES + 2)), b"m003")
+    assert discards(link)[0].samples == (b"m002", *(b"m%03d" % index for index in range(4, MAX_SAMPLES + 2)), b"m003")
 
 
 def test_long_messages_are_sampled_with_their_topic_once() -> None:
-    link = FakeLink()
+    link = Keeping()
     reporter = DiscardReporter(link, prefix_size=8)
     for topic in (b"news", b"old"):
         reporter.record(DiscardReason.LONG_MSG, topic)
         reporter.record_oversized(topic, [b"value"])
     reporter.flush()
-    assert [event.samples for event in link.discards()] == [(b"news val", b"old valu"), ()]
+    assert [event.samples for event in discards(link)] == [(b"news val", b"old valu"), ()]
 
 
 def test_an_empty_datagram_is_a_sample() -> None:
-    link = FakeLink()
+    link = Keeping()
     reporter = DiscardReporter(link, prefix_size=8)
     reporter.record(DiscardReason.MALFORMED)
     reporter.flush()
-    assert link.discards()[0].samples == (b"",)
+    assert discards(link)[0].samples == (b"",)
 
 
 def test_too_many_topics_share_one_sum() -> None:
-    link = FakeLink()
+    link = Keeping()
     reporter = DiscardReporter(link, prefix_size=8)
     for index in range(MAX_TOPICS + 10):
         reporter.record(DiscardReason.BAD_TOPIC, b"made up %d" % index)
         reporter.record_duplicates(b"made up %d" % index, 1, 0, 0)
     reporter.record(DiscardReason.BAD_TOPIC, b"made up 0")
     reporter.flush()
-    discards = {event.topic: event.count for event in link.discards()}
-    assert len(discards) == MAX_TOPICS + 1
-    assert (discards[b""], discards[b"made up 0"]) == (10, 2)
+    counts = {event.topic: event.count for event in discards(link)}
+    assert len(counts) == MAX_TOPICS + 1
+    assert (counts[b""], counts[b"made up 0"]) == (10, 2)
     assert len(link.events()) == 2 * (MAX_TOPICS + 1)
 
 
 def test_a_topic_longer_than_kafka_allows_is_truncated() -> None:
-    link = FakeLink()
+    link = Keeping()
     reporter = DiscardReporter(link, prefix_size=8)
     reporter.record(DiscardReason.BAD_TOPIC, b"x" * 32767)
     reporter.flush()
-    assert link.discards()[0].topic == b"x" * 249
+    assert discards(link)[0].topic == b"x" * 249
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def reporter_with_file(longest: int | None = None) -> tuple[DiscardReporter, FakeLink]:
-    copies = FakeLink()
-    discard_copies = DiscardCopies(CopyQueue(copies, lambda *_: None), longest)
-    return DiscardReporter(FakeLink(), prefix_size=4, copies=discard_copies), copies
+def reporter_with_file(longest: int | None = None) -> tuple[DiscardReporter, Keeping]:
+    link = Keeping()
+    copies = DiscardCopies(CopyQueue(link, lambda *_: None), longest)
+    return DiscardReporter(Nowhere(), prefix_size=4, copies=copies), link
 
 
 def test_unparsed_messages_are_copied_as_received() -> None:
@@ -187,7 +173,7 @@ def test_unparsed_messages_are_copied_as_received() -> None:
     reporter.record(DiscardReason.NO_MEM, b"news")
     assert reporter.has_pending
     reporter.flush()
-    copies = decode_copies(link.messages[0])
+    copies = link.copies()
     assert [(copy.info, copy.value) for copy in copies] == [
         ("MALFORMED", b"garbag"),
         ("API_KEY(300)", b"k"),
@@ -210,24 +196,16 @@ def test_copies_contain_all_fields_needed_for_replay() -> None:
     reporter.copy(DiscardReason.NO_MEM, messages[:1])
     reporter.copy(None, messages[1:])
     reporter.flush()
-    copies = decode_copies(link.messages[0])
+    copies = link.copies()
     assert [
-        Message(
-            each.topic,
-            each.value,
-            each.key,
-            each.timestamp_ms,
-            each.partition_key,
-            each.headers,
-            EmptyFields(each.empty),
-        )
-        for each in copies
+        Message(c.topic, c.value, c.key, c.timestamp_ms, c.partition_key, c.headers, EmptyFields(c.empty))
+        for c in copies
     ] == messages
     assert [(copy.info, copy.target) for copy in copies] == [("NO_MEM", CopyTarget.DISCARDS), ("", CopyTarget.DISCARDS)]
 
 
 def test_no_message_is_copied_without_a_discard_file() -> None:
-    reporter = DiscardReporter(FakeLink(), prefix_size=4)
+    reporter = DiscardReporter(Nowhere(), prefix_size=4)
     assert not reporter.keeps_copies
     reporter.copy(DiscardReason.NO_MEM, [Message(b"t", b"v", b"", 0, None)])
     assert not reporter.has_pending
@@ -252,7 +230,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]
 
 def test_repeated_discards_are_logged_as_sums_with_their_total(lines: Callable[[], list[str]]) -> None:
     now = [100.0]
-    reporter = DiscardReporter(FakeLink(), 16, is_logged=True, clock=lambda: now[0])
+    reporter = DiscardReporter(Nowhere(), 16, is_logged=True, clock=lambda: now[0])
     reporter.record(DiscardReason.MALFORMED, count=3)
     reporter.record(DiscardReason.BAD_TOPIC, b"no", count=1)
     reporter.flush()
@@ -281,7 +259,7 @@ def test_invented_topics_share_a_line_beyond_the_limit(
 ) -> None:
     monkeypatch.setattr(reporter_module, "MAX_TOPICS", 3)
     now = [100.0]
-    reporter = DiscardReporter(FakeLink(), 16, is_logged=True, clock=lambda: now[0])
+    reporter = DiscardReporter(Nowhere(), 16, is_logged=True, clock=lambda: now[0])
     for number in range(5):
         reporter.record(DiscardReason.BAD_TOPIC, b"%d" % number)
     reporter.record(DiscardReason.MALFORMED)
@@ -308,7 +286,7 @@ def test_a_full_table_of_the_log_gives_up_topics_without_discards(
 ) -> None:
     monkeypatch.setattr(reporter_module, "MAX_TOPICS", 3)
     now = [100.0]
-    reporter = DiscardReporter(FakeLink(), 16, is_logged=True, clock=lambda: now[0])
+    reporter = DiscardReporter(Nowhere(), 16, is_logged=True, clock=lambda: now[0])
     for number in range(3):
         reporter.record(DiscardReason.BAD_TOPIC, b"%d" % number)
     reporter.flush()

@@ -18,7 +18,6 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
-from support.filled_slab import FilledSlab
 from support.processes import wait_until
 from support.status_process import StatusProcess
 
@@ -26,15 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from support.filled_slab import FilledSlab
+
 pytestmark = pytest.mark.process
 TIMEOUT_S = 20.0
-
-
-@pytest.fixture
-def filled(tmp_path: Path) -> Iterator[FilledSlab]:
-    slab = FilledSlab(tmp_path / "slab", known=(b"news",))
-    yield slab
-    slab.close()
 
 
 @pytest.fixture

@@ -26,17 +26,33 @@ TIMEOUT_S = 20.0
 LARGE = b"x" * (64 << 20)
 
 
-def test_the_server_stops_while_a_client_stays_connected() -> None:
+@contextmanager
+def serving(
+    limits: HttpLimits = HttpLimits(),  # noqa: B008 - immutable
+    listener: socket.socket | None = None,
+    on_accept_exhausted: Callable[[], None] = lambda: None,
+    page: Callable[[], str] = lambda: "here",
+) -> Iterator[tuple[HttpServer, socket.socket]]:
     app = Flask(__name__)
-    app.add_url_rule("/", "page", lambda: "here")
-    listener = socket.create_server(("127.0.0.1", 0))
-    client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=TIMEOUT_S)
-    server = HttpServer(app, listener)
-    server.start()
-    assert server.is_alive()
-    client.request("GET", "/")
-    assert client.getresponse().read() == b"here"
-    server.stop()
+    app.add_url_rule("/", "page", page)
+    app.add_url_rule("/large", "large", lambda: LARGE)
+    with listener or socket.create_server(("127.0.0.1", 0)) as opened:
+        server = HttpServer(app, opened, limits, on_accept_exhausted)
+        server.start()
+        yield server, opened
+        server.stop()
+
+
+def http_client(listener: socket.socket) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=TIMEOUT_S)
+
+
+def test_the_server_stops_while_a_client_stays_connected() -> None:
+    with serving() as (server, listener):
+        client = http_client(listener)
+        assert server.is_alive()
+        client.request("GET", "/")
+        assert client.getresponse().read() == b"here"
     assert not server.is_alive()
     client.close()
 
@@ -50,16 +66,11 @@ def test_the_server_answers_pending_requests_before_it_stops() -> None:
         assert stopping.wait(TIMEOUT_S)
         return "done"
 
-    app = Flask(__name__)
-    app.add_url_rule("/", "slow", slow)
-    listener = socket.create_server(("127.0.0.1", 0))
-    client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=TIMEOUT_S)
-    server = HttpServer(app, listener)
-    server.start()
-    client.request("GET", "/")
-    assert begun.wait(TIMEOUT_S)
-    stopping.set()
-    server.stop()
+    with serving(page=slow) as (_, listener):
+        client = http_client(listener)
+        client.request("GET", "/")
+        assert begun.wait(TIMEOUT_S)
+        stopping.set()
     assert client.getresponse().read() == b"done"
     client.close()
 
@@ -74,28 +85,12 @@ def test_the_server_stops_although_its_thread_wakes_before_the_byte_that_wakes_i
         pull(self)
 
     with serving() as (server, listener):
-        client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=TIMEOUT_S)
+        client = http_client(listener)
         monkeypatch.setattr(trigger, "_physical_pull", pull_late)
         client.request("GET", "/")  # its worker wakes the server thread 0.1 s after the response
         assert client.getresponse().read() == b"here"
     assert not server.is_alive()
     client.close()
-
-
-@contextmanager
-def serving(
-    limits: HttpLimits = HttpLimits(),  # noqa: B008 - immutable
-    listener: socket.socket | None = None,
-    on_accept_exhausted: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[HttpServer, socket.socket]]:
-    app = Flask(__name__)
-    app.add_url_rule("/", "page", lambda: "here")
-    app.add_url_rule("/large", "large", lambda: LARGE)
-    with listener or socket.create_server(("127.0.0.1", 0)) as opened:
-        server = HttpServer(app, opened, limits, on_accept_exhausted)
-        server.start()
-        yield server, opened
-        server.stop()
 
 
 def connect(listener: socket.socket) -> socket.socket:
@@ -170,7 +165,7 @@ def test_server_closes_a_response_over_its_time_limit_when_the_client_still_read
 
 def test_server_keeps_an_idle_client_when_no_limit_is_exceeded() -> None:
     with serving(HttpLimits(request_s=0.01, response_s=0.01)) as (server, listener):
-        client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=TIMEOUT_S)
+        client = http_client(listener)
         for _ in range(3):
             client.request("GET", "/")
             assert client.getresponse().read() == b"here"

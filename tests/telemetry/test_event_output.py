@@ -5,25 +5,13 @@ from __future__ import annotations
 from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.compression import CompressionEvent, CompressionSums
 from bruce_mp.telemetry.event_output import EventOutput
+from support.links import Keeping
 
 EVENT = CompressionEvent(b"topic", "lz4", tried=1, kept=1)
 
 
-class Link:
-    """A link that refuses data while it is full."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self.is_full = False
-
-    def send_bytes(self, data: bytes) -> bool:
-        if not self.is_full:
-            self.sent.append(data)
-        return not self.is_full
-
-
 def test_sums_are_sent_once() -> None:
-    link, sums = Link(), CompressionSums()
+    link, sums = Keeping(), CompressionSums()
     output = EventOutput(link, sums)
     pending = [output.has_pending]
     output.flush()
@@ -37,7 +25,7 @@ def test_sums_are_sent_once() -> None:
 
 
 def test_sums_grow_while_the_link_is_full() -> None:
-    link, sums = Link(), CompressionSums()
+    link, sums = Keeping(), CompressionSums()
     output = EventOutput(link, sums)
     link.is_full = True
     sums.add(EVENT)

@@ -9,29 +9,12 @@ import pytest
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import FRAME_BYTES, MAX_QUEUED_BYTES, Copy, CopyQueue, CopyTarget, decode_copies
-
-
-class Link:
-    """Link that accepts messages unless the test makes it refuse them."""
-
-    def __init__(self) -> None:
-        self.messages: list[bytes] = []
-        self.full = False
-        self.asked = 0
-
-    def send_bytes(self, data: bytes) -> bool:
-        self.asked += 1
-        if not self.full:
-            self.messages.append(data)
-        return not self.full
-
-    def copies(self) -> list[Copy]:
-        return [copy for message in self.messages for copy in decode_copies(message)]
+from support.links import Keeping
 
 
 class Made:
     def __init__(self) -> None:
-        self.link = Link()
+        self.link = Keeping()
         self.counted: Tally[Counter] = Tally()
         self.copies = CopyQueue(self.link, self._count)
 
@@ -53,7 +36,7 @@ def test_copies_cross_the_link_unchanged(made: Made) -> None:
     for copy in copies:
         made.copies.add(copy)
     assert made.copies.has_pending
-    assert not made.link.messages
+    assert not made.link.sent
     made.copies.flush()
     made.copies.flush()
     assert made.link.copies() == copies
@@ -63,19 +46,19 @@ def test_copies_cross_the_link_unchanged(made: Made) -> None:
 def test_a_full_frame_is_sent_immediately(made: Made) -> None:
     for number in range(9):
         made.copies.add(copy_of(FRAME_BYTES // 4, number))
-    assert len(made.link.messages) == 2
+    assert len(made.link.sent) == 2
     made.copies.flush()
     assert [copy.now_ms for copy in made.link.copies()] == list(range(9))
 
 
 def test_copies_beyond_the_queue_limit_are_counted(made: Made) -> None:
-    made.link.full = True
+    made.link.is_full = True
     size = MAX_QUEUED_BYTES // 8
     for number in range(10):
         made.copies.add(copy_of(size, number))
     assert made.counted == {Counter.MsgCopyLost: 3, Counter.DiscardCopySettled: 3}
     assert made.link.asked == 1, "a link that refuses is not asked again with every message"
-    made.link.full = False
+    made.link.is_full = False
     made.copies.flush()
     assert [copy.now_ms for copy in made.link.copies()] == list(range(7))
 
@@ -83,7 +66,7 @@ def test_copies_beyond_the_queue_limit_are_counted(made: Made) -> None:
 def test_staged_copies_wait_for_their_transaction(made: Made) -> None:
     for number in range(9):
         made.copies.stage(copy_of(FRAME_BYTES // 4, number))
-    assert (made.copies.staged_count, made.link.messages) == (9, [])
+    assert (made.copies.staged_count, made.link.sent) == (9, [])
     made.copies.queue_staged()
     made.copies.flush()
     assert made.copies.staged_count == made.counted[Counter.DiscardCopyQueued] == 0, "the transaction counts them"

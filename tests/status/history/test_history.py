@@ -16,18 +16,10 @@ from bruce_mp.status.history.rates import RateHistory
 from bruce_mp.status.history.topic_traffic import TopicTraffic, TrafficTable
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.traffic import TrafficEvent
-from support.filled_slab import NOW_MS, FilledSlab
+from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def filled(tmp_path: Path) -> Iterator[FilledSlab]:
-    slab = FilledSlab(tmp_path / "slab")
-    yield slab
-    slab.close()
+    from support.filled_slab import FilledSlab
 
 
 # --- flow -------------------------------------------------------------------------------------------------------------

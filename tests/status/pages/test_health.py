@@ -73,8 +73,7 @@ def test_the_problem_names_the_broker_asked_for_metadata(
     daemon: OfflineStatusPages, asking: str, in_vain: str, said: str
 ) -> None:
     assert only_problem(daemon).endswith("yet. The router has not reported yet which broker it asks.")
-    standing = msgspec.structs.replace(router(), asking=asking, previous_failure=in_vain)
-    daemon.broker_status.record([standing], NOW_MS)
+    daemon.broker_status.record([router(asking=asking, previous_failure=in_vain)], NOW_MS)
     assert only_problem(daemon) == f"No metadata has been fetched from Kafka yet. {said}"
     daemon.fetch_metadata(NOW_MS - 120_001, NOW_MS - 150_000)
     assert only_problem(daemon) == f"The metadata is 120 s old, more than two refresh intervals. {said}"
@@ -93,8 +92,7 @@ DAY_MS = 86_400_000
 @pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS])
 def test_a_step_of_the_wall_clock_changes_no_age(daemon: OfflineStatusPages, step_ms: int) -> None:
     well(daemon).begin(lay.ROW_ROUTER, silent_ms=20_000)
-    failing = msgspec.structs.replace(router(NOW_MS - 7000), needs_operator=True)
-    daemon.broker_status.record([failing], NOW_MS - 9000)
+    daemon.broker_status.record([router(NOW_MS - 7000, needs_operator=True)], NOW_MS - 9000)
     before = daemon.json("/healthz", 503)
     daemon.now_ms += step_ms
     assert daemon.json("/healthz", 503) == before | {"now": daemon.now_ms // 1000}
@@ -132,12 +130,14 @@ def test_books_that_do_not_balance_are_not_ready(daemon: OfflineStatusPages) -> 
 
 
 # --- brokers ----------------------------------------------------------------------------------------------------------
-def router(failing_since_ms: int | None = None) -> RouterStatus:
-    return RouterStatus(((1, "kafka1", 9092),), failing_since_ms, "Connection refused.", (), 0)
+def router(failing_since_ms: int | None = None, **fields: Any) -> RouterStatus:
+    status = RouterStatus(((1, "kafka1", 9092),), failing_since_ms, "Connection refused.", (), 0)
+    return msgspec.structs.replace(status, **fields)
 
 
-def broker(connection: str) -> BrokerStatus:
-    return BrokerStatus(0, 1, "kafka1", 9092, connection, NOW_MS, 0, "It hung up.", NOW_MS, None)
+def broker(connection: str, **fields: Any) -> BrokerStatus:
+    status = BrokerStatus(0, 1, "kafka1", 9092, connection, NOW_MS, 0, "It hung up.", NOW_MS, None)
+    return msgspec.structs.replace(status, **fields)
 
 
 def well(daemon: OfflineStatusPages) -> OfflineStatusPages:
@@ -155,7 +155,7 @@ def only_problem(daemon: OfflineStatusPages) -> str:
 @pytest.mark.parametrize("count", [1, 10, 25])
 def test_recreated_topics_are_a_warning_that_names_some(daemon: OfflineStatusPages, count: int) -> None:
     recreated = tuple(RecreatedTopic(b"topic-%d" % number, NOW_MS - 120_000) for number in range(count))
-    well(daemon).broker_status.record([msgspec.structs.replace(router(), recreated=recreated)], NOW_MS)
+    well(daemon).broker_status.record([router(recreated=recreated)], NOW_MS)
     page = daemon.json("/healthz")
     assert page["warnings"][0].startswith(
         f"Topic topic-{max(0, count - 10)} was deleted and created again, as seen 2 min"
@@ -183,8 +183,7 @@ def test_failed_fetches_are_a_warning_while_brokers_take_all_messages(daemon: Of
     assert page["warnings"][0].startswith(
         "The brokers take messages, but no metadata can be fetched for 7 s: Connection refused."
     )
-    stalled = msgspec.structs.replace(broker(CONNECTED), stalls=(stall(b"news", 0, 5000),))
-    daemon.broker_status.record([stalled], NOW_MS)
+    daemon.broker_status.record([broker(CONNECTED, stalls=(stall(b"news", 0, 5000),))], NOW_MS)
     problems = daemon.json("/healthz", 503)["problems"]
     assert [text.split(" for ")[0] for text in problems] == [
         "No broker can be reached",
@@ -199,7 +198,7 @@ def stall(topic: bytes, partition: int, age_ms: int, messages: int = 4, node: in
 @pytest.mark.parametrize("since", [4999, 5000])
 def test_a_broker_without_acknowledgements_is_a_problem_after_5_seconds(daemon: OfflineStatusPages, since: int) -> None:
     stalls = stall(b"news", 0, since), stall(b"news", 1, 2000)
-    silent = msgspec.structs.replace(broker(CONNECTED), stalls=stalls, acked_ms=NOW_MS - 90_000)
+    silent = broker(CONNECTED, stalls=stalls, acked_ms=NOW_MS - 90_000)
     well(daemon).broker_status.record([router(), silent], NOW_MS)
     if since < 5000:
         assert daemon.json("/healthz")["problems"] == []
@@ -212,15 +211,14 @@ def test_a_broker_without_acknowledgements_is_a_problem_after_5_seconds(daemon: 
 
 
 def test_the_limit_of_a_stall_is_configured(daemon: OfflineStatusPages) -> None:
-    silent = msgspec.structs.replace(broker(CONNECTED), stalls=(stall(b"news", 0, 8000),))
-    well(daemon).broker_status.record([silent], NOW_MS)
+    well(daemon).broker_status.record([broker(CONNECTED, stalls=(stall(b"news", 0, 8000),))], NOW_MS)
     assert len(daemon.json("/healthz", 503)["problems"]) == 1
     daemon.config = msgspec.structs.replace(daemon.config, http=Http(stalled_after_s=9))
     assert daemon.json("/healthz")["problems"] == []
 
 
 def test_messages_in_the_router_count_for_their_leader(daemon: OfflineStatusPages) -> None:
-    waiting = msgspec.structs.replace(router(), stalls=(stall(b"news", 0, 6000, messages=9),))
+    waiting = router(stalls=(stall(b"news", 0, 6000, messages=9),))
     well(daemon).broker_status.record([waiting, broker(CONNECTING)], NOW_MS)
     assert "nothing for 6 s while 9 messages wait for 1 of its partitions: connecting. It hung up." in only_problem(
         daemon
@@ -229,9 +227,8 @@ def test_messages_in_the_router_count_for_their_leader(daemon: OfflineStatusPage
 
 def test_one_stalled_partition_is_a_warning(daemon: OfflineStatusPages) -> None:
     trouble = PartitionError(b"news", 1, "NOT_ENOUGH_REPLICAS", NOW_MS)
-    acked = msgspec.structs.replace(
-        broker(CONNECTED), acked_ms=NOW_MS - 500, stalls=(stall(b"news", 1, 65_000, 1),), partition_errors=(trouble,)
-    )
+    stalls = (stall(b"news", 1, 65_000, 1),)
+    acked = broker(CONNECTED, acked_ms=NOW_MS - 500, stalls=stalls, partition_errors=(trouble,))
     well(daemon).broker_status.record([router(), acked], NOW_MS)
     assert daemon.json("/healthz")["warnings"] == [
         "Nothing was acknowledged for news-1 for 65 s while 1 message waits: NOT_ENOUGH_REPLICAS."
@@ -240,10 +237,9 @@ def test_one_stalled_partition_is_a_warning(daemon: OfflineStatusPages) -> None:
 
 def test_a_stall_keeps_its_age_on_its_way_between_processes(daemon: OfflineStatusPages) -> None:
     first = stall(b"news", 1, 65_000)
-    acked = msgspec.structs.replace(broker(CONNECTED), acked_ms=NOW_MS, stalls=(first,))
-    later = msgspec.structs.replace(router(), stalls=(msgspec.structs.replace(first, since_ms=NOW_MS),))
-    well(daemon).broker_status.record([acked], NOW_MS)
-    daemon.broker_status.record([later, msgspec.structs.replace(acked, stalls=())], NOW_MS + 4000)
+    well(daemon).broker_status.record([broker(CONNECTED, acked_ms=NOW_MS, stalls=(first,))], NOW_MS)
+    later = router(stalls=(msgspec.structs.replace(first, since_ms=NOW_MS),))
+    daemon.broker_status.record([later, broker(CONNECTED, acked_ms=NOW_MS)], NOW_MS + 4000)
     daemon.steady_ms += 4000
     (warning,) = daemon.json("/healthz")["warnings"]
     assert "for 69 s while 4 messages wait" in warning
@@ -254,8 +250,7 @@ def test_a_stall_keeps_its_age_on_its_way_between_processes(daemon: OfflineStatu
 
 def test_many_stalled_partitions_are_summarized(daemon: OfflineStatusPages) -> None:
     stalls = tuple(stall(b"news", number, 7000) for number in range(30))
-    acked = msgspec.structs.replace(broker(CONNECTED), acked_ms=NOW_MS, stalls=stalls)
-    well(daemon).broker_status.record([acked], NOW_MS)
+    well(daemon).broker_status.record([broker(CONNECTED, acked_ms=NOW_MS, stalls=stalls)], NOW_MS)
     warnings = daemon.json("/healthz")["warnings"]
     assert len(warnings) == 11
     assert warnings[-1] == "Nothing was acknowledged for 30 partitions in all; see /brokers."
@@ -273,9 +268,7 @@ def test_one_failed_broker_is_a_warning(daemon: OfflineStatusPages) -> None:
 def test_a_failed_broker_with_waiting_messages_is_reported_once(
     daemon: OfflineStatusPages, needs_operator: bool
 ) -> None:
-    failed = msgspec.structs.replace(
-        broker(FAILED), needs_operator=needs_operator, stalls=(stall(b"news", 0, 6000, messages=9),)
-    )
+    failed = broker(FAILED, needs_operator=needs_operator, stalls=(stall(b"news", 0, 6000, messages=9),))
     well(daemon).broker_status.record([router(), failed], NOW_MS)
     assert "while 9 messages wait for 1 of its partitions: failed. It hung up." in only_problem(daemon)
     assert daemon.json("/healthz", 503)["warnings"] == []
@@ -307,7 +300,7 @@ def test_leaderless_topics_beyond_the_report_are_not_denied(
 
 def test_a_broker_that_needs_the_operator_is_a_problem(daemon: OfflineStatusPages) -> None:
     """Also while other brokers work, and while the next connection is in progress."""
-    locked_out = msgspec.structs.replace(broker(CONNECTING), needs_operator=True, last_error="It refuses the login.")
+    locked_out = broker(CONNECTING, needs_operator=True, last_error="It refuses the login.")
     well(daemon).broker_status.record([router(), locked_out], NOW_MS)
     assert (
         only_problem(daemon) == "It refuses the login. The messages of the partitions of broker 1 wait; see /brokers."
@@ -316,13 +309,13 @@ def test_a_broker_that_needs_the_operator_is_a_problem(daemon: OfflineStatusPage
 
 
 def test_a_login_refused_by_all_brokers_is_a_problem(daemon: OfflineStatusPages) -> None:
-    refusing = msgspec.structs.replace(router(NOW_MS - 7000), needs_operator=True, error="Wrong password. Mend it.")
+    refusing = router(NOW_MS - 7000, needs_operator=True, error="Wrong password. Mend it.")
     well(daemon).broker_status.record([refusing], NOW_MS)
     assert only_problem(daemon) == "No broker can be used for 7 s: Wrong password. Mend it. No message waits."
 
 
 def test_a_refused_producer_id_is_a_problem(daemon: OfflineStatusPages) -> None:
-    well(daemon).broker_status.record([msgspec.structs.replace(router(), producer_error=31)], NOW_MS)
+    well(daemon).broker_status.record([router(producer_error=31)], NOW_MS)
     assert only_problem(daemon).startswith(
         "The brokers refuse the daemon a producer id, CLUSTER_AUTHORIZATION_FAILED (31)"
     )

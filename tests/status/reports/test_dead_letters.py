@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter as Tally
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -42,20 +42,26 @@ class Site:
             kafka=Kafka(bootstrap_servers=("b:1",)), input=inputs, discards=DeadLetterSection(topic="dead"), **settings
         )
         self.topic = DeadLetterTopic(config, self._count)
-        self.daemon = self._new_socket()
+        self.daemon = self._bind()
 
-    @staticmethod
-    def _new_socket() -> socket.socket:
+    def _bind(self) -> socket.socket:
         created = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         created.settimeout(0.0)
+        created.bind(str(self.path))
         return created
 
     def restart_daemon(self) -> None:
         """Replace the daemon's socket by another one at its path."""
         self.daemon.close()
         self.path.unlink()
-        self.daemon = self._new_socket()
-        self.daemon.bind(str(self.path))
+        self.daemon = self._bind()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.topic.close()
+        self.daemon.close()
 
     def _count(self, counter: Counter, amount: int = 1) -> None:
         self.counted[counter] += amount
@@ -71,11 +77,8 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
-    made.daemon.bind(str(made.path))
-    yield made
-    made.topic.close()
-    made.daemon.close()
+    with Site(tmp_path) as made:
+        yield made
 
 
 def copy_of(info: str = "BAD_TOPIC", topic: bytes = b"t", value: bytes = b"value", **fields: Any) -> Copy:
@@ -122,10 +125,9 @@ def test_other_copies_are_no_dead_letters(site: Site, copy: Copy) -> None:
 
 @pytest.mark.parametrize("size", [LIMIT - 200, LIMIT, 10 * LIMIT])
 def test_a_value_is_cut_only_if_the_dead_letter_does_not_fit(tmp_path: Path, size: int) -> None:
-    site = Site(tmp_path, batching=Batching(message_max_bytes=LIMIT))
-    site.daemon.bind(str(site.path))
     value = bytes(range(256)) * 40
-    sent = site.send(copy_of("LONG_MSG", value=value[:size]))
+    with Site(tmp_path, batching=Batching(message_max_bytes=LIMIT)) as site:
+        sent = site.send(copy_of("LONG_MSG", value=value[:size]))
     assert sent is not None
     message = parse_message(sent)
     assert isinstance(message, Message)
@@ -136,17 +138,12 @@ def test_a_value_is_cut_only_if_the_dead_letter_does_not_fit(tmp_path: Path, siz
         assert LIMIT - 64 < len(sent) <= LIMIT
         assert value.startswith(message.value)
         assert headers[b"bruce.value_size"] == b"%d" % size
-    site.topic.close()
-    site.daemon.close()
 
 
 def test_a_key_that_leaves_no_room_is_counted_as_lost(tmp_path: Path) -> None:
-    site = Site(tmp_path, batching=Batching(message_max_bytes=LIMIT))
-    site.daemon.bind(str(site.path))
-    assert site.send(copy_of(key=bytes(LIMIT))) is None
+    with Site(tmp_path, batching=Batching(message_max_bytes=LIMIT)) as site:
+        assert site.send(copy_of(key=bytes(LIMIT))) is None
     assert site.counted == {Counter.DeadLetterLost: 1}
-    site.topic.close()
-    site.daemon.close()
 
 
 def test_a_large_dead_letter_takes_the_stream(site: Site) -> None:
@@ -183,15 +180,12 @@ def test_a_stream_of_an_ended_input_is_replaced_at_once(site: Site) -> None:
 
 
 def test_a_datagram_that_the_kernel_refuses_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    site = Site(tmp_path, max_datagram_size=1 << 20, batching=Batching(message_max_bytes=1 << 20))
-    site.daemon.bind(str(site.path))
-    assert site.send(copy_of()) is not None
-    assert site.send(copy_of(value=bytes(900_000))) is None
-    assert "raise net.core.wmem_default" in caplog.text
-    assert site.send(copy_of()) is not None
+    with Site(tmp_path, max_datagram_size=1 << 20, batching=Batching(message_max_bytes=1 << 20)) as site:
+        assert site.send(copy_of()) is not None
+        assert site.send(copy_of(value=bytes(900_000))) is None
+        assert "raise net.core.wmem_default" in caplog.text
+        assert site.send(copy_of()) is not None
     assert site.counted == {Counter.DeadLetterSent: 2, Counter.DeadLetterLost: 1}
-    site.topic.close()
-    site.daemon.close()
 
 
 def test_the_copies_of_a_parcel_wait_together_for_a_slow_input(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
