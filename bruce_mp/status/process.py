@@ -73,22 +73,33 @@ class _Status(ProcessShell):
         self._control_lock = Lock()
         self._receive_reports = self.serve_bytes(REPORTS, self._on_events)
         interval = start.config.http.discard_report_interval_s
-        self._debug = MessageDebug(start.config.msg_debug, self.send, self._count, time.monotonic)
-        self._writer = CopyWriter(self._destinations(start.config), self._debug, self._count)
+        debug = MessageDebug(start.config.msg_debug, self.send, self._count, time.monotonic)
+        self._writer = CopyWriter(self._destinations(start.config), debug, self._count)
         self._receive_copies = self.serve_bytes(COPIES, self._writer.enqueue)
-        self._broker_status = BrokerStatusStore()
         rates, traffic = RateHistory(slab, wall_ms()), TrafficTable(steady_ms())
         totals = TopicTotals(slab, start.config.http.metrics_topics)
         open_file = partial(open_history, Path(start.config.history_path), start.run_dir, Path(start.config.slab_path))
         self._recorder = HistoryRecorder(open_file, rates, totals, traffic, self._count_held)
         losses = LossHistory(slab, monotonic_ms)
-        self._histories = Histories(rates, losses, BrokerHistory(slab), traffic, totals, self._recorder)
-        self._reports = DiscardReports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
-        self._compression = CompressionTable(slab)
         self._books_check = BooksCheck(slab)
         self._active_config = ActiveConfig("", 0)  # until the supervisor reports it
-        self._reloads = ReloadRequests(self.send)
-        self._view = self._daemon_view(slab)
+        self._view = DaemonView(
+            slab=slab,
+            reports=DiscardReports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery)),
+            debug=debug,
+            compression=CompressionTable(slab),
+            broker_status=BrokerStatusStore(),
+            histories=Histories(rates, losses, BrokerHistory(slab), traffic, totals, self._recorder),
+            reloads=ReloadRequests(self.send),
+            config=lambda: self._config,
+            active_config=lambda: self._active_config,
+            count=self._count,
+            refresh_metadata=lambda: self.send(RefreshMetadata()),
+            accept_cluster=lambda cluster_id: self.send(AcceptCluster(cluster_id)),
+            books_verdict=lambda: self._books_check.verdict,
+            now_ms=wall_ms,
+            steady_ms=steady_ms,
+        )
         self._hook = EventHook(start.config.events)
         self._pauses = PauseWatch(self._hook.post)
         self._health = HealthWatch(self._view.evidence, self._hook)
@@ -104,20 +115,20 @@ class _Status(ProcessShell):
         self._tick()
 
     def apply_config(self, config: Config, before: Config) -> None:
-        self._reports.apply_interval(config.http.discard_report_interval_s)
-        self._histories.totals.apply_limit(config.http.metrics_topics)
-        self._debug.apply_config(config.msg_debug)
+        self._view.reports.apply_interval(config.http.discard_report_interval_s)
+        self._view.histories.totals.apply_limit(config.http.metrics_topics)
+        self._view.debug.apply_config(config.msg_debug)
         self._hook.apply_config(config.events)
         if (config.discard_log, config.discards) != (before.discard_log, before.discards):
             self._writer.replace_destinations(self._destinations(config))
 
     def on_control(self, message: ControlMessage) -> None:
         if isinstance(message, DebugTopics):
-            self._debug.restore_selection(message)
+            self._view.debug.restore_selection(message)
         elif isinstance(message, ActiveConfig):
             self._active_config = message
         elif isinstance(message, ReloadOutcome):
-            self._reloads.on_outcome(message)
+            self._view.reloads.on_outcome(message)
 
     def close(self) -> int:
         self._server.stop()
@@ -140,25 +151,6 @@ class _Status(ProcessShell):
             file = DiscardFile(rolling, self._count, settings.max_msg_prefix_size)
         return DiscardDestinations(file, DeadLetterTopic(config, self._count) if config.discards.topic else None)
 
-    def _daemon_view(self, slab: Slab) -> DaemonView:
-        return DaemonView(
-            slab=slab,
-            reports=self._reports,
-            compression=self._compression,
-            broker_status=self._broker_status,
-            histories=self._histories,
-            reloads=self._reloads,
-            config=lambda: self._config,
-            active_config=lambda: self._active_config,
-            debug=self._debug,
-            count=self._count,
-            refresh_metadata=lambda: self.send(RefreshMetadata()),
-            accept_cluster=lambda cluster_id: self.send(AcceptCluster(cluster_id)),
-            books_verdict=lambda: self._books_check.verdict,
-            now_ms=wall_ms,
-            steady_ms=steady_ms,
-        )
-
     def _count_held(self) -> dict[bytes, int]:
         return {topic_bytes(line.topic): line.messages for line in self._view.held().topics}
 
@@ -170,11 +162,11 @@ class _Status(ProcessShell):
         if not self._server.is_alive():
             raise BruceError("The HTTP server ended unexpectedly; the log above has its traceback.")
         self._server.enforce_limits()
-        self._reports.rotate(wall_ms())
-        self._histories.rates.sample(steady_ms())
-        self._histories.losses.sample()
-        self._histories.brokers.sample(steady_ms())
-        self._debug.check_deadline()
+        self._view.reports.rotate(wall_ms())
+        self._view.histories.rates.sample(steady_ms())
+        self._view.histories.losses.sample()
+        self._view.histories.brokers.sample(steady_ms())
+        self._view.debug.check_deadline()
         self._books_check.step(steady_ms(), wall_ms())
         # The histories take a sample each second, so this is not the loop's `call_about`, which may be late.
         self._loop.call_later(_TICK_S, self._tick)
@@ -187,15 +179,15 @@ class _Status(ProcessShell):
             return
         steady_now_ms = steady_ms()
         traffic = [item for item in events if isinstance(item, TrafficEvent)]
-        self._histories.traffic.record(traffic, steady_now_ms)
-        self._histories.totals.record(traffic, steady_now_ms)
+        self._view.histories.traffic.record(traffic, steady_now_ms)
+        self._view.histories.totals.record(traffic, steady_now_ms)
         # Without traffic events, which may be as many as topics, because the lines below walk the list several times.
         others = [item for item in events if not isinstance(item, TrafficEvent)]
-        self._reports.record([item for item in others if isinstance(item, DiscardReportEvent)], wall_ms())
-        self._compression.record([item for item in others if isinstance(item, CompressionEvent)])
-        self._histories.totals.record([item for item in others if isinstance(item, DiscardEvent)], steady_now_ms)
+        self._view.reports.record([item for item in others if isinstance(item, DiscardReportEvent)], wall_ms())
+        self._view.compression.record([item for item in others if isinstance(item, CompressionEvent)])
+        self._view.histories.totals.record([item for item in others if isinstance(item, DiscardEvent)], steady_now_ms)
         for item in others:
             if isinstance(item, RouterStatus):
                 self._pauses.record(item.paused, is_complete=len(item.paused) == item.paused_count)
         statuses = [item for item in others if isinstance(item, BrokerStatus | RouterStatus)]
-        self._broker_status.record(statuses, steady_now_ms)
+        self._view.broker_status.record(statuses, steady_now_ms)
