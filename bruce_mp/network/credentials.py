@@ -100,8 +100,10 @@ def unreadable_files(config: Config) -> Iterator[str]:
 
 def _secret_files(config: Config) -> dict[str, str | None]:
     tls, sasl = config.kafka.tls, config.kafka.sasl
+    # Without a file for the key, that of the certificate has it.
+    key_setting = "kafka.tls.key_file" if tls.key_file else "kafka.tls.certificate_file"
     return {
-        "kafka.tls.key_file": tls.key_file or tls.certificate_file,  # which then has the key, too
+        key_setting: tls.key_file or tls.certificate_file,
         "kafka.tls.key_password_file": tls.key_password_file,
         "kafka.sasl.password_file": sasl.password_file,
         "kafka.sasl.token_file": sasl.token_file,
