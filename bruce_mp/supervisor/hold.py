@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from setproctitle import setproctitle
 
+from bruce_mp.config.addresses import UnixPath
 from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.supervisor.run_dir import create_run_dir, running_daemon
 from bruce_mp.supervisor.signal_pipe import SignalPipe
@@ -153,8 +154,8 @@ class _SocketKeeper:
 
 
 def _is_usable(bound: BoundSocket, setting: SocketSetting) -> bool:
-    """Return True if a socket has the address of a setting, and no daemon has shut it down."""
-    if _poll(bound.socket, select.POLLRDHUP):
+    """Return True if a socket has the address and the file of a setting, and no daemon has shut it down."""
+    if _poll(bound.socket, select.POLLRDHUP) or (isinstance(setting.address, UnixPath) and not bound.has_file()):
         return False
     return InheritedSocket(bound.socket, setting.name, is_ours=True).serves(setting.name, setting.address)
 

@@ -115,9 +115,10 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=keeps_sockets)
     if supervisor.is_draining_for_upgrade:
         supervisor.execute_new_code()
-        # The new code cannot be executed, so no process reads the sockets before a service manager starts the daemon.
-        resources.input_sockets.remove_files()
-        resources.http.remove_file()
+        # The new code cannot be executed: without `bruce hold`, no process has the sockets before the next start.
+        if not supervisor.offer_sockets():
+            resources.input_sockets.remove_files()
+            resources.http.remove_file()
         return ExitCode.SETUP  # after a failure, the service manager starts the daemon again
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 

@@ -134,6 +134,20 @@ def test_hold_opens_the_sockets_of_a_changed_file_when_a_daemon_starts(daemon: D
         assert hold.terminate() == 0
 
 
+def test_hold_binds_a_socket_again_when_its_file_has_been_removed(daemon: Daemon, broker: DevBroker) -> None:
+    with Hold(daemon.config_path) as hold, daemon:
+        daemon.terminate()
+        daemon.socket_path.unlink()
+        daemon.start()
+        with DatagramClient(daemon.socket_path, timeout=0) as client:
+            client.send("red", b"to the new file")
+        daemon.wait_settled(1)
+        assert daemon.terminate() == 0
+        assert hold.terminate() == 0
+    assert not daemon.socket_path.exists()
+    assert [record.value for records in broker.fetch("red") for record in records] == [b"to the new file"]
+
+
 def test_a_daemon_is_refused_when_hold_has_another_configuration(daemon: Daemon, tmp_path: Path) -> None:
     with Hold(daemon.config_path):
         ended = run_until_exit(daemon.config_path, {"input.unix_datagram.path": tmp_path / "elsewhere"})

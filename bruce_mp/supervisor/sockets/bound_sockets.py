@@ -64,12 +64,17 @@ class BoundSocket(NamedTuple):
     is_ours: bool = True
     queue_length: int = 0
 
+    def has_file(self) -> bool:
+        """Return True if the socket file is there, and no other program has replaced it."""
+        try:
+            return self.path is not None and self.file is not None and os.path.samestat(self.path.lstat(), self.file)
+        except FileNotFoundError:
+            return False
+
     def remove_file(self) -> None:
         """Remove the socket file, unless another program has replaced it."""
-        if self.path is None or self.file is None:
-            return
-        with suppress(FileNotFoundError):
-            if os.path.samestat(self.path.lstat(), self.file):
+        if self.path is not None and self.has_file():
+            with suppress(FileNotFoundError):
                 self.path.unlink()
 
 
