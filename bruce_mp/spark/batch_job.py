@@ -147,5 +147,5 @@ def try_merge_ledger(ledger: str) -> None:
     """Merge the ledger's small files. Only log an error, because the commit is done and a later merge repeats it."""
     try:
         ledger_files.merge_ledger(ledger)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         log.warning("The files of the ledger %s could not be merged: %s", ledger, error)

@@ -6,7 +6,8 @@ import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bruce_mp.spark.batch_job import BatchJob, freeze_garbage_collector
+from bruce_mp.spark import ledger_files
+from bruce_mp.spark.batch_job import BatchJob, freeze_garbage_collector, try_merge_ledger
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult
 from bruce_mp.spark.options import SinkOptions
 
@@ -40,3 +41,12 @@ def test_a_run_that_sends_nothing_again_warns(tmp_path: Path, caplog: pytest.Log
     BatchJob(named).commit([result, replace(result, attempt=TaskAttempt("r1", -1, 1, 0))])
     (text,) = caplog.messages
     assert text.startswith("The run r1 was complete before: this job sent nothing. To send its rows again, use another")
+
+
+def test_a_merge_that_fails_only_warns(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: str) -> None:
+        raise ValueError("no such region")
+
+    monkeypatch.setattr(ledger_files, "merge_ledger", fail)
+    try_merge_ledger("s3://bucket/ledger")
+    assert caplog.messages == ["The files of the ledger s3://bucket/ledger could not be merged: no such region"]

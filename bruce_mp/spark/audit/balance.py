@@ -13,9 +13,10 @@ and minute. Three things explain them, in this order; the rest is missing:
 1. *Stray* messages, which Kafka has for another attempt or minute than the ledger, explain absent messages of their
    writer and topic.
 2. A daemon's answer explains the absent messages of its writer. It counts the discards of a whole attempt, whatever
-   their topics. So plain answers explain the plain messages of all topics of their queries.
+   their topics. So plain answers explain the plain messages of all topics of their queries, and the answer for an
+   attempt with messages outside the audit explains none: it is *unclear*.
 3. The lines of discard files beyond the answers' discards explain the absent messages of their topic, except those of
-   attempts whose discards are all in an answer.
+   attempts whose discards are all in an answer that is not unclear.
 
 So no message and no discard explains two absent messages.
 """
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.client.replay_rules import ABANDONED
-from bruce_mp.spark.audit.facts import ATTEMPT_PARTITION, explode_facts
+from bruce_mp.spark.audit.order import OUT_OF_ORDER_COLUMNS, disordered_attempts, out_of_order_messages
 from bruce_mp.spark.audit.tables import AuditTables, empty
 from bruce_mp.spark.ledger_files import visible_files
 from bruce_mp.spark.temporary_settings import temporary_settings
@@ -42,9 +43,7 @@ __all__ = [
     "TOPIC_AND_MINUTE",
     "AuditBooks",
     "discard_lines",
-    "disordered_attempts",
     "fill_books",
-    "out_of_order_messages",
     "read_ledger",
 ]
 
@@ -118,18 +117,30 @@ _PLAIN: Final = {
     "plain": "select topic, minute, sum(copies) as found from {facts} where writer is null group by topic, minute"
 }
 """topic, minute, found: messages without a stamp."""
+_UNCLEAR: Final = {
+    "unclear": """
+        select writer, topic, query, batch, partition, attempt
+        from (
+          select *, bool_and(is_audited) over (partition by query, batch, partition, attempt) as is_whole
+          from {all_entries} where size(discarded) > 0)
+        where not is_whole
+    """
+}
+"""The entries of attempts with an unclear answer."""
 _STRAYS: Final = {
     "found": """
         select writer, topic, sum(fresh) as messages from {arrived} group by writer, topic
         union all select 'plain', topic, sum(found) from {plain} group by topic
     """,
+    "unclear_topics": "select distinct writer, topic, true as is_unclear from {unclear}",
     "counted": """
-        select writer, topic, minute, absent, bool_or(is_open) over of_topic as is_open,
+        select writer, topic, minute, absent, bool_or(is_open or is_unclear is not null) over of_topic as is_open,
           coalesce(messages, 0L) - sum(present) over of_topic as strays_of_topic,
           sum(absent) over (
             partition by writer, topic order by minute
             rows between unbounded preceding and 1 preceding) as absent_before
-        from {cells} left join {found} using (writer, topic) window of_topic as (partition by writer, topic)
+        from {cells} left join {found} using (writer, topic) left join {unclear_topics} using (writer, topic)
+        window of_topic as (partition by writer, topic)
     """,
     "strays": """
         select writer, topic, minute, is_open, absent,
@@ -139,11 +150,12 @@ _STRAYS: Final = {
 }
 """writer, topic, minute, is_open, absent, stray: the number of absent messages that stray ones explain.
 
-Here `is_open` is true if any cell of the writer and topic is open.
+Here `is_open` is true if any cell of the writer and topic is open, or an answer about them is unclear.
 """
 _ANSWERED: Final = {
     "answered": """
-        select *, min(topic) over (partition by writer, query) as first_topic from {ledger} where size(discarded) > 0
+        select *, min(topic) over (partition by writer, query) as first_topic
+        from {ledger} left anti join {unclear} using (query, batch, partition, attempt) where size(discarded) > 0
     """
 }
 _POOLS: Final = {
@@ -322,9 +334,6 @@ _BALANCE: Final = {
         from {books}
     """,
 }
-_OUT_OF_ORDER_COLUMNS: Final = (
-    "topic string, partition int, minute long, writer string, number long, sent long, from_offset long, to_offset long"
-)
 _ANOMALIES: Final = {
     "anomalies": """
         select sum(absent) > 0 as incomplete, sum(disordered) > 0 as disordered
@@ -413,7 +422,7 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_con
     tables.register("plain", tables.query(_PLAIN))
     tables.register_cached("cells", tables.query(_CELLS))
     incomplete, disordered = _find_anomalies(tables)
-    no_messages = empty(tables.spark, _OUT_OF_ORDER_COLUMNS)
+    no_messages = empty(tables.spark, OUT_OF_ORDER_COLUMNS)
     out_of_order = (
         tables.register_cached("out_of_order", out_of_order_messages(arrived))
         if disordered
@@ -435,64 +444,6 @@ def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
 
 def _explain_absent(tables: AuditTables) -> DataFrame:
     """Return topic, minute, reason, count of the explained messages; stray ones have the reason `(stray)`."""
-    for steps in (_STRAYS, _ANSWERED, _POOLS, _REPORTED, _BY_ANSWERS, _COUNTED, _BY_LINES):
+    for steps in (_UNCLEAR, _STRAYS, _ANSWERED, _POOLS, _REPORTED, _BY_ANSWERS, _COUNTED, _BY_LINES):
         tables.register_cached(list(steps)[-1], tables.query(steps))
     return tables.query(_EXPLAINED)
-
-
-# --- messages out of order ------------------------------------------------------------------------------------------
-
-
-def out_of_order_messages(facts: DataFrame) -> DataFrame:
-    """Return each message that is behind one with a higher number in its attempt and partition.
-
-    The columns are `_OUT_OF_ORDER_COLUMNS`. The offsets are those of the message, or those of its whole fact if
-    messages of other writers are within it.
-
-    Such messages are rare. So only the attempts and partitions that `disordered_attempts` finds by their facts are
-    checked message by message.
-
-    If a message with a smaller number was sent later than all messages before it, it is in order, because a repeated
-    task restarts its numbers at 0. A repeated number is a copy, and in order, too.
-    """
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
-    by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy("place")
-    before = by_place.rowsBetween(Window.unboundedPreceding, -1)
-    messages = explode_facts(facts.join(disordered_attempts(facts), ATTEMPT_PARTITION, "left_semi"))
-    seen = messages.select(
-        "*", F.expr("sent") > F.max("sent").over(before), F.max("number").over(before),
-        F.row_number().over(Window.partitionBy(*ATTEMPT_PARTITION, "number").orderBy("place")),
-    ).toDF(*messages.columns, "newer", "highest", "copy")  # fmt: skip
-    restarts = seen.withColumn("restarts", F.sum(F.expr("if(newer and number < highest, 1, 0)")).over(by_place))
-    by_restart = Window.partitionBy(*ATTEMPT_PARTITION, "restarts").orderBy("place")
-    since_restart = by_restart.rowsBetween(Window.unboundedPreceding, -1)
-    compared = restarts.withColumn("highest", F.max("number").over(since_restart))
-    is_exact = "to_offset - from_offset = last - first"  # no messages of other writers are between
-    return compared.where("number < highest and copy = 1").selectExpr(
-        "topic", "partition", "minute", "writer", "number", "sent",
-        f"if({is_exact}, from_offset + number - first, from_offset) as from_offset",
-        f"if({is_exact}, from_offset + number - first, to_offset) as to_offset",
-    )  # fmt: skip
-
-
-def disordered_attempts(facts: DataFrame) -> DataFrame:
-    """Return the keys `ATTEMPT_PARTITION` with facts out of order.
-
-    Facts are in order if each begins behind the end of the one before, by numbers and by places (number + `shift`).
-    """
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
-    stamped = facts.where("writer is not null")
-    by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy(F.expr("first + shift"))
-    overlaps = (F.lag("last").over(by_place) >= F.col("first")) | (
-        F.lag(F.expr("last + shift")).over(by_place) >= F.expr("first + shift")
-    )
-    return (
-        stamped.select(*ATTEMPT_PARTITION, overlaps.alias("overlaps"))
-        .where("overlaps")
-        .select(ATTEMPT_PARTITION)
-        .distinct()
-    )

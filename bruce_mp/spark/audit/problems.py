@@ -53,15 +53,17 @@ _LOSSY_WRITERS: Final = {
     "writers": """
         select writer, max(attempt_rows) as numbers_used, min(minute) filter (where is_audited) as begin_ms,
           max(minute) filter (where is_audited) + 59999 as end_ms,
-          sum(if(is_audited, 0L, rows)) as not_audited
+          sum(if(is_audited, 0L, rows)) as not_audited,
+          bool_or(not is_audited and size(discarded) > 0) as has_unclear_answer
         from {all_entries} where stamped group by writer
     """,
-    # An answer counts the discards in topics outside the audit, too.
+    # An answer that also counts discards outside the audit explains none of the absent messages.
     "lossy_writers": """
         select writer, numbers_used, begin_ms, end_ms, if(not_audited = 0, topic, null) as lossy_topic,
           concat_ws(' or ',
-            if(greatest(answered - not_audited, 0L) + least_by_lines < absent, 'missing', null),
-            if(answered + most_by_lines > 0, 'discarded', null), if(not_audited > 0, 'not audited', null)) as problem
+            if(answered + least_by_lines < absent, 'missing', null),
+            if(answered + most_by_lines > 0 or has_unclear_answer, 'discarded', null),
+            if(not_audited > 0, 'not audited', null)) as problem
         from {losses} join {writers} using (writer)
     """,
 }

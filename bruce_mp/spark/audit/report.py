@@ -71,9 +71,12 @@ All have the same length, the number of minutes divided by 120 and rounded up. B
 minute.
 """
 _OTHERS: Final = {
-    "sums": "select topic, sum(rows) as rows from {entries} group by topic",
+    "sums": """
+        select topic, sum(rows) as rows, bool_or(size(discarded) > 0) as has_discards from {entries} group by topic
+    """,
     "others": """
-        select *, sum(rows) over everything as total, count(*) over everything as topics
+        select *, sum(rows) over everything as total, count(*) over everything as topics,
+          bool_or(has_discards) over everything as any_discards
         from {sums} window everything as (partition by true)
     """,
 }
@@ -179,7 +182,8 @@ def describe_others(entries: DataFrame) -> tuple[str, ...]:
         return ()
     names, more = ", ".join(f"{row['topic']} {row['rows']:,}" for row in rows), rows[0]["topics"] - len(rows)
     rest = f" and {more:,} more topics" if more else ""
-    return (f"the ledgers also have {rows[0]['total']:,} messages of topics that are not audited: {names}{rest}",)
+    hint = "; discards of their tasks explain missing messages only by --discards" if rows[0]["any_discards"] else ""
+    return (f"the ledgers also have {rows[0]['total']:,} messages of topics that are not audited: {names}{rest}{hint}",)
 
 
 def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:

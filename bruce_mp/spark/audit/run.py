@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "AuditInputError", "audit", "check_paths", "compare", "read_samples", "write_facts"]
 
+_LIMITS_OF_READING: Final = ("starting", "ending")
+"""Beginnings of the options of Spark's Kafka source that limit the messages, in lower case as Spark compares them."""
 _SMALL_AUDIT_BYTES: Final = 16 << 20
 """Size of facts and ledgers below which an audit is small: the facts of about 100 million messages of a few writers."""
 _SMALL_SETTINGS: Final = {  # for small audits compilation and distribution take longer than the queries
@@ -176,7 +178,7 @@ def _describe_reading(spark: SparkSession, plan: Audit, topics: Sequence[str]) -
     stages, meter = RunningStages(spark), ProgressMeter("messages read")
     if not stages.are_known:
         return lambda: "reading"
-    reads_all = topics and "startingOffsets" not in plan.kafka
+    reads_all = topics and not any(option.lower().startswith(_LIMITS_OF_READING) for option in plan.kafka)
     total = count_offsets(spark, plan.kafka_options, topics) if reads_all else None
 
     def describe() -> str:

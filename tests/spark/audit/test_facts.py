@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bruce_mp.spark.audit.balance import out_of_order_messages
 from bruce_mp.spark.audit.facts import SCHEMA, explode_facts, facts_of, percentiles
+from bruce_mp.spark.audit.order import out_of_order_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

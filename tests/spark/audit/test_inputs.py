@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -11,12 +11,15 @@ from confluent_kafka import Producer
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
+from bruce_mp.spark.audit import run
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 HERE: Final = "here"
 GONE: Final = "gone"
@@ -69,6 +72,16 @@ def test_a_topic_that_the_brokers_lack_counts_as_empty(place: Place, capfd: pyte
     assert "--topic tpyo: neither the brokers nor the ledgers have this topic" in capfd.readouterr().err
     assert place.run(f"--topic={HERE}", f"--topic={GONE}", "--follow") == ExitCode.SETUP
     assert f"--topic {GONE}: the brokers have no such topic" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp", "endingoffsetsbytimestamp"])
+def test_progress_has_no_total_if_an_option_limits_the_messages(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(run, "count_offsets", lambda *_: 1000)
+    plan = run.Audit("broker:1", [HERE], ["ledger"], "output")
+    assert "%" in run._describe_reading(spark, plan, [HERE])()
+    assert "%" not in run._describe_reading(spark, replace(plan, kafka={option: "1"}), [HERE])()
 
 
 @pytest.mark.usefixtures("spark")

@@ -1,0 +1,71 @@
+"""Find the messages that are out of order: behind one with a higher number in their attempt and partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.spark.audit.facts import ATTEMPT_PARTITION, explode_facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["OUT_OF_ORDER_COLUMNS", "disordered_attempts", "out_of_order_messages"]
+
+OUT_OF_ORDER_COLUMNS: Final = (
+    "topic string, partition int, minute long, writer string, number long, sent long, from_offset long, to_offset long"
+)
+
+
+def out_of_order_messages(facts: DataFrame) -> DataFrame:
+    """Return each message that is behind one with a higher number in its attempt and partition.
+
+    The columns are `OUT_OF_ORDER_COLUMNS`. The offsets are those of the message, or those of its whole fact if
+    messages of other writers are within it.
+
+    Such messages are rare. So only the attempts and partitions that `disordered_attempts` finds by their facts are
+    checked message by message.
+
+    If a message with a smaller number was sent later than all messages before it, it is in order, because a repeated
+    task restarts its numbers at 0. A repeated number is a copy, and in order, too.
+    """
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy("place")
+    before = by_place.rowsBetween(Window.unboundedPreceding, -1)
+    messages = explode_facts(facts.join(disordered_attempts(facts), ATTEMPT_PARTITION, "left_semi"))
+    seen = messages.select(
+        "*", F.expr("sent") > F.max("sent").over(before), F.max("number").over(before),
+        F.row_number().over(Window.partitionBy(*ATTEMPT_PARTITION, "number").orderBy("place")),
+    ).toDF(*messages.columns, "newer", "highest", "copy")  # fmt: skip
+    restarts = seen.withColumn("restarts", F.sum(F.expr("if(newer and number < highest, 1, 0)")).over(by_place))
+    by_restart = Window.partitionBy(*ATTEMPT_PARTITION, "restarts").orderBy("place")
+    since_restart = by_restart.rowsBetween(Window.unboundedPreceding, -1)
+    compared = restarts.withColumn("highest", F.max("number").over(since_restart))
+    is_exact = "to_offset - from_offset = last - first"  # no messages of other writers are between
+    return compared.where("number < highest and copy = 1").selectExpr(
+        "topic", "partition", "minute", "writer", "number", "sent",
+        f"if({is_exact}, from_offset + number - first, from_offset) as from_offset",
+        f"if({is_exact}, from_offset + number - first, to_offset) as to_offset",
+    )  # fmt: skip
+
+
+def disordered_attempts(facts: DataFrame) -> DataFrame:
+    """Return the keys `ATTEMPT_PARTITION` with facts out of order.
+
+    Facts are in order if each begins behind the end of the one before, by numbers and by places (number + `shift`).
+    """
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    stamped = facts.where("writer is not null")
+    by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy(F.expr("first + shift"))
+    overlaps = (F.lag("last").over(by_place) >= F.col("first")) | (
+        F.lag(F.expr("last + shift")).over(by_place) >= F.expr("first + shift")
+    )
+    return (
+        stamped.select(*ATTEMPT_PARTITION, overlaps.alias("overlaps"))
+        .where("overlaps")
+        .select(ATTEMPT_PARTITION)
+        .distinct()
+    )
