@@ -19,7 +19,7 @@ MAX_TOPICS: Final = 5000
 """Limit of topics with separate sums, because clients may invent names."""
 
 
-class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
+class TrafficEvent(msgspec.Struct, tag=True):
     """Messages of a topic that a broker acknowledged, and error responses for the topic.
 
     `size` sums the bytes of keys, values and headers. `delays` counts messages by latency bucket, see
@@ -30,37 +30,29 @@ class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
     messages: int
     size: int
     delays: dict[int, int]
-    errors: int
-    last_error: str
+    errors: int = 0
+    last_error: str = ""
 
 
 Delivered = tuple[int, int, int, dict[int, int]]
 """Acknowledged messages of a topic: their number, size, sum of latencies in ms, and delays as in `TrafficEvent`."""
 
 
-class _TopicSums(msgspec.Struct):
-    messages: int
-    size: int
-    delays: dict[int, int]
-    errors: int = 0
-    last_error: str = ""
-
-
 class TrafficSums:
     """Sums by topic since the last `clear`."""
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, _TopicSums] = {}
+        self._topics: dict[bytes, TrafficEvent] = {}
 
     def __bool__(self) -> bool:
         return bool(self._topics)
 
-    def _sums_of(self, topic: bytes) -> _TopicSums:
+    def _sums_of(self, topic: bytes) -> TrafficEvent:
         sums = self._topics.get(topic)
         if sums is None:
             if len(self._topics) >= MAX_TOPICS:
                 topic = b""
-            sums = self._topics.setdefault(topic, _TopicSums(0, 0, {}))
+            sums = self._topics.setdefault(topic, TrafficEvent(topic, 0, 0, {}))
         return sums
 
     def add_delivered(self, delivered: "Iterable[tuple[bytes, Delivered]]") -> None:
@@ -68,7 +60,7 @@ class TrafficSums:
         topics = self._topics
         for topic, (messages, size, _waited_ms, delays) in delivered:
             if topic not in topics and len(topics) < MAX_TOPICS:  # the usual case if there are many topics
-                topics[topic] = _TopicSums(messages, size, delays)
+                topics[topic] = TrafficEvent(topic, messages, size, delays)
                 continue
             sums = self._sums_of(topic)
             sums.messages += messages
@@ -83,10 +75,7 @@ class TrafficSums:
         sums.last_error = error
 
     def events(self) -> list[TrafficEvent]:
-        return [
-            TrafficEvent(topic, sums.messages, sums.size, dict(sums.delays), sums.errors, sums.last_error)
-            for topic, sums in self._topics.items()
-        ]
+        return list(self._topics.values())
 
     def clear(self) -> None:
         self._topics.clear()

@@ -14,19 +14,19 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import Segment, arrived_ms, is_current
 from bruce_mp.status.pages.header import Page, header_lines, read_header
+from bruce_mp.status.pages.stalls import partition_text
 from bruce_mp.status.pages.text import stamp, topic_text
 from bruce_mp.telemetry.books import row_counters
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.held import HeldSums, sum_held
+from bruce_mp.telemetry.held import HeldGroup, HeldSums, sum_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.broker_status import ClusterReport
-    from bruce_mp.telemetry.broker_status import BrokerStatus, PausedScope, RouterStatus
-    from bruce_mp.telemetry.held import HeldGroup
+    from bruce_mp.telemetry.broker_status import BrokerStatus, PausedScope
     from bruce_mp.telemetry.stalls import PartitionStall
 
 __all__ = [
@@ -128,33 +128,32 @@ def read_brokers(
     def to_epoch_s(steady_ms: int) -> int:
         return (steady_ms + now_ms - steady_now_ms) // 1000
 
-    held = sum_held((group for group in groups if group.state in _STATES_WITH_SLOT), lambda group: group.holder)
-    slots = dict(dispatcher_slots(slab))
-    addresses = dict(_known_addresses(cluster))
-    brokers = [BrokerLine(node, address) for node, address in addresses.items() if node not in slots]
-    for node, slot in slots.items():
-        sums, counters = held.get(slot, HeldSums()), row_counters(slab, lay.ROW_FIRST_DISPATCHER + slot)
+    router, slots = cluster.router, dict(dispatcher_slots(slab))
+    held = _held_by_node(slab, groups, slots, router.stalls if router else ())
+    addresses, brokers = dict(_known_addresses(cluster)), []
+    for node in sorted({*addresses, *slots}):
+        sums, slot = held.get(node, HeldSums()), slots.get(node)
         broker = BrokerLine(
             node,
             addresses.get(node, ""),
-            dispatcher=f"dispatcher-{slot}",
             in_flight=sums.in_flight,
             queued=sums.waiting,
             oldest_ms=sums.oldest_ms(steady_now_ms),
-            retries=sum(counters[counter] for counter in _RETRY_COUNTERS),
         )
-        status = cluster.brokers.get(slot)
-        # The last report of a slot may be of its former broker.
-        if status is not None and status.node == node:
-            broker = _with_status(broker, status, to_epoch_s)
+        if slot is not None:
+            counters = row_counters(slab, lay.ROW_FIRST_DISPATCHER + slot)
+            retries = sum(counters[counter] for counter in _RETRY_COUNTERS)
+            broker = msgspec.structs.replace(broker, dispatcher=f"dispatcher-{slot}", retries=retries)
+            status = cluster.brokers.get(slot)
+            if status is not None and status.node == node:  # the last report of a slot may be of its former broker
+                broker = _with_status(broker, status, to_epoch_s)
         brokers.append(broker)
-    router = cluster.router
     failing_since_ms = router.failing_since_ms if router else None
     return BrokersPage(
         **read_header(slab, now_ms),
         metadata_failing_since=None if failing_since_ms is None else to_epoch_s(failing_since_ms),
         metadata_error=router.error if router else "",
-        brokers=_with_router_messages(slab, sorted(brokers, key=lambda broker: broker.node), router, steady_now_ms),
+        brokers=brokers,
         paused=[_paused_scope(scope, cluster, slots, to_epoch_s) for scope in router.paused] if router else [],
         paused_count=router.paused_count if router else None,
     )
@@ -177,23 +176,17 @@ def dispatcher_slots(slab: Slab) -> Iterator[tuple[int, int]]:
             yield node_plus_1 - 1, slot
 
 
-def _with_router_messages(
-    slab: Slab, brokers: list[BrokerLine], router: RouterStatus | None, steady_now_ms: int
-) -> list[BrokerLine]:
-    """Add to each broker the messages that wait for it in the router, which reports them as stalls."""
-    stalls: dict[int | None, list[PartitionStall]] = {}
-    for stall in router.stalls if router else ():
-        stalls.setdefault(stall.node, []).append(stall)
-    return [
-        _with_stalls(slab, broker, stalls[broker.node], steady_now_ms) if broker.node in stalls else broker
-        for broker in brokers
-    ]
-
-
-def _with_stalls(slab: Slab, broker: BrokerLine, stalls: list[PartitionStall], steady_now_ms: int) -> BrokerLine:
-    oldest_ms = max(broker.oldest_ms or 0, steady_now_ms - min(_arrived_ms(slab, stall) for stall in stalls))
-    queued = broker.queued + sum(stall.messages for stall in stalls)
-    return msgspec.structs.replace(broker, queued=queued, oldest_ms=oldest_ms)
+def _held_by_node(
+    slab: Slab, groups: Iterable[HeldGroup], slots: dict[int, int], stalls: Iterable[PartitionStall]
+) -> dict[int | None, HeldSums]:
+    """Sum the messages of each broker; `stalls` are those that wait for it in the router, as the router reports."""
+    nodes = {slot: node for node, slot in slots.items()}
+    with_slot = (group for group in groups if group.state in _STATES_WITH_SLOT)
+    held: dict[int | None, HeldSums] = sum_held(with_slot, lambda group: nodes.get(group.holder))
+    for stall in stalls:
+        in_router = HeldGroup(stall.topic, RunState.ROUTED, 0, stall.messages, _arrived_ms(slab, stall))
+        held.setdefault(stall.node, HeldSums()).add(in_router)
+    return held
 
 
 def _arrived_ms(slab: Slab, stall: PartitionStall) -> int:
@@ -222,19 +215,15 @@ def _paused_scope(
     scope: PausedScope, cluster: ClusterReport, slots: dict[int, int], to_epoch_s: Callable[[int], int]
 ) -> PausedScopeLine:
     since = to_epoch_s(scope.since_ms)
-    if scope.topic and scope.state == NO_LEADER:
-        return PausedScopeLine(_scope_text(scope), scope.state, since, _NO_LEADER_REASON)
     if scope.topic:
+        kind = "topic" if scope.partition == ALL_PARTITIONS else "partition"
         reason = cluster.reasons.get((scope.topic, scope.partition), "its leader moved, or its broker is paused")
-        return PausedScopeLine(_scope_text(scope), scope.state, since, reason)
+        reason = _NO_LEADER_REASON if scope.state == NO_LEADER else reason
+        name = f"{kind} {partition_text(scope.topic, scope.partition)}"
+        return PausedScopeLine(name, scope.state, since, reason)
     name = next((f"broker {node}" for node, slot in slots.items() if slot == scope.slot), f"dispatcher-{scope.slot}")
     status = cluster.brokers.get(scope.slot) if scope.slot is not None else None
     return PausedScopeLine(name, scope.state, since, (status and status.last_error) or UNKNOWN)
-
-
-def _scope_text(scope: PausedScope) -> str:
-    topic = topic_text(scope.topic)
-    return f"topic {topic}" if scope.partition == ALL_PARTITIONS else f"partition {topic}-{scope.partition}"
 
 
 # --- plain ------------------------------------------------------------------------------------------------------------
