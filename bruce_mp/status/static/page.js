@@ -15,22 +15,14 @@ const SVG = "http://www.w3.org/2000/svg";
 
 // --- elements --------------------------------------------------------------------------------------------------------
 
-function createHtml(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  return build(element, attributes, children);
-}
-
-function createSvg(tag, attributes = {}, ...children) {
-  return build(document.createElementNS(SVG, tag), attributes, children);
-}
-
-function build(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== undefined && value !== null) element.setAttribute(name, value);
-  }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+function build(element, attributes = {}, ...children) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
   return element;
 }
+
+const createHtml = (tag, ...parts) => build(document.createElement(tag), ...parts);
+const createSvg = (tag, ...parts) => build(document.createElementNS(SVG, tag), ...parts);
 
 function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -82,6 +74,8 @@ const plural = (number, one, many) => `${countText(number)} ${number === 1 ? one
 // --- tables ----------------------------------------------------------------------------------------------------------
 
 // A column: {key, label, text(row), is?: "number" | "name" | "note", value?(row) to sort by, show?(cell, row), css?(row)}.
+const kindOf = (column) => (column.is === "number" ? "n" : column.is || "");
+
 class Table {
   constructor(place, { caption, columns, empty, sort = null, onSort = null }) {
     this.columns = columns;
@@ -148,7 +142,7 @@ class Table {
 
   createRow() {
     const cells = this.columns.map((column, index) => {
-      const kind = column.is === "number" ? "n" : column.is || "";
+      const kind = kindOf(column);
       if (index === 0) return createHtml("th", { scope: "row", role: "rowheader", class: kind });
       return createHtml("td", { role: "cell", "data-label": column.label, class: kind });
     });
@@ -161,10 +155,9 @@ class Table {
       const text = column.text(row);
       if (column.show) column.show(cell, row);
       else setText(cell, text);
-      const kind = column.is === "number" ? "n" : column.is || "";
       const css = column.css ? column.css(row) : "";
       const nothing = text === "" || text === "0" || text === NONE ? "zero" : "";
-      const classes = [kind, css, nothing].filter(Boolean).join(" ");
+      const classes = [kindOf(column), css, nothing].filter(Boolean).join(" ");
       if (cell.className !== classes) cell.className = classes;
     });
   }
