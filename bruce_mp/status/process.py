@@ -34,7 +34,6 @@ from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.discards import DiscardReports
 from bruce_mp.status.pages.overview import Histories
 from bruce_mp.status.pages.reload import ReloadRequests
-from bruce_mp.status.pages.text import topic_bytes
 from bruce_mp.status.reports.copy_writer import CopyWriter, DiscardDestinations, DiscardFile
 from bruce_mp.status.reports.dead_letters import DeadLetterTopic
 from bruce_mp.status.reports.debug_files import MessageDebug
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.control_messages import Control, ControlMessage
     from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
+    from bruce_mp.status.pages.held import HeldPage
 
 __all__ = ["main"]
 
@@ -79,7 +79,7 @@ class _Status(ProcessShell):
         rates, traffic = RateHistory(slab, wall_ms()), TrafficTable(steady_ms())
         totals = TopicTotals(slab, start.config.http.metrics_topics)
         open_file = partial(open_history, Path(start.config.history_path), start.run_dir, Path(start.config.slab_path))
-        self._recorder = HistoryRecorder(open_file, rates, totals, traffic, self._count_held)
+        self._recorder = HistoryRecorder(open_file, rates, totals, traffic, self._read_held)
         losses = LossHistory(slab, monotonic_ms)
         self._books_check = BooksCheck(slab)
         self._active_config = ActiveConfig("", 0)  # until the supervisor reports it
@@ -151,8 +151,8 @@ class _Status(ProcessShell):
             file = DiscardFile(rolling, self._count, settings.max_msg_prefix_size)
         return DiscardDestinations(file, DeadLetterTopic(config, self._count) if config.discards.topic else None)
 
-    def _count_held(self) -> dict[bytes, int]:
-        return {topic_bytes(line.topic): line.messages for line in self._view.held().topics}
+    def _read_held(self) -> HeldPage:
+        return self._view.held()  # the recorder is a part of the view, and so made before it
 
     def _count(self, counter: Counter, amount: int = 1) -> None:
         with self._row_lock:

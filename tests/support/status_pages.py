@@ -26,7 +26,6 @@ from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.discards import DiscardReports
 from bruce_mp.status.pages.overview import Histories
 from bruce_mp.status.pages.reload import ReloadRequests
-from bruce_mp.status.pages.text import topic_bytes
 from bruce_mp.status.reports.debug_files import MessageDebug
 from support.filled_slab import NOW_MS, FilledSlab
 
@@ -67,7 +66,7 @@ class OfflineStatusPages:
         totals = TopicTotals(self.slab, 100)
         self.history_file = HistoryFile(path.with_name("history"))
         self.recorder = HistoryRecorder(
-            lambda: self.history_file, rates, totals, traffic, self._count_held, now_ms=lambda: self.steady_ms
+            lambda: self.history_file, rates, totals, traffic, lambda: self.view().held(), now_ms=lambda: self.steady_ms
         )
         self.recorder.open()
         self.histories = Histories(rates, self.losses(), BrokerHistory(self.slab), traffic, totals, self.recorder)
@@ -81,9 +80,6 @@ class OfflineStatusPages:
     def close(self) -> None:
         self.history_file.close()
         self.filled.close()
-
-    def _count_held(self) -> dict[bytes, int]:
-        return {topic_bytes(line.topic): line.messages for line in self.view().held().topics}
 
     def losses(self) -> LossHistory:
         """Return the losses as a new status process reads them."""

@@ -27,6 +27,7 @@ from bruce_mp.status.history.history_file import (
     step_at,
 )
 from bruce_mp.status.history.rates import series_of
+from bruce_mp.status.pages.text import topic_bytes
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from bruce_mp.status.history.rates import CounterSample, RateHistory, Series
     from bruce_mp.status.history.topic_totals import TopicTotal, TopicTotals
     from bruce_mp.status.history.topic_traffic import TrafficTable
+    from bruce_mp.status.pages.held import HeldPage
 
 __all__ = ["HistoryRecorder", "open_history"]
 
@@ -86,9 +88,9 @@ def _reason_of(error: OSError | sqlite3.Error) -> str:
 class HistoryRecorder:
     """Recorder of the counters of `rates` and of the topics' `totals`.
 
-    `open_file` returns the file, or None if none can be opened; then `hour` has the running minute only. `count_held`
-    counts the held messages by topic, and updates `totals`. `now_ms` is a monotonic clock; `now_s` is in seconds since
-    the epoch.
+    `open_file` returns the file, or None if none can be opened; then `hour` has the running minute only. `read_held`
+    counts the held messages, and updates `totals`. `now_ms` is a monotonic clock; `now_s` is in seconds since the
+    epoch.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class HistoryRecorder:
         rates: RateHistory,
         totals: TopicTotals,
         traffic: TrafficTable,
-        count_held: Callable[[], Mapping[bytes, int]],
+        read_held: Callable[[], HeldPage],
         *,
         now_ms: Callable[[], int] = steady_ms,
     ) -> None:
@@ -105,7 +107,7 @@ class HistoryRecorder:
         self._file: HistoryFile | None = None
         self._opened = Event()
         self._rates, self._totals, self._traffic = rates, totals, traffic
-        self._count_held, self._now_ms = count_held, now_ms
+        self._read_held, self._now_ms = read_held, now_ms
         self._held: Mapping[bytes, int] = {}
         self._next_count_s = 0.0
         """Time of `time.monotonic()` before which no count starts."""
@@ -194,7 +196,7 @@ class HistoryRecorder:
         started_s = time.monotonic()
         if started_s >= self._next_count_s:
             try:
-                self._held = self._count_held()
+                self._held = {topic_bytes(line.topic): line.messages for line in self._read_held().topics}
             except SlabError:  # the slab changed too fast; the next minute tries again
                 self._held = {}
             ended_s = time.monotonic()

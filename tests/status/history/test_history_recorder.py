@@ -175,7 +175,7 @@ def slow_recorder(daemon: OfflineStatusPages, goes_on: Event) -> HistoryRecorder
         goes_on.wait(10)
         return daemon.history_file
 
-    recorder = HistoryRecorder(hang, histories.rates, histories.totals, histories.traffic, dict)
+    recorder = HistoryRecorder(hang, histories.rates, histories.totals, histories.traffic, daemon.view().held)
     recorder.start()
     began.wait()
     return recorder
