@@ -107,28 +107,18 @@ class DiscardReporter:
         self._is_logged = is_logged
         self._prefix_size = prefix_size
         self._copies = copies
+        self.keeps_copies = copies is not None
+        """True with a discard file or a dead letter topic; callers then call `copy`."""
+        self.copy_size = None if copies is None else copies.max_bytes
+        """Bytes that a copy keeps of a key and of a value; None means all."""
+        whole = copies is not None and copies.max_bytes is None
+        self.sample_size = None if whole else max(self.copy_size or 0, prefix_size)
+        """Bytes of a sample that `record` uses; None means all."""
 
     @property
     def has_pending(self) -> bool:
         has_copies = self._copies is not None and self._copies.queue.has_pending
         return bool(self._discards or self._duplicates or self._has_unlogged or has_copies)
-
-    @property
-    def sample_size(self) -> int | None:
-        """Return the number of sample bytes that `record` uses; None means all."""
-        if self._copies is None:
-            return self._prefix_size
-        return None if self._copies.max_bytes is None else max(self._copies.max_bytes, self._prefix_size)
-
-    @property
-    def keeps_copies(self) -> bool:
-        """Return True with a discard file or a dead letter topic; callers then call `copy`."""
-        return self._copies is not None
-
-    @property
-    def copy_size(self) -> int | None:
-        """Return the number of bytes that a copy keeps of a key and of a value; None means all."""
-        return None if self._copies is None else self._copies.max_bytes
 
     def record(
         self,

@@ -110,8 +110,7 @@ def _topics(reports: Iterable[Report]) -> list[TopicDiscardLine]:
     return sorted(lines, key=lambda line: (-line.count, line.topic))
 
 
-def _samples(reports: Iterable[Report]) -> list[SampleLine]:
-    reports = list(reports)
+def _samples(reports: list[Report]) -> list[SampleLine]:
     lines = []
     for reason, lists in _SAMPLE_FIELDS.items():
         newest = _newest(data for report in reports for read in lists for data in read(report))

@@ -71,21 +71,14 @@ def read_server_info(
 
 
 def server_info_plain(page: ServerInfoPage) -> str:
-    foreign = [f"foreign_cluster_id: {page.foreign_cluster_id}"] if page.foreign_cluster_id else []
-    refused = [f"config_refused: {page.config_refused}"] if page.config_refused else []
-    return "\n".join(
-        [
-            *header_lines(page)[:-1],
-            f"delivery: {page.delivery}",
-            f"cluster_id: {page.cluster_id}",
-            *foreign,
-            f"config_file: {page.config_file}",
-            f"config_since: {stamp(page.config_since)}",
-            f"config_reloads: {page.config_reloads}",
-            *refused,
-            "",
-        ]
-    )
+    lines = [*header_lines(page)[:-1], f"delivery: {page.delivery}", f"cluster_id: {page.cluster_id}"]
+    if page.foreign_cluster_id:
+        lines.append(f"foreign_cluster_id: {page.foreign_cluster_id}")
+    lines += [f"config_file: {page.config_file}", f"config_since: {stamp(page.config_since)}"]
+    lines.append(f"config_reloads: {page.config_reloads}")
+    if page.config_refused:
+        lines.append(f"config_refused: {page.config_refused}")
+    return "\n".join([*lines, ""])
 
 
 def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:

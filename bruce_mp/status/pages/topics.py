@@ -13,7 +13,7 @@ from bruce_mp.status.pages.text import topic_text
 from bruce_mp.telemetry.held import HeldSums, sum_held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.broker_status import ClusterReport
@@ -79,9 +79,8 @@ SORTS: Final = frozenset(
 """Fields to sort by."""
 
 
-def select_topics(lines: Iterable[TopicLine], selection: TopicSelection) -> TopicsPart:
+def select_topics(lines: Sequence[TopicLine], selection: TopicSelection) -> TopicsPart:
     """Select and sort topics. Ties are ordered by delivered and waiting messages, then by name."""
-    lines = list(lines)
     text = selection.text.casefold()
     matching = [line for line in lines if text in line.topic.casefold()]
     matching.sort(key=lambda line: (-line.delivered, -line.waiting, line.topic))
