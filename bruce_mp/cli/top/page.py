@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from bruce_mp.status.pages.brokers import BrokerLine
-from bruce_mp.status.pages.discard_summary import ReasonLine
+from bruce_mp.status.pages.discards import ReasonLine
 from bruce_mp.status.pages.header import Page
 from bruce_mp.status.pages.topics import MAX_SHOWN, TopicLine, TopicsPart
 

@@ -158,18 +158,15 @@ class HistoryRecorder:
                 self._file.add(*self._unwritten[0])
                 self._unwritten.popleft()
         except (OSError, sqlite3.Error) as error:
-            self._on_failed(error)
+            if not self._is_failing:
+                text = "The history of the status page lacks its newest minutes, which wait for up to an hour: %s."
+                log.warning(text, _reason_of(error))
+            self._is_failing = True
         else:
             self._is_failing = False
         hour = self._read_hour(now_s)
         with self._lock:
             self._last_sample, self._hour = sample, hour
-
-    def _on_failed(self, error: OSError | sqlite3.Error) -> None:
-        if not self._is_failing:
-            text = "The history of the status page lacks its newest minutes, which wait for up to an hour: %s."
-            log.warning(text, _reason_of(error))
-        self._is_failing = True
 
     def _by_topic(self, now_ms: int, interval_ms: int) -> dict[bytes, StepAmounts]:
         """Return the amounts of the topics with the most messages."""

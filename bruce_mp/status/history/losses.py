@@ -53,14 +53,9 @@ class LossHistory:
         start = (slab.row_at(lay.ROW_STATUS) + lay.ROW_STATUS_LOSSES) >> 3
         self._minute = _Ring(start, 1000, MINUTE_MS)
         self._hour = _Ring(start + _RING_SAMPLES * _SAMPLE_LONGS, 60_000, HOUR_MS)
-        for ring in (self._minute, self._hour):
-            self._remove_other_boots(ring)
-
-    def _remove_other_boots(self, ring: _Ring) -> None:
-        """Clear the samples with a future time: the machine was started again, and its clock began at 0."""
-        for at in self._sample_offsets(ring):
-            if self._slab.longs[at] > self._now_ms():
-                self._slab.longs[at] = 0
+        for at in (*self._sample_offsets(self._minute), *self._sample_offsets(self._hour)):
+            if slab.longs[at] > now_ms():  # the machine was started again, and its clock began at 0
+                slab.longs[at] = 0
 
     @staticmethod
     def _sample_offsets(ring: _Ring) -> range:

@@ -12,7 +12,7 @@ import msgspec
 
 from bruce_mp.status.pages.brokers import BrokerLine, PausedScopeLine, dispatcher_slots, read_brokers
 from bruce_mp.status.pages.compression import CompressionSummary, read_compression_summary
-from bruce_mp.status.pages.discard_summary import DiscardSummary, read_discard_summary
+from bruce_mp.status.pages.discards import DiscardSummary, Report, read_discard_summary
 from bruce_mp.status.pages.front_page import entry_of
 from bruce_mp.status.pages.header import Page
 from bruce_mp.status.pages.health import assess_health
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from bruce_mp.status.history.topic_traffic import TrafficTable
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionPage
-    from bruce_mp.status.pages.discards import Report
     from bruce_mp.status.pages.health import Evidence
     from bruce_mp.status.pages.processes import ProcessLine
     from bruce_mp.status.pages.slab_use import SlabUse
