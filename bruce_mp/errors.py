@@ -91,11 +91,6 @@ class SlabError(BruceError):
 class ProtocolError(BruceError):
     """Base of the two protocol errors; the code raises only these."""
 
-    def __init__(self, text: str) -> None:
-        if type(self) is ProtocolError:
-            raise TypeError("raise LocalProtocolError or RemoteProtocolError")
-        super().__init__(text)
-
 
 class LocalProtocolError(ProtocolError):
     """The caller requested an operation that the protocol does not allow."""
