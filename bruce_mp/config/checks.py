@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from bruce_mp.config.model import Config
+    from bruce_mp.config.problems import Key
     from bruce_mp.config.sections import Batching, Compression, DefaultBatching, RateLimit, TopicRule
 
 __all__ = ["check"]
-
-Key = tuple[str, ...]
-"""The path of a setting; that of `slab.size` is ("slab", "size")."""
 
 _LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 16), "zstd": (1, 22)}
 """The lowest and highest level of each codec."""

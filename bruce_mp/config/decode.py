@@ -9,14 +9,13 @@ model from a tree without problems.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from bruce_mp.config.fields import SettingType, setting_type
-from bruce_mp.config.problems import Problem, dotted
-from bruce_mp.config.section import is_section
+from bruce_mp.config.problems import Key, Problem, dotted
 
 if TYPE_CHECKING:
     from msgspec.structs import FieldInfo
@@ -27,9 +26,6 @@ _OMITTED: Final = object()
 """The result for an absent or invalid setting, which the tree for msgspec omits."""
 _OTHER_NAMES: Final = {"ssl": "tls"}
 """Names of sections in other Kafka clients, each with our name."""
-
-Key = tuple[str, ...]
-"""The path of a setting; that of `slab.size` is ("slab", "size")."""
 
 
 class Decoder:
@@ -45,8 +41,9 @@ class Decoder:
             self._report_not_a_table(raw, path, "enable = true and path" if {"enable", "path"} <= fields.keys() else "")
             return {}
         self._report_unknown(raw, fields, path)
-        decoded = {name: self._decode_setting(field, raw, (*path, name)) for name, field in fields.items()}
-        return _without_omitted(decoded)
+        return _without_omitted(
+            {name: self._decode_setting(field, raw, (*path, name)) for name, field in fields.items()}
+        )
 
     def _decode_setting(self, field: FieldInfo, table: dict[str, Any], path: Key) -> Any:
         setting = setting_type(field.type)
@@ -54,29 +51,29 @@ class Decoder:
             return self._decode_by_type(setting, table[field.name], path)
         if not field.required:
             return _OMITTED
-        if is_section(setting.type):
+        if setting.is_section:
             return self.decode_table(setting.type, {}, path)  # reports the settings that it requires
         self._report(path, f"{dotted(path)} is missing: give {setting.allowed}.")
         return _OMITTED
 
     def _decode_by_type(self, setting: SettingType, raw: object, path: Key) -> Any:
-        if is_section(setting.type):
+        if setting.is_section:
             return self.decode_table(setting.type, raw, path)
         if get_origin(setting.type) is dict:
-            return self._decode_map(get_args(setting.type)[1], raw, path)
+            return self._decode_map(setting.entry, raw, path)
         return self._decode_value(setting, raw, path)
 
-    def _decode_map(self, value_type: Any, raw: object, path: Key) -> Any:
+    def _decode_map(self, entry: SettingType, raw: object, path: Key) -> Any:
         if not isinstance(raw, dict):
             self._report_not_a_table(raw, path)
             return {}
-        setting = setting_type(value_type)
-        decoded = {name: self._decode_by_type(setting, value, (*path, name)) for name, value in raw.items()}
-        return _without_omitted(decoded)
+        return _without_omitted(
+            {name: self._decode_by_type(entry, value, (*path, name)) for name, value in raw.items()}
+        )
 
     def _decode_value(self, setting: SettingType, raw: object, path: Key) -> Any:
         try:
-            return msgspec.convert(setting.kind_row.parse(raw), setting.annotation)
+            return msgspec.convert(setting.kind.parse(raw), Annotated[setting.type, setting.meta])
         except msgspec.ValidationError:
             self._report_invalid(setting, raw, path)
         except ValueError as error:

@@ -1,9 +1,8 @@
 """Define the types of settings: their notation, conversion, description and display.
 
-The model annotates each setting with one of the factory functions below (`size()`, `count()`, ...). They return the
-range and meaning for msgspec and name a *kind*, a row of `KINDS`. The row converts the TOML value to the plain value
-that msgspec checks, shows values, and describes the allowed ones. Error texts and the reference page both come from
-these rows, so they agree.
+The model annotates each setting with its plain type and a call of a *kind* (`size()`, `path()`, ...), which states the
+meaning and the range. The kind converts the TOML value to the plain value that msgspec checks, shows values, and
+describes the allowed ones. Error texts and the reference page both come from the kinds, so they agree.
 
 The marker at the end of the annotation states when a change takes effect: `LIVE`, with a reload, or `restart(reason)`.
 """
@@ -12,82 +11,82 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from enum import Enum, auto, unique
+from dataclasses import dataclass, replace
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from bruce_mp.config.addresses import parse_host_port, parse_listen
 from bruce_mp.config.paths import PATH_MAX, RUN_DIR_MAX, SOCKET_PATH_MAX, check_path
-from bruce_mp.config.sizes import GIB, format_size, parse_size
+from bruce_mp.config.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = [
+    "DAY_MS",
+    "INT32_MAX",
     "LIVE",
+    "RESTART_FOR_SLAB",
+    "RESTART_TO_BIND",
     "ReloadRule",
+    "Section",
     "SettingType",
     "accounts",
-    "choice",
     "command",
-    "count",
     "hosts",
     "listen",
     "mode",
     "path",
     "pattern",
+    "plain",
     "restart",
+    "run_dir",
     "servers",
     "setting_type",
     "show",
     "size",
-    "switch",
-    "text",
+    "socket_path",
 ]
 
+INT32_MAX: Final = 2**31 - 1
+DAY_MS: Final = 24 * 60 * 60 * 1000
+"""The largest duration of most settings."""
 _MAX_SHOWN: Final = 80
 """Characters of a value in an error text, which has to fit into a line of a terminal."""
 _MODE: Final = re.compile("0[0-7]{1,3}")
-
-
-@unique
-class SettingKind(Enum):
-    """The notation of a setting's value; `KINDS` has a row for each."""
-
-    PLAIN = auto()
-    SIZE = auto()
-    MODE = auto()
-    PATH = auto()
-    SOCKET_PATH = auto()
-    RUN_DIR = auto()
-    LISTEN = auto()
-    SERVERS = auto()
-    COMMAND = auto()
-    ACCOUNTS = auto()
-    HOSTS = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class KindRow:
-    """The conversion and description of a kind. `parse` raises ValueError; its text may give the reason.
-
-    `allowed` is for error texts, `summary` for the reference page; both may contain `{range}`. If they are empty, the
-    texts come from the setting's plain type.
-    """
-
-    parse: Callable[[Any], object]
-    show: Callable[[Any], str]
-    allowed: str
-    summary: str
 
 
 def show(value: object) -> str:
     """Return a value in JSON notation, which is close to TOML's; after 80 characters "..." replaces the rest."""
     shown = json.dumps(value, ensure_ascii=False, default=str)
     return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
+
+
+class Description(NamedTuple):
+    """The kind of a setting, and its meaning and range for msgspec."""
+
+    kind: Kind
+    meta: Meta
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The notation of values. `parse` raises ValueError; its text may give the reason.
+
+    `allowed` is for error texts, `summary` for the reference page; both may contain `{range}`. If they are empty, the
+    texts come from the setting's plain type.
+    """
+
+    allowed: str = ""
+    summary: str = ""
+    parse: Callable[[Any], object] = lambda raw: raw
+    show: Callable[[Any], str] = show
+
+    def __call__(self, meaning: str, low: int | None = None, high: int | None = None) -> Description:
+        """Describe a setting of this kind."""
+        return Description(self, Meta(description=meaning, ge=low, le=high))
 
 
 def _show_size(size: int) -> str:
@@ -108,9 +107,19 @@ def _check_listen(raw: object) -> object:
 
 
 def _check_servers(raw: object) -> object:
+    if raw == []:
+        raise ValueError
     for item in raw if isinstance(raw, list) else ():
         if isinstance(item, str):
             parse_host_port(item)
+    return raw
+
+
+def _check_command(raw: object) -> object:
+    if raw == []:
+        raise ValueError
+    if isinstance(raw, list):
+        check_path(raw[0], PATH_MAX)
     return raw
 
 
@@ -126,39 +135,36 @@ def _parse_accounts(raw: object) -> object:
     return [str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in raw]
 
 
-def _check_command(raw: object) -> object:
-    if isinstance(raw, list) and raw:
-        check_path(raw[0], PATH_MAX)
-    return raw
+plain: Final = Kind()
+"""A boolean, an integer, a string, or a choice among the values of a `Literal`."""
+size: Final = Kind("a size{range}", "size {range}", parse_size, _show_size)
+mode: Final = Kind('an octal mode as a string, for example "0222"', "mode", _parse_mode, lambda mode: f'"{mode:04o}"')
+path: Final = Kind("an absolute path", "path", lambda raw: check_path(raw, PATH_MAX))
+socket_path: Final = Kind(
+    f"an absolute path of at most {SOCKET_PATH_MAX} bytes, the kernel's limit for a socket",
+    f"path, {SOCKET_PATH_MAX} bytes",
+    lambda raw: check_path(raw, SOCKET_PATH_MAX),
+)
+run_dir: Final = Kind(
+    f"an absolute path of at most {RUN_DIR_MAX} bytes, so that the names of the sockets in it fit",
+    f"path, {RUN_DIR_MAX} bytes",
+    lambda raw: check_path(raw, RUN_DIR_MAX),
+)
+listen: Final = Kind('"host:port" or "unix:/path"', "address", _check_listen)
+servers: Final = Kind('a list of at least one "host:port"', "addresses", _check_servers)
+command: Final = Kind(
+    "a list of strings, the absolute path of a program and its arguments",
+    "list",
+    _check_command,
+    _show_command,
+)
+accounts: Final = Kind("a list of names or numbers", "accounts", _parse_accounts)
+hosts: Final = Kind("a list of host names without ports", "host names")
 
 
-KINDS: Final = {
-    SettingKind.PLAIN: KindRow(lambda raw: raw, show, "", ""),
-    SettingKind.SIZE: KindRow(parse_size, _show_size, "a size{range}", "size {range}"),
-    SettingKind.MODE: KindRow(
-        _parse_mode, lambda mode: f'"{mode:04o}"', 'an octal mode as a string, for example "0222"', "mode"
-    ),
-    SettingKind.PATH: KindRow(lambda raw: check_path(raw, PATH_MAX), show, "an absolute path", "path"),
-    SettingKind.SOCKET_PATH: KindRow(
-        lambda raw: check_path(raw, SOCKET_PATH_MAX),
-        show,
-        f"an absolute path of at most {SOCKET_PATH_MAX} bytes, the kernel's limit for a socket",
-        f"path, {SOCKET_PATH_MAX} bytes",
-    ),
-    SettingKind.RUN_DIR: KindRow(
-        lambda raw: check_path(raw, RUN_DIR_MAX),
-        show,
-        f"an absolute path of at most {RUN_DIR_MAX} bytes, so that the names of the sockets in it fit",
-        f"path, {RUN_DIR_MAX} bytes",
-    ),
-    SettingKind.LISTEN: KindRow(_check_listen, show, '"host:port" or "unix:/path"', "address"),
-    SettingKind.SERVERS: KindRow(_check_servers, show, 'a list of at least one "host:port"', "addresses"),
-    SettingKind.COMMAND: KindRow(
-        _check_command, _show_command, "a list of strings, the absolute path of a program and its arguments", "list"
-    ),
-    SettingKind.ACCOUNTS: KindRow(_parse_accounts, show, "a list of names or numbers", "accounts"),
-    SettingKind.HOSTS: KindRow(lambda raw: raw, show, "a list of host names without ports", "host names"),
-}
+def pattern(meaning: str, regex: str, example: str) -> Description:
+    """Describe a string that matches `regex`, which must be anchored; error texts show the example."""
+    return Description(plain, Meta(description=meaning, pattern=regex, examples=[example]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,23 +182,33 @@ def restart(because: str) -> ReloadRule:
     return ReloadRule(because)
 
 
+RESTART_TO_BIND: Final = restart("the sockets are bound at the start")
+RESTART_FOR_SLAB: Final = restart("the slab is created with it")
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the configuration file."""
+
+
 @dataclass(frozen=True, slots=True)
 class SettingType:
-    """The parts of a setting's annotation: plain type, range and meaning for msgspec, and its reload rule.
+    """The parts of a setting's annotation. A section, or a map of sections, has only a type."""
 
-    A section, or a map of sections, has only a type.
-    """
-
-    annotation: Any
-    """The whole annotation, without `| None`."""
     type: Any
+    """The plain type, without `| None`."""
+    kind: Kind
     meta: Meta
     reload_rule: ReloadRule | None = None
 
     @property
-    def kind_row(self) -> KindRow:
-        """Return the row that reads and shows values of this setting."""
-        return KINDS[(self.meta.extra or {}).get("kind", SettingKind.PLAIN)]
+    def is_section(self) -> bool:
+        """Return False for a setting or a map."""
+        return isinstance(self.type, type) and issubclass(self.type, Section)
+
+    @property
+    def entry(self) -> SettingType:
+        """Return the type of a map's entries; the map's description and reload rule apply to each entry."""
+        return replace(self, type=get_args(self.type)[1])
 
     @property
     def meaning(self) -> str:
@@ -202,16 +218,16 @@ class SettingType:
     @property
     def allowed(self) -> str:
         """Return the description of the allowed values, to follow "give"."""
-        return self.kind_row.allowed.format(range=self._range()) or self._describe_plain()
+        return self.kind.allowed.format(range=self._range()) or self._describe_plain()
 
     @property
     def summary(self) -> str:
         """Return the kind and range of the allowed values in short, for the reference page."""
-        return self.kind_row.summary.format(range=self._short_range()) or self._summarize_plain()
+        return self.kind.summary.format(range=self._short_range()) or self._summarize_plain()
 
     def show(self, value: object) -> str:
         """Return `value` as the configuration file would write it."""
-        return "" if value is None else self.kind_row.show(value)
+        return "" if value is None else self.kind.show(value)
 
     def _range(self) -> str:
         if self.meta.ge is None or self.meta.le is None:
@@ -230,7 +246,7 @@ class SettingType:
         return "boolean" if self.type is bool else "string"
 
     def _show_bound(self, value: float) -> str:
-        return format_size(int(value)) if self.kind_row is KINDS[SettingKind.SIZE] else str(value)
+        return format_size(int(value)) if self.kind is size else str(value)
 
     def _describe_plain(self) -> str:
         if get_origin(self.type) is Literal:
@@ -244,80 +260,15 @@ class SettingType:
 
 
 def setting_type(annotation: Any) -> SettingType:
-    """Split `Annotated[T, Meta, ReloadRule]`, `Annotated[T, Meta, ReloadRule] | None` or plain `T` into its parts.
+    """Split `Annotated[T, Description, ReloadRule]`, or the plain `T` of sections, into its parts. T may have `| None`.
 
     Raise TypeError for a setting without a reload rule.
     """
-    if NoneType in get_args(annotation):
-        annotation = next(member for member in get_args(annotation) if member is not NoneType)
-    if get_origin(annotation) is Annotated:
-        bare, meta, *reload_rule = get_args(annotation)
-        if len(reload_rule) != 1:
-            raise TypeError(f"{meta.description!r}: add LIVE, or restart(because), after it in the annotation.")
-        return SettingType(annotation, bare, meta, *reload_rule)
-    return SettingType(annotation, annotation, Meta())
-
-
-def size(meaning: str, low: int = 0, high: int = GIB) -> Meta:
-    """Describe a number of bytes from `low` to `high`: an integer or a string with k, m or g."""
-    return Meta(description=meaning, ge=low, le=high, extra={"kind": SettingKind.SIZE})
-
-
-def count(meaning: str, low: int, high: int) -> Meta:
-    """Describe an integer from `low` to `high`."""
-    return Meta(description=meaning, ge=low, le=high)
-
-
-def switch(meaning: str) -> Meta:
-    """Describe a boolean."""
-    return Meta(description=meaning)
-
-
-def choice(meaning: str) -> Meta:
-    """Describe a choice among the values of a `Literal`."""
-    return Meta(description=meaning)
-
-
-def text(meaning: str) -> Meta:
-    """Describe any string."""
-    return Meta(description=meaning)
-
-
-def pattern(meaning: str, regex: str, example: str) -> Meta:
-    """Describe a string that matches `regex`, which must be anchored; error texts show the example."""
-    return Meta(description=meaning, pattern=regex, examples=[example])
-
-
-def mode(meaning: str) -> Meta:
-    """Describe permission bits, written as an octal string."""
-    return Meta(description=meaning, extra={"kind": SettingKind.MODE})
-
-
-def path(meaning: str, kind: SettingKind = SettingKind.PATH) -> Meta:
-    """Describe an absolute path; `kind` limits its length."""
-    return Meta(description=meaning, extra={"kind": kind})
-
-
-def listen(meaning: str) -> Meta:
-    """Describe an address to listen on."""
-    return Meta(description=meaning, extra={"kind": SettingKind.LISTEN})
-
-
-def servers(meaning: str) -> Meta:
-    """Describe a list of at least one `host:port`."""
-    return Meta(description=meaning, min_length=1, extra={"kind": SettingKind.SERVERS})
-
-
-def command(meaning: str) -> Meta:
-    """Describe a program with its arguments."""
-    return Meta(description=meaning, min_length=1, extra={"kind": SettingKind.COMMAND})
-
-
-def accounts(meaning: str) -> Meta:
-    """Describe users or groups by name or number."""
-    return Meta(description=meaning, extra={"kind": SettingKind.ACCOUNTS})
-
-
-def hosts(meaning: str) -> Meta:
-    """Describe a list of host names."""
-    return Meta(description=meaning, extra={"kind": SettingKind.HOSTS})
+    if get_origin(annotation) is not Annotated:
+        return SettingType(annotation, plain, Meta())
+    bare, description, *reload_rule = get_args(annotation)
+    if len(reload_rule) != 1:
+        raise TypeError(f"{description.meta.description!r}: add LIVE, or restart(because), after it in the annotation.")
+    if NoneType in get_args(bare):
+        bare, _ = get_args(bare)
+    return SettingType(bare, *description, *reload_rule)

@@ -1,33 +1,64 @@
-"""The sections of the inputs; `config/sections.py` has the conventions."""
+"""The sections of the inputs and of the messages' timestamps; `config/sections.py` has the conventions."""
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
 import os
 from typing import Annotated, Final, Literal
 
+from msgspec import field
+
 from bruce_mp.config import fields
 from bruce_mp.config.access import AllowGroups, AllowUsers, Group, Mode, Quota, User
-from bruce_mp.config.fields import LIVE, SettingKind, restart
-from bruce_mp.config.section import RESTART_FOR_SLAB, RESTART_TO_BIND, Section
+from bruce_mp.config.fields import DAY_MS, INT32_MAX, LIVE, RESTART_FOR_SLAB, RESTART_TO_BIND, Section, restart
 from bruce_mp.config.sizes import GIB, KIB, MIB
-from bruce_mp.config.timestamps import InputTimestamps
 
-__all__ = ["SMALLEST_MESSAGE", "Input", "Streams", "Tcp", "UnixDatagram", "UnixStream"]
+__all__ = [
+    "SMALLEST_MESSAGE",
+    "Input",
+    "Streams",
+    "Tcp",
+    "TimestampPolicy",
+    "Timestamps",
+    "UnixDatagram",
+    "UnixStream",
+]
 
 SMALLEST_MESSAGE: Final = 29
 """Size of the smallest message that a client can send, in bytes."""
 MAX_WORKERS: Final = 27
 """The slab has 29 rows for inputs: one is the datagram input's, one the journal's."""
 
+TimestampPolicy = Literal["client", "arrival", "clamp"]
+InputTimestamps = Annotated[
+    TimestampPolicy | None, fields.plain("The policy of this input. Absent: `timestamps.policy`."), LIVE
+]
+
+
+class Timestamps(Section, frozen=True):
+    """The timestamp of a message in Kafka; see `docs/delivery.md`."""
+
+    policy: Annotated[TimestampPolicy, fields.plain("The general policy."), LIVE] = "clamp"
+    # Less than the shortest retention in common use. Kafka could delete an older message right after the ack.
+    before_max_ms: Annotated[
+        int, fields.plain("Longest time before the arrival that `clamp` accepts.", 0, INT32_MAX), LIVE
+    ] = 3_600_000
+    # Less than the hour of log.message.timestamp.after.max.ms. The margin exceeds the clock difference of two hosts.
+    after_max_ms: Annotated[
+        int, fields.plain("Longest time after the arrival that `clamp` accepts.", 0, DAY_MS), LIVE
+    ] = 600_000
+    topics: Annotated[dict[str, TimestampPolicy], fields.plain("The policy for this topic."), LIVE] = field(
+        default_factory=dict
+    )
+
 
 class UnixDatagram(Section, frozen=True):
     """The datagram socket: one message, one `sendto()`."""
 
-    enable: Annotated[bool, fields.switch("Receive on this socket."), RESTART_TO_BIND] = True
-    path: Annotated[str, fields.path("The socket file.", SettingKind.SOCKET_PATH), RESTART_TO_BIND] = "/run/bruce.dgram"
+    enable: Annotated[bool, fields.plain("Receive on this socket."), RESTART_TO_BIND] = True
+    path: Annotated[str, fields.socket_path("The socket file."), RESTART_TO_BIND] = "/run/bruce.dgram"
     when_full: Annotated[
         Literal["discard", "block"],
-        fields.choice("While the slab is full: discard new messages, or block their senders."),
+        fields.plain("While the slab is full: discard new messages, or block their senders."),
         LIVE,
     ] = "discard"
     timestamps: InputTimestamps = None
@@ -41,10 +72,8 @@ class UnixDatagram(Section, frozen=True):
 class UnixStream(Section, frozen=True):
     """The UNIX stream socket: messages back to back, with back-pressure."""
 
-    enable: Annotated[bool, fields.switch("Accept connections."), RESTART_TO_BIND] = False
-    path: Annotated[str, fields.path("The socket file.", SettingKind.SOCKET_PATH), RESTART_TO_BIND] = (
-        "/run/bruce.stream"
-    )
+    enable: Annotated[bool, fields.plain("Accept connections."), RESTART_TO_BIND] = False
+    path: Annotated[str, fields.socket_path("The socket file."), RESTART_TO_BIND] = "/run/bruce.stream"
     mode: Mode = None
     user: User = None
     group: Group = None
@@ -55,12 +84,12 @@ class UnixStream(Section, frozen=True):
 class Tcp(Section, frozen=True):
     """The stream of `[input.unix_stream]` over TCP, open to every program that can connect."""
 
-    enable: Annotated[bool, fields.switch("Accept connections."), RESTART_TO_BIND] = False
+    enable: Annotated[bool, fields.plain("Accept connections."), RESTART_TO_BIND] = False
     host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), RESTART_TO_BIND] = (
         "127.0.0.1"
     )
-    port: Annotated[int, fields.count("Port; 0 lets the kernel choose one.", 0, 65535), RESTART_TO_BIND] = 9000
-    loopback_only: Annotated[bool, fields.switch("Refuse to start with a `host` that other hosts can reach."), LIVE] = (
+    port: Annotated[int, fields.plain("Port; 0 lets the kernel choose one.", 0, 65535), RESTART_TO_BIND] = 9000
+    loopback_only: Annotated[bool, fields.plain("Refuse to start with a `host` that other hosts can reach."), LIVE] = (
         True
     )
 
@@ -70,36 +99,30 @@ class Streams(Section, frozen=True):
 
     workers: Annotated[
         int,
-        fields.count("Processes that share the connections; 0: half the cores, at most 8.", 0, MAX_WORKERS),
+        fields.plain("Processes that share the connections; 0: half the cores, at most 8.", 0, MAX_WORKERS),
         restart("the daemon divides the slab among the inputs at the start"),
     ] = 0
     when_full: Annotated[
         Literal["discard", "block"],
-        fields.choice("While the slab is full: discard new messages, or stop reading."),
+        fields.plain("While the slab is full: discard new messages, or stop reading."),
         LIVE,
     ] = "block"
     timestamps: InputTimestamps = None
     max_connections_per_user: Annotated[
         int,
-        fields.count(
+        fields.plain(
             "Connections of a user (TCP: of an address) to one worker; further ones are closed.", 1, 1_000_000
         ),
         LIVE,
     ] = 8192
     max_unfinished_size: Annotated[
-        int,
-        fields.size("Memory for unfinished messages; without room, connections wait.", MIB, 64 * GIB),
-        LIVE,
+        int, fields.size("Memory for unfinished messages; without room, connections wait.", MIB, 64 * GIB), LIVE
     ] = 256 * MIB
     max_unfinished_size_per_user: Annotated[
-        int,
-        fields.size("The same, of a user (TCP: of an address).", MIB, 64 * GIB),
-        LIVE,
+        int, fields.size("The same, of a user (TCP: of an address).", MIB, 64 * GIB), LIVE
     ] = 64 * MIB
     unfinished_timeout_s: Annotated[
-        int,
-        fields.count("Longest pause inside a message; then the connection is closed.", 1, 86_400),
-        LIVE,
+        int, fields.plain("Longest pause inside a message; then the connection is closed.", 1, 86_400), LIVE
     ] = 60
     max_attempt_size: Annotated[
         int,
@@ -121,14 +144,11 @@ class Streams(Section, frozen=True):
         ),
         LIVE,
     ] = 32 * GIB
-    spill_dir: (
-        Annotated[
-            str,
-            fields.path("Parent of the spill files' directory. Absent: the *state directory*."),
-            restart("the daemon looks there for messages in spill files"),
-        ]
-        | None
-    ) = None
+    spill_dir: Annotated[
+        str | None,
+        fields.path("Parent of the spill files' directory. Absent: the *state directory*."),
+        restart("the daemon looks there for messages in spill files"),
+    ] = None
 
     @property
     def worker_count(self) -> int:
@@ -140,12 +160,10 @@ class Input(Section, frozen=True):
     """Sockets that receive messages."""
 
     max_datagram_size: Annotated[
-        int,
-        fields.size("Largest datagram; a longer one is malformed.", SMALLEST_MESSAGE, 16 * MIB),
-        RESTART_FOR_SLAB,
+        int, fields.size("Largest datagram; a longer one is malformed.", SMALLEST_MESSAGE, 16 * MIB), RESTART_FOR_SLAB
     ] = 64 * KIB
     allow_large_datagrams: Annotated[
-        bool, fields.switch("Allow a `max_datagram_size` that clients reach only with a raised SO_SNDBUF."), LIVE
+        bool, fields.plain("Allow a `max_datagram_size` that clients reach only with a raised SO_SNDBUF."), LIVE
     ] = False
     max_stream_size: Annotated[
         int,

@@ -1,16 +1,17 @@
 """The whole configuration as one frozen, picklable value: `load_config()` returns it, and every process receives it."""
 
 from bruce_mp.config import topics
-from bruce_mp.config.discards import DeadLetterSection, DiscardLog
-from bruce_mp.config.inputs import Input
+from bruce_mp.config.fields import Section
+from bruce_mp.config.inputs import Input, TimestampPolicy, Timestamps
 from bruce_mp.config.paths import disk_path_for, slab_path_for
-from bruce_mp.config.section import Section
 from bruce_mp.config.sections import (
     Batching,
     Compression,
     CompressionConfig,
     DaemonSection,
+    DeadLetterSection,
     Delivery,
+    DiscardLog,
     Events,
     Http,
     Kafka,
@@ -23,7 +24,6 @@ from bruce_mp.config.sections import (
     SlabSection,
     TopicShare,
 )
-from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
 from bruce_mp.config.topics import TopicBatching
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import TYPE_CHECKING, Final, get_args, get_origin
+from typing import TYPE_CHECKING, Final, get_origin
 
 import msgspec
 from msgspec import NODEFAULT
 
-from bruce_mp.config.fields import setting_type
+from bruce_mp.config.fields import LIVE, setting_type
 from bruce_mp.config.model import Config
-from bruce_mp.config.section import is_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,12 +95,12 @@ def render() -> str:
 def _sections(model: type[Struct], prefix: str, described: dict[str, str]) -> Iterator[str]:
     """Yield the sections of a model. `described` maps each row to the section that has it first."""
     for field in msgspec.structs.fields(model):
-        name, value_type = f"{prefix}{field.name}", setting_type(field.type).type
-        if get_origin(value_type) is dict:
-            name, value_type = f"{name}.NAME", get_args(value_type)[1]
-        if is_section(value_type):
-            yield _section(value_type, name, described)
-            yield from _sections(value_type, f"{name}.", described)
+        name, setting = f"{prefix}{field.name}", setting_type(field.type)
+        if get_origin(setting.type) is dict:
+            name, setting = f"{name}.NAME", setting.entry
+        if setting.is_section:
+            yield _section(setting.type, name, described)
+            yield from _sections(setting.type, f"{name}.", described)
 
 
 def _section(model: type[Struct], name: str, described: dict[str, str]) -> str:
@@ -124,18 +123,13 @@ def _without_repeated(rows: list[str], name: str, described: dict[str, str]) -> 
 def _rows(model: type[Struct]) -> Iterator[str]:
     for field in msgspec.structs.fields(model):
         setting = setting_type(field.type)
-        if get_origin(setting.type) is dict:
-            value = setting_type(get_args(setting.type)[1])
-            if not is_section(value.type):
-                # either the entries or the map have the meaning
-                yield _row(f"{field.name}.NAME", value.summary, "", value if value.meaning else setting)
-        elif not is_section(setting.type):
-            yield _row(field.name, setting.summary, _default(field, setting), setting)
-
-
-def _row(key: str, allowed: str, default: str, setting: SettingType) -> str:
-    needs_restart = setting.reload_rule is not None and setting.reload_rule.restart_reason
-    return f"| `{key}` | {allowed} | {default} | {'**restart.** ' if needs_restart else ''}{setting.meaning} |\n"
+        if get_origin(setting.type) is not dict:
+            name, default = field.name, _default(field, setting)
+        else:
+            name, default, setting = f"{field.name}.NAME", "", setting.entry
+        if not setting.is_section:
+            restart = "**restart.** " if setting.reload_rule != LIVE else ""
+            yield f"| `{name}` | {setting.summary} | {default} | {restart}{setting.meaning} |\n"
 
 
 def _default(field: FieldInfo, setting: SettingType) -> str:

@@ -5,8 +5,8 @@ against them, and `reference.py` renders the reference page from them.
 
 Values are plain: sizes are bytes, modes are permission bits, paths and addresses are text. A setting with the default
 `None` may be absent, and its meaning then states the effect. The marker of each setting states that a reload applies a
-change (LIVE), or why a restart is needed. In a map, the inner annotation checks an entry, and the outer marker applies
-to all entries. Rules over several settings, such as a name that needs a definition, are in `checks.py`.
+change (LIVE), or why a restart is needed. The annotation of a map describes each of its entries. Rules over several
+settings, such as a name that needs a definition, are in `checks.py`.
 
 A section's docstring is its text on the reference page.
 """
@@ -15,13 +15,12 @@ A section's docstring is its text on the reference page.
 
 from typing import Annotated, Final, Literal
 
-from msgspec import field
+from msgspec import Meta, field
 
 from bruce_mp.config import fields
 from bruce_mp.config.access import Group, User
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
-from bruce_mp.config.fields import LIVE, SettingKind, restart
-from bruce_mp.config.section import DAY_MS, INT32_MAX, RESTART_FOR_SLAB, RESTART_TO_BIND, Section
+from bruce_mp.config.fields import DAY_MS, INT32_MAX, LIVE, RESTART_FOR_SLAB, RESTART_TO_BIND, Section, restart
 from bruce_mp.config.security import ENV_VARIABLE, Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
 
@@ -37,7 +36,6 @@ RESTART_FOR_JOURNAL: Final = restart("the journal describes the slab from its st
 
 BatchingAction = Literal["per_topic", "combined", "none"]
 PartitionerName = Literal["none", "murmur2", "crc32", "fnv1a"]
-_TOPIC_PARTITIONER_MEANING: str = "The partitioner of a topic."
 _ACTION_MEANING: str = "The kind of [batch](#how-batches-are-made)."
 _ALPHA_MEANING: str = "Memory that a topic may hold, as a multiple of the free memory. 0: no limit."
 
@@ -46,45 +44,38 @@ class Kafka(Section, frozen=True):
     """The Kafka cluster, and the requests to it."""
 
     bootstrap_servers: Annotated[
-        tuple[str, ...],
-        fields.servers("Brokers to ask at the start, and when all known ones are gone."),
-        LIVE,
+        tuple[str, ...], fields.servers("Brokers to ask at the start, and when all known ones are gone."), LIVE
     ]
     client_id: Annotated[
-        str,
-        fields.pattern("The daemon's name in the brokers' logs and quotas.", "^.+$", "bruce"),
-        LIVE,
+        str, fields.pattern("The daemon's name in the brokers' logs and quotas.", "^.+$", "bruce"), LIVE
     ] = "bruce"
     required_acks: Annotated[
         Literal[-1, 0, 1],
-        fields.choice(
+        fields.plain(
             "Acks that a batch needs: -1 from all in-sync replicas, 1 from the leader, 0 none; see `docs/delivery.md`."
         ),
         RESTART_FOR_SEQUENCES,
     ] = -1
     replication_timeout_ms: Annotated[
-        int, fields.count("Longest wait of a broker for its replicas' acks.", 1, INT32_MAX), LIVE
+        int, fields.plain("Longest wait of a broker for its replicas' acks.", 1, INT32_MAX), LIVE
     ] = 10_000
     empty_values: Annotated[
         Literal["null", "empty"],
-        fields.choice(
+        fields.plain(
             "Kafka value of a message without value bytes, unless its client chooses. Null deletes the key from a "
             "compacted topic."
         ),
         LIVE,
     ] = "null"
-    broker_version: (
-        Annotated[
-            str,
-            fields.pattern(
-                "Release of brokers before 0.10, which do not report it. Absent: the daemon asks.",
-                r"^[0-9]+(\.[0-9]+){1,3}$",
-                "0.9.0.1",
-            ),
-            LIVE,
-        ]
-        | None
-    ) = None
+    broker_version: Annotated[
+        str | None,
+        fields.pattern(
+            "Release of brokers before 0.10, which do not report it. Absent: the daemon asks.",
+            r"^[0-9]+(\.[0-9]+){1,3}$",
+            "0.9.0.1",
+        ),
+        LIVE,
+    ] = None
     tls: Tls = Tls()
     sasl: Sasl = Sasl()
 
@@ -97,16 +88,13 @@ class Kafka(Section, frozen=True):
 class SlabSection(Section, frozen=True):
     """The file that holds every message until Kafka has it."""
 
-    path: (
-        Annotated[
-            str,
-            fields.path(
-                "On a disk it survives a reboot. Absent: `/dev/shm/bruce-run-bruce.slab`, named after `daemon.run_dir`."
-            ),
-            RESTART_FOR_SLAB,
-        ]
-        | None
-    ) = None
+    path: Annotated[
+        str | None,
+        fields.path(
+            "On a disk it survives a reboot. Absent: `/dev/shm/bruce-run-bruce.slab`, named after `daemon.run_dir`."
+        ),
+        RESTART_FOR_SLAB,
+    ] = None
     size: Annotated[
         int,
         fields.size(
@@ -118,25 +106,20 @@ class SlabSection(Section, frozen=True):
     ] = 128 * MIB
     sync: Annotated[
         Literal["off", "interval", "each flush"],
-        fields.choice(
+        fields.plain(
             "When held messages are written to a journal on disk, which survives a power failure: never, each "
             '`sync_interval_ms`, or also at once for each `flush(level="durable")` of a client.'
         ),
         RESTART_FOR_JOURNAL,
     ] = "off"
     sync_interval_ms: Annotated[
-        int,
-        fields.count("Longest time for which a held message is in the slab only.", 10, 60_000),
-        LIVE,
+        int, fields.plain("Longest time for which a held message is in the slab only.", 10, 60_000), LIVE
     ] = 1000
-    journal_dir: (
-        Annotated[
-            str,
-            fields.path("Parent of the journal's directory, on a disk. Absent: the *state directory*."),
-            RESTART_FOR_JOURNAL,
-        ]
-        | None
-    ) = None
+    journal_dir: Annotated[
+        str | None,
+        fields.path("Parent of the journal's directory, on a disk. Absent: the *state directory*."),
+        RESTART_FOR_JOURNAL,
+    ] = None
 
 
 class DaemonSection(Section, frozen=True):
@@ -144,10 +127,7 @@ class DaemonSection(Section, frozen=True):
 
     run_dir: Annotated[
         str,
-        fields.path(
-            "Directory of internal sockets; each daemon needs its own.",
-            SettingKind.RUN_DIR,
-        ),
+        fields.run_dir("Directory of internal sockets; each daemon needs its own."),
         restart("the daemon locks it, and its processes meet in it"),
     ] = "/run/bruce"
 
@@ -159,19 +139,17 @@ class PartitionerSection(Section, frozen=True):
     `fnv1a_random` do. With `none`, or without a key, the daemon chooses. See `docs/delivery.md`.
     """
 
-    default: Annotated[PartitionerName, fields.choice("The partitioner of all other topics."), LIVE] = "none"
+    default: Annotated[PartitionerName, fields.plain("The partitioner of all other topics."), LIVE] = "none"
     without_leader: Annotated[
         Literal["wait", "next"],
-        fields.choice(
+        fields.plain(
             "With a partitioner, messages for a partition without a leader wait, or go to the next partition."
         ),
         LIVE,
     ] = "wait"
-    topics: Annotated[
-        dict[str, Annotated[PartitionerName, fields.choice(_TOPIC_PARTITIONER_MEANING), LIVE]],
-        fields.choice(_TOPIC_PARTITIONER_MEANING),
-        LIVE,
-    ] = field(default_factory=dict)
+    topics: Annotated[dict[str, PartitionerName], fields.plain("The partitioner of a topic."), LIVE] = field(
+        default_factory=dict
+    )
 
 
 class Delivery(Section, frozen=True):
@@ -179,75 +157,57 @@ class Delivery(Section, frozen=True):
 
     topic_autocreate: Annotated[
         bool,
-        fields.switch(
+        fields.plain(
             "Ask the brokers to create an unknown topic. Brokers before 0.10.1 need `auto.create.topics.enable`; "
             "those before 2.4 need it, or both of the next settings."
         ),
         LIVE,
     ] = False
-    topic_autocreate_partitions: (
-        Annotated[int, fields.count("Partitions of a new topic. Absent: the brokers' default.", 1, INT32_MAX), LIVE]
-        | None
-    ) = None
-    topic_autocreate_replication: (
-        Annotated[int, fields.count("Replicas of a new topic. Absent: the brokers' default.", 1, 32_767), LIVE] | None
-    ) = None
-    max_failed_attempts: (
-        Annotated[
-            int,
-            fields.count(
-                "Retries of a message after error answers. Absent or 0: as `docs/error-table.md` says.",
-                0,
-                INT32_MAX,
-            ),
-            LIVE,
-        ]
-        | None
-    ) = None
-    max_in_flight: Annotated[int, fields.count("Produce requests in flight to one broker.", 1, 5), LIVE] = 5
-    shutdown_max_delay_ms: Annotated[
-        int,
-        fields.count("Longest wait for acks at a shutdown.", 0, DAY_MS),
+    topic_autocreate_partitions: Annotated[
+        int | None, fields.plain("Partitions of a new topic. Absent: the brokers' default.", 1, INT32_MAX), LIVE
+    ] = None
+    topic_autocreate_replication: Annotated[
+        int | None, fields.plain("Replicas of a new topic. Absent: the brokers' default.", 1, 32_767), LIVE
+    ] = None
+    max_failed_attempts: Annotated[
+        int | None,
+        fields.plain(
+            "Retries of a message after error answers. Absent or 0: as `docs/error-table.md` says.", 0, INT32_MAX
+        ),
         LIVE,
-    ] = 30_000
+    ] = None
+    max_in_flight: Annotated[int, fields.plain("Produce requests in flight to one broker.", 1, 5), LIVE] = 5
+    shutdown_max_delay_ms: Annotated[int, fields.plain("Longest wait for acks at a shutdown.", 0, DAY_MS), LIVE] = (
+        30_000
+    )
     dispatcher_restart_max_delay_ms: Annotated[
         int,
-        fields.count(
-            "Longest wait for outstanding answers in a pause or after a change of leaders.",
-            0,
-            DAY_MS,
-        ),
+        fields.plain("Longest wait for outstanding answers in a pause or after a change of leaders.", 0, DAY_MS),
         LIVE,
     ] = 5_000
     metadata_refresh_interval_min: Annotated[
-        int,
-        fields.count("Time between metadata refreshes, varied by 20 %; 0: none.", 0, MINUTES_PER_MONTH),
-        LIVE,
+        int, fields.plain("Time between metadata refreshes, varied by 20 %; 0: none.", 0, MINUTES_PER_MONTH), LIVE
     ] = 15
     start_spread_s: Annotated[
-        int,
-        fields.count("Longest random wait before a start asks the cluster; see `docs/scale.md`.", 0, 3_600),
-        LIVE,
+        int, fields.plain("Longest random wait before a start asks the cluster; see `docs/scale.md`.", 0, 3_600), LIVE
     ] = 0
     failover_spread_s: Annotated[
         int,
-        fields.count("Longest wait for metadata after a broker's or leader's loss; see `docs/scale.md`.", 0, 300),
+        fields.plain("Longest wait for metadata after a broker's or leader's loss; see `docs/scale.md`.", 0, 300),
         LIVE,
     ] = 0
     compare_metadata_on_refresh: Annotated[
-        bool,
-        fields.switch("If false, each refresh reroutes all messages."),
-        LIVE,
+        bool, fields.plain("If false, each refresh reroutes all messages."), LIVE
     ] = True
     kafka_socket_timeout_s: Annotated[
-        int, fields.count("Longest silence of a broker while an answer is due.", 1, 86_400), LIVE
+        int, fields.plain("Longest silence of a broker while an answer is due.", 1, 86_400), LIVE
     ] = 60
     # Dory's defaults are 5 s, 4 doublings and 5 s, as its pause stops all traffic. Ours stops one partition or broker.
-    pause_rate_limit_initial_ms: Annotated[int, fields.count("First back-off between two pauses.", 1, DAY_MS), LIVE] = (
+    pause_rate_limit_initial_ms: Annotated[int, fields.plain("First back-off between two pauses.", 1, DAY_MS), LIVE] = (
         500
     )
-    pause_rate_limit_max_double: Annotated[int, fields.count("Most doublings of the back-off.", 0, 20), LIVE] = 6
-    min_pause_delay_ms: Annotated[int, fields.count("Shortest pause.", 0, DAY_MS), LIVE] = 200
+    pause_rate_limit_max_double: Annotated[int, fields.plain("Most doublings of the back-off.", 0, 20), LIVE] = 6
+    min_pause_delay_ms: Annotated[int, fields.plain("Shortest pause.", 0, DAY_MS), LIVE] = 200
 
     @property
     def backoff(self) -> tuple[int, int, int]:
@@ -263,39 +223,37 @@ class Delivery(Section, frozen=True):
 class BatchLimits(Section, frozen=True):
     """A named set of limits for a batch; give at least one."""
 
-    time_ms: Annotated[int, fields.count("Age of the oldest message. Absent: no limit.", 1, DAY_MS), LIVE] | None = None
-    messages: Annotated[int, fields.count("Number of messages. Absent: no limit.", 1, INT32_MAX), LIVE] | None = None
-    bytes: Annotated[int, fields.size("Keys and values together. Absent: no limit.", 1, GIB), LIVE] | None = None
+    time_ms: Annotated[int | None, fields.plain("Age of the oldest message. Absent: no limit.", 1, DAY_MS), LIVE] = None
+    messages: Annotated[int | None, fields.plain("Number of messages. Absent: no limit.", 1, INT32_MAX), LIVE] = None
+    bytes: Annotated[int | None, fields.size("Keys and values together. Absent: no limit.", 1, GIB), LIVE] = None
 
 
 class CombinedBatching(Section, frozen=True):
     """Batches of all combined topics together, one per broker."""
 
-    enable: Annotated[bool, fields.switch("If false, combined topics are not batched."), LIVE] = True
-    config: Annotated[str, fields.text("Name of the limits."), LIVE] = "standard"
+    enable: Annotated[bool, fields.plain("If false, combined topics are not batched."), LIVE] = True
+    config: Annotated[str, fields.plain("Name of the limits."), LIVE] = "standard"
 
 
 class DefaultBatching(Section, frozen=True):
     """Topics that are not listed below."""
 
-    action: Annotated[BatchingAction, fields.choice(_ACTION_MEANING), LIVE] = "combined"
-    config: Annotated[str, fields.text("Name of the limits, for `per_topic`."), LIVE] | None = None
+    action: Annotated[BatchingAction, fields.plain(_ACTION_MEANING), LIVE] = "combined"
+    config: Annotated[str | None, fields.plain("Name of the limits, for `per_topic`."), LIVE] = None
 
 
 class TopicRule(Section, frozen=True):
     """A topic with its own rule."""
 
-    action: Annotated[BatchingAction, fields.choice(_ACTION_MEANING), LIVE]
-    config: Annotated[str, fields.text("Name of the limits, for `per_topic`."), LIVE] | None = None
+    action: Annotated[BatchingAction, fields.plain(_ACTION_MEANING), LIVE]
+    config: Annotated[str | None, fields.plain("Name of the limits, for `per_topic`."), LIVE] = None
 
 
 class Batching(Section, frozen=True):
     """Batches of messages. The limits named `standard` (100 ms or 256k) need no definition."""
 
     produce_request_data_limit: Annotated[
-        int,
-        fields.size("Keys and values in one request; 0: a request for each message.", 0, GIB),
-        LIVE,
+        int, fields.size("Keys and values in one request; 0: a request for each message.", 0, GIB), LIVE
     ] = MIB
     message_max_bytes: Annotated[
         int,
@@ -313,22 +271,15 @@ class CompressionConfig(Section, frozen=True):
 
     type: Annotated[
         Literal["none", "gzip", "snappy", "lz4", "zstd"],
-        fields.choice("The codec; brokers that are too old for it get snappy."),
+        fields.plain("The codec; brokers that are too old for it get snappy."),
         LIVE,
     ]
     min_size: Annotated[int, fields.size("A smaller batch is sent uncompressed.", 0, GIB), LIVE] = 128
-    level: (
-        Annotated[
-            int,
-            fields.count("gzip 0 to 9, lz4 0 to 16, zstd 1 to 22. Absent: the codec's default.", 0, 22),
-            LIVE,
-        ]
-        | None
-    ) = None
+    level: Annotated[
+        int | None, fields.plain("gzip 0 to 9, lz4 0 to 16, zstd 1 to 22. Absent: the codec's default.", 0, 22), LIVE
+    ] = None
     adaptive: Annotated[
-        bool,
-        fields.switch("Compress a topic only periodically while its batches shrink by less than a tenth."),
-        LIVE,
+        bool, fields.plain("Compress a topic only periodically while its batches shrink by less than a tenth."), LIVE
     ] = False
 
 
@@ -336,27 +287,22 @@ class Compression(Section, frozen=True):
     """Compression of batches, by topic; by default none."""
 
     size_threshold_percent: Annotated[
-        int,
-        fields.count("Largest compressed size to send, in percent of the plain size.", 0, 100),
-        LIVE,
+        int, fields.plain("Largest compressed size to send, in percent of the plain size.", 0, 100), LIVE
     ] = 100
-    default: Annotated[str, fields.text("The config of all other topics. Absent: none."), LIVE] | None = None
+    default: Annotated[str | None, fields.plain("The config of all other topics. Absent: none."), LIVE] = None
     configs: dict[str, CompressionConfig] = field(default_factory=dict)
-    topics: Annotated[dict[str, str], fields.text("The config of a topic."), LIVE] = field(default_factory=dict)
+    topics: Annotated[dict[str, str], fields.plain("The config of a topic."), LIVE] = field(default_factory=dict)
 
 
 class RateLimitConfig(Section, frozen=True):
     """A named limit. It applies to each topic separately."""
 
-    interval_ms: Annotated[int, fields.count("Length of a window.", 1, DAY_MS), LIVE]
-    max_count: (
-        Annotated[
-            int,
-            fields.count("Messages in a window; the others are discarded. Absent: no limit.", 0, INT32_MAX),
-            LIVE,
-        ]
-        | None
-    ) = None
+    interval_ms: Annotated[int, fields.plain("Length of a window.", 1, DAY_MS), LIVE]
+    max_count: Annotated[
+        int | None,
+        fields.plain("Messages in a window; the others are discarded. Absent: no limit.", 0, INT32_MAX),
+        LIVE,
+    ] = None
 
 
 class RateLimit(Section, frozen=True):
@@ -365,25 +311,21 @@ class RateLimit(Section, frozen=True):
     A message counts in the window of its arrival, for all inputs together.
     """
 
-    default: Annotated[str, fields.text("The config of all other topics. Absent: no limit."), LIVE] | None = None
+    default: Annotated[str | None, fields.plain("The config of all other topics. Absent: no limit."), LIVE] = None
     configs: dict[str, RateLimitConfig] = field(default_factory=dict)
-    topics: Annotated[dict[str, str], fields.text("The config of a topic."), LIVE] = field(default_factory=dict)
+    topics: Annotated[dict[str, str], fields.plain("The config of a topic."), LIVE] = field(default_factory=dict)
 
 
 class TopicAlpha(Section, frozen=True):
     """A topic with its own factor."""
 
-    alpha: Annotated[int, fields.count(_ALPHA_MEANING, 0, MAX_ALPHA), LIVE]
+    alpha: Annotated[int, fields.plain(_ALPHA_MEANING, 0, MAX_ALPHA), LIVE]
 
 
 class TopicShare(Section, frozen=True):
     """Limits on the part of the slab that a stuck topic takes; see `docs/operating.md`."""
 
-    alpha: Annotated[
-        int,
-        fields.count(_ALPHA_MEANING, 0, MAX_ALPHA),
-        LIVE,
-    ] = 16
+    alpha: Annotated[int, fields.plain(_ALPHA_MEANING, 0, MAX_ALPHA), LIVE] = 16
     topics: dict[str, TopicAlpha] = field(default_factory=dict)
 
 
@@ -394,45 +336,36 @@ class Http(Section, frozen=True):
         str, fields.listen("Address of the pages; with port 0 the kernel chooses a port."), RESTART_TO_BIND
     ] = "127.0.0.1:9090"
     allowed_hosts: Annotated[
-        tuple[Annotated[str, fields.pattern("A host name.", r"^[^\s:/\[\]]+$", "pages.example")], ...],
+        tuple[Annotated[str, Meta(pattern=r"^[^\s:/\[\]]+$")], ...],
         fields.hosts("Further names in the `Host` header; see `docs/security.md`."),
         LIVE,
     ] = ()
-    discard_report_interval_s: Annotated[int, fields.count("Period of a discard report.", 1, 86_400), LIVE] = 600
+    discard_report_interval_s: Annotated[int, fields.plain("Period of a discard report.", 1, 86_400), LIVE] = 600
     stalled_after_s: Annotated[
-        int,
-        fields.count("`/healthz` reports messages that wait longer for an acknowledgement.", 1, 3600),
-        LIVE,
+        int, fields.plain("`/healthz` reports messages that wait longer for an acknowledgement.", 1, 3600), LIVE
     ] = 5
     bad_msg_prefix_size: Annotated[int, fields.size("Bytes of a bad message in a report.", 0, 64 * KIB), LIVE] = 256
     metrics_topics: Annotated[
-        int, fields.count("Topics with series on `/metrics`; the others are summed.", 0, 5000), LIVE
+        int, fields.plain("Topics with series on `/metrics`; the others are summed.", 0, 5000), LIVE
     ] = 100
-    history_dir: (
-        Annotated[
-            str,
-            fields.path("Parent of the history's directory, which takes up to 64 MiB. Absent: the *state directory*."),
-            restart("the status process opens the file at its start"),
-        ]
-        | None
-    ) = None
-    mode: (
-        Annotated[
-            int,
-            fields.mode("Mode of a UNIX socket; readers need write permission. Absent: the umask decides."),
-            RESTART_TO_BIND,
-        ]
-        | None
-    ) = None
+    history_dir: Annotated[
+        str | None,
+        fields.path("Parent of the history's directory, which takes up to 64 MiB. Absent: the *state directory*."),
+        restart("the status process opens the file at its start"),
+    ] = None
+    mode: Annotated[
+        int | None,
+        fields.mode("Mode of a UNIX socket; readers need write permission. Absent: the umask decides."),
+        RESTART_TO_BIND,
+    ] = None
     user: User = None
     group: Group = None
-    token_file: Annotated[str, fields.path("File with the token of requests that change something."), LIVE] | None = (
+    token_file: Annotated[str | None, fields.path("File with the token of requests that change something."), LIVE] = (
         None
     )
-    token_env: (
-        Annotated[str, fields.pattern("Environment variable with that token.", ENV_VARIABLE, "BRUCE_TOKEN"), LIVE]
-        | None
-    ) = None
+    token_env: Annotated[
+        str | None, fields.pattern("Environment variable with that token.", ENV_VARIABLE, "BRUCE_TOKEN"), LIVE
+    ] = None
 
     @property
     def address(self) -> HostPort | UnixPath:
@@ -443,26 +376,54 @@ class Http(Section, frozen=True):
 class Events(Section, frozen=True):
     """A program that gets the daemon's events; see `docs/operating.md`."""
 
-    command: Annotated[tuple[str, ...], fields.command("A program to run at events. Absent: none."), LIVE] | None = None
-    interval_s: Annotated[int, fields.count("Least time between two starts.", 1, 3600), LIVE] = 10
-    timeout_s: Annotated[int, fields.count("The program is killed after this time.", 1, 300), LIVE] = 10
+    command: Annotated[tuple[str, ...] | None, fields.command("A program to run at events. Absent: none."), LIVE] = None
+    interval_s: Annotated[int, fields.plain("Least time between two starts.", 1, 3600), LIVE] = 10
+    timeout_s: Annotated[int, fields.plain("The program is killed after this time.", 1, 300), LIVE] = 10
+
+
+class DiscardLog(Section, frozen=True):
+    """A file of all discarded messages; see `docs/delivery.md`."""
+
+    enable: Annotated[bool, fields.plain("Write the file."), LIVE] = False
+    path: Annotated[str, fields.path("The file; rotated files are in the same directory."), LIVE] = (
+        "/var/log/bruce/discard.log"
+    )
+    max_file_size: Annotated[
+        int, fields.size("Size at which the file is rotated; at least twice the largest message.", 0, 64 * GIB), LIVE
+    ] = 64 * MIB
+    max_archive_size: Annotated[
+        int, fields.size("Total size of rotated files; the oldest are deleted.", 0, 64 * GIB), LIVE
+    ] = 256 * MIB
+    max_msg_prefix_size: Annotated[
+        int | None, fields.size("Bytes of each key and value to keep. Absent: all.", 0, GIB), LIVE
+    ] = None
+
+
+class DeadLetterSection(Section, frozen=True):
+    """A Kafka topic of all discarded messages; see `docs/delivery.md`."""
+
+    topic: Annotated[
+        str,
+        fields.pattern("The topic. Empty: discarded messages go to no topic.", r"^[A-Za-z0-9._-]{0,249}$", "dead"),
+        LIVE,
+    ] = ""
 
 
 class MsgDebug(Section, frozen=True):
     """Copies of messages, for debugging; see `docs/status.md`."""
 
-    enable: Annotated[bool, fields.switch("Write the copies."), LIVE] = False
+    enable: Annotated[bool, fields.plain("Write the copies."), LIVE] = False
     path: Annotated[str, fields.path("Directory of the files."), LIVE] = "/var/log/bruce/debug"
-    time_limit_s: Annotated[int, fields.count("Stop after this time.", 1, INT32_MAX), LIVE] = 3_600
+    time_limit_s: Annotated[int, fields.plain("Stop after this time.", 1, INT32_MAX), LIVE] = 3_600
     byte_limit: Annotated[int, fields.size("Stop after this much in all files.", 0, 64 * GIB), LIVE] = 2 * GIB
 
 
 class LogFile(Section, frozen=True):
     """The log in a file."""
 
-    enable: Annotated[bool, fields.switch("Write the file."), LIVE] = False
+    enable: Annotated[bool, fields.plain("Write the file."), LIVE] = False
     path: Annotated[str, fields.path("The file."), LIVE] = "/var/log/bruce/bruce.log"
-    mode: Annotated[int, fields.mode("Permission bits of the file. Absent: the umask decides."), LIVE] | None = None
+    mode: Annotated[int | None, fields.mode("Permission bits of the file. Absent: the umask decides."), LIVE] = None
 
 
 class Logging(Section, frozen=True):
@@ -470,18 +431,14 @@ class Logging(Section, frozen=True):
 
     level: Annotated[
         Literal["EMERG", "ALERT", "CRIT", "ERR", "WARNING", "NOTICE", "INFO", "DEBUG"],
-        fields.choice("Least important level to log."),
+        fields.plain("Least important level to log."),
         LIVE,
     ] = "NOTICE"
     stdout_stderr: Annotated[
-        bool, fields.switch("WARNING and worse to standard error, the rest to standard output."), LIVE
+        bool, fields.plain("WARNING and worse to standard error, the rest to standard output."), LIVE
     ] = True
-    format: Annotated[
-        Literal["plain", "json"],
-        fields.choice("Plain lines, or one JSON object a line."),
-        LIVE,
-    ] = "plain"
-    syslog: Annotated[bool, fields.switch("Log to syslog."), LIVE] = False
-    journald: Annotated[bool, fields.switch("Log to systemd's journal, with fields."), LIVE] = False
-    log_discards: Annotated[bool, fields.switch("Log discards, each kind at most once in 30 s."), LIVE] = True
+    format: Annotated[Literal["plain", "json"], fields.plain("Plain lines, or one JSON object a line."), LIVE] = "plain"
+    syslog: Annotated[bool, fields.plain("Log to syslog."), LIVE] = False
+    journald: Annotated[bool, fields.plain("Log to systemd's journal, with fields."), LIVE] = False
+    log_discards: Annotated[bool, fields.plain("Log discards, each kind at most once in 30 s."), LIVE] = True
     file: LogFile = LogFile()

@@ -13,6 +13,7 @@ from bruce_mp.config.sections import BatchLimits, CompressionConfig
 from bruce_mp.config.sizes import KIB
 
 if TYPE_CHECKING:
+    from bruce_mp.config.inputs import TimestampPolicy, Timestamps
     from bruce_mp.config.sections import (
         Batching,
         Compression,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         TopicRule,
         TopicShare,
     )
-    from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
 
 __all__ = [
     "NO_COMPRESSION",

@@ -18,8 +18,8 @@ from bruce_mp.telemetry.counters import Counter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bruce_mp.config.inputs import TimestampPolicy
     from bruce_mp.config.model import Config
-    from bruce_mp.config.timestamps import TimestampPolicy
     from bruce_mp.discards.reporter import PeerCredentials
     from bruce_mp.kernels import Lanes, ReplacedTimestamps, TimestampWindows
     from bruce_mp.slab.rows import ProcessRow

@@ -11,13 +11,12 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from bruce_mp.config.fields import LIVE, ReloadRule, setting_type, switch
+from bruce_mp.config.fields import LIVE, RESTART_FOR_SLAB, ReloadRule, plain, setting_type
 from bruce_mp.config.load import load_config
 from bruce_mp.config.model import Config
 from bruce_mp.config.paths import LONGEST_SOCKET_NAME, RUN_DIR_MAX, SOCKET_PATH_MAX
 from bruce_mp.config.reference import render
 from bruce_mp.config.risky_settings import risk_warnings
-from bruce_mp.config.section import RESTART_FOR_SLAB
 from bruce_mp.config.sections import Kafka
 
 if TYPE_CHECKING:
@@ -118,4 +117,4 @@ def test_every_setting_declares_when_a_change_applies() -> None:
 
 def test_a_setting_without_a_change_policy_is_refused() -> None:
     with pytest.raises(TypeError, match="add LIVE, or restart"):
-        setting_type(Annotated[bool, switch("Speak.")])
+        setting_type(Annotated[bool, plain("Speak.")])

@@ -6,7 +6,7 @@ import json
 import re
 import textwrap
 import tomllib
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, get_origin
 
 import msgspec
 
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from bruce_mp.config.fields import SettingType
-    from bruce_mp.config.problems import Problem
+    from bruce_mp.config.problems import Key, Problem
 
 __all__ = ["Draft"]
-
-Key = tuple[str, ...]
-"""The path of a setting or section; that of `slab.size` is ("slab", "size")."""
 
 OLD_CONFIGURATION: Final = "the old configuration"
 """Origin of a setting that has no line in the file."""
@@ -74,7 +71,7 @@ class Draft:
         low, high = setting.meta.ge, setting.meta.le
         if low is None or high is None or key in SAME_RANGE:
             return value
-        number: Any = setting.kind_row.parse(value)
+        number: Any = setting.kind.parse(value)
         nearest = min(max(number, low, MEANINGFUL_MINIMUMS.get(key, 0)), high)
         if number < 0 or nearest == number:
             return value  # `render` reports a negative number as an error
@@ -107,13 +104,10 @@ class Draft:
     def render(self, title: str) -> str:
         """Validate the draft and return it as TOML. Raise ConfigError with a line for each error."""
         self._validate()
-        lines = [
-            *_comment_lines(title),
-            *(line for note in self._notes.get((), ()) for line in _comment_lines(f"NOTE: {note}")),
-        ]
-        order = [name for name in Config.__struct_fields__ if name in self._tree]
-        for name in order:
-            lines += self._table_lines((name,), self._tree[name])
+        lines = [*_comment_lines(title), *self._note_lines(())]
+        for name in Config.__struct_fields__:
+            if name in self._tree:
+                lines += self._table_lines((name,), self._tree[name])
         text = "\n".join(lines) + "\n"
         assert tomllib.loads(text) == self._tree
         return text
@@ -138,13 +132,12 @@ class Draft:
         """Yield the lines of a section and of the sections in it, with their notes."""
         settings = {name: value for name, value in table.items() if not isinstance(value, dict)}
         tables = {name: value for name, value in table.items() if isinstance(value, dict)}
-        if settings or not tables:
+        has_heading = settings or not tables
+        if has_heading or key in self._notes:
             yield ""
             yield from self._note_lines(key)
+        if has_heading:
             yield f"[{_toml_key(key)}]"
-        elif self._notes.get(key):
-            yield ""
-            yield from self._note_lines(key)
         for name, value in settings.items():
             yield from self._note_lines((*key, name))
             yield f"{_toml_key((name,))} = {_toml_value(value)}"
@@ -161,7 +154,7 @@ def _setting_at(key: Key) -> SettingType:
     setting = setting_type(Config)
     for part in key:
         if get_origin(setting.type) is dict:
-            setting = setting_type(get_args(setting.type)[1])
+            setting = setting.entry
         else:
             fields = {field.name: field for field in msgspec.structs.fields(setting.type)}
             setting = setting_type(fields[part].type)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.cli.importing.draft import OLD_CONFIGURATION
-from bruce_mp.config.discards import DiscardLog
 from bruce_mp.config.inputs import Input
-from bruce_mp.config.sections import MsgDebug, SlabSection
+from bruce_mp.config.sections import DiscardLog, MsgDebug, SlabSection
 from bruce_mp.config.sizes import format_size, parse_size
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from bruce_mp.config.discards import DeadLetterSection
 from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
 from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Batching, Kafka
+from bruce_mp.config.sections import Batching, DeadLetterSection, Kafka
 from bruce_mp.protocol.client.messages import EmptyFields, Message, encode_any_partition, parse_message
 from bruce_mp.status.reports.dead_letters import PATIENCE_S, PAUSE_S, DeadLetterTopic
 from bruce_mp.telemetry.counters import Counter
