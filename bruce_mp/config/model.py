@@ -1,6 +1,9 @@
-"""The whole configuration as one frozen, picklable value: `load_config()` returns it, and every process receives it."""
+"""The whole configuration as one frozen, picklable value: `load_config()` returns it, and every process receives it.
 
-from bruce_mp.config import topics
+Clients send topics as bytes, the configuration has text. A topic that is not UTF-8 cannot be configured by name and
+gets the rule for unlisted topics.
+"""
+
 from bruce_mp.config.fields import Section
 from bruce_mp.config.inputs import Input, TimestampPolicy, Timestamps
 from bruce_mp.config.paths import disk_path_for, slab_path_for
@@ -24,7 +27,7 @@ from bruce_mp.config.sections import (
     SlabSection,
     TopicShare,
 )
-from bruce_mp.config.topics import TopicBatching
+from bruce_mp.config.topics import NO_COMPRESSION, TopicBatching, batching_of_rule
 
 
 class Config(Section, frozen=True):
@@ -69,29 +72,36 @@ class Config(Section, frozen=True):
         return disk_path_for(self.slab_path, self.http.history_dir, "history")
 
     def batching_for(self, topic: bytes) -> TopicBatching:
-        """Return the batching of `topic`."""
-        return topics.batching_for(self.batching, topic)
+        """Return the batching by the topic's own rule, else by the rule of unlisted topics."""
+        return batching_of_rule(self.batching, self.batching.topics.get(_decode(topic), self.batching.default))
 
     def compression_for(self, topic: bytes) -> CompressionConfig:
-        """Return the compression of `topic`."""
-        return topics.compression_for(self.compression, topic)
+        """Return the topic's own config, else the config of unlisted topics, else no compression."""
+        name = self.compression.topics.get(_decode(topic), self.compression.default)
+        return NO_COMPRESSION if name is None else self.compression.configs[name]
 
     def partitioner_for(self, topic: bytes) -> PartitionerName:
-        """Return the partitioner of `topic`."""
-        return topics.partitioner_for(self.partitioner, topic)
+        """Return the topic's own partitioner, else that of unlisted topics."""
+        return self.partitioner.topics.get(_decode(topic), self.partitioner.default)
 
     def keys_wait_for(self, topic: bytes) -> bool:
         """Return True if messages with keys wait for their partition's leader, False if they may go elsewhere."""
         return self.partitioner.without_leader == "wait" and self.partitioner_for(topic) != "none"
 
     def rate_limit_for(self, topic: bytes) -> RateLimitConfig | None:
-        """Return the rate limit of `topic`, or None for no limit."""
-        return topics.rate_limit_for(self.rate_limit, topic)
+        """Return the topic's own limit, else the limit of unlisted topics, else None."""
+        name = self.rate_limit.topics.get(_decode(topic), self.rate_limit.default)
+        return None if name is None else self.rate_limit.configs[name]
 
     def timestamp_policy_for(self, topic: bytes, input_policy: TimestampPolicy | None) -> TimestampPolicy:
-        """Return the timestamp policy for messages of `topic` from an input with the policy `input_policy`."""
-        return topics.timestamp_policy_for(self.timestamps, topic, input_policy)
+        """Return the topic's own policy, else that of its input, else the general one."""
+        return self.timestamps.topics.get(_decode(topic)) or input_policy or self.timestamps.policy
 
     def alpha_for(self, topic: bytes) -> int:
         """Return the factor alpha of `topic`: it may hold so many times the free memory of the slab. 0: no limit."""
-        return topics.alpha_for(self.topic_share, topic)
+        shares = self.topic_share
+        return shares.topics.get(_decode(topic), shares).alpha  # `shares.alpha` is for unlisted topics
+
+
+def _decode(topic: bytes) -> str:
+    return topic.decode("utf-8", "surrogateescape")

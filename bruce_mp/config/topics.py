@@ -1,8 +1,4 @@
-"""Look up the rules for a topic in the configuration, without side effects.
-
-Clients send topics as bytes, the configuration has text. A topic that is not UTF-8 cannot be configured by name and
-gets the rule for unlisted topics.
-"""
+"""The batching of a topic by its rule, and the compressions in use."""
 
 from __future__ import annotations
 
@@ -13,30 +9,16 @@ from bruce_mp.config.sections import BatchLimits, CompressionConfig
 from bruce_mp.config.sizes import KIB
 
 if TYPE_CHECKING:
-    from bruce_mp.config.inputs import TimestampPolicy, Timestamps
-    from bruce_mp.config.sections import (
-        Batching,
-        Compression,
-        DefaultBatching,
-        PartitionerName,
-        PartitionerSection,
-        RateLimit,
-        RateLimitConfig,
-        TopicRule,
-        TopicShare,
-    )
+    from bruce_mp.config.sections import Batching, Compression, DefaultBatching, TopicRule
 
 __all__ = [
+    "BUILT_IN_LIMITS",
     "NO_COMPRESSION",
     "UNBATCHED",
     "BatchingKind",
     "TopicBatching",
-    "alpha_for",
-    "batching_for",
-    "compression_for",
-    "partitioner_for",
-    "rate_limit_for",
-    "timestamp_policy_for",
+    "batching_of_rule",
+    "find_limits",
     "used_compressions",
 ]
 
@@ -70,45 +52,8 @@ def find_limits(batching: Batching, name: str | None) -> BatchLimits | None:
     return batching.configs.get(name or "") or BUILT_IN_LIMITS.get(name or "")
 
 
-def batching_for(batching: Batching, topic: bytes) -> TopicBatching:
-    """Return the batching by the topic's own rule, else by the rule of unlisted topics."""
-    return _batching_of_rule(batching, batching.topics.get(_decode_topic(topic), batching.default))
-
-
-def compression_for(compression: Compression, topic: bytes) -> CompressionConfig:
-    """Return the topic's own config, else the config of unlisted topics, else no compression."""
-    name = compression.topics.get(_decode_topic(topic), compression.default)
-    return NO_COMPRESSION if name is None else compression.configs[name]
-
-
-def used_compressions(compression: Compression) -> list[CompressionConfig]:
-    """Return the configs that at least one topic uses."""
-    names = {compression.default, *compression.topics.values()}
-    return [config for name, config in compression.configs.items() if name in names]
-
-
-def partitioner_for(partitioner: PartitionerSection, topic: bytes) -> PartitionerName:
-    """Return the topic's own partitioner, else that of unlisted topics."""
-    return partitioner.topics.get(_decode_topic(topic), partitioner.default)
-
-
-def rate_limit_for(rate_limit: RateLimit, topic: bytes) -> RateLimitConfig | None:
-    """Return the topic's own limit, else the limit of unlisted topics, else None."""
-    name = rate_limit.topics.get(_decode_topic(topic), rate_limit.default)
-    return None if name is None else rate_limit.configs[name]
-
-
-def timestamp_policy_for(timestamps: Timestamps, topic: bytes, input_policy: TimestampPolicy | None) -> TimestampPolicy:
-    """Return the topic's own policy, else that of its input, else the general one."""
-    return timestamps.topics.get(_decode_topic(topic)) or input_policy or timestamps.policy
-
-
-def alpha_for(topic_share: TopicShare, topic: bytes) -> int:
-    """Return the topic's own factor, else the factor of unlisted topics."""
-    return topic_share.topics.get(_decode_topic(topic), topic_share).alpha  # `topic_share.alpha` is for unlisted topics
-
-
-def _batching_of_rule(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:
+def batching_of_rule(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:
+    """Return the batching of a topic with this rule."""
     kind = BatchingKind(rule.action)
     if kind is BatchingKind.NONE or (kind is BatchingKind.COMBINED and not batching.combined.enable):
         return UNBATCHED
@@ -117,5 +62,7 @@ def _batching_of_rule(batching: Batching, rule: TopicRule | DefaultBatching) -> 
     return TopicBatching(kind, limits)
 
 
-def _decode_topic(topic: bytes) -> str:
-    return topic.decode("utf-8", "surrogateescape")
+def used_compressions(compression: Compression) -> list[CompressionConfig]:
+    """Return the configs that at least one topic uses."""
+    names = {compression.default, *compression.topics.values()}
+    return [config for name, config in compression.configs.items() if name in names]
