@@ -11,15 +11,13 @@ from bruce_mp.config.fields import setting_type
 from bruce_mp.config.problems import dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from bruce_mp.config.fields import SettingType
     from bruce_mp.config.model import Config
+    from bruce_mp.config.problems import Key
 
 __all__ = ["Change", "list_changes"]
-
-Key = tuple[str, ...]
-"""The path of a setting; that of `slab.size` is ("slab", "size")."""
 
 
 class Change(NamedTuple):
@@ -37,43 +35,31 @@ class Change(NamedTuple):
 
 def list_changes(before: Config, after: Config) -> list[Change]:
     """Return the settings with different values, in the order of the fields of `Config`."""
-    old, new = dict(_settings(before)), dict(_settings(after))
+    types = {path: setting for config in (before, after) for path, setting, _ in _settings(config)}
+    old, new = ({path: value for path, _, value in _settings(config)} for config in (before, after))
     return [
-        _change(path, old.get(path), new.get(path))
-        for path in (old | new)
-        if _value(old.get(path)) != _value(new.get(path))
+        _change(path, setting, old.get(path), new.get(path))  # a setting of a missing map entry counts as absent, None
+        for path, setting in types.items()
+        if old.get(path) != new.get(path)
     ]
 
 
-_TypedValue = tuple["SettingType", object]
-"""The type and value of one setting."""
-
-
-def _settings(section: Struct, path: Key = ()) -> Iterator[tuple[Key, _TypedValue]]:
+def _settings(section: Struct, path: Key = ()) -> Iterator[tuple[Key, SettingType, object]]:
     for field in msgspec.structs.fields(type(section)):
         yield from _expand(setting_type(field.type), getattr(section, field.name), (*path, field.name))
 
 
-def _expand(setting: SettingType, value: object, path: Key) -> Iterator[tuple[Key, _TypedValue]]:
+def _expand(setting: SettingType, value: object, path: Key) -> Iterator[tuple[Key, SettingType, object]]:
     if isinstance(value, Struct):
         yield from _settings(value, path)
     elif isinstance(value, dict):
-        entries: Mapping[str, object] = value  # `setting` has the reload rule of each entry
-        for name, entry in entries.items():
-            yield from _expand(setting, entry, (*path, name))
+        for name, entry in value.items():
+            yield from _expand(setting.entry, entry, (*path, name))
     else:
-        yield path, (setting, value)
+        yield path, setting, value
 
 
-def _value(typed_value: _TypedValue | None) -> object:
-    """Return the value of a setting; a setting of a missing map entry counts as absent, None."""
-    return None if typed_value is None else typed_value[1]
-
-
-def _change(path: Key, before: _TypedValue | None, after: _TypedValue | None) -> Change:
-    typed_value = after or before
-    assert typed_value is not None  # one of the two configurations has the setting
-    setting, _ = typed_value
+def _change(path: Key, setting: SettingType, before: object, after: object) -> Change:
     assert setting.reload_rule is not None  # only sections have none, and `_settings` yields no section
-    shown = [setting.show(_value(each)) or "absent" for each in (before, after)]
+    shown = [setting.show(value) or "absent" for value in (before, after)]
     return Change(dotted(path), shown[0], shown[1], setting.reload_rule.restart_reason)
