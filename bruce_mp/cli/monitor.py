@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from bruce_mp.cli.monitoring.checks import CHECKS, Severity
-from bruce_mp.cli.monitoring.readings import read_daemon
-from bruce_mp.cli.monitoring.state import StateError, load_state, save_state
+from bruce_mp.cli.monitoring.readings import StateError, load_state, read_daemon, save_state
 from bruce_mp.cli.options import exit_statuses
 from bruce_mp.cli.status_client import UnreadableError, add_address, status_client
 from bruce_mp.errors import BruceError
+from bruce_mp.telemetry.books import balance_line
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -54,13 +54,8 @@ def main(argv: Sequence[str]) -> int:
 def _create_parser() -> ArgumentParser:
     parser = _Parser(prog="bruce monitor", description="Check a daemon, for Nagios.", epilog=exit_statuses(__doc__))
     add_address(parser)
-    parser.add_argument(
-        "--state",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="file for the counters from one check to the next; a separate one for each daemon",
-    )
+    help_text = "file for the counters from one check to the next; a separate one for each daemon"
+    parser.add_argument("--state", type=Path, required=True, metavar="FILE", help=help_text)
     for check in CHECKS:
         for level, default in (("warning", check.warning), ("critical", check.critical)):
             shown = "none" if default is None else f"{default:g}"
@@ -81,7 +76,9 @@ def _check(args: Namespace) -> int:
     results = [check.evaluate(readings, previous_state, *_limits(args, check.option)) for check in CHECKS]
     faults += [(result.severity, result.text) for result in results if result.severity is not Severity.OK]
     if not faults:
-        return _report(Severity.OK, readings.summary + ("" if previous_state else "; first check"), results=results)
+        return _report(
+            Severity.OK, balance_line(readings.books) + ("" if previous_state else "; first check"), results=results
+        )
     (severity, summary), *others = sorted(faults, key=lambda fault: _WORST_FIRST.index(fault[0]))
     return _report(severity, summary, [text for _, text in others], results)
 

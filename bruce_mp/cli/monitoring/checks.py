@@ -14,8 +14,7 @@ from bruce_mp.discards.reasons import CAUSED_BY_CLIENTS, CAUSED_BY_FAULT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from bruce_mp.cli.monitoring.readings import Readings
-    from bruce_mp.cli.monitoring.state import MonitorState
+    from bruce_mp.cli.monitoring.readings import MonitorState, Readings
     from bruce_mp.errors import DiscardReason
 
 __all__ = ["CHECKS", "Check", "Result", "Severity"]

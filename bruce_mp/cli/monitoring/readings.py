@@ -1,21 +1,24 @@
-"""Readings of a daemon's status pages for `bruce monitor`."""
+"""Readings of a daemon's status pages for `bruce monitor`, and the state file with the counters that it read last."""
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from bruce_mp.errors import BruceError
 from bruce_mp.status.pages.held import HeldPage
 from bruce_mp.status.pages.processes import ProcessesPage
-from bruce_mp.telemetry.books import Books, balance_line
+from bruce_mp.telemetry.books import Books
 
 if TYPE_CHECKING:
     from bruce_mp.cli.status_client import StatusClient
     from bruce_mp.status.pages.health import HealthPage
 
-__all__ = ["Readings", "read_daemon"]
+__all__ = ["MonitorState", "Readings", "StateError", "load_state", "read_daemon", "save_state"]
 
 MAX_BOOK_READINGS: Final = 5
 PAUSE_S: Final = 0.1
@@ -30,11 +33,6 @@ class Readings(msgspec.Struct, frozen=True):
     processes: ProcessesPage
     health: HealthPage
     counters: dict[str, int]
-
-    @property
-    def summary(self) -> str:
-        """Return the first line that `bruce monitor` prints if no check finds a fault."""
-        return balance_line(self.books)
 
 
 class _CounterLine(msgspec.Struct):
@@ -66,3 +64,55 @@ def _read_books(client: StatusClient) -> Books:
         time.sleep(PAUSE_S)
         books = client.get("books", Books)
     return books
+
+
+# --- the state file --------------------------------------------------------------------------------------------------
+
+
+class StateError(BruceError):
+    """Failure to read or write the state file."""
+
+
+class MonitorState(msgspec.Struct, frozen=True):
+    """The counters at the time `now`, in seconds since the epoch."""
+
+    now: int
+    counters: dict[str, int]
+
+    def increase_of(self, counters: dict[str, int], name: str) -> int:
+        """Return the increase of a counter from this state to `counters`."""
+        count, before = counters.get(name, 0), self.counters.get(name, 0)
+        return count if count < before else count - before  # with a new slab, a counter begins at 0 again
+
+
+def load_state(path: Path) -> MonitorState | None:
+    """Read the state file, or return None if there is none. Raise StateError for an unreadable file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=MonitorState)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateError(
+            f"The state file {path} cannot be read: {error.strerror}. Allow the monitor's user to read it, or give "
+            "another --state."
+        ) from error
+    except msgspec.DecodeError as error:
+        raise StateError(f"{path} is not a state file of bruce monitor. Remove it, or give another --state.") from error
+
+
+def save_state(path: Path, readings: Readings) -> None:
+    """Replace the state file atomically, so that a kill leaves the previous one. Raise StateError."""
+    state = MonitorState(readings.held.now, readings.counters)
+    temporary = Path(f"{path}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(state))
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StateError(
+            f"The state file {path} cannot be written: {error.strerror}. Allow the monitor's user to write to its "
+            "directory, or give another --state."
+        ) from error
