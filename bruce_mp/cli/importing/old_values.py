@@ -22,7 +22,6 @@ __all__ = [
     "size",
     "stripped",
     "switch",
-    "text",
 ]
 
 _NUMBER: Final = re.compile(r"([0-9]+)\s*([kKmM]?)")
@@ -31,11 +30,6 @@ _WHITE_SPACE: Final = " \t\r\n\v\f"
 _OCTAL: Final = re.compile(r"0[0-7]*")
 _BINARY: Final = re.compile(r"0b[01]+")
 _LARGEST_MODE: Final = 0o777
-
-
-def text(raw: str) -> str:
-    """Return the text unchanged."""
-    return raw
 
 
 def stripped(raw: str) -> str:

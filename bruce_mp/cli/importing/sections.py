@@ -76,17 +76,14 @@ class AttributeReader:
         """Return the place of an element, as `file:line`."""
         return f"{self._file}:{element.line}"
 
-    def text(self, element: Element, attribute: str) -> str | None:
-        """Return an attribute as text."""
-        if attribute not in element.attributes:
-            self.draft.add_error(self.origin(element), f'<{element.tag}> needs an attribute {attribute}="...".')
-        return element.attributes.get(attribute)
-
     def read(self, element: Element, attribute: str, parse: Callable[[str], Value]) -> Value | None:
         """Return the parsed value of an attribute. `parse` raises ValueError with the allowed values."""
-        raw = self.text(element, attribute)
+        raw = element.attributes.get(attribute)
+        if raw is None:
+            self.draft.add_error(self.origin(element), f'<{element.tag}> needs an attribute {attribute}="...".')
+            return None
         try:
-            return None if raw is None else parse(raw)
+            return parse(raw)
         except ValueError as error:
             written = f'<{element.tag} {attribute}="{raw}">'
             self.draft.add_error(self.origin(element), f"{written} is not allowed: give {error}.")
@@ -117,10 +114,8 @@ def _convert_batching(reader: AttributeReader, section: Element) -> None:
     reader.draft.add_note(AGE_NOTE, ("batching",))
     for config in section.all("namedConfigs/config"):
         _convert_batch_config(reader, config)
-    for tag, key in (
-        ("produceRequestDataLimit", "produce_request_data_limit"),
-        ("messageMaxBytes", "message_max_bytes"),
-    ):
+    limits = {"produceRequestDataLimit": "produce_request_data_limit", "messageMaxBytes": "message_max_bytes"}
+    for tag, key in limits.items():
         if (element := section.first(tag)) is not None:
             reader.copy(("batching", key), element, "value", size)
     if (combined := section.first("combinedTopics")) is not None:

@@ -18,7 +18,6 @@ from bruce_mp.cli.importing.old_values import (
     scaled_integer,
     size,
     switch,
-    text,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class Setting(NamedTuple):
 
     key: str
     xml_path: str = ""
-    parse_xml: Callable[[str], object] = text
+    parse_xml: Callable[[str], object] = str
     option: str = ""
     parse_option: Callable[[str], object] | None = None
     switch_value: object = True
@@ -70,202 +69,105 @@ def _size_or_unlimited(raw: str) -> object:
 SETTINGS: Final = (
     # inputs
     Setting("input.unix_datagram.enable", "inputSources/unixDatagram@enable", switch),
+    Setting("input.unix_datagram.path", "inputSources/unixDatagram/path@value", str, "receive_socket_name", str),
     Setting(
-        "input.unix_datagram.path",
-        "inputSources/unixDatagram/path@value",
-        option="receive_socket_name",
-        parse_option=text,
-    ),
-    Setting(
-        "input.unix_datagram.mode",
-        "inputSources/unixDatagram/mode@value",
-        mode,
-        option="receive_socket_mode",
-        parse_option=option_mode,
+        "input.unix_datagram.mode", "inputSources/unixDatagram/mode@value", mode, "receive_socket_mode", option_mode
     ),
     Setting("input.unix_stream.enable", "inputSources/unixStream@enable", switch),
+    Setting("input.unix_stream.path", "inputSources/unixStream/path@value", str, "receive_stream_socket_name", str),
     Setting(
-        "input.unix_stream.path",
-        "inputSources/unixStream/path@value",
-        option="receive_stream_socket_name",
-        parse_option=text,
-    ),
-    Setting(
-        "input.unix_stream.mode",
-        "inputSources/unixStream/mode@value",
-        mode,
-        option="receive_stream_socket_mode",
-        parse_option=option_mode,
+        "input.unix_stream.mode", "inputSources/unixStream/mode@value", mode, "receive_stream_socket_mode", option_mode
     ),
     Setting("input.tcp.enable", "inputSources/tcp@enable", switch),
-    Setting("input.tcp.port", "inputSources/tcp/port@value", port, option="input_port", parse_option=integer),
+    Setting("input.tcp.port", "inputSources/tcp/port@value", port, "input_port", integer),
+    Setting("slab.size", "inputConfig/maxBuffer@value", size, "msg_buffer_max", kibibytes, note=SLAB_NOTE),
+    Setting("input.max_datagram_size", "inputConfig/maxDatagramMsgSize@value", size, "max_input_msg_size", size),
     Setting(
-        "slab.size",
-        "inputConfig/maxBuffer@value",
-        size,
-        option="msg_buffer_max",
-        parse_option=kibibytes,
-        note=SLAB_NOTE,
+        "input.allow_large_datagrams", "inputConfig/allowLargeUnixDatagrams@value", switch, "allow_large_unix_datagrams"
     ),
-    Setting(
-        "input.max_datagram_size",
-        "inputConfig/maxDatagramMsgSize@value",
-        size,
-        option="max_input_msg_size",
-        parse_option=size,
-    ),
-    Setting(
-        "input.allow_large_datagrams",
-        "inputConfig/allowLargeUnixDatagrams@value",
-        switch,
-        option="allow_large_unix_datagrams",
-    ),
-    Setting(
-        "input.max_stream_size",
-        "inputConfig/maxStreamMsgSize@value",
-        size,
-        option="max_stream_input_msg_size",
-        parse_option=size,
-    ),
+    Setting("input.max_stream_size", "inputConfig/maxStreamMsgSize@value", size, "max_stream_input_msg_size", size),
     # delivery
-    Setting("delivery.topic_autocreate", "msgDelivery/topicAutocreate@enable", switch, option="topic_autocreate"),
+    Setting("delivery.topic_autocreate", "msgDelivery/topicAutocreate@enable", switch, "topic_autocreate"),
     Setting(
-        "delivery.max_failed_attempts",
-        "msgDelivery/maxFailedDeliveryAttempts@value",
-        integer,
-        option="max_failed_delivery_attempts",
-        parse_option=integer,
-        note=FAILED_NOTE,
+        "delivery.max_failed_attempts", "msgDelivery/maxFailedDeliveryAttempts@value", integer,
+        "max_failed_delivery_attempts", integer, note=FAILED_NOTE,
     ),
     Setting(
-        "delivery.shutdown_max_delay_ms",
-        "msgDelivery/shutdownMaxDelay@value",
-        integer,
-        option="shutdown_max_delay",
-        parse_option=integer,
-        note="The slab keeps undelivered messages for the next start.",
+        "delivery.shutdown_max_delay_ms", "msgDelivery/shutdownMaxDelay@value", integer,
+        "shutdown_max_delay", integer, note="The slab keeps undelivered messages for the next start.",
     ),
     Setting(
-        "delivery.dispatcher_restart_max_delay_ms",
-        "msgDelivery/dispatcherRestartMaxDelay@value",
-        integer,
-        option="dispatcher_restart_max_delay",
-        parse_option=integer,
+        "delivery.dispatcher_restart_max_delay_ms", "msgDelivery/dispatcherRestartMaxDelay@value", integer,
+        "dispatcher_restart_max_delay", integer,
     ),
     Setting(
-        "delivery.metadata_refresh_interval_min",
-        "msgDelivery/metadataRefreshInterval@value",
-        integer,
-        option="metadata_refresh_interval",
-        parse_option=integer,
+        "delivery.metadata_refresh_interval_min", "msgDelivery/metadataRefreshInterval@value", integer,
+        "metadata_refresh_interval", integer,
     ),
     Setting(
-        "delivery.compare_metadata_on_refresh",
-        "msgDelivery/compareMetadataOnRefresh@value",
-        switch,
-        option="skip_compare_metadata_on_refresh",
-        switch_value=False,
+        "delivery.compare_metadata_on_refresh", "msgDelivery/compareMetadataOnRefresh@value", switch,
+        "skip_compare_metadata_on_refresh", switch_value=False,
     ),
     Setting(
-        "delivery.kafka_socket_timeout_s",
-        "msgDelivery/kafkaSocketTimeout@value",
-        integer,
-        option="kafka_socket_timeout",
-        parse_option=integer,
+        "delivery.kafka_socket_timeout_s", "msgDelivery/kafkaSocketTimeout@value", integer,
+        "kafka_socket_timeout", integer,
     ),
     Setting(
-        "delivery.pause_rate_limit_initial_ms",
-        "msgDelivery/pauseRateLimitInitial@value",
-        integer,
-        option="pause_rate_limit_initial",
-        parse_option=integer,
-        note=PAUSE_NOTE,
+        "delivery.pause_rate_limit_initial_ms", "msgDelivery/pauseRateLimitInitial@value", integer,
+        "pause_rate_limit_initial", integer, note=PAUSE_NOTE,
     ),
     Setting(
-        "delivery.pause_rate_limit_max_double",
-        "msgDelivery/pauseRateLimitMaxDouble@value",
-        integer,
-        option="pause_rate_limit_max_double",
-        parse_option=integer,
+        "delivery.pause_rate_limit_max_double", "msgDelivery/pauseRateLimitMaxDouble@value", integer,
+        "pause_rate_limit_max_double", integer,
     ),
     Setting(
-        "delivery.min_pause_delay_ms",
-        "msgDelivery/minPauseDelay@value",
-        integer,
-        option="min_pause_delay",
-        parse_option=integer,
-        note=PAUSE_NOTE,
+        "delivery.min_pause_delay_ms", "msgDelivery/minPauseDelay@value", integer,
+        "min_pause_delay", integer, note=PAUSE_NOTE,
     ),
     # status pages
     Setting(
-        "http.discard_report_interval_s",
-        "httpInterface/discardReportInterval@value",
-        integer,
-        option="discard_report_interval",
-        parse_option=integer,
+        "http.discard_report_interval_s", "httpInterface/discardReportInterval@value", integer,
+        "discard_report_interval", integer,
     ),
     Setting(
-        "http.bad_msg_prefix_size",
-        "httpInterface/badMsgPrefixSize@value",
-        scaled_integer,
-        option="discard_report_bad_msg_prefix_size",
-        parse_option=integer,
+        "http.bad_msg_prefix_size", "httpInterface/badMsgPrefixSize@value", scaled_integer,
+        "discard_report_bad_msg_prefix_size", integer,
     ),
     # discard log
     Setting("discard_log.enable", "discardLogging@enable", switch),
-    Setting("discard_log.path", "discardLogging/path@value", option="discard_log_path", parse_option=text),
+    Setting("discard_log.path", "discardLogging/path@value", str, "discard_log_path", str),
     Setting(
-        "discard_log.max_file_size",
-        "discardLogging/maxFileSize@value",
-        size,
-        option="discard_log_max_file_size",
-        parse_option=kibibytes,
+        "discard_log.max_file_size", "discardLogging/maxFileSize@value", size, "discard_log_max_file_size", kibibytes
     ),
     Setting(
-        "discard_log.max_archive_size",
-        "discardLogging/maxArchiveSize@value",
-        size,
-        option="discard_log_max_archive_size",
-        parse_option=kibibytes,
+        "discard_log.max_archive_size", "discardLogging/maxArchiveSize@value", size,
+        "discard_log_max_archive_size", kibibytes,
     ),
     Setting(
-        "discard_log.max_msg_prefix_size",
-        "discardLogging/maxMsgPrefixSize@value",
-        _size_or_unlimited,
-        option="discard_log_bad_msg_prefix_size",
-        parse_option=size,
+        "discard_log.max_msg_prefix_size", "discardLogging/maxMsgPrefixSize@value", _size_or_unlimited,
+        "discard_log_bad_msg_prefix_size", size,
     ),
     Setting("discard_log.max_msg_prefix_size", "discardLogging/badMsgPrefixSize@value", size),  # of early Dory
     # Kafka
-    Setting("kafka.client_id", "kafkaConfig/clientId@value", option="client_id", parse_option=text),
+    Setting("kafka.client_id", "kafkaConfig/clientId@value", str, "client_id", str),
     Setting(
-        "kafka.replication_timeout_ms",
-        "kafkaConfig/replicationTimeout@value",
-        integer,
-        option="replication_timeout",
-        parse_option=integer,
+        "kafka.replication_timeout_ms", "kafkaConfig/replicationTimeout@value", integer, "replication_timeout", integer
     ),
     Setting("kafka.required_acks", option="required_acks", parse_option=integer),
     # message debugging
     Setting("msg_debug.enable", "msgDebug@enable", switch),
-    Setting("msg_debug.path", "msgDebug/path@value", option="debug_dir", parse_option=text),
-    Setting(
-        "msg_debug.time_limit_s",
-        "msgDebug/timeLimit@value",
-        integer,
-        option="msg_debug_time_limit",
-        parse_option=integer,
-    ),
-    Setting("msg_debug.byte_limit", "msgDebug/byteLimit@value", size, option="msg_debug_byte_limit", parse_option=size),
+    Setting("msg_debug.path", "msgDebug/path@value", str, "debug_dir", str),
+    Setting("msg_debug.time_limit_s", "msgDebug/timeLimit@value", integer, "msg_debug_time_limit", integer),
+    Setting("msg_debug.byte_limit", "msgDebug/byteLimit@value", size, "msg_debug_byte_limit", size),
     # logging
-    Setting("logging.level", "logging/level@value", log_level, option="log_level", parse_option=log_level),
-    Setting("logging.stdout_stderr", "logging/stdoutStderr@enable", switch, option="log_echo"),
+    Setting("logging.level", "logging/level@value", log_level, "log_level", log_level),
+    Setting("logging.stdout_stderr", "logging/stdoutStderr@enable", switch, "log_echo"),
     Setting("logging.syslog", "logging/syslog@enable", switch),
-    Setting("logging.log_discards", "logging/logDiscards@enable", switch, option="no_log_discard", switch_value=False),
+    Setting("logging.log_discards", "logging/logDiscards@enable", switch, "no_log_discard", switch_value=False),
     Setting("logging.file.enable", "logging/file@enable", switch),
     Setting("logging.file.path", "logging/file/path@value"),
     Setting("logging.file.mode", "logging/file/mode@value", mode),
-)
+)  # fmt: skip
 
 NEGOTIATED: Final = "the daemon negotiates versions with each broker. For brokers before 0.10 set kafka.broker_version."
 LEGACY: Final = "the older message formats are not supported. Change the clients that use them: see docs/protocol.md."
