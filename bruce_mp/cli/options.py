@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
     from collections.abc import Callable
 
-__all__ = ["add_overrides", "exit_statuses", "port_number", "seconds_from"]
+__all__ = ["add_overrides", "command_parser", "exit_statuses", "port_number", "seconds_from"]
 
 _MAX_PORT: Final = 65535
 
@@ -24,16 +23,15 @@ def exit_statuses(documentation: str | None) -> str:
     return next((paragraph.strip() for paragraph in paragraphs if paragraph.startswith("Exit status:")), "")
 
 
+def command_parser(command: str, description: str, documentation: str | None) -> ArgumentParser:
+    """Return a parser for `bruce COMMAND`; `documentation` is the docstring of its module."""
+    return ArgumentParser(prog=f"bruce {command}", description=description, epilog=exit_statuses(documentation))
+
+
 def add_overrides(parser: ArgumentParser) -> None:
     """Add the option `--set`, for settings that override the configuration file."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="a setting that overrides the file, such as slab.size=64m; repeatable",
-    )
+    help_text = "a setting that overrides the file, such as slab.size=64m; repeatable"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help_text)
 
 
 def port_number(text: str) -> int:

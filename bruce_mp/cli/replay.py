@@ -19,7 +19,6 @@ import re
 import socket
 import sys
 import time
-from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import Enum, auto, unique
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from bruce_mp.cli.options import exit_statuses, port_number, seconds_from
+from bruce_mp.cli.options import command_parser, port_number, seconds_from
 from bruce_mp.cli.replay_state import LineKey, ReplayState, UnconfirmedGroup
 from bruce_mp.client import SendError, StreamClient, TcpClient
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, LocalProtocolError
@@ -49,7 +48,7 @@ from bruce_mp.protocol.client.replay_rules import (
 from bruce_mp.telemetry.clock import wall_ms
 
 if TYPE_CHECKING:
-    from argparse import Namespace
+    from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator, Sequence
 
     from bruce_mp.protocol.client.discard_line import DiscardLine
@@ -135,8 +134,7 @@ class ReplayDaemon:
     def inquire(self, name: str = "") -> InquiryAnswer:
         """Inquire for the outcome of an attempt, and for the message size limit; without a name, only for the latter.
 
-        Raises:
-            ReplayError: no daemon answers, or the daemon is too old for inquiries.
+        Raise ReplayError if no daemon answers, or the daemon is too old for inquiries.
         """
         try:
             with self._connect() as connection:
@@ -417,45 +415,49 @@ def _print_outcome(run: ReplayRun, args: Namespace) -> None:
         f"{counts.sent:,} {'to send' if args.dry_run else 'sent'}, {counts.already:,} replayed before, "
         f"{counts.filtered:,} filtered out, {counts.no_message:,} lines without a discarded message"
     )
-    if counts.in_kafka:
-        sys.stderr.write(
-            f"bruce: {counts.in_kafka:,} messages were left out, because Kafka has or may have them: lines with the "
-            f"info {', '.join(IN_KAFKA)}. --info selects them.\n"
+    for remark in _remarks(run):
+        sys.stderr.write(f"bruce: {remark}\n")
+
+
+def _remarks(run: ReplayRun) -> Iterator[str]:
+    """Yield a sentence about each kind of messages that were not sent, or have no outcome."""
+    if run.counts.in_kafka:
+        yield (
+            f"{run.counts.in_kafka:,} messages were left out, because Kafka has or may have them: lines with the info "
+            f"{', '.join(IN_KAFKA)}. --info selects them."
         )
-    if counts.abandoned:
-        sys.stderr.write(
-            f"bruce: {counts.abandoned:,} messages of incomplete fenced attempts ({ABANDONED}) were left out, because "
-            "their client sends them again by itself. --include-abandoned includes them.\n"
+    if run.counts.abandoned:
+        yield (
+            f"{run.counts.abandoned:,} messages of incomplete fenced attempts ({ABANDONED}) were left out, because "
+            "their client sends them again by itself. --include-abandoned includes them."
         )
     if run.copies:
-        sys.stderr.write(
-            f"bruce: {run.copies:,} lines are in two files, and count once, as copies. Only PATH and the rotated "
-            "PATH.MS beside it may have equal lines of different messages.\n"
+        yield (
+            f"{run.copies:,} lines are in two files, and count once, as copies. Only PATH and the rotated PATH.MS "
+            "beside it may have equal lines of different messages."
         )
     if run.undecided:
-        sys.stderr.write(
-            f"bruce: {run.undecided:,} messages of a killed run are in Kafka or not: a run without --dry-run asks the "
-            "daemon, and sends those that it did not get.\n"
+        yield (
+            f"{run.undecided:,} messages of a killed run are in Kafka or not: a run without --dry-run asks the daemon, "
+            "and sends those that it did not get."
         )
     if run.uncounted:
-        sys.stderr.write(
-            f"bruce: {run.uncounted:,} messages have an unknown outcome: the daemon has all of them, but it was killed "
-            "and lost their counts. Look for new lines in its discard file.\n"
+        yield (
+            f"{run.uncounted:,} messages have an unknown outcome: the daemon has all of them, but it was killed and "
+            "lost their counts. Look for new lines in its discard file."
         )
     if run.cut_lines:
-        sys.stderr.write(f"bruce: {run.cut_lines:,} last lines without a newline are incomplete, and were not sent.\n")
+        yield f"{run.cut_lines:,} last lines without a newline are incomplete, and were not sent."
     if run.too_large:
-        sys.stderr.write(f"bruce: {run.too_large:,} messages are too large for the daemon, and were not sent.\n")
+        yield f"{run.too_large:,} messages are too large for the daemon, and were not sent."
     if run.discarded:
         reasons = ", ".join(f"{name} {count}" for name, count in sorted(run.discarded.items()))
-        sys.stderr.write(f"bruce: the daemon discarded {run.discarded.total():,} of the sent messages: {reasons}.\n")
+        yield f"the daemon discarded {run.discarded.total():,} of the sent messages: {reasons}."
 
 
 def _create_parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="bruce replay",
-        description="Send the messages of discard files and slab exports again, each line once.",
-        epilog=exit_statuses(__doc__),
+    parser = command_parser(
+        "replay", "Send the messages of discard files and slab exports again, each line once.", __doc__
     )
     add = parser.add_argument
     add("files", nargs="+", type=Path, metavar="FILE", help="discard file, or output of `bruce slab export`")
@@ -471,11 +473,8 @@ def _create_parser() -> ArgumentParser:
         help="send only messages of this topic; repeatable",
     )
     add("--info", action="append", default=[], help="send only lines with this reason, such as NO_MEM; repeatable")
-    add(
-        "--include-abandoned",
-        action="store_true",
-        help=f"send {ABANDONED} messages, too; their client has sent them again",
-    )
+    help_of_abandoned = f"send {ABANDONED} messages, too; their client has sent them again"
+    add("--include-abandoned", action="store_true", help=help_of_abandoned)
     add("--since", metavar="MS", type=int, help="send only messages with a timestamp from MS, in ms since the epoch")
     add("--until", metavar="MS", type=int, help="send only messages with a timestamp before MS, in ms since the epoch")
     add(
@@ -484,9 +483,7 @@ def _create_parser() -> ArgumentParser:
         default="refuse",
         help="messages that a killed run may have sent: end the replay (default), send them again, or skip them",
     )
-    add(
-        "--timeout", metavar="S", type=seconds_from(0.1), default=60.0,
-        help="longest wait for an answer, in seconds (default 60)",
-    )  # fmt: skip
+    help_of_timeout = "longest wait for an answer, in seconds (default 60)"
+    add("--timeout", metavar="S", type=seconds_from(0.1), default=60.0, help=help_of_timeout)
     add("--dry-run", action="store_true", help="only read and count the lines")
     return parser
