@@ -6,11 +6,10 @@ this cluster already, 4 after another response or none.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from bruce_mp.cli.options import exit_statuses
+from bruce_mp.cli.options import command_parser
 from bruce_mp.cli.status_client import add_address, add_token, request_change
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Request the change and print the response."""
     description = "Let a daemon send the messages that it holds for an earlier Kafka cluster to the present one."
-    parser = ArgumentParser(prog="bruce accept-cluster", description=description, epilog=exit_statuses(__doc__))
+    parser = command_parser("accept-cluster", description, __doc__)
     add_address(parser)
     add_token(parser)
     parser.add_argument("cluster_id", help="id of the present cluster, as in the log and on /healthz")

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.options import exit_statuses
+from bruce_mp.cli.options import command_parser
 from bruce_mp.cli.status_client import UnreadableError, add_address, status_client
 from bruce_mp.errors import ExitCode
 from bruce_mp.status.pages.health import health_lines
@@ -32,7 +31,7 @@ RETRY_S: Final = 0.1
 def main(argv: Sequence[str]) -> int:
     """Print the balance, and the problems and warnings of `/healthz`, which do not affect the exit status."""
     description = "Check that a daemon's books balance: received = delivered + discarded + held messages."
-    parser = ArgumentParser(prog="bruce check", description=description, epilog=exit_statuses(__doc__))
+    parser = command_parser("check", description, __doc__)
     add_address(parser)
     client = status_client(parser.parse_args(argv))
     books = _read_books(client)

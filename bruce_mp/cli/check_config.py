@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
-from argparse import ArgumentParser
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.options import add_overrides, exit_statuses
+from bruce_mp.cli.options import add_overrides, command_parser
 from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.load import load_config
@@ -38,10 +37,8 @@ _LEVEL_WIDTH: Final = len("warning  ")
 
 def main(argv: Sequence[str]) -> int:
     """Validate the file and print a summary."""
-    parser = ArgumentParser(
-        prog="bruce check-config",
-        description="Validate a configuration file and print a summary of its settings.",
-        epilog=exit_statuses(__doc__),
+    parser = command_parser(
+        "check-config", "Validate a configuration file and print a summary of its settings.", __doc__
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the configuration file")
     parser.add_argument(

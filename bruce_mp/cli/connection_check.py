@@ -287,14 +287,10 @@ def _assess_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLev
     """Return level and text of the finding for a topic, whose metadata may be missing."""
     if topic is None or topic.error == _UNKNOWN_TOPIC_OR_PARTITION:
         if config.delivery.topic_autocreate:
-            return (
-                CheckLevel.WARNING,
-                "does not exist; the daemon will ask the brokers to create it at the first message.",
-            )
-        return (
-            CheckLevel.FAILED,
-            "does not exist, or the daemon's user may not see it. Create it, or allow the user WRITE on it.",
-        )
+            text = "does not exist; the daemon will ask the brokers to create it at the first message."
+            return CheckLevel.WARNING, text
+        text = "does not exist, or the daemon's user may not see it. Create it, or allow the user WRITE on it."
+        return CheckLevel.FAILED, text
     if topic.error == TOPIC_AUTHORIZATION_FAILED:
         return CheckLevel.FAILED, "the daemon's user may not see it. Allow the user WRITE on it."
     return _assess_visible_topic(topic)
@@ -310,9 +306,7 @@ def _assess_visible_topic(topic: TopicMetadata) -> tuple[CheckLevel, str]:
         return CheckLevel.FAILED, "the daemon's user may not write to it. Allow the user WRITE on it."
     leaderless = sum(not partition.is_available for partition in topic.partitions.values())
     if leaderless:
-        return (
-            CheckLevel.WARNING,
-            f"{leaderless} of {len(topic.partitions)} partitions have no leader. Check its brokers.",
-        )
+        text = f"{leaderless} of {len(topic.partitions)} partitions have no leader. Check its brokers."
+        return CheckLevel.WARNING, text
     rights = "may be written" if topic.operations is not None else "its brokers are too old to report rights"
     return CheckLevel.OK, f"{len(topic.partitions)} partitions, {rights}"

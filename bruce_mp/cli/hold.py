@@ -5,11 +5,10 @@ Exit status: 0 after SIGTERM, 1 after a failed start.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.options import add_overrides, exit_statuses
+from bruce_mp.cli.options import add_overrides, command_parser
 from bruce_mp.supervisor.hold import keep_sockets
 from bruce_mp.supervisor.reload import ConfigSource
 
@@ -21,10 +20,8 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Keep the sockets open, and pass them to each daemon that starts."""
-    parser = ArgumentParser(
-        prog="bruce hold",
-        description="Keep the daemon's listening sockets open while it restarts, until SIGTERM.",
-        epilog=exit_statuses(__doc__),
+    parser = command_parser(
+        "hold", "Keep the daemon's listening sockets open while it restarts, until SIGTERM.", __doc__
     )
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the daemon's configuration file")
     add_overrides(parser)

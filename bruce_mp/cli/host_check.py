@@ -92,11 +92,8 @@ def _mib(size: int) -> str:
 def _queue_finding() -> Finding:
     length, subject = queue_length(), "kernel net.unix.max_dgram_qlen"
     if length is None:
-        return Finding(
-            CheckLevel.WARNING,
-            subject,
-            "cannot be read. If senders' bursts are refused, raise it on the host.",
-        )
+        text = "cannot be read. If senders' bursts are refused, raise it on the host."
+        return Finding(CheckLevel.WARNING, subject, text)
     if length < MIN_QUEUE_LENGTH:
         text = (
             f"{length}: a burst of more datagrams blocks its sender, or is refused. Before the daemon starts, run "

@@ -8,13 +8,12 @@ Exit status: 0, or 1 with error messages and without output if the old configura
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bruce_mp.cli.importing.command_line import CONFIG_PATH, parse_options
 from bruce_mp.cli.importing.convert import convert
-from bruce_mp.cli.options import exit_statuses
+from bruce_mp.cli.options import command_parser
 from bruce_mp.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -25,17 +24,10 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Convert the file, and print the TOML."""
-    parser = ArgumentParser(
-        prog="bruce import-config",
-        description="Convert a configuration of Dory or Bruce, and print it as TOML.",
-        epilog=exit_statuses(__doc__),
-    )
+    parser = command_parser("import-config", "Convert a configuration of Dory or Bruce, and print it as TOML.", __doc__)
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="the XML file of the old configuration")
-    parser.add_argument(
-        "--command-line",
-        metavar="OPTIONS",
-        help="options of the old daemon's command line, as one quoted argument; FILE defaults to their --config_path",
-    )
+    help_text = "options of the old daemon's command line, as one quoted argument; FILE defaults to their --config_path"
+    parser.add_argument("--command-line", metavar="OPTIONS", help=help_text)
     args = parser.parse_args(argv)
     options = None if args.command_line is None else parse_options(args.command_line)
     file: Path | None = args.file

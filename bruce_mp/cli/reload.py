@@ -6,10 +6,9 @@ daemon applies nothing, and the exit status is the one that the reload would hav
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.options import exit_statuses
+from bruce_mp.cli.options import command_parser
 from bruce_mp.cli.status_client import add_address, add_token, request_change
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Request the reload and print the response."""
     description = "Reload the configuration of a running daemon, as SIGHUP does, and print the outcome."
-    parser = ArgumentParser(prog="bruce reload", description=description, epilog=exit_statuses(__doc__))
+    parser = command_parser("reload", description, __doc__)
     add_address(parser)
     add_token(parser)
     parser.add_argument("--check", action="store_true", help="only list the changes, and those that need a restart")

@@ -5,13 +5,12 @@ Exit status: 0 after a shutdown, 1 after a failed start, 70 if a process failed 
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from bruce_mp.cli.options import add_overrides, exit_statuses
+from bruce_mp.cli.options import add_overrides, command_parser
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import ExitCode
 from bruce_mp.supervisor.process import run
@@ -26,18 +25,14 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Run the daemon, or only the preflight check, which loads the modules of all processes."""
-    parser = ArgumentParser(
-        prog="bruce run", description="Run the daemon in the foreground until SIGTERM.", epilog=exit_statuses(__doc__)
-    )
+    parser = command_parser("run", "Run the daemon in the foreground until SIGTERM.", __doc__)
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the configuration file")
     add_overrides(parser)
-    parser.add_argument(
-        CHECK_OPTION,
-        action="store_true",
-        help="only check the configuration and the installed code, and print the result as JSON",
-    )
+    help_text = "only check the configuration and the installed code, and print the result as JSON"
+    parser.add_argument(CHECK_OPTION, action="store_true", help=help_text)
     args = parser.parse_args(argv)
+    config = load_config(args.config, args.overrides)
     if args.check:
-        print(msgspec.json.encode(load_and_report(load_config(args.config, args.overrides), PROGRAMS)).decode())
+        print(msgspec.json.encode(load_and_report(config, PROGRAMS)).decode())
         return ExitCode.OK
-    return run(load_config(args.config, args.overrides), args.config, args.overrides)
+    return run(config, args.config, args.overrides)

@@ -6,10 +6,9 @@ options.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.options import exit_statuses
+from bruce_mp.cli.options import command_parser
 from bruce_mp.client.send import add_arguments, run
 
 if TYPE_CHECKING:
@@ -20,6 +19,6 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Send the messages."""
-    parser = ArgumentParser(prog="bruce send", description="Send messages to a daemon.", epilog=exit_statuses(__doc__))
+    parser = command_parser("send", "Send messages to a daemon.", __doc__)
     add_arguments(parser)
     return run(parser.parse_args(argv))

@@ -7,16 +7,16 @@ Exit status: 0, or 1 if a part of the file is damaged, or if an export omits mes
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.options import exit_statuses
+from bruce_mp.cli.options import command_parser
 from bruce_mp.cli.slab_export import ExportOptions, export
 from bruce_mp.cli.slab_inspect import inspect
 from bruce_mp.errors import SlabError
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
     from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -35,42 +35,27 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _create_parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="bruce slab", description="Inspect a slab file, and export its messages.", epilog=exit_statuses(__doc__)
-    )
+    parser = command_parser("slab", "Inspect a slab file, and export its messages.", __doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_inspect(
-        commands.add_parser(
-            "inspect",
-            help="summarize a slab",
-            description="Summarize a slab file, and report damage.",
-            epilog=exit_statuses(__doc__),
-        )
+    inspect_parser = commands.add_parser(
+        "inspect",
+        help="summarize a slab",
+        description="Summarize a slab file, and report damage.",
+        epilog=parser.epilog,
     )
-    _add_export(
-        commands.add_parser(
-            "export",
-            help="write the messages of a slab to a file",
-            description="Write the messages that a slab holds as lines of a discard file, in order of arrival.",
-            epilog=exit_statuses(__doc__),
-        )
+    export_parser = commands.add_parser(
+        "export",
+        help="write the messages of a slab to a file",
+        description="Write the messages that a slab holds as lines of a discard file, in order of arrival.",
+        epilog=parser.epilog,
     )
-    return parser
-
-
-def _add_inspect(parser: ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="the slab file")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-
-
-def _add_export(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("file", type=Path, metavar="FILE", help="the slab file")
+    for each in (inspect_parser, export_parser):
+        each.add_argument("file", type=Path, metavar="FILE", help="the slab file")
+    inspect_parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add = export_parser.add_argument
     add("--output", default="-", metavar="OUT", help="a new file for the lines; - is standard output, the default")
     add("--topic", action="append", default=[], metavar="TOPIC", help="export only messages of this topic; repeatable")
-    add(
-        "--all",
-        action="store_true",
-        help="export delivered and discarded messages, too, if their bytes are still present",
-    )
+    help_of_all = "export delivered and discarded messages, too, if their bytes are still present"
+    add("--all", action="store_true", help=help_of_all)
     add("--force", action="store_true", help="export even the slab of a running daemon")
+    return parser

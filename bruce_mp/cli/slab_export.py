@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -68,11 +68,8 @@ def export(options: ExportOptions) -> int:
             "send again from an export would be in Kafka twice. Stop the daemon, or use --force for a copy to inspect."
         )
     try:
-        salvage = Salvage(options.file, is_live=is_live)
-        try:
+        with closing(Salvage(options.file, is_live=is_live)) as salvage:
             return _write(options, salvage, is_live=is_live)
-        finally:
-            salvage.close()
     finally:
         if lock is not None:
             os.close(lock)

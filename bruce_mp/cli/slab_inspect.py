@@ -6,6 +6,7 @@ A running daemon changes its slab during the inspection, so the figures may be i
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -111,18 +112,11 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 def inspect(path: Path, *, as_json: bool) -> int:
     """Print a summary of the slab at `path`. Return the exit status: 0, or 1 if a part is damaged."""
-    inspection = _inspect(path)
+    was_in_use = _is_in_use(path)
+    with closing(Salvage(path, is_live=was_in_use)) as salvage:
+        inspection = _read(salvage, was_in_use=was_in_use)
     print(msgspec.json.format(msgspec.json.encode(inspection)).decode() if as_json else "\n".join(_report(inspection)))
     return ExitCode.SETUP if inspection.damage else ExitCode.OK  # SETUP is 1, a command's status for any damage
-
-
-def _inspect(path: Path) -> Inspection:
-    was_in_use = _is_in_use(path)
-    salvage = Salvage(path, is_live=was_in_use)
-    try:
-        return _read(salvage, was_in_use=was_in_use)
-    finally:
-        salvage.close()
 
 
 def _is_in_use(path: Path) -> bool:

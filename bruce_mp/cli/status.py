@@ -5,12 +5,11 @@ Exit status: 0, or 4 if the daemon does not answer.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from bruce_mp.cli.options import exit_statuses
+from bruce_mp.cli.options import command_parser
 from bruce_mp.cli.status_client import add_address, status_client
 from bruce_mp.errors import ExitCode
 from bruce_mp.status.pages.brokers import BrokersPage
@@ -39,7 +38,7 @@ DESCRIPTION: Final = (
 
 def main(argv: Sequence[str]) -> int:
     """Read the pages and print them."""
-    parser = ArgumentParser(prog="bruce status", description=DESCRIPTION, epilog=exit_statuses(__doc__))
+    parser = command_parser("status", DESCRIPTION, __doc__)
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print the status pages as one JSON object, by page")
     args = parser.parse_args(argv)

@@ -54,12 +54,8 @@ class UnreadableError(BruceError):
 def add_address(parser: ArgumentParser) -> None:
     """Add the options that select a daemon."""
     group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--url",
-        type=_address,
-        metavar="URL",
-        help=f"the daemon's status pages: http://HOST:PORT or unix:/PATH (default http://{Http().listen})",
-    )
+    help_text = f"the daemon's status pages: http://HOST:PORT or unix:/PATH (default http://{Http().listen})"
+    group.add_argument("--url", type=_address, metavar="URL", help=help_text)
     group.add_argument("--config", type=Path, metavar="FILE", help="the daemon's configuration file, instead of --url")
 
 

@@ -9,10 +9,9 @@ Exit status: 0 with a token, else 1.
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.options import exit_statuses
+from bruce_mp.cli.options import command_parser
 from bruce_mp.cli.tokens import aws_msk_iam, oidc
 from bruce_mp.cli.tokens.issued_token import TokenError
 from bruce_mp.errors import ConfigError, ExitCode
@@ -25,10 +24,8 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Get a token and print the token response or error response."""
-    parser = ArgumentParser(
-        prog="bruce token",
-        description="Get a token for the login at the brokers, as the program of kafka.sasl.token_command.",
-        epilog=exit_statuses(__doc__),
+    parser = command_parser(
+        "token", "Get a token for the login at the brokers, as the program of kafka.sasl.token_command.", __doc__
     )
     issuers = parser.add_subparsers(metavar="ISSUER", required=True, help="the kind of server that issues the token")
     oidc.add_parser(issuers)

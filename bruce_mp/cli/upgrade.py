@@ -10,12 +10,11 @@ import os
 import signal
 import sys
 import time
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import __version__
-from bruce_mp.cli.options import exit_statuses, seconds_from
+from bruce_mp.cli.options import command_parser, seconds_from
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError, ExitCode
 from bruce_mp.supervisor.run_dir import running_daemon
@@ -39,19 +38,14 @@ class UpgradeError(BruceError):
 
 def main(argv: Sequence[str]) -> int:
     """Request the upgrade and wait for its outcome."""
-    parser = ArgumentParser(
-        prog="bruce upgrade",
-        description="Upgrade a running daemon to the installed code without stopping it, and reload its configuration.",
-        epilog=exit_statuses(__doc__),
+    parser = command_parser(
+        "upgrade",
+        "Upgrade a running daemon to the installed code without stopping it, and reload its configuration.",
+        __doc__,
     )
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the daemon's configuration file")
-    parser.add_argument(
-        "--timeout",
-        type=seconds_from(0),
-        default=_TIMEOUT_S,
-        metavar="S",
-        help=f"longest wait for the outcome, in seconds (default {_TIMEOUT_S:g})",
-    )
+    help_text = f"longest wait for the outcome, in seconds (default {_TIMEOUT_S:g})"
+    parser.add_argument("--timeout", type=seconds_from(0), default=_TIMEOUT_S, metavar="S", help=help_text)
     args = parser.parse_args(argv)
     note = _upgrade(Path(load_config(args.config).daemon.run_dir), args.timeout)
     if note.new != __version__:

@@ -11,6 +11,7 @@ import os
 import re
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
@@ -170,22 +171,16 @@ def _from_instance(env: Mapping[str, str]) -> Credentials | None:
     base = (env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _INSTANCE_METADATA).rstrip("/") + "/latest/"
     server = "The instance metadata service"
     lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(_SESSION_S)}
+    request_here = partial(request, server, trusted_hosts=_TRUSTED_HOSTS)
     try:
-        session = request(
-            server,
-            f"{base}api/token",
-            headers=lifetime,
-            method="PUT",
-            trusted_hosts=_TRUSTED_HOSTS,
-            timeout_s=_PROBE_TIMEOUT_S,
-        )
+        session = request_here(f"{base}api/token", headers=lifetime, method="PUT", timeout_s=_PROBE_TIMEOUT_S)
     except TokenError:
         return None  # this host is no cloud instance
     if session.status != 200:
         return None  # an instance of another cloud
     headers = {"X-aws-ec2-metadata-token": session.body.decode("ascii", "replace")}
     roles_url = f"{base}meta-data/iam/security-credentials/"
-    roles = request(server, roles_url, headers=headers, trusted_hosts=_TRUSTED_HOSTS)
+    roles = request_here(roles_url, headers=headers)
     if roles.status != 200 or not roles.body.strip():
         return None
     role = roles.body.decode("ascii", "replace").split()[0]

@@ -35,11 +35,8 @@ def add_parser(issuers: _SubParsersAction[ArgumentParser]) -> None:
     parser = issuers.add_parser("aws-msk-iam", help="Amazon MSK: access control by IAM", description=description)
     parser.add_argument("--region", help="region of the MSK cluster; default: $AWS_REGION or $AWS_DEFAULT_REGION")
     parser.add_argument("--profile", help="use only this profile of the credentials file; default: $AWS_PROFILE")
-    parser.add_argument(
-        "--credentials-file",
-        metavar="FILE",
-        help="use only this credentials file; default: $AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials",
-    )
+    help_text = "use only this credentials file; default: $AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials"
+    parser.add_argument("--credentials-file", metavar="FILE", help=help_text)
     parser.add_argument(
         "--role-arn", metavar="ARN", help="role to assume with the credentials, such as one of another account"
     )
@@ -64,11 +61,5 @@ def _issue(args: Namespace) -> IssuedToken:
 
 def presigned_request(credentials: Credentials, region: str, now_s: float) -> str:
     """Return the presigned URL; `now_s` is in seconds since the epoch."""
-    return presigned_url(
-        f"https://kafka.{region}.amazonaws.com/",
-        {"Action": "kafka-cluster:Connect"},
-        credentials,
-        service="kafka-cluster",
-        region=region,
-        now_s=now_s,
-    )
+    url, parameters = f"https://kafka.{region}.amazonaws.com/", {"Action": "kafka-cluster:Connect"}
+    return presigned_url(url, parameters, credentials, service="kafka-cluster", region=region, now_s=now_s)

@@ -46,13 +46,8 @@ def add_parser(issuers: _SubParsersAction[ArgumentParser]) -> None:
         "--client-assertion-file", metavar="FILE", help="file with a signed token (RFC 7523) in place of a secret"
     )
     parser.add_argument("--scope", help="the scopes to request, with spaces between them")
-    parser.add_argument(
-        "--parameter",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="further parameter of the request, such as audience=kafka; repeatable",
-    )
+    help_text = "further parameter of the request, such as audience=kafka; repeatable"
+    parser.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE", help=help_text)
     parser.add_argument(
         "--client-auth", choices=("basic", "post"), default="basic",
         help="place of id and secret in the request: the header (basic, the default) or the form (post)",

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import sys
 import time
-from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.options import exit_statuses, seconds_from
+from bruce_mp.cli.options import command_parser, seconds_from
 from bruce_mp.cli.status_client import UnreadableError, add_address, status_client
 from bruce_mp.cli.top.page import TopPage, TopSelection
 from bruce_mp.cli.top.terminal import read_keys
@@ -44,19 +43,10 @@ _MAX_WAIT_S: Final = 86_400.0
 
 def main(argv: Sequence[str]) -> int:
     """Show the daemon until the user ends the view."""
-    parser = ArgumentParser(
-        prog="bruce top",
-        description="Show a daemon live in the terminal, until the key q.",
-        epilog=exit_statuses(__doc__),
-    )
+    parser = command_parser("top", "Show a daemon live in the terminal, until the key q.", __doc__)
     add_address(parser)
-    parser.add_argument(
-        "--interval",
-        type=seconds_from(_MIN_INTERVAL_S),
-        default=2.0,
-        metavar="S",
-        help="seconds between two readings (default 2)",
-    )
+    help_text = "seconds between two readings (default 2)"
+    parser.add_argument("--interval", type=seconds_from(_MIN_INTERVAL_S), default=2.0, metavar="S", help=help_text)
     args = parser.parse_args(argv)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BruceError("`bruce top` needs a terminal. For a script, use `bruce status --json`.")

@@ -78,9 +78,8 @@ def read_keys(fd: int) -> Iterator[Keys]:
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
         signal.SIGTERM: signal.signal(signal.SIGTERM, _exit),
         signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None),  # only a handled signal writes to the pipe
-        signal.SIGTSTP: signal.signal(
-            signal.SIGTSTP, signal.SIG_IGN
-        ),  # a suspended program would leave its screen in the terminal
+        # a suspended program would leave its screen in the terminal
+        signal.SIGTSTP: signal.signal(signal.SIGTSTP, signal.SIG_IGN),
     }
     signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
     try:
