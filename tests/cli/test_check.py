@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.cli import check, main
 from bruce_mp.telemetry.books import Books, balance_line
-from support.json_pages import JsonPages
+from support.json_pages import HEALTHY, JsonPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,20 +18,7 @@ LINE = "received 9 = delivered 5 + discarded 3 (BAD_TOPIC 2, NO_MEM 1) + held 1 
 UNBALANCED = msgspec.structs.replace(BALANCED, delivered=4)
 MOVING = msgspec.structs.replace(BALANCED, consistent=False)
 
-HEALTH = {
-    "pid": 1,
-    "version": "0.1.0",
-    "since": 0,
-    "now": 60,
-    "live": True,
-    "ready": True,
-    "processes": {},
-    "problems": [],
-    "warnings": ["It rains."],
-    "metadata_age_ms": 0,
-    "balanced": True,
-    "slab_in_use": 0.0,
-}
+HEALTH = {"pid": 1, "version": "0.1.0", "since": 0, "now": 60, **HEALTHY, "warnings": ["It rains."]}
 PAGES: dict[str, Callable[[], object]] = {"/books/json": lambda: BALANCED, "/healthz": lambda: HEALTH}
 
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 CONF = Path(bruce_mp.__file__).parents[1] / "conf"
 
 
+def overriding(settings: list[str]) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
@@ -161,15 +165,14 @@ def test_the_shipped_configurations_are_valid(name: str, capsys: pytest.CaptureF
 
 def test_check_config_prints_the_number_of_stream_workers(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["input.unix_stream.enable=true", "input.tcp.enable=true", "input.streams.workers=3"]
-    options = [word for setting in settings for word in ("--set", setting)]
-    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *options]) == 0
+    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *overriding(settings)]) == 0
     assert "/run/bruce.stream, 127.0.0.1:9000, up to 2m each, workers: 3\n" in capsys.readouterr().out
 
 
 def test_check_config_prints_how_brokers_are_reached(capsys: pytest.CaptureFixture[str]) -> None:
     login = ["kafka.sasl.mechanism=PLAIN", "kafka.sasl.username=bruce", "kafka.sasl.password_env=PASSWORD"]
-    settings = [word for setting in ["kafka.tls.enable=true", *login] for word in ("--set", setting)]
-    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *settings]) == 0
+    options = overriding(["kafka.tls.enable=true", *login])
+    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *options]) == 0
     assert "  brokers       localhost:9092 by TLS and PLAIN\n" in capsys.readouterr().out
 
 
@@ -180,10 +183,8 @@ def test_check_config_rejects_an_unknown_user(capsys: pytest.CaptureFixture[str]
 
 
 def test_check_config_applies_overrides(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["check-config", str(CONF / "bruce.toml"), "--set", "slab.size=64m", "--set", "kafka.required_acks=0"])
-        == 0
-    )
+    options = overriding(["slab.size=64m", "kafka.required_acks=0"])
+    assert main(["check-config", str(CONF / "bruce.toml"), *options]) == 0
     out = capsys.readouterr().out
     assert "64m" in out
     assert "Note: kafka.required_acks = 0" in out
@@ -220,7 +221,7 @@ SETTINGS_WITH_DIRECTORIES = {
 def test_check_config_names_missing_directories_with_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [word for setting in settings_below(tmp_path) for word in ("--set", setting)]
+    options = overriding(settings_below(tmp_path))
     assert main(["check-config", str(CONF / "bruce.minimal.toml"), *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     for name, setting in SETTINGS_WITH_DIRECTORIES.items():
@@ -242,8 +243,7 @@ def test_check_config_asks_for_no_directory_that_the_daemon_creates(
     settings = [*settings_below(tmp_path), f'http.listen="unix:{tmp_path}/run/private/status"']
     for name in ("run", "slab", "dgram", "stream", "log"):
         (tmp_path / name).mkdir()
-    options = [word for setting in settings for word in ("--set", setting)]
-    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *options]) == 0
+    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *overriding(settings)]) == 0
     assert "Note:" not in capsys.readouterr().out
 
 

@@ -25,6 +25,8 @@ from support.old_configs import BROKERS, DATAGRAM, HEAD, bruce, dory, ours
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Run = Callable[..., tuple[int, str, str]]
+
 EVERYTHING = f"""{HEAD}
 <!-- everything that Dory's file may hold -->
 <doryConfig>
@@ -186,7 +188,7 @@ EVERYTHING_OURS = {
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run the command on a file; return status, output and errors."""
 
     def run(data: bytes, *arguments: str) -> tuple[int, str, str]:
@@ -233,7 +235,7 @@ def test_the_sample_file_contains_every_setting_of_the_table() -> None:
 
 @pytest.mark.parametrize("data", [EVERYTHING.encode(), dory(DATAGRAM, BROKERS)], ids=["everything", "the least"])
 def test_the_converted_configuration_is_valid(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
 ) -> None:
     status, made, _ = run(data)
     assert status == 0
@@ -331,16 +333,14 @@ def test_an_attribute_that_dory_ignored_gets_a_note() -> None:
         (dory(DATAGRAM, BROKERS, "<compression><defaultTopic config='c'/></compression>"), 5, '"c" is not allowed'),
     ],
 )
-def test_an_invalid_file_is_rejected_with_its_line_number(
-    run: Callable[..., tuple[int, str, str]], data: bytes, line: int, words: str
-) -> None:
+def test_an_invalid_file_is_rejected_with_its_line_number(run: Run, data: bytes, line: int, words: str) -> None:
     status, made, said = run(data)
     assert (status, made) == (1, "")
     assert f"old.xml:{line}: " in said
     assert words in said
 
 
-def test_all_faults_are_reported_together(run: Callable[..., tuple[int, str, str]]) -> None:
+def test_all_faults_are_reported_together(run: Run) -> None:
     _, _, said = run(dory("<inputSources/>", "<logging><level value='LOUD'/></logging>", "<wrong/>"))
     assert [word in said for word in ("no input is enabled", "LOUD", "<wrong>", "no broker")] == [True] * 4
 
@@ -355,12 +355,12 @@ def test_all_faults_are_reported_together(run: Callable[..., tuple[int, str, str
         "<initialBrokers><broker host='k' port='9092'/><broker host='l' port='no'/></initialBrokers>",
     ],
 )
-def test_a_fault_of_the_broker_list_is_reported_once(run: Callable[..., tuple[int, str, str]], brokers: str) -> None:
+def test_a_fault_of_the_broker_list_is_reported_once(run: Run, brokers: str) -> None:
     status, _, said = run(dory(DATAGRAM, brokers))
     assert (status, said.count("\n")) == (1, 1)
 
 
-def test_each_invalid_broker_is_reported(run: Callable[..., tuple[int, str, str]]) -> None:
+def test_each_invalid_broker_is_reported(run: Run) -> None:
     more = "<broker host='k' port='no'/><broker host='l' port='70000'/></"
     _, _, said = run(dory(DATAGRAM, BROKERS.replace("</", more)))
     assert ('port="no"' in said, "l:70000" in said) == (True, True)
@@ -502,7 +502,7 @@ def test_usage_is_shown_without_a_file_or_config_path(capsys: pytest.CaptureFixt
         ('--receive_socket_name /in --msg_buffer_max "$MSG_BUFFER_MAX"', "$MSG_BUFFER_MAX is a variable"),
     ],
 )
-def test_invalid_options_are_rejected(run: Callable[..., tuple[int, str, str]], line: str, words: str) -> None:
+def test_invalid_options_are_rejected(run: Run, line: str, words: str) -> None:
     status, made, said = run(bruce(BROKERS), f"--command-line={line}")
     assert (status, made) == (1, "")
     assert words in said

@@ -15,7 +15,7 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.status.pages.counters import read_counters
 from support.daemon import Daemon
 from support.filled_slab import NOW_MS, FilledSlab
-from support.json_pages import JsonPages
+from support.json_pages import HEALTHY, JsonPages
 from support.ports import ReservedPort
 from support.traffic import Load, start_senders
 
@@ -32,16 +32,7 @@ class FakeDaemon:
         self.held: dict[str, Any] = {"topics": [], "messages": 4, "oldest_ms": 1500, "slab_in_use": 0.25}
         self.processes: list[dict[str, Any]] = []
         self.counters = dict.fromkeys(COUNTERS, 0)
-        self.health: dict[str, Any] = {
-            "live": True,
-            "ready": True,
-            "problems": [],
-            "warnings": [],
-            "processes": {},
-            "metadata_age_ms": 10_000,
-            "balanced": True,
-            "slab_in_use": 0.25,
-        }
+        self.health = HEALTHY
 
     def pages(self) -> JsonPages:
         return JsonPages(

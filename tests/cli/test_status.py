@@ -8,7 +8,7 @@ import pytest
 from bruce_mp.cli import main
 from support.fake_daemon import FakeDaemon
 from support.filled_slab import FilledSlab
-from support.json_pages import JsonPages
+from support.json_pages import HEALTHY, JsonPages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,32 +18,18 @@ PAGES = {
     "/server_info/json": HEAD,
     "/books/json": HEAD
     | {
-        "received": 8,
-        "delivered": 1,
-        "discarded": {},
-        "held": {"queued": 7},
-        "possible_duplicates": 0,
+        "received": 8, "delivered": 1, "discarded": {}, "held": {"queued": 7}, "possible_duplicates": 0,
         "consistent": True,
     },
     "/processes/json": HEAD
     | {
         "processes": [
             {
-                "name": "router",
-                "pid": 4712,
-                "state": "running",
-                "incarnation": 3,
-                "restarts": 2,
-                "heartbeat_age_ms": 5,
-                "pss": 3 << 20,
-                "cpu_seconds": 1.25,
+                "name": "router", "pid": 4712, "state": "running", "incarnation": 3, "restarts": 2,
+                "heartbeat_age_ms": 5, "pss": 3 << 20, "cpu_seconds": 1.25,
             },
             {
-                "name": "dispatcher-0",
-                "pid": 0,
-                "state": "stopped",
-                "incarnation": 1,
-                "restarts": 0,
+                "name": "dispatcher-0", "pid": 0, "state": "stopped", "incarnation": 1, "restarts": 0,
                 "heartbeat_age_ms": 5,
             },
         ]
@@ -58,18 +44,9 @@ PAGES = {
     },
     "/queues/json": HEAD
     | {"sending": [{"topic": "clicks", "batch": 1, "send_wait": 20, "ack_wait": 3}], "new": 4, "spill": 9},
-}
-HEALTH = HEAD | {
-    "live": True,
-    "ready": False,
-    "problems": ["No broker can be reached."],
-    "warnings": ["It rains."],
-    "processes": {},
-    "metadata_age_ms": None,
-    "balanced": True,
-    "slab_in_use": 0.0,
-}
-PAGES["/healthz"] = HEALTH
+}  # fmt: skip
+BROKEN = {"ready": False, "problems": ["No broker can be reached."], "warnings": ["It rains."], "metadata_age_ms": None}
+PAGES["/healthz"] = HEAD | HEALTHY | BROKEN
 EXPECTED = """\
 bruce 0.1.0, process 4711, since 1970-01-01 00:00:00 UTC
 received 8 = delivered 1 + discarded 0 + held 7 (queued 7)
