@@ -30,7 +30,6 @@ __all__ = ["guard_change", "guard_host"]
 _FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
 """Values of `Sec-Fetch-Site` for pages of other hosts; "same-site" means another host of the same domain."""
 _BEARER: Final = "Bearer "
-_SETTING: Final = "http.allowed_hosts"
 _UNAUTHORIZED: Final = (
     "This request needs the token that http.token_file or http.token_env names: Authorization: Bearer TOKEN"
 )
@@ -47,7 +46,7 @@ def guard_host(config: Http) -> None:
         return
     host = _name_in(given)
     if host not in _names_of_this_host(config) and not _is_address(host):
-        remedy = f"use its IP address or localhost, or add it to {_SETTING}."
+        remedy = "use its IP address or localhost, or add it to http.allowed_hosts."
         abort(403, f"{host or given} is not a name of this host: {remedy}")
 
 

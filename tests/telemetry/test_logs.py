@@ -167,15 +167,16 @@ def test_syslog_lines_have_the_syslog_format(tmp_path: Path, monkeypatch: pytest
         assert syslog.recv(1000) == b"<29>bruce[%d]: router: good\0" % os.getpid()
 
 
-def test_a_missing_syslog_is_reported_once_and_not_fatal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("name", "place"), [("syslog", "_SYSLOG"), ("journal", "_JOURNALD")])
+def test_a_missing_destination_is_reported_once_and_not_fatal(
+    name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(logs, "_SYSLOG", tmp_path / "devlog")
-    set_up_logging(Logging(syslog=True), "router")
+    monkeypatch.setattr(logs, place, tmp_path / "nowhere")
+    set_up_logging(Logging(syslog=name == "syslog", journald=name == "journal"), "router")
     log.warning("bad")
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 2
-    assert "There is no syslog at" in err[0]
+    assert f"There is no {name} at" in err[0]
 
 
 def test_a_missing_syslog_is_reported_by_the_supervisor_without_other_logs(
@@ -324,14 +325,3 @@ def test_a_closed_journal_only_loses_lines(journal: socket.socket) -> None:
     set_up_logging(Logging(journald=True, stdout_stderr=False), "router")
     journal.close()
     log.warning("lost")
-
-
-def test_a_missing_journal_is_reported_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(logs, "_JOURNALD", tmp_path / "nowhere")
-    set_up_logging(Logging(journald=True), "router")
-    log.warning("bad")
-    err = capsys.readouterr().err.splitlines()
-    assert len(err) == 2
-    assert "There is no journal at" in err[0]

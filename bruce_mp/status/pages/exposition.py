@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from werkzeug.http import parse_options_header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from werkzeug.datastructures import MIMEAccept
 
@@ -102,8 +102,10 @@ def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int
     )
 
 
-def limit_series(values: Iterable[tuple[str, float]], limit: int, *, combine: Literal["sum", "max"]) -> list[Sample]:
-    """Return a series for each of the first `limit` topics, and always one for the sum or maximum of all others."""
+def limit_series(
+    values: Iterable[tuple[str, float]], limit: int, combine: Callable[[list[float]], float]
+) -> list[Sample]:
+    """Return a series for each of the first `limit` topics, and always one for the combination of all others."""
     named: dict[str, float] = {}
     others: list[float] = [0]  # the sum and the maximum of no topics
     for topic, value in values:
@@ -111,5 +113,4 @@ def limit_series(values: Iterable[tuple[str, float]], limit: int, *, combine: Li
             named[topic] = value
         else:
             others.append(value)
-    rest = sum(others) if combine == "sum" else max(others)
-    return [Sample(value, {"topic": topic}) for topic, value in [*named.items(), (OTHER, rest)]]
+    return [Sample(value, {"topic": topic}) for topic, value in [*named.items(), (OTHER, combine(others))]]

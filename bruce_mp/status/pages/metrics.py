@@ -161,8 +161,8 @@ def _labelled(name: str, kind: Kind, meaning: str, label: str, values: Mapping[s
 
 
 def _held(page: HeldPage, limit: int) -> Iterator[Family]:
-    messages = limit_series(((held.topic, held.messages) for held in page.topics), limit, combine="sum")
-    ages = limit_series(((held.topic, held.oldest_ms / 1000) for held in page.topics), limit, combine="max")
+    messages = limit_series(((held.topic, held.messages) for held in page.topics), limit, sum)
+    ages = limit_series(((held.topic, held.oldest_ms / 1000) for held in page.topics), limit, max)
     yield Family("bruce_topic_messages_held", "gauge", "Messages held, for the topics with the most.", messages)
     yield Family("bruce_topic_oldest_held_seconds", "gauge", "Age of the topic's oldest held message.", ages)
     yield _gauge("bruce_oldest_held_seconds", "Age of the oldest held message; 0 without any.", page.oldest_ms / 1000)

@@ -159,11 +159,11 @@ def test_excess_topics_share_one_series(daemon: OfflineStatusPages) -> None:
 
 
 def test_a_topic_named_as_the_rest_makes_no_second_series() -> None:
-    assert limit_series([(OTHER, 2), ("a", 1)], 1, combine="sum") == [
+    assert limit_series([(OTHER, 2), ("a", 1)], 1, sum) == [
         Sample(1, {"topic": "a"}),
         Sample(2, {"topic": OTHER}),
     ]
-    assert limit_series([("a", 1), ("b", 2), ("c", 3)], 1, combine="max")[-1] == Sample(3, {"topic": OTHER})
+    assert limit_series([("a", 1), ("b", 2), ("c", 3)], 1, max)[-1] == Sample(3, {"topic": OTHER})
 
 
 def test_metrics_cover_brokers_processes_and_codecs(daemon: OfflineStatusPages) -> None:
