@@ -146,8 +146,8 @@ class DatagramAdmission:
         for slot, reason in decision.refused.items():
             report_refused(self._reporter, reason, decision.peer_of(slot), view, landed[slot])
         increments = _increments_of(count, ingested, decision.refused.values())
-        # A predecessor appended the messages in `skip`.
-        increments.update(processed_counter(view[landed[arrival - base][0] :]) for arrival in skip)
+        if skip:  # a predecessor appended these messages
+            increments.update(processed_counter(view[landed[arrival - base][0] :]) for arrival in skip)
         positive = +increments  # without zeros
         self._row.commit_landed(count, positive | self._reporter.copy_increments())
         self._reporter.queue_copies()
