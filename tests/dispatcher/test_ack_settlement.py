@@ -6,31 +6,27 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Kafka
-from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.dispatcher import ack_settlement
-from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import segment_words
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.latency_histogram import read_latencies
 from support.crash_images import crash_images
-from support.links import Nowhere
-from support.put_records import put_records
+from support.dispatchers import assign, synced_dispatcher
 from support.record_batches import KafkaRecord
-from support.slabs import DISPATCHER_ROW, new_slab, set_state
+from support.slabs import DISPATCHER_ROW, new_slab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from bruce_mp.dispatcher.core import Dispatcher
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
 
@@ -54,10 +50,7 @@ def slab() -> Iterator[Slab]:
 
 @pytest.fixture
 def dispatcher(slab: Slab) -> Dispatcher:
-    config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
-    reporter = DiscardReporter(Nowhere(), 100)
-    made = Dispatcher(slab, ProcessRow(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
-    made.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.RESYNC, 1)], 0)
+    made = synced_dispatcher(slab)
     made.on_connected(broker_deduplicates=True)
     made.drain_outbox()
     return made
@@ -67,9 +60,7 @@ def send(slab: Slab, to: Dispatcher, *sizes: int) -> list[SentBatch]:
     """A request with a batch for each partition of each topic, in order; of `sizes` many records, a segment each."""
     for topic in range(1, len(NAMES) + 1):
         for partition in range(PARTITIONS):
-            segments = put_records(slab, [[RECORD] * size for size in sizes], topic)
-            set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
-            to.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.BATCH, topic, partition, segments)], 0)
+            assign(slab, to, [[RECORD] * size for size in sizes], topic, partition)
     batches = to.next_request(0, 0.0)
     assert len(batches) == len(NAMES) * PARTITIONS
     return batches

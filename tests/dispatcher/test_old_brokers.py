@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp import kernels
-from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Kafka
-from bruce_mp.discards.reporter import DiscardReporter
-from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.producer_id import store_producer
-from bruce_mp.slab.rows import ProcessRow
-from support.links import Nowhere
+from support.dispatchers import assign, synced_dispatcher
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
-from support.slabs import DISPATCHER_ROW, set_state
+from support.slabs import set_state
 
 if TYPE_CHECKING:
+    from bruce_mp.dispatcher.core import Dispatcher
     from bruce_mp.slab.file import Slab
 
 SLOT: Final = 0
@@ -34,18 +30,12 @@ RECORDS: Final = [KafkaRecord(1_700_000_000_000, b"k", b"v" * 10)] * 3
 def dispatcher(slab: Slab, cluster: int) -> Dispatcher:
     """A dispatcher of a cluster that can recognise batches, or cannot."""
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = cluster
-    config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
-    reporter = DiscardReporter(Nowhere(), 100)
-    made = Dispatcher(slab, ProcessRow(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
-    made.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.RESYNC, 1)], 0)
-    return made
+    return synced_dispatcher(slab)
 
 
 def give(slab: Slab, to: Dispatcher) -> None:
     """Three more messages for partition 0."""
-    segments = put_records(slab, [RECORDS])
-    set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
-    to.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.BATCH, 1, 0, segments)], 0)
+    assign(slab, to, [RECORDS])
 
 
 def doubted(slab: Slab) -> int:

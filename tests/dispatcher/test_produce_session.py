@@ -10,8 +10,7 @@ import pytest
 
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
-from bruce_mp.discards.reporter import DiscardReporter
-from bruce_mp.dispatcher.core import PAUSE_REPEAT_S, Dispatcher
+from bruce_mp.dispatcher.core import PAUSE_REPEAT_S
 from bruce_mp.dispatcher.produce_session import ProduceSession
 from bruce_mp.ipc.control_messages import Broker
 from bruce_mp.ipc.frames import Parcel, ParcelKind
@@ -19,14 +18,13 @@ from bruce_mp.ipc.loop import Loop
 from bruce_mp.ipc.start import Start
 from bruce_mp.protocol.kafka.connection_events import ProduceAcked
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck, ProduceResponse
-from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.event_output import EventOutput
 from bruce_mp.telemetry.traffic import TrafficSums
+from support.dispatchers import assign, synced_dispatcher
 from support.links import Nowhere
-from support.put_records import put_records
 from support.record_batches import KafkaRecord
-from support.slabs import DISPATCHER_ROW, set_state
+from support.slabs import DISPATCHER_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +56,7 @@ class RecordingLoop(Loop):
 def test_a_pause_after_an_error_is_reported_repeatedly(slab: Slab, error: int) -> None:
     config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
     row, loop = ProcessRow(slab, DISPATCHER_ROW), RecordingLoop()
-    core = Dispatcher(slab, row, config, 0, DiscardReporter(Nowhere(), 100), incarnation=1)
+    core = synced_dispatcher(slab)
     start = Start("dispatcher-0", DISPATCHER_ROW, config, Path(), Path(), broker=Broker(7, "b1", 9092))
     session = ProduceSession(
         start,
@@ -71,11 +69,8 @@ def test_a_pause_after_an_error_is_reported_repeatedly(slab: Slab, error: int) -
         reports=EventOutput(Nowhere(), TrafficSums()),
     )
     session._socket = cast("BrokerSocket", object())
-    core.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.RESYNC, 1)], 0)
     core.on_connected(broker_deduplicates=True)
-    segments = put_records(slab, [[RECORD]])
-    set_state(slab, segments, state_word(RunState.ASSIGNED, 0))
-    core.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.BATCH, 1, 0, segments)], 0)
+    assign(slab, core, [[RECORD]])
     session._requests[1] = core.next_request(0, 0.0)
     core.drain_outbox()
 

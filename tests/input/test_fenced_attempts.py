@@ -22,7 +22,7 @@ from support.checked_words import checked_slab
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import SMALL, contents, datagram, new_slab
-from support.streams import StreamInput
+from support.streams import StreamInput, assert_books, balanced_books
 from support.variants import kernels
 
 if TYPE_CHECKING:
@@ -55,13 +55,6 @@ def messages(count: int, first: int = 0, size: int = 0) -> bytes:
 def numbers(slab: Slab, state: RunState) -> list[int]:
     found = [each for each in contents(slab) if each.state is state]
     return [int(each.value.split(b":")[0]) for each in sorted(found, key=lambda each: each.arrival)]
-
-
-def assert_books(slab: Slab, received: int, **discarded: int) -> None:
-    books = count_books(slab)
-    assert books.consistent
-    assert books.balanced
-    assert (books.received, books.discarded) == (received, discarded)
 
 
 def test_an_attempt_is_held_until_its_end_comes(slab: Slab) -> None:
@@ -251,9 +244,7 @@ def test_a_death_at_any_store_keeps_an_attempt_atomic() -> None:
             StreamInput(slab)
             found = numbers(slab, RunState.FILLED)
             assert found in ([], list(range(3)))
-            books = count_books(slab)
-            assert books.consistent
-            assert books.balanced
+            books = balanced_books(slab)
             assert books.received == len(found) + books.discarded.get("ABANDONED_ATTEMPT", 0)
         assert {after for before, after in words.stored if before is RunState.OPEN} == set(TRANSITIONS[RunState.OPEN])
 

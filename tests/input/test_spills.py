@@ -13,7 +13,6 @@ from bruce_mp.kernels import split_stream
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
-from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.private_directory import LINK
@@ -25,7 +24,7 @@ from bruce_mp.telemetry.counters import Counter
 from support.examples import examples
 from support.slabs import DISPATCHER_ROW, SMALL, datagram, new_slab
 from support.spill_images import spill_images
-from support.streams import WORKER_ROW, StreamInput
+from support.streams import WORKER_ROW, StreamInput, assert_books, balanced_books
 from support.variants import kernels
 
 if TYPE_CHECKING:
@@ -107,13 +106,6 @@ def assert_in_order(numbers: list[int]) -> None:
             mine = [number for number in numbers if number % 3 == topic and number % 2 == keyed]
             by_key = [[n for n in mine if n % 4 == rest] for rest in (1, 3)] if keyed else [mine]
             assert all(some == sorted(some) for some in by_key)
-
-
-def assert_books(slab: Slab, received: int, **discarded: int) -> None:
-    books = count_books(slab)
-    assert books.consistent
-    assert books.balanced
-    assert (books.received, books.discarded) == (received, discarded)
 
 
 def test_an_attempt_larger_than_the_slab_is_delivered_once_and_in_order(slab: Slab) -> None:
@@ -325,12 +317,6 @@ def test_files_of_another_slab_are_removed(slab: Slab) -> None:
 
 def test_a_death_at_any_step_keeps_a_spilled_attempt_atomic() -> None:
     """At each store to the slab and each act on a file of sending, completing, feeding and leaving."""
-    rows = [SMALL.rows_at + row * lay.ROW_BYTES for row in (WORKER_ROW, DISPATCHER_ROW)]
-    regions = [
-        range(lay.PAGE),
-        *(range(row_at, row_at + lay.ROW_REDO + 4096) for row_at in rows),
-        range(SMALL.chunks_at, SMALL.file_size),
-    ]
     with kernels("pure"), new_slab(SMALL) as slab:
         worker = worker_of(slab, max_attempt=2)
         done, gone = worker.connect(), worker.connect()
@@ -344,14 +330,12 @@ def test_a_death_at_any_step_keeps_a_spilled_attempt_atomic() -> None:
             worker.admission.on_disconnect(gone)
 
         seen = set()
-        for _ in spill_images(slab, Path(f"{slab.path}.spill"), regions, work):
+        for _ in spill_images(slab, work):
             sink = Sink(slab)
             drain(worker_of(slab, max_attempt=2), sink)
             assert sorted(sink.numbers) in ([], list(range(19)))
             assert_in_order(sink.numbers)
-            books = count_books(slab)
-            assert books.consistent
-            assert books.balanced
+            books = balanced_books(slab)
             assert books.received == len(sink.numbers) + books.discarded.get("ABANDONED_ATTEMPT", 0)
             assert books.discarded.keys() <= {"ABANDONED_ATTEMPT"}
             assert files_of(slab) == []
@@ -438,9 +422,7 @@ def test_any_order_of_frames_feeds_and_deaths_keeps_the_books(steps: list[tuple[
         for what, who, count in steps:
             getattr(model, what)(who, count)
             model.settle()
-            books = count_books(slab)
-            assert books.consistent
-            assert books.balanced
+            balanced_books(slab)
         for who in range(3):
             model.leave(who, 0)
         drain(model.worker, model.sink)

@@ -26,7 +26,7 @@ from bruce_mp.telemetry.counters import Counter
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import SMALL, contents, datagram, new_slab, set_state
-from support.streams import WORKER_ROW, StreamInput
+from support.streams import WORKER_ROW, StreamInput, assert_books, balanced_books
 from support.variants import kernels
 
 if TYPE_CHECKING:
@@ -58,13 +58,6 @@ def filled(slab: Slab) -> list[bytes]:
 
 def counter(slab: Slab, number: Counter) -> int:
     return ProcessRow(slab, WORKER_ROW).counters[number]
-
-
-def assert_books(slab: Slab, received: int, **discarded: int) -> None:
-    books = count_books(slab)
-    assert books.consistent
-    assert books.balanced
-    assert (books.received, books.discarded) == (received, discarded)
 
 
 @examples(25)
@@ -250,9 +243,7 @@ def test_a_crash_at_any_store_counts_exactly_the_messages_in_lanes() -> None:
         seen = set()
         for _ in images:
             StreamInput(slab)
-            books = count_books(slab)
-            assert books.consistent
-            assert books.balanced, books
+            books = balanced_books(slab)
             seen.add((books.received, len(contents(slab))))
         assert (2, 2) in seen
         assert (6, 5) in seen

@@ -157,7 +157,7 @@ def test_a_repetition_after_a_death_at_any_store_doubles_and_loses_nothing(size:
             worker.feed((client, BEGIN + messages(0, 5, size) + END))
 
         seen = set()
-        for _ in spill_images(slab, Path(f"{slab.path}.spill"), [range(slab.geometry.file_size)], work):
+        for _ in spill_images(slab, work, [range(slab.geometry.file_size)]):
             successor = StreamInput(slab, topics=[(b"t1", 2)], max_attempt=2, max_spill=MUCH)
             outcome = ask(successor).outcome
             seen.add(outcome)

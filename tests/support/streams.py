@@ -17,6 +17,7 @@ from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.stream_client import UNIX, StreamClientState, StreamKind
 from bruce_mp.input.unique_attempts import UniqueAttempts
 from bruce_mp.kernels import Lanes
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
 from bruce_mp.protocol.client.inquiry import InquiryAnswer, decode_inquiry_answer, is_inquiry
@@ -36,11 +37,26 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import TimestampWindows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
+    from bruce_mp.telemetry.books import Books
 
-__all__ = ["NO_RULES", "WORKER_ROW", "StreamInput"]
+__all__ = ["NO_RULES", "WORKER_ROW", "StreamInput", "assert_books", "balanced_books"]
 
 WORKER_ROW: Final = lay.ROW_FIRST_INPUT + 1
 NO_RULES: Final = SenderRules("input.unix_stream", allowed=None, limits=None)
+
+
+def balanced_books(slab: Slab) -> Books:
+    """Return the books of a slab, which must be consistent and balanced."""
+    books = count_books(slab)
+    assert books.consistent
+    assert books.balanced, books
+    return books
+
+
+def assert_books(slab: Slab, received: int, **discarded: int) -> None:
+    """Assert that the books are balanced with these numbers of messages."""
+    books = balanced_books(slab)
+    assert (books.received, books.discarded) == (received, discarded)
 
 
 class StreamInput:
