@@ -259,7 +259,7 @@ class BarrierWatch:
         publisher: RunPublisher,
         *,
         after_poll: Callable[[], None],
-        wake_journal: Callable[[], None],
+        wake_journal: Callable[[], object],
     ) -> None:
         self._loop = loop
         self._barriers = barriers
@@ -276,20 +276,20 @@ class BarrierWatch:
         self._barriers.has_new = False
         self._publisher.publish_open_runs()
         self._flush()
-        self._request_journal()
         self._interval_ms = _MIN_INTERVAL_MS
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_MIN_INTERVAL_MS / 1000, self._poll)
 
     def _flush(self) -> None:
-        """Ask the router to flush the topics of unsettled messages, unless the journal's copy suffices."""
+        """Ask the router to flush the topics of unsettled messages, and the journal for a copy, as barriers need it.
+
+        The caller has published the open runs.
+        """
         self._next_flush_ms = steady_ms() + _FLUSH_RETRY_MS
         if self._barriers.has_delivery_barrier:
             self._publisher.flush(self._outcomes.unsettled_topics())
-
-    def _request_journal(self) -> None:
-        self._barriers.on_handed_over()  # after `publish_open_runs` by the callers
+        self._barriers.on_handed_over()
         if self._barriers.has_durable_barrier:
             self._wake_journal()
 
@@ -304,7 +304,6 @@ class BarrierWatch:
             if self._barriers.has_unpublished:  # lanes may have open runs with messages from spill files
                 self._publisher.publish_open_runs()
             self._flush()
-            self._request_journal()
         took_ms = (time.monotonic() - began) * 1000
         self._interval_ms = _next_interval_ms(self._interval_ms, remaining_intervals)
         after_ms = max(self._interval_ms, _MIN_INTERVAL_IN_POLLS * took_ms)

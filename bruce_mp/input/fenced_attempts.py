@@ -354,7 +354,4 @@ class FencedAttempts:
         run = read_run(self.slab, segment.chunk, segment.run)
         if not run.topic:
             return name_of(self.slab, segment.chunk, segment.run, run)
-        try:
-            return self.topics.name_of(run.topic)
-        except KeyError:
-            return b""
+        return self.topics.name_of(run.topic) if self.topics.has(run.topic) else b""

@@ -101,6 +101,7 @@ class StreamClientState:
         self.is_blocked, self.wanted, self.paused_until_ms = True, 0, until_ms
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """A client and its socket.
 
@@ -109,13 +110,11 @@ class Connection:
     (`unfinished_limits.py`).
     """
 
-    __slots__ = ("client", "is_closing", "is_waiting", "outgoing", "socket")
-
-    def __init__(self, peer_socket: socket.socket, client: StreamClientState) -> None:
-        self.socket = peer_socket
-        self.client = client
-        self.outgoing = bytearray()
-        self.is_closing = self.is_waiting = False
+    socket: socket.socket
+    client: StreamClientState
+    outgoing: bytearray = field(default_factory=bytearray)
+    is_closing: bool = False
+    is_waiting: bool = False
 
     @property
     def events(self) -> int:

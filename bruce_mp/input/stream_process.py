@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import resource
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.barriers import Barriers, BarrierWatch
@@ -143,16 +144,11 @@ class _StreamWorker(InputShell):
             max_total_chunks=max(1, self._slab.geometry.chunks // 2 // streams.worker_count),  # equal parts of half
         )
 
-    def _journal_request(self, config: Config) -> Callable[[], None]:
+    def _journal_request(self, config: Config) -> Callable[[], object]:
         """Return a function that requests a durable copy of all runs, if slab.sync demands one."""
         if config.slab.sync != "each flush":
             return lambda: None
-        link = self._links.sender(JOURNAL_REQUESTS)
-
-        def request() -> None:
-            link.send_bytes(b"\0")  # the journal reads no content, only that a frame came
-
-        return request
+        return partial(self._links.sender(JOURNAL_REQUESTS).send_bytes, b"\0")  # the journal ignores the content
 
     def recover(self) -> None:
         recover_stream_input(self._slab, self._row, self._pool.owner, self._spill_directory)
