@@ -1,22 +1,23 @@
 """Codecs of record batches, 1 to 4 in Kafka's attributes, in the forms that every broker and consumer reads.
 
-Package `codecs` has a module for each, loaded by `load_codecs` or at the first use.  All of them would take 3 MB of
-each dispatcher, and most daemons use one or none.
+`load_codecs` or the first use loads the library of a codec.  All of them would take 3 MB of each dispatcher, and most
+daemons use one or none.
 
 The daemon only compresses.  `BrokerCapabilities.accepts` is False for a codec that an older broker lacks.
 """
 
 from __future__ import annotations
 
+import zlib
 from enum import IntEnum, unique
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["LEVELS", "Codec", "Levels", "compress", "is_small_enough", "load_codecs"]
 
@@ -47,23 +48,32 @@ LEVELS: Final = {
 }
 """Other codecs have no levels."""
 
-
-class _CodecModule(Protocol):
-    """A module of `codecs`."""
-
-    def compress(self, data: bytes, level: int, /) -> bytes: ...
-
-
-@cache
-def _load(codec: Codec) -> _CodecModule:
-    return cast("_CodecModule", import_module(f"bruce_mp.protocol.kafka.codecs.{codec.name.lower()}"))
+_LIBRARIES: Final = {Codec.SNAPPY: "snappy", Codec.LZ4: "lz4.frame", Codec.ZSTD: "zstandard"}
 
 
 def load_codecs(codecs: Iterable[Codec]) -> None:
     """Load the libraries of these codecs before the first batch needs them."""
     for codec in codecs:
-        if codec is not Codec.NONE:
-            _load(codec)
+        if codec in _LIBRARIES:
+            import_module(_LIBRARIES[codec])
+
+
+@cache
+def _compressor(codec: Codec, level: int) -> Callable[[bytes], bytes]:
+    """Return the function that compresses with a level; it is kept, because that of zstd has tables."""
+    if codec is Codec.GZIP:  # a container without name and time, so that equal input gives equal output
+        return partial(zlib.compress, level=level, wbits=_GZIP_WBITS)
+    library = import_module(_LIBRARIES[codec])
+    if codec is Codec.LZ4:  # independent blocks: Java's reader refuses dependent ones
+        return partial(library.compress, compression_level=level, block_linked=False)
+    # Snappy makes raw blocks, one for each batch.  Java's clients write xerial's framing, but their reader accepts data
+    # without the framing's magic as a raw block (SnappyInputStream.readFully).  librdkafka writes and reads raw blocks.
+    # Framing would cost 3 to 4 % in size.
+    function: Callable[[bytes], bytes] = (library if codec is Codec.SNAPPY else library.ZstdCompressor(level)).compress
+    return function
+
+
+_GZIP_WBITS: Final = zlib.MAX_WBITS | 16  # 16 selects the gzip container
 
 
 def compress(codec: Codec, level: int | None, data: bytes) -> bytes:
@@ -71,7 +81,7 @@ def compress(codec: Codec, level: int | None, data: bytes) -> bytes:
 
     Raises LocalProtocolError for a level out of range.
     """
-    return data if codec is Codec.NONE else _load(codec).compress(data, _checked_level(codec, level))
+    return data if codec is Codec.NONE else _compressor(codec, _checked_level(codec, level))(data)
 
 
 def _checked_level(codec: Codec, level: int | None) -> int:
