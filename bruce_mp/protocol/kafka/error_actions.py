@@ -1,4 +1,4 @@
-"""The action for each Kafka error code, one row per code.
+"""The action for each Kafka error code: a row for each code of an answer to Produce, and the codes of other requests.
 
 Promises behind the table:
 
@@ -25,6 +25,7 @@ Errors.java.
 from __future__ import annotations
 
 from enum import Enum, unique
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -32,9 +33,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["CONNECTION_LOST", "ERROR_TABLE", "Action", "ErrorRow", "error_row"]
+__all__ = ["CONNECTION_LOST", "ERROR_TABLE", "OTHER_REQUESTS", "Action", "ErrorRow", "error_row"]
 
 
 @unique
@@ -129,10 +130,8 @@ _ROWS: Final = (
         retry_limit=MAX_RETRIES,
     ),
     _row(0, "NONE", OK, "delivered"),
-    _row(1, "OFFSET_OUT_OF_RANGE", DISCARD, "consumer error"),
     _row(2, "CORRUPT_MESSAGE", RESEND, "damaged in transit; a retry may pass", retry_limit=MAX_RETRIES),
     _row(3, "UNKNOWN_TOPIC_OR_PARTITION", REROUTE, "leader moved or topic deleted; fresh metadata decides"),
-    _row(4, "INVALID_FETCH_SIZE", DISCARD, "consumer error"),
     _row(5, "LEADER_NOT_AVAILABLE", REROUTE, "election under way"),
     _row(
         6,
@@ -145,26 +144,13 @@ _ROWS: Final = (
     _row(8, "BROKER_NOT_AVAILABLE", REROUTE, "transient"),
     _row(9, "REPLICA_NOT_AVAILABLE", REROUTE, "transient state of the metadata"),
     _row(10, "MESSAGE_TOO_LARGE", HALVE, "the batch cannot fit; a smaller one may"),
-    _row(11, "STALE_CONTROLLER_EPOCH", DISCARD, "broker-internal"),
-    _row(12, "OFFSET_METADATA_TOO_LARGE", DISCARD, "consumer error"),
     _row(13, "NETWORK_EXCEPTION", REROUTE, "connection lost inside the cluster", may_duplicate=True),
-    _row(14, "COORDINATOR_LOAD_IN_PROGRESS", DISCARD, "transactional and group coordinators only"),
-    _row(15, "COORDINATOR_NOT_AVAILABLE", DISCARD, "transactional and group coordinators only"),
-    _row(16, "NOT_COORDINATOR", DISCARD, "transactional and group coordinators only"),
     _row(17, "INVALID_TOPIC_EXCEPTION", DISCARD, "illegal topic name"),
     _row(18, "RECORD_LIST_TOO_LARGE", HALVE, "as 10"),
     _row(19, "NOT_ENOUGH_REPLICAS", RESEND, "in-sync replicas below the minimum; nothing written"),
     _row(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", RESEND, "written, but by too few replicas", may_duplicate=True),
     _row(21, "INVALID_REQUIRED_ACKS", FATAL, "the request is wrong"),
-    _row(22, "ILLEGAL_GENERATION", DISCARD, "consumer error"),
-    _row(23, "INCONSISTENT_GROUP_PROTOCOL", DISCARD, "consumer error"),
-    _row(24, "INVALID_GROUP_ID", DISCARD, "consumer error"),
-    _row(25, "UNKNOWN_MEMBER_ID", DISCARD, "consumer error"),
-    _row(26, "INVALID_SESSION_TIMEOUT", DISCARD, "consumer error"),
-    _row(27, "REBALANCE_IN_PROGRESS", DISCARD, "consumer error"),
-    _row(28, "INVALID_COMMIT_OFFSET_SIZE", DISCARD, "consumer error"),
     _row(29, "TOPIC_AUTHORIZATION_FAILED", FORBIDDEN, "the daemon's user may not write to that topic (ACL WRITE)"),
-    _row(30, "GROUP_AUTHORIZATION_FAILED", DISCARD, "consumer error"),
     _row(
         31,
         "CLUSTER_AUTHORIZATION_FAILED",
@@ -176,11 +162,7 @@ _ROWS: Final = (
     _row(34, "ILLEGAL_SASL_STATE", FATAL, "connection set-up wrong"),
     _row(35, "UNSUPPORTED_VERSION", FATAL, "the broker refuses a version that it offered"),
     _row(36, "TOPIC_ALREADY_EXISTS", DISCARD, "admin call; when creating a topic this is success"),
-    _row(37, "INVALID_PARTITIONS", DISCARD, "admin call"),
     _row(38, "INVALID_REPLICATION_FACTOR", DISCARD, "admin call; creation failed"),
-    _row(39, "INVALID_REPLICA_ASSIGNMENT", DISCARD, "admin call"),
-    _row(40, "INVALID_CONFIG", DISCARD, "admin call"),
-    _row(41, "NOT_CONTROLLER", DISCARD, "admin call"),
     _row(42, "INVALID_REQUEST", FATAL, "the request is wrong"),
     _row(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", UNNUMBERED, "the topic's message format has no sequence numbers"),
     _row(44, "POLICY_VIOLATION", DISCARD, "cluster policy refuses"),
@@ -193,94 +175,86 @@ _ROWS: Final = (
     _row(51, "CONCURRENT_TRANSACTIONS", RESEND, "transactional only, transient", retry_limit=MAX_RETRIES),
     _row(52, "TRANSACTION_COORDINATOR_FENCED", FATAL, "transactional only"),
     _row(53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", FATAL, "no permission"),
-    _row(54, "SECURITY_DISABLED", DISCARD, "admin call"),
     _row(55, "OPERATION_NOT_ATTEMPTED", RESEND, "another part of the request failed first", retry_limit=MAX_RETRIES),
     _row(56, "KAFKA_STORAGE_ERROR", REROUTE, "a disk of the leader failed; another broker leads", may_duplicate=True),
-    _row(57, "LOG_DIR_NOT_FOUND", DISCARD, "admin call"),
     _row(58, "SASL_AUTHENTICATION_FAILED", FATAL, "bad credentials"),
     _row(59, "UNKNOWN_PRODUCER_ID", EPOCH, "the producer id has expired", may_duplicate=True),
-    _row(60, "REASSIGNMENT_IN_PROGRESS", DISCARD, "admin call"),
-    _row(61, "DELEGATION_TOKEN_AUTH_DISABLED", DISCARD, "admin call"),
-    _row(62, "DELEGATION_TOKEN_NOT_FOUND", DISCARD, "admin call"),
-    _row(63, "DELEGATION_TOKEN_OWNER_MISMATCH", DISCARD, "admin call"),
-    _row(64, "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED", DISCARD, "admin call"),
-    _row(65, "DELEGATION_TOKEN_AUTHORIZATION_FAILED", DISCARD, "admin call"),
-    _row(66, "DELEGATION_TOKEN_EXPIRED", DISCARD, "admin call"),
-    _row(67, "INVALID_PRINCIPAL_TYPE", DISCARD, "admin call"),
-    _row(68, "NON_EMPTY_GROUP", DISCARD, "admin call"),
-    _row(69, "GROUP_ID_NOT_FOUND", DISCARD, "admin call"),
-    _row(70, "FETCH_SESSION_ID_NOT_FOUND", DISCARD, "consumer error"),
-    _row(71, "INVALID_FETCH_SESSION_EPOCH", DISCARD, "consumer error"),
     _row(72, "LISTENER_NOT_FOUND", REROUTE, "no matching listener on the leader; seen in metadata; refresh"),
-    _row(73, "TOPIC_DELETION_DISABLED", DISCARD, "admin call"),
     _row(74, "FENCED_LEADER_EPOCH", REROUTE, "stale leader epoch"),
     _row(75, "UNKNOWN_LEADER_EPOCH", REROUTE, "broker behind our metadata"),
     _row(76, "UNSUPPORTED_COMPRESSION_TYPE", UNCOMPRESSED, "codec not allowed for the request version or the topic"),
-    _row(77, "STALE_BROKER_EPOCH", DISCARD, "broker-internal"),
-    _row(78, "OFFSET_NOT_AVAILABLE", DISCARD, "consumer error"),
-    _row(79, "MEMBER_ID_REQUIRED", DISCARD, "consumer error"),
     _row(80, "PREFERRED_LEADER_NOT_AVAILABLE", REROUTE, "leader state in flux"),
-    _row(81, "GROUP_MAX_SIZE_REACHED", DISCARD, "consumer error"),
-    _row(82, "FENCED_INSTANCE_ID", DISCARD, "consumer error"),
     _row(83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", REROUTE, "no leader electable now"),
     _row(84, "ELECTION_NOT_NEEDED", REROUTE, "as stale metadata; not expected for produce"),
-    _row(85, "NO_REASSIGNMENT_IN_PROGRESS", DISCARD, "admin call"),
-    _row(86, "GROUP_SUBSCRIBED_TO_TOPIC", DISCARD, "admin call"),
     _row(
         87,
         "INVALID_RECORD",
         HALVE,
         "a record is refused, e.g. without a key on a compacted topic; the answer may name it",
     ),
-    _row(88, "UNSTABLE_OFFSET_COMMIT", DISCARD, "consumer error"),
     _row(89, "THROTTLING_QUOTA_EXCEEDED", RESEND, "over quota: wait the throttle time first"),
     _row(90, "PRODUCER_FENCED", FATAL, "another producer took the transactional id"),
-    _row(91, "RESOURCE_NOT_FOUND", DISCARD, "admin call"),
-    _row(92, "DUPLICATE_RESOURCE", DISCARD, "admin call"),
-    _row(93, "UNACCEPTABLE_CREDENTIAL", DISCARD, "admin call"),
-    _row(94, "INCONSISTENT_VOTER_SET", DISCARD, "broker-internal"),
-    _row(95, "INVALID_UPDATE_VERSION", DISCARD, "broker-internal"),
-    _row(96, "FEATURE_UPDATE_FAILED", DISCARD, "admin call"),
-    _row(97, "PRINCIPAL_DESERIALIZATION_FAILURE", DISCARD, "broker-internal"),
-    _row(98, "SNAPSHOT_NOT_FOUND", DISCARD, "broker-internal"),
-    _row(99, "POSITION_OUT_OF_RANGE", DISCARD, "broker-internal"),
     _row(100, "UNKNOWN_TOPIC_ID", REROUTE, "topic deleted or re-created; refresh"),
-    _row(101, "DUPLICATE_BROKER_REGISTRATION", DISCARD, "broker-internal"),
-    _row(102, "BROKER_ID_NOT_REGISTERED", DISCARD, "broker-internal"),
     _row(103, "INCONSISTENT_TOPIC_ID", REROUTE, "topic re-created; refresh"),
-    _row(104, "INCONSISTENT_CLUSTER_ID", DISCARD, "broker-internal"),
-    _row(105, "TRANSACTIONAL_ID_NOT_FOUND", DISCARD, "admin call"),
-    _row(106, "FETCH_SESSION_TOPIC_ID_ERROR", DISCARD, "consumer error"),
-    _row(107, "INELIGIBLE_REPLICA", DISCARD, "broker-internal"),
     _row(108, "NEW_LEADER_ELECTED", REROUTE, "a new leader exists already"),
     _row(109, "OFFSET_MOVED_TO_TIERED_STORAGE", DISCARD, "consumer/replica error"),
-    _row(110, "FENCED_MEMBER_EPOCH", DISCARD, "consumer error"),
-    _row(111, "UNRELEASED_INSTANCE_ID", DISCARD, "consumer error"),
-    _row(112, "UNSUPPORTED_ASSIGNOR", DISCARD, "consumer error"),
-    _row(113, "STALE_MEMBER_EPOCH", DISCARD, "consumer error"),
     _row(114, "MISMATCHED_ENDPOINT_TYPE", FATAL, "connected to a controller where a broker is needed"),
     _row(115, "UNSUPPORTED_ENDPOINT_TYPE", FATAL, "as 114"),
-    _row(116, "UNKNOWN_CONTROLLER_ID", DISCARD, "broker-internal"),
-    _row(117, "UNKNOWN_SUBSCRIPTION_ID", DISCARD, "telemetry"),
-    _row(118, "TELEMETRY_TOO_LARGE", DISCARD, "telemetry"),
-    _row(119, "INVALID_REGISTRATION", DISCARD, "broker-internal"),
     _row(120, "TRANSACTION_ABORTABLE", FATAL, "transactional only"),
-    _row(121, "INVALID_RECORD_STATE", DISCARD, "share-group consumer"),
-    _row(122, "SHARE_SESSION_NOT_FOUND", DISCARD, "share-group consumer"),
-    _row(123, "INVALID_SHARE_SESSION_EPOCH", DISCARD, "share-group consumer"),
     _row(124, "FENCED_STATE_EPOCH", DISCARD, "share-group state"),
-    _row(125, "INVALID_VOTER_KEY", DISCARD, "controller quorum"),
-    _row(126, "DUPLICATE_VOTER", DISCARD, "controller quorum"),
-    _row(127, "VOTER_NOT_FOUND", DISCARD, "controller quorum"),
-    _row(128, "INVALID_REGULAR_EXPRESSION", DISCARD, "consumer error"),
     _row(129, "REBOOTSTRAP_REQUIRED", REROUTE, "discard the known brokers and start again from the initial ones"),
     _row(130, "STREAMS_INVALID_TOPOLOGY", DISCARD, "streams group"),
     _row(131, "STREAMS_INVALID_TOPOLOGY_EPOCH", DISCARD, "streams group"),
     _row(132, "STREAMS_TOPOLOGY_FENCED", DISCARD, "streams group"),
-    _row(133, "SHARE_SESSION_LIMIT_REACHED", DISCARD, "share-group consumer"),
 )
 
-ERROR_TABLE: Final[Mapping[int, ErrorRow]] = MappingProxyType({row.code: row for row in _ROWS})
+OTHER_REQUESTS: Final = {
+    "consumer error": (
+        "1 OFFSET_OUT_OF_RANGE, 4 INVALID_FETCH_SIZE, 12 OFFSET_METADATA_TOO_LARGE, 22 ILLEGAL_GENERATION, "
+        "23 INCONSISTENT_GROUP_PROTOCOL, 24 INVALID_GROUP_ID, 25 UNKNOWN_MEMBER_ID, 26 INVALID_SESSION_TIMEOUT, "
+        "27 REBALANCE_IN_PROGRESS, 28 INVALID_COMMIT_OFFSET_SIZE, 30 GROUP_AUTHORIZATION_FAILED, "
+        "70 FETCH_SESSION_ID_NOT_FOUND, 71 INVALID_FETCH_SESSION_EPOCH, 78 OFFSET_NOT_AVAILABLE, "
+        "79 MEMBER_ID_REQUIRED, 81 GROUP_MAX_SIZE_REACHED, 82 FENCED_INSTANCE_ID, 88 UNSTABLE_OFFSET_COMMIT, "
+        "106 FETCH_SESSION_TOPIC_ID_ERROR, 110 FENCED_MEMBER_EPOCH, 111 UNRELEASED_INSTANCE_ID, "
+        "112 UNSUPPORTED_ASSIGNOR, 113 STALE_MEMBER_EPOCH, 128 INVALID_REGULAR_EXPRESSION"
+    ),
+    "transactional and group coordinators only": (
+        "14 COORDINATOR_LOAD_IN_PROGRESS, 15 COORDINATOR_NOT_AVAILABLE, 16 NOT_COORDINATOR"
+    ),
+    "admin call": (
+        "37 INVALID_PARTITIONS, 39 INVALID_REPLICA_ASSIGNMENT, 40 INVALID_CONFIG, 41 NOT_CONTROLLER, "
+        "54 SECURITY_DISABLED, 57 LOG_DIR_NOT_FOUND, 60 REASSIGNMENT_IN_PROGRESS, 61 DELEGATION_TOKEN_AUTH_DISABLED, "
+        "62 DELEGATION_TOKEN_NOT_FOUND, 63 DELEGATION_TOKEN_OWNER_MISMATCH, 64 DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "
+        "65 DELEGATION_TOKEN_AUTHORIZATION_FAILED, 66 DELEGATION_TOKEN_EXPIRED, 67 INVALID_PRINCIPAL_TYPE, "
+        "68 NON_EMPTY_GROUP, 69 GROUP_ID_NOT_FOUND, 73 TOPIC_DELETION_DISABLED, 85 NO_REASSIGNMENT_IN_PROGRESS, "
+        "86 GROUP_SUBSCRIBED_TO_TOPIC, 91 RESOURCE_NOT_FOUND, 92 DUPLICATE_RESOURCE, 93 UNACCEPTABLE_CREDENTIAL, "
+        "96 FEATURE_UPDATE_FAILED, 105 TRANSACTIONAL_ID_NOT_FOUND"
+    ),
+    "broker-internal": (
+        "11 STALE_CONTROLLER_EPOCH, 77 STALE_BROKER_EPOCH, 94 INCONSISTENT_VOTER_SET, 95 INVALID_UPDATE_VERSION, "
+        "97 PRINCIPAL_DESERIALIZATION_FAILURE, 98 SNAPSHOT_NOT_FOUND, 99 POSITION_OUT_OF_RANGE, "
+        "101 DUPLICATE_BROKER_REGISTRATION, 102 BROKER_ID_NOT_REGISTERED, 104 INCONSISTENT_CLUSTER_ID, "
+        "107 INELIGIBLE_REPLICA, 116 UNKNOWN_CONTROLLER_ID, 119 INVALID_REGISTRATION"
+    ),
+    "telemetry": "117 UNKNOWN_SUBSCRIPTION_ID, 118 TELEMETRY_TOO_LARGE",
+    "share-group consumer": (
+        "121 INVALID_RECORD_STATE, 122 SHARE_SESSION_NOT_FOUND, 123 INVALID_SHARE_SESSION_EPOCH, "
+        "133 SHARE_SESSION_LIMIT_REACHED"
+    ),
+    "controller quorum": "125 INVALID_VOTER_KEY, 126 DUPLICATE_VOTER, 127 VOTER_NOT_FOUND",
+}
+"""The codes that belong to other requests than Produce, by the reason; their action is DISCARD."""
+
+
+def _rows_of_other_requests() -> Iterator[ErrorRow]:
+    for reason, codes in OTHER_REQUESTS.items():
+        for code, name in map(str.split, codes.split(",")):
+            yield _row(int(code), name, DISCARD, reason)
+
+
+ERROR_TABLE: Final[Mapping[int, ErrorRow]] = MappingProxyType(
+    {row.code: row for row in sorted((*_ROWS, *_rows_of_other_requests()), key=attrgetter("code"))}
+)
 
 
 def error_row(code: int) -> ErrorRow:

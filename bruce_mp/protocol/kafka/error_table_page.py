@@ -9,7 +9,7 @@ import sys
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.protocol.kafka.error_actions import CONNECTION_LOST, ERROR_TABLE, UNDOCUMENTED, Action
+from bruce_mp.protocol.kafka.error_actions import CONNECTION_LOST, ERROR_TABLE, OTHER_REQUESTS, UNDOCUMENTED, Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,23 +33,12 @@ These codes belong to other requests. In an answer to a produce request they lea
 duplicate or a retry.
 """
 
-OTHER_APIS: Final = (
-    "consumer error",
-    "transactional and group coordinators only",
-    "admin call",
-    "broker-internal",
-    "telemetry",
-    "share-group consumer",
-    "controller quorum",
-)
-"""Reasons of the codes that share a line of the page."""
-
 WIDTH: Final = 119
 
 
 def render() -> str:
     """Return the whole page as Markdown."""
-    return "\n".join([INTRODUCTION, *_actions(), *_errors_of_other_apis()]) + "\n"
+    return "\n".join([INTRODUCTION, *_actions(), *_other_requests()]) + "\n"
 
 
 def _actions() -> Iterator[str]:
@@ -60,7 +49,7 @@ def _actions() -> Iterator[str]:
         retry = " Counts as a retry." if any(row.counts_as_retry for row in rows) else ""
         yield from wrap(f"{action.value[0].upper()}{action.value[1:]}.{retry}", WIDTH)
         yield ""
-        yield from (_entry(row) for row in rows if not _is_of_another_api(row))
+        yield from (_entry(row) for row in rows if action is not Action.DISCARD or row.reason not in OTHER_REQUESTS)
         yield ""
 
 
@@ -68,15 +57,10 @@ def _code_text(row: ErrorRow) -> str:
     return {UNDOCUMENTED.name: "any other", CONNECTION_LOST.name: "none"}.get(row.name, str(row.code))
 
 
-def _is_of_another_api(row: ErrorRow) -> bool:
-    return row.action is Action.DISCARD and row.reason in OTHER_APIS
-
-
-def _errors_of_other_apis() -> Iterator[str]:
+def _other_requests() -> Iterator[str]:
     yield f"## Codes of other requests\n\n{OTHER_CODES}"
-    for reason in OTHER_APIS:
-        codes = [f"{row.code} {row.name}" for row in ERROR_TABLE.values() if row.reason == reason]
-        yield from wrap(f"* {reason}: {', '.join(codes)}.", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    for reason, codes in OTHER_REQUESTS.items():
+        yield from wrap(f"* {reason}: {codes}.", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _entry(row: ErrorRow) -> str:
