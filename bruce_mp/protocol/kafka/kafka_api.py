@@ -1,4 +1,4 @@
-"""Encode Kafka's requests and decode the responses; the only module that uses kafka-python, through `kafka_messages`.
+"""Encode Kafka's requests and decode the responses; the only module that uses kafka-python.
 
 kafka-python provides Apache's message schemas; its networking stays unused.  This module hides its weaknesses:
 
@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bruce_mp import __version__
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
-from bruce_mp.protocol.kafka.kafka_messages import messages
 from bruce_mp.protocol.kafka.kafka_types import (
     NO_BROKER,
     ApiRange,
@@ -56,8 +59,42 @@ __all__ = [
     "read_correlation_id",
 ]
 
-_METADATA: Final = messages("metadata")
-_PRODUCER: Final = messages("producer")
+# --- kafka-python -----------------------------------------------------------------------------------------------------
+_PACKAGE: Final = "kafka"
+
+
+@cache
+def _messages(group: str) -> Any:
+    """Return the module `kafka.protocol.<group>`, and load it at the first call, without kafka-python's clients.
+
+    An import of a part of `kafka` runs `kafka/__init__.py`, which loads producer, consumer and admin client with their
+    networking: 6 MB in each process, all unused.  So this registers `kafka` as a package without running its
+    `__init__`.  The first access to a name of the package runs it, so other code in the process can use
+    `kafka.KafkaConsumer`.
+    """
+    if _PACKAGE not in sys.modules:
+        _register_package()
+    return import_module(f"{_PACKAGE}.protocol.{group}")
+
+
+def _register_package() -> None:
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError("kafka-python is not installed", name=_PACKAGE)
+    package, loader = module_from_spec(spec), spec.loader
+
+    def look_up(name: str) -> Any:
+        """Run the package's `__init__` for a missing name (PEP 562)."""
+        del package.__dict__["__getattr__"]
+        loader.exec_module(package)
+        return getattr(package, name)
+
+    package.__dict__["__getattr__"] = look_up
+    sys.modules[_PACKAGE] = package
+
+
+_METADATA: Final = _messages("metadata")
+_PRODUCER: Final = _messages("producer")
 """The messages that each connection needs; logins and topic creation load theirs on demand."""
 
 UNSUPPORTED_VERSION: Final = 35
@@ -95,21 +132,18 @@ def _raising(error: type[LocalProtocolError | RemoteProtocolError], subject: str
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
-def _encode(request: Any, correlation_id: int, client_id: str) -> bytes:
+def _encode(cls: Any, version: int, correlation_id: int, client_id: str, **fields: Any) -> bytes:
+    with _raising(LocalProtocolError, f"The {cls.name} v{version} to send"):
+        request = cls[version](**fields)
     with _raising(LocalProtocolError, f"The {request.name} to send"):
         request.with_header(correlation_id=correlation_id, client_id=client_id or None)
         return bytes(request.encode(header=True, framed=True))
 
 
-def _build(cls: Any, version: int, **fields: Any) -> Any:
-    with _raising(LocalProtocolError, f"The {cls.name} v{version} to send"):
-        return cls[version](**fields)
-
-
 def encode_api_versions(version: int, correlation_id: int, client_id: str) -> bytes:
     """Encode an ApiVersions request, from version 3 on with the client's name and release."""
     fields = {"client_software_name": CLIENT_SOFTWARE, "client_software_version": __version__} if version >= 3 else {}
-    return _encode(_build(_METADATA.ApiVersionsRequest, version, **fields), correlation_id, client_id)
+    return _encode(_METADATA.ApiVersionsRequest, version, correlation_id, client_id, **fields)
 
 
 def encode_metadata(
@@ -133,20 +167,21 @@ def encode_metadata(
     if version == 0 and names == []:
         raise LocalProtocolError("Metadata v0 cannot request no topics: an empty list requests all of them.")
     wanted = None if names is None else [_METADATA.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-    request = _build(
+    return _encode(
         _METADATA.MetadataRequest,
         version,
+        correlation_id,
+        client_id,
         topics=wanted,
         allow_auto_topic_creation=allow_auto_topic_creation,
         include_topic_authorized_operations=with_operations,
     )
-    return _encode(request, correlation_id, client_id)
 
 
 def encode_init_producer_id(version: int, correlation_id: int, client_id: str) -> bytes:
     """Encode a request for a new producer id, without transactions."""
-    request = _build(_PRODUCER.InitProducerIdRequest, version, transactional_id=None, transaction_timeout_ms=0)
-    return _encode(request, correlation_id, client_id)
+    fields = {"transactional_id": None, "transaction_timeout_ms": 0}
+    return _encode(_PRODUCER.InitProducerIdRequest, version, correlation_id, client_id, **fields)
 
 
 def encode_create_topics(
@@ -165,28 +200,24 @@ def encode_create_topics(
     """
     with _raising(LocalProtocolError, "A topic name in a CreateTopics request"):
         names = [str(topic, "utf-8") for topic in topics]
-    request = messages("admin").CreateTopicsRequest
+    request = _messages("admin").CreateTopicsRequest
     wanted = [
         request.CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=replication, assignments=[], configs=[]
         )
         for name in names
     ]
-    return _encode(_build(request, version, topics=wanted, timeout_ms=timeout_ms), correlation_id, client_id)
+    return _encode(request, version, correlation_id, client_id, topics=wanted, timeout_ms=timeout_ms)
 
 
 def encode_sasl_handshake(version: int, correlation_id: int, client_id: str, mechanism: str) -> bytes:
     """Encode a SaslHandshake request for a mechanism."""
-    return _encode(
-        _build(messages("sasl").SaslHandshakeRequest, version, mechanism=mechanism), correlation_id, client_id
-    )
+    return _encode(_messages("sasl").SaslHandshakeRequest, version, correlation_id, client_id, mechanism=mechanism)
 
 
 def encode_sasl_authenticate(version: int, correlation_id: int, client_id: str, token: bytes) -> bytes:
     """Encode one token of a login as a SaslAuthenticate request."""
-    return _encode(
-        _build(messages("sasl").SaslAuthenticateRequest, version, auth_bytes=token), correlation_id, client_id
-    )
+    return _encode(_messages("sasl").SaslAuthenticateRequest, version, correlation_id, client_id, auth_bytes=token)
 
 
 # --- responses --------------------------------------------------------------------------------------------------------
@@ -234,21 +265,21 @@ def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
 def decode_create_topics(frame: bytes, version: int) -> dict[bytes, int]:
     """Decode a CreateTopics response to the error code of each topic; raise RemoteProtocolError for malformed bytes."""
     with _raising(RemoteProtocolError, "The broker's CreateTopics response"):
-        response = _decode(messages("admin").CreateTopicsResponse, frame, version)
+        response = _decode(_messages("admin").CreateTopicsResponse, frame, version)
         return {topic.name.encode(): topic.error_code for topic in response.topics}
 
 
 def decode_sasl_handshake(frame: bytes, version: int) -> SaslHandshakeResponse:
     """Decode a SaslHandshake response; raise RemoteProtocolError for malformed bytes."""
     with _raising(RemoteProtocolError, "The broker's SaslHandshake response"):
-        response = _decode(messages("sasl").SaslHandshakeResponse, frame, version)
+        response = _decode(_messages("sasl").SaslHandshakeResponse, frame, version)
         return SaslHandshakeResponse(response.error_code, tuple(response.mechanisms))
 
 
 def decode_sasl_authenticate(frame: bytes, version: int) -> SaslAuthenticateResponse:
     """Decode a SaslAuthenticate response; raise RemoteProtocolError for malformed bytes."""
     with _raising(RemoteProtocolError, "The broker's SaslAuthenticate response"):
-        response = _decode(messages("sasl").SaslAuthenticateResponse, frame, version)
+        response = _decode(_messages("sasl").SaslAuthenticateResponse, frame, version)
         return SaslAuthenticateResponse(
             response.error_code, response.error_message, bytes(response.auth_bytes), response.session_lifetime_ms
         )
