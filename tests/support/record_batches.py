@@ -12,8 +12,14 @@ import google_crc32c
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol.kafka.compression import Codec
-from bruce_mp.protocol.kafka.record_batch import HEADER_BYTES, LENGTH_END, MAGIC, Producer
-from bruce_mp.protocol.kafka.varints import MASK, encode_varint, wrap_int64
+from bruce_mp.protocol.kafka.record_batch import (
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    Producer,
+    encode_varint,
+    wrap_int64,
+)
 from support.decompression import decompress
 
 if TYPE_CHECKING:
@@ -61,7 +67,7 @@ class VarintReader:
             value |= (byte & 0x7F) << (7 * index)
             if byte < 0x80:
                 self.position += index + 1
-                value &= MASK
+                value &= (1 << 64) - 1
                 return value >> 1 ^ -(value & 1)
         raise RemoteProtocolError(f"A number at byte {self.position} of the records does not end.")
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
 from bruce_mp.protocol.client.record_headers import decode_headers
-from bruce_mp.protocol.kafka.record_batch import batch_header
-from bruce_mp.protocol.kafka.varints import encode_varint, wrap_int64
+from bruce_mp.protocol.kafka.record_batch import batch_header, encode_varint, wrap_int64
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import segment_bounds

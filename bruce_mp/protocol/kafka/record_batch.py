@@ -27,7 +27,7 @@ import google_crc32c
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.kafka.compression import Codec
 
-__all__ = ["HEADER_BYTES", "NO_PRODUCER", "Producer", "batch_header"]
+__all__ = ["HEADER_BYTES", "NO_PRODUCER", "Producer", "batch_header", "encode_varint", "wrap_int64"]
 
 UNCOVERED: Final = Struct(">qiibI")  # the fields up to the CRC, which covers none of them
 COVERED: Final = Struct(">hiqqqhii")  # the fields that the CRC covers
@@ -68,3 +68,23 @@ def batch_header(
     crc = google_crc32c.extend(google_crc32c.value(covered), records)
     length = HEADER_BYTES - LENGTH_END + len(records)
     return UNCOVERED.pack(0, length, UNKNOWN_LEADER_EPOCH, MAGIC, crc) + covered
+
+
+_MASK: Final = (1 << 64) - 1
+_SIGN: Final = 1 << 63
+
+
+def wrap_int64(value: int) -> int:
+    """Wrap `value` to a signed 64-bit number, as Java's arithmetic does."""
+    return ((value + _SIGN) & _MASK) - _SIGN
+
+
+def encode_varint(value: int) -> bytes:
+    """Encode a signed 64-bit number n as the unsigned 2n (or -2n - 1 below 0), seven bits a byte, the lowest first."""
+    rest = (value << 1 ^ value >> 63) & _MASK
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)

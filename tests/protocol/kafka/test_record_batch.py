@@ -13,8 +13,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
 from bruce_mp.protocol.kafka.compression import Codec, compress
-from bruce_mp.protocol.kafka.record_batch import HEADER_BYTES, NO_PRODUCER, Producer
-from bruce_mp.protocol.kafka.varints import encode_varint, wrap_int64
+from bruce_mp.protocol.kafka.record_batch import HEADER_BYTES, NO_PRODUCER, Producer, encode_varint, wrap_int64
 from support.examples import examples
 from support.record_batches import (
     KafkaRecord,
