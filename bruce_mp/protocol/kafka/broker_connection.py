@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.kafka.sasl import Mechanism
 
 __all__ = ["BrokerConnection"]
+
+T = TypeVar("T")
 
 CORRELATION_ID_MASK: Final = 0x7FFFFFFF
 DEFAULT_TIMEOUT_S: Final = 60.0
@@ -176,19 +178,16 @@ class BrokerConnection:
         if self._state is ConnectionState.NEGOTIATING:
             return self._fail_negotiation("closed the connection", FailureCause.CLOSED_BY_BROKER)
         if self._state is ConnectionState.LOGGING_IN:
-            return self._on_eof_in_login()
+            assert self._login is not None
+            # A broker that expects tokens without headers refuses a login by closing the connection.
+            cause = FailureCause.CLOSED_BY_BROKER if self._login.has_headers else FailureCause.LOGIN_REFUSED
+            return self._fail(self._login.describe_close(), cause)
         count = len(self._outstanding)
         requests = f"{count} request{'' if count == 1 else 's'}"
         text = f"closed the connection with {requests} unanswered; it may be restarting"
         may_need_login = self._mechanism is None and not self._has_served
         hint = ", or expect a login on this port (kafka.sasl.mechanism)." if may_need_login else "."
         return self._fail(text + hint, FailureCause.CLOSED_BY_BROKER)
-
-    def _on_eof_in_login(self) -> list[Event]:
-        assert self._login is not None
-        # A broker that expects tokens without headers refuses a login by closing the connection.
-        cause = FailureCause.CLOSED_BY_BROKER if self._login.has_headers else FailureCause.LOGIN_REFUSED
-        return self._fail(self._login.describe_close(), cause)
 
     def check_deadline(self, now: float) -> list[Event]:
         """Return Failed if a deadline has passed, else no event."""
@@ -225,7 +224,7 @@ class BrokerConnection:
                 expected = data.partitions
             else:
                 expected = [(one.topic, one.partition) for one in data]
-            self._expect(correlation_id, now, partial(self._on_produce, correlation_id, version, expected))
+            self._expect_answer(correlation_id, now, ev.ProduceAcked, partial(_decode_in_order, version, expected))
         return EncodedRequest(correlation_id, buffers)
 
     def request_metadata(
@@ -250,7 +249,8 @@ class BrokerConnection:
             allow_auto_topic_creation=allow_auto_topic_creation,
             with_operations=with_operations,
         )
-        self._expect(correlation_id, now, partial(self._on_metadata, correlation_id, version))
+        decode = partial(kafka_api.decode_metadata, version=version)
+        self._expect_answer(correlation_id, now, ev.MetadataReceived, decode)
         return EncodedRequest(correlation_id, [data])
 
     def init_producer_id(self, now: float) -> EncodedRequest:
@@ -263,7 +263,8 @@ class BrokerConnection:
         if version is None:
             raise LocalProtocolError(f"Broker {self._broker} has no producer ids; see `capabilities.has_producer_ids`.")
         data = kafka_api.encode_init_producer_id(version, correlation_id, self._client_id)
-        self._expect(correlation_id, now, partial(self._on_producer_id, correlation_id, version))
+        decode = partial(kafka_api.decode_producer_id, version=version)
+        self._expect_answer(correlation_id, now, ev.ProducerIdReceived, decode)
         return EncodedRequest(correlation_id, [data])
 
     def create_topics(
@@ -279,7 +280,8 @@ class BrokerConnection:
             raise LocalProtocolError(f"Broker {self._broker} has no CreateTopics API.")
         numbers = {"partitions": partitions, "replication": replication, "timeout_ms": timeout_ms}
         data = kafka_api.encode_create_topics(version, correlation_id, self._client_id, topics, **numbers)
-        self._expect(correlation_id, now, partial(self._on_topics, correlation_id, version))
+        decode = partial(kafka_api.decode_create_topics, version=version)
+        self._expect_answer(correlation_id, now, ev.TopicsCreated, decode)
         return EncodedRequest(correlation_id, [data])
 
     # --- responses ----------------------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ class BrokerConnection:
         self._frames.feed(data)
         events: list[Event] = []
         try:
-            while (frame := self._next_frame()) is not None:
+            while (frame := self._frames.next_frame(0 if self._awaits_bare_token() else MIN_FRAME)) is not None:
                 events += self._on_frame(frame, now)
         except LoginRefusedError as error:
             events += self._fail(f"refused the login. {error}", FailureCause.LOGIN_REFUSED)
@@ -303,9 +305,6 @@ class BrokerConnection:
         except RemoteProtocolError as error:
             events += self._fail(f"broke the protocol. {error}", FailureCause.BAD_DATA)
         return events
-
-    def _next_frame(self) -> bytes | None:
-        return self._frames.next_frame(smallest=0 if self._awaits_bare_token() else MIN_FRAME)
 
     def _awaits_bare_token(self) -> bool:
         """Return True if the next frame is a token without a header, which may be empty."""
@@ -389,21 +388,6 @@ class BrokerConnection:
         events: list[Event] = [ev.LoggedIn(login.lifetime_s)]
         return [*events, ev.ConnectionReady(self.capabilities)] if is_first else events
 
-    # --- responses to the owner's requests ----------------------------------------------------------------------------
-    def _on_produce(
-        self, correlation_id: int, version: int, expected: list[tuple[bytes, int]], frame: bytes
-    ) -> list[Event]:
-        return [ev.ProduceAcked(correlation_id, _in_order(decode_produce(frame, version), expected))]
-
-    def _on_metadata(self, correlation_id: int, version: int, frame: bytes) -> list[Event]:
-        return [ev.MetadataReceived(correlation_id, kafka_api.decode_metadata(frame, version))]
-
-    def _on_producer_id(self, correlation_id: int, version: int, frame: bytes) -> list[Event]:
-        return [ev.ProducerIdReceived(correlation_id, kafka_api.decode_producer_id(frame, version))]
-
-    def _on_topics(self, correlation_id: int, version: int, frame: bytes) -> list[Event]:
-        return [ev.TopicsCreated(correlation_id, kafka_api.decode_create_topics(frame, version))]
-
     # --- transitions and requests -------------------------------------------------------------------------------------
     def _step(self, step: ConnectionStep) -> None:
         state = TRANSITIONS.get((self._state, step))
@@ -428,24 +412,27 @@ class BrokerConnection:
     ) -> None:
         self._outstanding.append(_Outstanding(correlation_id, now, timeout or self._timeout, on_response, is_internal))
 
+    def _expect_answer(
+        self, correlation_id: int, now: float, event: Callable[[int, T], Event], decode: Callable[[bytes], T]
+    ) -> None:
+        """Expect the response to a request of the owner, which `event` reports."""
+        self._expect(correlation_id, now, lambda frame: [event(correlation_id, decode(frame))])
+
     def _next_negotiation_request(self, now: float) -> bytes:
         request = self._negotiation.requests[self._negotiation_requests_sent]
         self._negotiation_requests_sent += 1
         if request is NegotiationRequest.VERSIONS:
             return self._request_versions(DOWNGRADE[0], now)
-        return self._request_first_metadata(now)
+        correlation_id = self._next_id()
+        version = (self._negotiation.assumed or BEFORE_API_VERSIONS).metadata_version
+        self._expect(correlation_id, now, partial(self._on_first_metadata, version), is_internal=True)
+        return kafka_api.encode_metadata(version, correlation_id, self._client_id)
 
     def _request_versions(self, version: int, now: float) -> bytes:
         correlation_id = self._next_id()
         timeout = min(self._timeout, VERSIONS_TIMEOUT_S)
         self._expect(correlation_id, now, partial(self._on_versions, version), timeout, is_internal=True)
         return kafka_api.encode_api_versions(version, correlation_id, self._client_id)
-
-    def _request_first_metadata(self, now: float) -> bytes:
-        correlation_id = self._next_id()
-        version = (self._negotiation.assumed or BEFORE_API_VERSIONS).metadata_version
-        self._expect(correlation_id, now, partial(self._on_first_metadata, version), is_internal=True)
-        return kafka_api.encode_metadata(version, correlation_id, self._client_id)
 
     def _fail_negotiation(self, act: str, cause: FailureCause) -> list[Event]:
         request = self._negotiation.requests[self._negotiation_requests_sent - 1]
@@ -458,8 +445,9 @@ class BrokerConnection:
         return [ev.Failed(RemoteProtocolError(f"Broker {self._broker} {text}{hint}"), cause, unanswered)]
 
 
-def _in_order(response: ProduceResponse, expected: list[tuple[bytes, int]]) -> ProduceResponse:
-    """Return the response with its acks in the order of the request."""
+def _decode_in_order(version: int, expected: list[tuple[bytes, int]], frame: bytes) -> ProduceResponse:
+    """Return the produce response with its acks in the order of the request."""
+    response = decode_produce(frame, version)
     if [(ack.topic, ack.partition) for ack in response.acks] == expected:  # nearly always
         return response
     acks = {(ack.topic, ack.partition): ack for ack in response.acks}
