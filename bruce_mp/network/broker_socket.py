@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.loop import Loop, Timer
     from bruce_mp.network.resolver import Address, Resolver
     from bruce_mp.network.sasl_sessions import SaslSessions
-    from bruce_mp.network.tls import TlsSession
-    from bruce_mp.network.tls_context import TlsContexts
+    from bruce_mp.network.tls import TlsContexts, TlsSession
     from bruce_mp.protocol.kafka.connection_events import Event
     from bruce_mp.protocol.kafka.sasl import Mechanism
     from bruce_mp.protocol.kafka.version_negotiation import Negotiation

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.sections import Kafka
-    from bruce_mp.config.security import Sasl, Tls
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.network.sasl_sessions import SaslSessions
-    from bruce_mp.network.tls_context import TlsContexts
+    from bruce_mp.network.tls import TlsContexts
 
 __all__ = ["Security", "connection_settings", "create_security"]
 
@@ -33,19 +32,13 @@ def connection_settings(config: Config) -> tuple[object, ...]:
 
 def create_security(kafka: Kafka, loop: Loop) -> Security:
     """Create TLS contexts and logins as configured."""
-    return Security(
-        _create_contexts(kafka.tls) if kafka.tls.enable else None,
-        _create_logins(kafka.sasl, loop) if kafka.sasl.mechanism is not None else None,
-    )
+    tls = logins = None
+    if kafka.tls.enable:
+        from bruce_mp.network.tls import TlsContexts  # noqa: PLC0415 - saves memory, see the module
 
+        tls = TlsContexts(kafka.tls)
+    if kafka.sasl.mechanism is not None:
+        from bruce_mp.network.sasl_sessions import SaslSessions  # noqa: PLC0415 - saves memory, see the module
 
-def _create_contexts(tls: Tls) -> TlsContexts:
-    from bruce_mp.network.tls_context import TlsContexts  # noqa: PLC0415 - saves memory, see the module
-
-    return TlsContexts(tls)
-
-
-def _create_logins(sasl: Sasl, loop: Loop) -> SaslSessions:
-    from bruce_mp.network.sasl_sessions import SaslSessions  # noqa: PLC0415 - saves memory, see the module
-
-    return SaslSessions(sasl, loop)
+        logins = SaslSessions(kafka.sasl, loop)
+    return Security(tls, logins)

@@ -24,8 +24,7 @@ from bruce_mp.ipc.loop import Loop
 from bruce_mp.network import token_command
 from bruce_mp.network.credentials import exposed_files, read_secret, unreadable_files
 from bruce_mp.network.sasl_sessions import SaslSessions
-from bruce_mp.network.tls import TlsSession
-from bruce_mp.network.tls_context import TlsContexts
+from bruce_mp.network.tls import TlsContexts, TlsSession
 from support.certificates import Authority
 
 if TYPE_CHECKING:
