@@ -17,7 +17,6 @@ from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network.connection_security import Security, create_security
 from bruce_mp.network.resolver import Resolver
-from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.kafka.connection_events import (
     Closed,
     ConnectionReady,
@@ -33,6 +32,7 @@ from bruce_mp.protocol.kafka.kafka_types import (
     TRANSIENT_PRODUCER_ID_ERRORS,
     WRITE_OPERATION,
 )
+from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from bruce_mp.router.broker_rotation import socket_factory
 from bruce_mp.router.cluster import Address
 from bruce_mp.telemetry.clock import utc_text

@@ -12,7 +12,6 @@ from bruce_mp.errors import RemoteProtocolError, SlabError
 from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import connection_settings, create_security
 from bruce_mp.network.resolver import Resolver
-from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, FIRST_METADATA_WITH_CLUSTER_ID
 from bruce_mp.protocol.kafka.connection_events import (
     Closed,
@@ -22,6 +21,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     MetadataReceived,
     ProduceAcked,
 )
+from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from bruce_mp.slab.producer_id import (
     cluster_changes,
     cluster_of,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import ConfigError, RemoteProtocolError, TlsError
 from bruce_mp.network.connection_security import Security
-from bruce_mp.network.version_probe import VersionProbes
+from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
 from bruce_mp.protocol.kafka.connection_events import (
     Closed,
@@ -257,7 +257,7 @@ class BrokerSocket:
     def _start_tls(self, contexts: TlsContexts) -> None:
         try:
             self._tls = contexts.create_session(self._host, f"Broker {self._name}")
-            self._tls.start()
+            self._tls.handshake()
         except ConfigError as error:
             self._fail(f"TLS with broker {self._name} is not possible. {error}", FailureCause.NO_CREDENTIALS)
         except TlsError as error:

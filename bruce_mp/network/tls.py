@@ -105,10 +105,6 @@ class TlsSession:
         ends = certificate.get("notAfter") if certificate else None
         return ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None
 
-    def start(self) -> None:
-        """Start the handshake."""
-        self._handshake()
-
     def read_outgoing(self) -> bytes:
         """Return the bytes that TLS has produced for the broker, b"" if none."""
         return self._outgoing.read()
@@ -125,10 +121,11 @@ class TlsSession:
         else:
             self._incoming.write_eof()
         if not self.is_open:
-            self._handshake()
+            self.handshake()
         return b"".join(self._read()) if self.is_open else b""
 
-    def _handshake(self) -> None:
+    def handshake(self) -> None:
+        """Begin or continue the handshake, which `receive` also continues."""
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.network.connection_security import Security
     from bruce_mp.network.resolver import Resolver
-    from bruce_mp.network.version_probe import VersionProbes
+    from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 
 __all__ = ["BrokerRotation", "SocketFactory", "socket_factory"]
 

@@ -14,12 +14,12 @@ from bruce_mp.ipc.links import COPIES, REPORTS, ROUTER_FROM_DISPATCHERS, ROUTER_
 from bruce_mp.kernels import ProcessRow
 from bruce_mp.network.connection_security import connection_settings, create_security
 from bruce_mp.network.resolver import Resolver
-from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.pipeline.msg_debug import WireTap
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.protocol.kafka.connection_events import FailureCause
 from bruce_mp.protocol.kafka.error_actions import error_row
 from bruce_mp.protocol.kafka.kafka_types import ACKS_ALL
+from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.broker_rotation import socket_factory
 from bruce_mp.router.cluster import Address, view_of

@@ -14,7 +14,7 @@ from bruce_mp.ipc.loop import Loop
 from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import create_security
 from bruce_mp.network.resolver import Resolver
-from bruce_mp.network.version_probe import VersionProbes
+from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, FailureCause, MetadataReceived
 from bruce_mp.protocol.kafka.scram import SCRAM_HASHES
 from support.certificates import Authority

@@ -15,7 +15,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
 
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network.broker_socket import BrokerSocket
-from bruce_mp.network.version_probe import VersionProbes
+from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from bruce_mp.protocol.kafka import broker_connection
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapabilities
 from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, FailureCause

@@ -20,6 +20,7 @@ with the fallback.  If the configuration names an old release, `negotiation_for`
 from __future__ import annotations
 
 from enum import Enum, unique
+from math import inf
 from typing import Final
 
 from msgspec import Struct
@@ -27,12 +28,14 @@ from msgspec import Struct
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapabilities
 
 __all__ = [
+    "CACHE_S",
     "METADATA_THEN_VERSIONS",
     "VERSIONS_FIRST",
     "VERSIONS_ONLY",
     "VERSIONS_TIMEOUT_S",
     "Negotiation",
     "NegotiationRequest",
+    "VersionProbes",
     "assume",
     "negotiation_for",
 ]
@@ -40,6 +43,8 @@ __all__ = [
 VERSIONS_TIMEOUT_S: Final = 2.0
 """The timeout of ApiVersions, to which a broker can respond at once.  Each first contact with a Kafka 0.9 costs this
 time twice."""
+CACHE_S: Final = 600.0
+"""Lifetime of a cached result, in seconds."""
 FIRST_RELEASE_WITH_API_VERSIONS: Final = (0, 10)
 
 
@@ -78,3 +83,36 @@ def negotiation_for(release: str | None, *, logs_in: bool = False) -> Negotiatio
     if release is not None and tuple(map(int, release.split("."))) < FIRST_RELEASE_WITH_API_VERSIONS:
         return assume(BEFORE_API_VERSIONS)
     return VERSIONS_FIRST
+
+
+class VersionProbes:
+    """A cache of the negotiations that worked, for the connections of a process.
+
+    Detection of a broker that cannot report its API versions costs two connections, and four seconds with Kafka 0.9.
+    The result is cached for each address until a connection fails, at most for CACHE_S.  So an upgraded broker is
+    recognised after its first broken connection, or after CACHE_S.
+
+    `release` is the brokers' release, if the configuration names it; `logs_in` means that connections begin with a
+    login. `broker` is host and port, `now` in seconds of a monotonic clock.
+    """
+
+    def __init__(self, release: str | None = None, *, logs_in: bool = False) -> None:
+        self._first = negotiation_for(release, logs_in=logs_in)
+        self._cached: dict[tuple[str, int], tuple[Negotiation, float]] = {}
+
+    def choose(self, broker: tuple[str, int], now: float) -> Negotiation:
+        """Return the negotiation for a new connection."""
+        negotiation, until = self._cached.get(broker, (self._first, inf))
+        if now < until:
+            return negotiation
+        del self._cached[broker]
+        return self._first
+
+    def on_ready(self, broker: tuple[str, int], negotiation: Negotiation, now: float) -> None:
+        """Cache the negotiation of a ready connection if it assumes versions; keep an earlier expiry."""
+        if negotiation.assumed is not None:
+            self._cached.setdefault(broker, (negotiation, now + CACHE_S))
+
+    def on_failed(self, broker: tuple[str, int]) -> None:
+        """Drop the cached negotiation of a broker after any failed connection."""
+        self._cached.pop(broker, None)
