@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import ConfigError
 from bruce_mp.network.credentials import read_secret
 from bruce_mp.network.kerberos import Kerberos
-from bruce_mp.network.token_command import TokenCommand
-from bruce_mp.network.token_response import BearerToken, decode_token
+from bruce_mp.network.token_command import BearerToken, TokenCommand, decode_token
 from bruce_mp.protocol.kafka.sasl import OAuthBearer, Plain
 from bruce_mp.protocol.kafka.scram import Scram
 

@@ -12,7 +12,7 @@ from bruce_mp.cli.tokens.https import request
 from bruce_mp.cli.tokens.issued_token import IssuedToken, TokenError
 from bruce_mp.errors import ConfigError
 from bruce_mp.network.credentials import read_secret
-from bruce_mp.network.token_response import TokenResponse, printable_text
+from bruce_mp.network.token_command import TokenResponse, printable_text
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
