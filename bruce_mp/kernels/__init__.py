@@ -2,7 +2,7 @@
 
 Kernels do all work that occurs once for each message.  Other code works per run or per batch.  The names below are the
 interface.  The modules of `pure` implement it in Python and specify each kernel.  The modules of `compiled` implement
-it in Cython, in files of the same names.  The same tests run on both.  `choice` selects the variant.
+it in Cython, in files of the same names.  The same tests run on both.  `CHOICE` selects the variant.
 
     DatagramReceiver    receives a batch of datagrams into the landing zone
     DatagramIntake      receives datagrams and appends them to lanes, batch by batch; `ArrivalRate` computes its naps
@@ -29,22 +29,23 @@ it in Cython, in files of the same names.  The same tests run on both.  `choice`
     produce_topics      encodes the topics of a produce request with uncompressed record batches
 """
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from bruce_mp.kernels.choice import CHOICE
+from bruce_mp.kernel_choice import KernelChoice, choose
 from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING, Coalescing
-from bruce_mp.kernels.pure.encode import Encoded
 from bruce_mp.kernels.pure.headers import RunHeader
 from bruce_mp.kernels.pure.inspect import TimeRange, messages
 from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
-from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.outcomes import CountedPosition
 from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, Partitioners, RejectedMessage
 from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
 from bruce_mp.kernels.pure.stream_intake import StreamCounters, StreamIntakeResult, UncountedBatch
 from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, TimestampWindows
 from bruce_mp.kernels.pure.wait_times import WaitTimes
+
+CHOICE: Final[KernelChoice] = choose("bruce_mp.kernels", Path(__file__).parent)
 
 if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those of the pure one
     from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
@@ -108,8 +109,6 @@ __all__ = [
     "CountedPosition",
     "DatagramIntake",
     "DatagramReceiver",
-    "Encoded",
-    "EncodedSet",
     "Failure",
     "Ingested",
     "Lanes",

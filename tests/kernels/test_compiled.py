@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from bruce_mp.kernels import CHOICE
-from bruce_mp.kernels.choice import KERNELS
 from bruce_mp.slab import layout as lay
+from support.variants import KERNELS
 
 DIRECTORY: Final = Path(import_module("bruce_mp.kernels.compiled").__file__ or "").parent
 STATES: Final = {"OPEN", "FILLED", "DELIVERED", "DISCARDED", "SPLIT"}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import CHOICE, TimestampWindow
-from bruce_mp.kernels.choice import KERNELS
 from bruce_mp.protocol.kafka.message_set import MessageFormat
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -22,6 +21,7 @@ from bruce_mp.slab.tables import PartitionTable, TopicTable
 from support.examples import examples
 from support.headers import header_lists
 from support.slabs import INPUT_ROW, datagram, new_slab, put_in_landing_zone
+from support.variants import KERNELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from bruce_mp import kernels as kernels_package
+from bruce_mp.kernel_choice import kernel_names
 from bruce_mp.kernels import CHOICE
-from bruce_mp.kernels.choice import KERNELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+KERNELS: Final = kernel_names(Path(kernels_package.__file__).parent)
 VARIANTS: Final = ("pure", "compiled") if CHOICE.compiled else ("pure",)
 _USERS: Final = ("bruce_mp.", "tests.", "support.", "test_")
 _OWN: Final = ("bruce_mp.kernels.pure", "bruce_mp.kernels.compiled", "bruce_mp.slab.")
