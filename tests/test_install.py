@@ -93,7 +93,7 @@ def test_the_version_names_the_kernels_and_their_cost(installed: Path) -> None:
 def test_a_pure_installation_works(installed: Path) -> None:
     program = (
         "import bruce_mp, bruce_mp.kernels as kernels\n"
-        "from bruce_mp.protocol.client.messages import encode_any_partition\n"
+        "from bruce_mp.protocol.client.messages import encode\n"
         "print(bruce_mp.__file__, kernels.CHOICE.compiled, kernels.claim.__class__.__name__)"
     )
     place, compiled, kind = run(

@@ -9,7 +9,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,9 +56,7 @@ def _text(rng: random.Random, size: int) -> bytes:
 
 
 def _encoded(topic: str, value: bytes, now_ms: int, key: int | None) -> bytes:
-    if key is None:
-        return encode_any_partition(topic, value, timestamp_ms=now_ms)
-    return encode_partition_key(key, topic, value, timestamp_ms=now_ms)
+    return encode(topic, value, partition_key=key, timestamp_ms=now_ms)
 
 
 def write_datagrams(path: Path, topics: Sequence[str], size: int, *, keyed: bool = False, largest: int = 0) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.topics import BUILT_IN_LIMITS, UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.kernels import Lanes
-from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode
 from bruce_mp.router.cluster import TopicView
 from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay
@@ -192,9 +192,8 @@ class Simulation:
         case, rng = self._case, self._rng
         size = int(case.smallest * (case.largest / case.smallest) ** rng.random())
         topic, value = b"topic-%d" % rng.randrange(case.topics), FILLER[:size]
-        if rng.random() < case.keyed:
-            return encode_partition_key(rng.randrange(2**32), topic, value, timestamp_ms=self._now_ms)
-        return encode_any_partition(topic, value, timestamp_ms=self._now_ms)
+        key = rng.randrange(2**32) if rng.random() < case.keyed else None
+        return encode(topic, value, partition_key=key, timestamp_ms=self._now_ms)
 
     def _take_runs(self) -> None:
         for segment in self._lanes.drain_closed():

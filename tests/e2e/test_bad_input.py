@@ -18,13 +18,7 @@ from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.pipeline.stage_counts import count_books
-from bruce_mp.protocol.client.messages import (
-    ApiKey,
-    Message,
-    encode_any_partition,
-    encode_partition_key,
-    parse_message,
-)
+from bruce_mp.protocol.client.messages import ApiKey, Message, encode, parse_message
 from bruce_mp.slab.file import Slab
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
@@ -198,11 +192,7 @@ class CheckedSender:
         value = b"%d:%d" % (self._number, len(self._good))
         self._good.append(value)
         key = len(self._good) if len(self._good) % 2 else None
-        self.send(
-            encode_any_partition(b"good", value, b"", timestamp_ms=1)
-            if key is None
-            else encode_partition_key(key, b"good", value, b"", timestamp_ms=1)
-        )
+        self.send(encode(b"good", value, b"", key, timestamp_ms=1))
 
     def settle(self) -> dict[str, int]:
         """Wait until all messages are settled and the good ones have arrived; return the discards by reason."""
@@ -241,7 +231,7 @@ def sender(daemon: Daemon, broker: DevBroker) -> Iterator[CheckedSender]:
 
 
 def message(topic: bytes, value: bytes = b"v", timestamp: int = 7) -> bytes:
-    return encode_any_partition(topic, value, b"", timestamp_ms=timestamp)
+    return encode(topic, value, b"", timestamp_ms=timestamp)
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------
@@ -340,7 +330,7 @@ def _records(broker: DevBroker, topic: str) -> set[tuple[bytes | None, bytes | N
     ids=["plain", "A4", "quote", "backslash", "snow", "space", "dot", "249", "250", "32767"],
 )
 def test_an_unknown_topic_is_discarded_and_named(sender: CheckedSender, topic: bytes, shown: str) -> None:
-    keyed = encode_partition_key(5, topic, b"", b"key", timestamp_ms=-1)
+    keyed = encode(topic, b"", b"key", 5, timestamp_ms=-1)
     sender.watch_report()
     sender.send_bad(message(topic), keyed, message(topic))
     assert sender.settle() == {"BAD_TOPIC": 3}
@@ -383,11 +373,11 @@ def test_a_message_too_long_for_kafka_is_discarded(sender: CheckedSender, broker
     longest = MESSAGE_MAX - 26
     before = _records(broker, "t1")
     sender.send_bad(
-        encode_any_partition(b"t1", b"c" * (longest - 5), b"k" * 6, timestamp_ms=14),
+        encode(b"t1", b"c" * (longest - 5), b"k" * 6, timestamp_ms=14),
         message(b"t1", b"a" * longest, timestamp=11),
         message(b"t1", b"b" * (longest + 1), timestamp=12),
-        encode_partition_key(1, b"t1", b"d" * (longest - 6), b"k" * 6, timestamp_ms=13),
-        encode_partition_key(1, b"t1", b"e" * 30_000, b"", timestamp_ms=15),
+        encode(b"t1", b"d" * (longest - 6), b"k" * 6, 1, timestamp_ms=13),
+        encode(b"t1", b"e" * 30_000, b"", 1, timestamp_ms=15),
     )
     assert sender.settle() == {"LONG_MSG": 3}
     arrived = _records(broker, "t1") - before

@@ -17,7 +17,7 @@ from bruce_mp.client import StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
-from bruce_mp.protocol.client.messages import encode_any_partition
+from bruce_mp.protocol.client.messages import encode
 from support.stream_inputs import TOPICS, ask, connect, daemon_in, message, read_answer
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_a_barrier_flushes_waiting_batches(daemon: Daemon, kind: str) -> None:
 def test_barriers_have_levels_time_limits_and_discard_reasons(daemon: Daemon) -> None:
     with connect(daemon) as client:
         assert ask(client, 1).received == 0
-        client.sendall(message(1, 1) + bytes.fromhex("00000004") + encode_any_partition("nobody", b"?", timestamp_ms=0))
+        client.sendall(message(1, 1) + bytes.fromhex("00000004") + encode("nobody", b"?", timestamp_ms=0))
         received = ask(client, 2, Level.RECEIVED)
         assert (received.status, received.received, received.reasons) == (0, 3, {DiscardReason.MALFORMED: 1})
         answer = ask(client, 3)
@@ -117,7 +117,7 @@ def test_the_python_client_flushes_to_delivery(daemon: Daemon) -> None:
 @pytest.mark.soak
 def test_barriers_account_for_a_million_messages(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker) as daemon, connect(daemon) as client:
-        block = b"".join(encode_any_partition(TOPICS[n % 4], b"%d" % n, timestamp_ms=n) for n in range(10_000))
+        block = b"".join(encode(TOPICS[n % 4], b"%d" % n, timestamp_ms=n) for n in range(10_000))
         for turn in range(1, MANY // 10_000 + 1):
             client.sendall(block)
             if turn % 25 == 0:

@@ -19,7 +19,7 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, parse_line
-from bruce_mp.protocol.client.messages import encode_any_partition
+from bruce_mp.protocol.client.messages import encode
 from support.daemon import Daemon
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _refuse(topic: str, code: int) -> Callable[[Bench], None]:
     return provoke
 
 
-GOOD: Final = encode_any_partition(b"good", b"v", b"", timestamp_ms=STAMP)
+GOOD: Final = encode(b"good", b"v", b"", timestamp_ms=STAMP)
 API_KEY_300: Final = GOOD[:4] + b"\x01\x2c" + GOOD[6:]
 VERSION_7: Final = GOOD[:6] + b"\x00\x07" + GOOD[8:]
 CASES: Final = {

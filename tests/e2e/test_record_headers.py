@@ -11,7 +11,7 @@ import pytest
 from bruce_mp.client import DatagramClient, StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.discard_line import parse_line
-from bruce_mp.protocol.client.messages import encode_any_partition
+from bruce_mp.protocol.client.messages import encode
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from support.stream_inputs import daemon_in
 
@@ -63,7 +63,7 @@ def send_by_all_inputs(daemon: Daemon) -> list[RecordContent]:
     send_all(StreamClient(daemon.directory / "in.stream", timeout=60), "unix")
     send_all(TcpClient(int(port), timeout=60), "tcp")
     with DatagramClient(daemon.socket_path, timeout=60) as client:
-        plain = encode_any_partition(TOPIC, b"plain", timestamp_ms=1)
+        plain = encode(TOPIC, b"plain", timestamp_ms=1)
         client.send_encoded((len(plain) + 4).to_bytes(4) + plain[4:6] + b"\0\1" + plain[8:] + bytes(4))
     return [*sent("datagram"), *sent("unix"), *sent("tcp"), (b"plain", None, ())]
 

@@ -17,7 +17,7 @@ import pytest
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, decode_answer, encode_barrier
 from bruce_mp.protocol.client.discard_line import parse_line
-from bruce_mp.protocol.client.messages import encode_any_partition
+from bruce_mp.protocol.client.messages import encode
 from support.as_user import ONESELF, STRANGERS, Account, send_as, start_as
 from support.daemon import Daemon
 
@@ -63,7 +63,7 @@ def allowing(kind: str, **lists: list[int]) -> dict[str, object]:
 
 
 def messages_of(account: Account, count: int = COUNT) -> list[bytes]:
-    return [encode_any_partition("t", value, timestamp_ms=1) for value in values_of(account, count)]
+    return [encode("t", value, timestamp_ms=1) for value in values_of(account, count)]
 
 
 def values_of(account: Account, count: int = COUNT) -> list[bytes]:

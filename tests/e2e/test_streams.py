@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.protocol.client.messages import encode_any_partition
+from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab import layout as lay
 from support.stream_inputs import TOPICS, connect, connections_of, daemon_in, message, names
 
@@ -81,7 +81,7 @@ def test_two_thousand_concurrent_connections_are_served(tmp_path: Path, broker: 
 
 def test_clients_that_stall_within_a_message_delay_no_other(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker) as daemon, ExitStack() as stack:
-        large = encode_any_partition(TOPICS[0], b"1:0:" + bytes(900_000), timestamp_ms=0)
+        large = encode(TOPICS[0], b"1:0:" + bytes(900_000), timestamp_ms=0)
         stalled = [stack.enter_context(connect(daemon)) for _ in range(100)]
         for number, client in enumerate(stalled):
             client.sendall(large[: 1 + 300 * number])

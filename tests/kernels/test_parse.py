@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Failure
 from bruce_mp.kernels.pure.parse import ParsedBatch, parse
-from bruce_mp.protocol.client.messages import (
-    EmptyFields,
-    Message,
-    Rejection,
-    encode_any_partition,
-    encode_partition_key,
-    parse_message,
-)
+from bruce_mp.protocol.client.messages import EmptyFields, Message, Rejection, encode, parse_message
 from bruce_mp.protocol.client.record_headers import decode_headers
 from support.examples import examples
 from support.headers import header_lists
@@ -69,10 +62,8 @@ VECTORS: Final = {
 timestamps = st.integers(-(2**63), 2**63 - 1)
 topics = st.binary(min_size=1, max_size=20) | st.sampled_from([b"t1", b"x" * 32767])
 good = st.builds(
-    lambda topic, value, key, timestamp, number, headers, keep: (
-        encode_any_partition(topic, value, key, timestamp_ms=timestamp, headers=headers, keep_empty=keep)
-        if number is None
-        else encode_partition_key(number, topic, value, key, timestamp_ms=timestamp, headers=headers, keep_empty=keep)
+    lambda topic, value, key, timestamp, number, headers, keep: encode(
+        topic, value, key, number, timestamp_ms=timestamp, headers=headers, keep_empty=keep
     ),
     topics,
     st.none() | st.just(b"") | st.binary(max_size=200),
@@ -161,7 +152,7 @@ def test_bytes_after_a_message_do_not_change_it(data: bytes, behind: bytes) -> N
 
 
 def test_messages_that_are_skipped_keep_their_numbers() -> None:
-    datagrams = [encode_any_partition(b"t", b"%d" % i, timestamp_ms=i) for i in range(5)]
+    datagrams = [encode(b"t", b"%d" % i, timestamp_ms=i) for i in range(5)]
     buffer = b"".join(datagrams)
     extents = [(len(datagrams[0]) * i, len(datagrams[0])) for i in range(5)]
     batch = parse(memoryview(buffer), extents, 100, frozenset({100, 103}))
@@ -171,10 +162,10 @@ def test_messages_that_are_skipped_keep_their_numbers() -> None:
 
 def test_groups_are_by_topic_and_kind_in_order_of_their_first_message() -> None:
     datagrams = [
-        encode_any_partition(b"b", b"", timestamp_ms=0),
-        encode_partition_key(1, b"b", b"", timestamp_ms=0),
-        encode_any_partition(b"a", b"", timestamp_ms=0),
-        encode_any_partition(b"b", b"", timestamp_ms=0),
+        encode(b"b", b"", timestamp_ms=0),
+        encode(b"b", b"", partition_key=1, timestamp_ms=0),
+        encode(b"a", b"", timestamp_ms=0),
+        encode(b"b", b"", timestamp_ms=0),
     ]
     extents, at = [], 0
     for data in datagrams:

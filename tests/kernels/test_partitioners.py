@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.protocol.client.key_hashes import KEY_HASHES, Partitioner
-from bruce_mp.protocol.client.messages import encode_any_partition
+from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.runs import segment_records
@@ -97,7 +97,7 @@ def test_an_empty_key_is_placed_as_by_the_producer_with_the_same_hash() -> None:
         sender = an_input(slab)
         sender.receive(
             [
-                encode_any_partition(topic, b"v", key, timestamp_ms=0, keep_empty=True)
+                encode(topic, b"v", key, timestamp_ms=0, keep_empty=True)
                 for topic in (b"java", b"crc", b"fnv", b"new")
                 for key in (b"", None)
             ]

@@ -13,7 +13,7 @@ from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.kernels.pure.parse import parse
 from bruce_mp.protocol.client.barrier import BARRIER_KEY, Level, encode_barrier
 from bruce_mp.protocol.client.fence import BEGIN_KEY, END_KEY
-from bruce_mp.protocol.client.messages import Rejection, encode_any_partition, parse_message
+from bruce_mp.protocol.client.messages import Rejection, encode, parse_message
 from kernels.test_parse import as_oracle_says, damaged, good
 from support.examples import examples
 
@@ -80,7 +80,7 @@ def test_a_stream_split_anywhere_yields_the_datagrams(sent: list[bytes], cuts: l
 
 @pytest.mark.parametrize("size", [3, 2, 1, 0, -1, -(2**31)])
 def test_a_size_smaller_than_its_own_field_stops_the_split(size: int) -> None:
-    first = encode_any_partition("t", b"v", timestamp_ms=0)
+    first = encode("t", b"v", timestamp_ms=0)
     found = cut_all(first + size.to_bytes(4, "big", signed=True) + first)
     assert found == ([(0, len(first))], len(first), SplitStop.INVALID_SIZE, size)
 
@@ -100,7 +100,7 @@ def test_messages_too_short_for_a_header_are_split(size: int) -> None:
 
 @pytest.mark.parametrize("missing", [0, 1, 18, 19, 21])
 def test_a_barrier_is_detected_only_when_complete(missing: int) -> None:
-    first = encode_any_partition("t", b"v", timestamp_ms=0)
+    first = encode("t", b"v", timestamp_ms=0)
     found = cut_all((first + BARRIER)[: len(first) + len(BARRIER) - missing])
     stop, size = (SplitStop.MORE, 24 if missing < 21 else 0) if missing else (SplitStop.BARRIER, 24)
     assert found == ([(0, len(first))], len(first), stop, size)

@@ -12,13 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.protocol.client.key_hashes import KEY_HASHES, Partitioner, partition_key_of
-from bruce_mp.protocol.client.messages import (
-    EmptyFields,
-    Message,
-    encode_any_partition,
-    encode_partition_key,
-    parse_message,
-)
+from bruce_mp.protocol.client.messages import EmptyFields, Message, encode, parse_message
 from bruce_mp.spark.derived_columns import hash_keys
 from bruce_mp.spark.encode import STAMP_KEY, MessageEncoder
 from bruce_mp.spark.errors import RowError
@@ -60,10 +54,8 @@ def by_hand(row: dict[str, Any], columns: set[str], version: int) -> bytes:
     topic, key = (own["topic"] or "fallback").encode(), own["key"]
     number: Any = own["partition_key"]
     now = NOW if own["timestamp"] is None else own["timestamp"]
-    if version == 0 and number is None:
-        return encode_any_partition(topic, own["value"], key, timestamp_ms=now)
     if version == 0:
-        return encode_partition_key(number, topic, own["value"], key, timestamp_ms=now)
+        return encode(topic, own["value"], key, number, timestamp_ms=now)
     body = pack(">hhh", 256 if number is None else 257, version, 0) + (b"" if number is None else pack(">i", number))
     body += pack(">h", len(topic)) + topic + pack(">q", now)
     for field in (key, own["value"]):
@@ -167,7 +159,7 @@ def test_all_arrow_string_and_binary_types_are_accepted(kind: pa.DataType) -> No
     encoder = MessageEncoder(b"t", None)
     value = pa.array([b"\xc3\xa9"], pa.binary()).cast(kind)
     data = bytes(encoder.encode(encoder.rows(pa.record_batch({"value": value})), 0, NOW))
-    assert data == encode_any_partition("t", b"\xc3\xa9", timestamp_ms=NOW)
+    assert data == encode("t", b"\xc3\xa9", timestamp_ms=NOW)
 
 
 def test_timestamps_before_the_epoch_are_rounded_down() -> None:
@@ -175,7 +167,7 @@ def test_timestamps_before_the_epoch_are_rounded_down() -> None:
     moment = datetime(1969, 12, 31, 23, 59, 59, 999_500, UTC)
     batch = pa.record_batch([pa.array([b"v"]), pa.array([moment], pa.timestamp("us", "UTC"))], ["value", "timestamp"])
     rows = encoder.rows(batch)
-    assert bytes(encoder.encode(rows, 0, NOW)) == encode_any_partition("t", b"v", timestamp_ms=-1)
+    assert bytes(encoder.encode(rows, 0, NOW)) == encode("t", b"v", timestamp_ms=-1)
     assert rows.minutes(NOW).tolist() == [-60_000]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.client.key_hashes import KEY_HASHES, partition_key_of
-from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode
 
 __all__ = ["VECTORS", "create_vectors", "expand", "is_same", "read_vectors"]
 
@@ -93,14 +93,9 @@ def _vector(
         "keep_empty": keep_empty,
     }
     try:
-        if partition_key is None:
-            encoded = encode_any_partition(
-                topic, value, key, timestamp_ms=timestamp_ms, headers=headers, keep_empty=keep_empty
-            )
-        else:
-            encoded = encode_partition_key(
-                partition_key, topic, value, key, timestamp_ms=timestamp_ms, headers=headers, keep_empty=keep_empty
-            )
+        encoded = encode(
+            topic, value, key, partition_key, timestamp_ms=timestamp_ms, headers=headers, keep_empty=keep_empty
+        )
     except LocalProtocolError:
         assert error is not None, name
         return {**vector, "error": error}

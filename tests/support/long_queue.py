@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.protocol.client.messages import encode_any_partition
+from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from support.daemon import Daemon
@@ -91,7 +91,7 @@ def _batches(daemon: Daemon) -> int:
 
 
 def _send(path: Path) -> None:
-    message = encode_any_partition(b"red", b"value", b"", timestamp_ms=0)
+    message = encode(b"red", b"value", b"", timestamp_ms=0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.connect(str(path))
         due = time.monotonic()

@@ -22,7 +22,7 @@ from bruce_mp.devbroker.codes import ApiKey
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.protocol.client.fence import encode_begin
-from bruce_mp.protocol.client.messages import encode_any_partition
+from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.salvage import Salvage
 from support.stream_inputs import connect, daemon_in
@@ -170,9 +170,7 @@ def _fill_streams(daemon: Daemon) -> None:
 
 
 def _encoded(topic: str) -> list[bytes]:
-    return [
-        encode_any_partition(topic, each.value, each.key, timestamp_ms=each.timestamp) for each in messages_of(topic)
-    ]
+    return [encode(topic, each.value, each.key, timestamp_ms=each.timestamp) for each in messages_of(topic)]
 
 
 def _send(client: Client, topic: str) -> None:

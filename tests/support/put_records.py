@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.kernels.pure.lane import Lane, LaneHeader
-from bruce_mp.protocol.client.messages import encode_any_partition
+from bruce_mp.protocol.client.messages import encode
 from bruce_mp.protocol.client.record_headers import encode_headers
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
@@ -55,7 +55,5 @@ NULL_AND_EMPTY: Final[list[tuple[bytes | None, bytes | None]]] = [
 def put_null_and_empty(slab: Slab) -> list[Segment]:
     """Receive a message of each combination of null, empty and other bytes as key and value."""
     sender = Input(slab, topics=[(b"t", 1)])
-    sender.receive(
-        [encode_any_partition(b"t", value, key, timestamp_ms=1, keep_empty=True) for key, value in NULL_AND_EMPTY]
-    )
+    sender.receive([encode(b"t", value, key, timestamp_ms=1, keep_empty=True) for key, value in NULL_AND_EMPTY])
     return sender.close_all()

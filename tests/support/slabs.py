@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Lanes
-from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
@@ -66,9 +66,7 @@ def datagram(
     headers: Sequence[Header] = (),
 ) -> bytes:
     """Return a valid message."""
-    if partition_key is None:
-        return encode_any_partition(topic, value, key, timestamp_ms=timestamp, headers=headers)
-    return encode_partition_key(partition_key, topic, value, key, timestamp_ms=timestamp, headers=headers)
+    return encode(topic, value, key, partition_key, timestamp_ms=timestamp, headers=headers)
 
 
 def put_in_landing_zone(slab: Slab, datagrams: Sequence[bytes]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.client.barrier import Level, decode_answer, encode_barrier
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, decode_inquiry_answer, encode_inquiry
-from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
@@ -67,9 +67,7 @@ def connect(daemon: Daemon, kind: str = "unix") -> socket.socket:
 def message(client: int, number: int, size: int = 0) -> bytes:
     """Return message `number` of client `client`."""
     topic, value = TOPICS[client % len(TOPICS)], b"%d:%d:" % (client, number) + bytes(size)
-    if client % 3:
-        return encode_any_partition(topic, value, timestamp_ms=number)
-    return encode_partition_key(client, topic, value, timestamp_ms=number)
+    return encode(topic, value, partition_key=None if client % 3 else client, timestamp_ms=number)
 
 
 def names(values: list[bytes]) -> list[tuple[int, int]]:

@@ -41,9 +41,7 @@ __all__ = [
     "Message",
     "Rejection",
     "encode",
-    "encode_any_partition",
     "encode_message",
-    "encode_partition_key",
     "parse_message",
 ]
 
@@ -124,68 +122,33 @@ class Rejection:
 def encode(
     topic: bytes | str,
     value: Buffer | None,
-    key: Buffer | None,
-    partition_key: int | None,
-    *,
-    timestamp_ms: int,
-    headers: Sequence[HeaderInput] = (),
-    keep_empty: bool = False,
-) -> bytes:
-    """Encode a PartitionKey message, or an AnyPartition message if `partition_key` is None."""
-    if partition_key is None:
-        return encode_any_partition(
-            topic, value, key, timestamp_ms=timestamp_ms, headers=headers, keep_empty=keep_empty
-        )
-    return encode_partition_key(
-        partition_key, topic, value, key, timestamp_ms=timestamp_ms, headers=headers, keep_empty=keep_empty
-    )
-
-
-def encode_any_partition(
-    topic: bytes | str,
-    value: Buffer | None,
     key: Buffer | None = None,
+    partition_key: int | None = None,
     *,
     timestamp_ms: int,
     headers: Sequence[HeaderInput] = (),
     keep_empty: bool = False,
 ) -> bytes:
-    """Encode an AnyPartition message, in the lowest version that can express it; a `str` topic becomes UTF-8.
+    """Encode a PartitionKey message, or an AnyPartition message if `partition_key` is None.
 
-    The value None is null.  With `keep_empty` an empty key or value reaches Kafka as empty; otherwise an empty key
-    becomes null, and the daemon's configuration decides about an empty value.
+    The message has the lowest version that can express it.  A `str` topic becomes UTF-8.  The value None is null.  With
+    `keep_empty` an empty key or value reaches Kafka as empty; otherwise an empty key becomes null, and the daemon's
+    configuration decides about an empty value.  A partition key has 32 bits, signed or unsigned.
 
-    Raises `LocalProtocolError` for an empty topic, and if topic, timestamp, headers or the whole do not fit.
+    Raises `LocalProtocolError` for an empty topic, and if partition key, topic, timestamp, headers or the whole do not
+    fit.
     """
-    name, body = _encode_topic(topic), _Body.of(value, key, headers, keep_empty=keep_empty)
-    size = _checked_size(ANY_PARTITION_START, name, body)
-    start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, body.version, NO_FLAGS, len(name))
-    return start + _encode_from_topic(name, timestamp_ms, body)
-
-
-def encode_partition_key(
-    partition_key: int,
-    topic: bytes | str,
-    value: Buffer | None,
-    key: Buffer | None = None,
-    *,
-    timestamp_ms: int,
-    headers: Sequence[HeaderInput] = (),
-    keep_empty: bool = False,
-) -> bytes:
-    """Encode a PartitionKey message; `partition_key` has 32 bits, signed or unsigned.
-
-    For the other arguments see `encode_any_partition()`.  Raises `LocalProtocolError` as that does, and for a partition
-    key of more than 32 bits.
-    """
-    if not -(2**31) <= partition_key < 2**32:
+    if partition_key is not None and not -(2**31) <= partition_key < 2**32:
         raise LocalProtocolError(
             f"Partition key {partition_key} does not fit: give one from -2147483648 to 4294967295."
         )
     name, body = _encode_topic(topic), _Body.of(value, key, headers, keep_empty=keep_empty)
-    size = _checked_size(PARTITION_KEY_START, name, body)
-    bits = partition_key & 0xFFFFFFFF
-    start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, body.version, NO_FLAGS, bits, len(name))
+    if partition_key is None:
+        size = _checked_size(ANY_PARTITION_START, name, body)
+        start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, body.version, NO_FLAGS, len(name))
+    else:
+        size, bits = _checked_size(PARTITION_KEY_START, name, body), partition_key & 0xFFFFFFFF
+        start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, body.version, NO_FLAGS, bits, len(name))
     return start + _encode_from_topic(name, timestamp_ms, body)
 
 

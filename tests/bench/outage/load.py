@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.protocol.client.messages import encode_partition_key
+from bruce_mp.protocol.client.messages import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,8 @@ class Load:
     def datagram(self, number: int, now_ns: int) -> bytes:
         """Return message `number` as a datagram, with send time `now_ns`."""
         topic, partition = self.home(number)
-        return encode_partition_key(partition, topic, self.value(number, now_ns), timestamp_ms=now_ns // 1_000_000)
+        value = self.value(number, now_ns)
+        return encode(topic, value, partition_key=partition, timestamp_ms=now_ns // 1_000_000)
 
     def value(self, number: int, now_ns: int) -> bytes:
         """Return the value of message `number`."""

@@ -16,9 +16,7 @@ from bruce_mp.protocol.client.messages import (
     Message,
     Rejection,
     encode,
-    encode_any_partition,
     encode_message,
-    encode_partition_key,
     parse_message,
 )
 from support.headers import header_lists
@@ -323,7 +321,7 @@ def test_version_1_without_headers_parses() -> None:
 
 def test_only_messages_that_need_it_have_version_2() -> None:
     def version(value: bytes | None, key: bytes | None, *, keep_empty: bool) -> int:
-        encoded = encode_any_partition(b"t", value, key, timestamp_ms=NOW, keep_empty=keep_empty)
+        encoded = encode(b"t", value, key, timestamp_ms=NOW, keep_empty=keep_empty)
         return int.from_bytes(encoded[6:8])
 
     assert [version(value, key, keep_empty=False) for value in (b"", b"v") for key in (None, b"", b"k")] == [0] * 6
@@ -334,7 +332,7 @@ def test_only_messages_that_need_it_have_version_2() -> None:
 
 def test_the_key_of_a_tombstone_is_null_by_default() -> None:
     for key in (None, b""):
-        parsed = parse_message(encode_any_partition(b"t", None, key, timestamp_ms=NOW))
+        parsed = parse_message(encode(b"t", None, key, timestamp_ms=NOW))
         assert isinstance(parsed, Message)
         assert parsed.empty == EmptyFields.NULL_VALUE
 
@@ -347,13 +345,13 @@ def test_headers_have_an_exact_size_limit() -> None:
     longer = data[4:-65539] + len(headers).to_bytes(4) + headers
     assert parse_message((len(longer) + 4).to_bytes(4) + longer) == MALFORMED_HEADERS
     with pytest.raises(LocalProtocolError, match="65535"):
-        encode_any_partition(b"t", b"v", timestamp_ms=NOW, headers=[(b"k", bytes(65529))])
+        encode(b"t", b"v", timestamp_ms=NOW, headers=[(b"k", bytes(65529))])
     with pytest.raises(LocalProtocolError, match="32767"):
-        encode_any_partition(b"t", b"v", timestamp_ms=NOW, headers=[(bytes(32768), None)])
+        encode(b"t", b"v", timestamp_ms=NOW, headers=[(bytes(32768), None)])
 
 
 def test_headers_may_be_text() -> None:
-    data = encode_any_partition(b"t", b"v", timestamp_ms=NOW, headers=[("größe", "ß"), (b"n", None)])
+    data = encode(b"t", b"v", timestamp_ms=NOW, headers=[("größe", "ß"), (b"n", None)])
     message = parse_message(data)
     assert isinstance(message, Message)
     assert message.headers == (("größe".encode(), "ß".encode()), (b"n", None))
@@ -365,15 +363,14 @@ def test_the_longest_topic_fits() -> None:
 
 
 def test_a_topic_that_is_text_is_sent_as_utf_8() -> None:
-    parsed = parse_message(encode_any_partition("größe", b"v", timestamp_ms=NOW))
+    parsed = parse_message(encode("größe", b"v", timestamp_ms=NOW))
     assert isinstance(parsed, Message)
     assert parsed.topic == "größe".encode()
 
 
 def test_signed_and_unsigned_partition_keys_are_the_same_bits() -> None:
-    assert encode_partition_key(-1, "t", b"", timestamp_ms=0) == encode_partition_key(
-        2**32 - 1, "t", b"", timestamp_ms=0
-    )
+    unsigned = encode("t", b"", partition_key=2**32 - 1, timestamp_ms=0)
+    assert encode("t", b"", partition_key=-1, timestamp_ms=0) == unsigned
 
 
 class HugeBytes(bytes):
@@ -399,4 +396,4 @@ class HugeBytes(bytes):
 def test_a_message_that_exceeds_the_format_is_refused(arguments: dict[str, object], words: str) -> None:
     fitting: dict[str, object] = {"partition_key": 1, "topic": b"t", "value": b"v", "timestamp_ms": NOW}
     with pytest.raises(LocalProtocolError, match=words):
-        encode_partition_key(**(fitting | arguments))  # type: ignore[arg-type]
+        encode(**(fitting | arguments))  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pytest
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.fence import encode_begin
-from bruce_mp.protocol.client.messages import encode_any_partition
+from bruce_mp.protocol.client.messages import encode
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.pipelines.fleet import (
     SAMPLE_COLUMNS,
@@ -157,8 +157,7 @@ def send_to(daemon: Daemon, *frames: bytes) -> None:
 @pytest.mark.process
 def test_the_tables_of_three_daemons_agree(spark: SparkSession, tmp_path: Path) -> None:
     good, unknown, long = (
-        encode_any_partition(topic, value, timestamp_ms=1)
-        for topic, value in ((b"t", b"v"), (b"none", b"v"), (b"t", bytes(70_000)))
+        encode(topic, value, timestamp_ms=1) for topic, value in ((b"t", b"v"), (b"none", b"v"), (b"t", bytes(70_000)))
     )
     with ExitStack() as stack:
         broker = stack.enter_context(DevBroker(topics={"t": 1}))

@@ -12,7 +12,7 @@ import pytest
 from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Batching, DeadLetterSection, Kafka
-from bruce_mp.protocol.client.messages import EmptyFields, Message, encode_any_partition, parse_message
+from bruce_mp.protocol.client.messages import EmptyFields, Message, encode, parse_message
 from bruce_mp.status.reports.dead_letters import PATIENCE_S, PAUSE_S, DeadLetterTopic
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Copy, CopyTarget
@@ -113,7 +113,7 @@ def test_bytes_that_are_no_message_become_a_dead_letter_without_a_topic(site: Si
         copy_of("SENDER_NOT_ALLOWED", b"", b"bytes"),
         copy_of("OVER_QUOTA"),
         copy_of(topic=b"dead"),
-        copy_of("MALFORMED", b"", encode_any_partition(b"dead", b"v", timestamp_ms=1, headers=[("a", b"b")])[:-1]),
+        copy_of("MALFORMED", b"", encode(b"dead", b"v", timestamp_ms=1, headers=[("a", b"b")])[:-1]),
     ],
     ids=["possible duplicate", "sender", "quota", "dead letter", "part of a dead letter"],
 )
