@@ -26,7 +26,7 @@ cdef bint is_settled(Memory *memory, uint64_t chunk) noexcept nogil:
         if at + RUN_HEADER > end or load32(at + RUN_MAGIC_AT) != RUN_MAGIC:
             return False
         state, size = load8(at), load32(at + RUN_SIZE)
-        if state != DELIVERED and state != DISCARDED and not (state == SPLIT and is_split_settled(at, size, end)):
+        if not is_settled_state(state) and not (state == SPLIT and is_split_settled(at, size, end)):
             return False
         if size < RUN_HEADER or size & 7:
             return False
@@ -38,16 +38,12 @@ cdef bint is_split_settled(uint8_t *run, uint64_t size, uint8_t *end) noexcept n
     """Return True if all records of a split run are delivered or discarded; False for a damaged run."""
     cdef uint64_t body = body_offset(run)
     cdef uint8_t *at = run + body
-    cdef uint8_t state
     cdef RecordFields fields
     cdef uint32_t _
     if size > <uint64_t>(end - run) or size < body:
         return False
     for _ in range(load32(run + RUN_COUNT)):
-        if read_record(at, run + size, &fields):
-            return False
-        state = load8(at)
-        if state != DELIVERED and state != DISCARDED:
+        if read_record(at, run + size, &fields) or not is_settled_state(load8(at)):
             return False
         at = fields.next
     return True

@@ -15,13 +15,7 @@ from bruce_mp.slab import runs
 
 
 cdef inline uint8_t *put_varint(uint8_t *at, int64_t value) noexcept nogil:
-    cdef uint64_t rest = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
-    while rest > 0x7F:
-        at[0] = <uint8_t>(rest & 0x7F) | 0x80
-        rest >>= 7
-        at += 1
-    at[0] = <uint8_t>rest
-    return at + 1
+    return put_uvarint(at, (<uint64_t>value << 1) ^ <uint64_t>(value >> 63))
 
 
 cdef inline uint64_t varint_size(int64_t value) noexcept nogil:

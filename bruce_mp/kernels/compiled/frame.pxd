@@ -38,6 +38,15 @@ cdef inline uint8_t *put_big64(uint8_t *at, uint64_t value) noexcept nogil:
     return put_big32(put_big32(at, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
+cdef inline uint8_t *put_uvarint(uint8_t *at, uint64_t value) noexcept nogil:
+    while value > 0x7F:
+        at[0] = <uint8_t>(value & 0x7F) | 0x80
+        value >>= 7
+        at += 1
+    at[0] = <uint8_t>value
+    return at + 1
+
+
 ctypedef int (*PutRecord)(Output *out, uint8_t *record, RecordFields *fields) noexcept nogil
 # Appends a record, or counts its size if `out.end` is NULL; returns -1 for a damaged record.
 

@@ -28,7 +28,6 @@ cdef enum:
 
     RUN_HEADER = 88
     RUN_MAGIC = 0x214E5552
-    RUN_WORD = 0
     RUN_GENERATION = 4
     RUN_COUNT = 8
     RUN_SIZE = 12

@@ -75,6 +75,10 @@ cdef struct RecordFields:    # the fields of a record, after the checks of its l
     uint8_t *next
 
 
+cdef inline bint is_settled_state(uint8_t state) noexcept nogil:
+    return state == DELIVERED or state == DISCARDED
+
+
 cdef inline int attach(object slab, Memory *memory) except -1:
     """Keep the slab's memory mapped until `release`."""
     PyObject_GetBuffer(slab.view, &memory.buffer, PyBUF_SIMPLE)

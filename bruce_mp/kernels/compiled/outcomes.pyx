@@ -12,10 +12,6 @@ cdef enum:
 assert SOURCE_MASK == pure._SOURCE_MASK
 
 
-cdef bint is_settled_state(uint8_t state) noexcept nogil:
-    return state == DELIVERED or state == DISCARDED
-
-
 cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
     """Return True if a run that ends at `end` is settled and its records are valid."""
     cdef uint8_t *at = run + body_offset(run)

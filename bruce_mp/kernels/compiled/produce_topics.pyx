@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from bruce_mp.kernels.compiled.encode cimport encode_batch
-from bruce_mp.kernels.compiled.frame cimport put_big32
+from bruce_mp.kernels.compiled.frame cimport put_big32, put_uvarint
 from bruce_mp.kernels.compiled.memory cimport *
 
 from bruce_mp.protocol.kafka.produce_request import COPIED_BYTES, FIRST_FLEXIBLE_VERSION
@@ -17,15 +17,8 @@ cdef enum:
 
 cdef inline uint8_t *put_length(uint8_t *at, uint64_t length, bint is_flexible) noexcept nogil:
     """Write the length of an array or of records."""
-    cdef uint64_t rest = length + 1  # in Kafka's compact notation 0 is null
-    if not is_flexible:
-        return put_big32(at, <uint32_t>length)
-    while rest > 0x7F:
-        at[0] = <uint8_t>(rest & 0x7F) | 0x80
-        rest >>= 7
-        at += 1
-    at[0] = <uint8_t>rest
-    return at + 1
+    # In Kafka's compact notation 0 is null.
+    return put_uvarint(at, length + 1) if is_flexible else put_big32(at, <uint32_t>length)
 
 
 cdef bytes array_length(uint64_t length, bint is_flexible):

@@ -71,22 +71,3 @@ cdef inline void write_segment(uint8_t *row, uint64_t index, SegmentRef *ref) no
     store32(at + 12, <uint32_t>ref.first)
     store32(at + 16, <uint32_t>ref.records)
     store32(at + 20, <uint32_t>ref.payload)
-
-
-cdef inline void write_move(uint8_t *row, MoveRef *move, uint64_t segments, uint64_t records) noexcept nogil:
-    """Write the redo record of a move, before its segments."""
-    write_redo(row, move.after, move.before, 1, segments, 0, 0)
-    write_pair(row, 0, move.counter, records)
-
-
-cdef inline void begin_move(uint8_t *row) noexcept nogil:
-    """Mark the redo record valid, before the stores to the state words."""
-    store32(row + ROW_REDO, 1)
-    make_version_odd(row)
-
-
-cdef inline void finish_move(uint8_t *row, MoveRef *move) noexcept nogil:
-    """Raise the counter and mark the redo record void."""
-    store64(counter_at(row, move.counter), load64(row + ROW_REDO + REDO_PAIRS + 8))
-    make_version_even(row)
-    store32(row + ROW_REDO, 0)

@@ -94,13 +94,17 @@ cdef void move_located(uint8_t *row, MoveRef *move, LocatedSegment *moved, uint6
     cdef uint64_t index, records = 0
     for index in range(count):
         records += moved[index].ref.records
-    write_move(row, move, count, records)
+    write_redo(row, move.after, move.before, 1, count, 0, 0)
+    write_pair(row, 0, move.counter, records)
     for index in range(count):
         write_segment(row, index, &moved[index].ref)
-    begin_move(row)
+    store32(row + ROW_REDO, 1)  # the redo record is valid
+    make_version_odd(row)
     for index in range(count):
         store_state(&moved[index].bounds, moved[index].ref.records, move.after)
-    finish_move(row, move)
+    store64(counter_at(row, move.counter), load64(row + ROW_REDO + REDO_PAIRS + 8))
+    make_version_even(row)
+    store32(row + ROW_REDO, 0)
 
 
 # --- placement -------------------------------------------------------------------------------------------------------
@@ -165,50 +169,35 @@ def bind_partition(slab, segments, partitions):
         release(&memory)
 
 
-cdef int locate_all_matching(Memory *memory, tuple segments, uint32_t expected, LocatedSegment *found) except -2:
-    """Locate all segments; return 0 if `locate_matching` succeeds for each, else -1."""
-    cdef Py_ssize_t index
-    for index in range(len(segments)):
-        if locate_matching(memory, segments[index], expected, &found[index]):
-            return -1
-    return 0
-
-
-cdef int64_t store_batch(
-    LocatedSegment *located, uint64_t count, int partition, int64_t sequence, int epoch, uint8_t *row, MoveRef *move
-) noexcept nogil:
-    """Store partitions and sequence numbers, then move the segments; return the next sequence number."""
-    cdef uint64_t index
-    cdef int flag = FLAG_BATCH_START
-    for index in range(count):
-        write_placement(&located[index].bounds, located[index].ref.records, partition, sequence, epoch, flag)
-        sequence, flag = next_sequence(sequence, located[index].ref.records), 0
-    move_located(row, move, located, count)
-    return sequence
-
-
 cdef object assign_one(
     Memory *memory, uint64_t entry_at, topic, partition, tuple segments, uint64_t row_at, MoveRef *move, bint is_numbered
 ):
     cdef uint64_t count = len(segments)
     cdef uint8_t *row = <uint8_t *>memory.buffer.buf + row_at
     cdef uint8_t *next_sequence_at = <uint8_t *>memory.buffer.buf + entry_at + PARTITION_NEXT_SEQUENCE
-    cdef int64_t sequence = <int32_t>load32(next_sequence_at), following
+    cdef int64_t first = <int32_t>load32(next_sequence_at), sequence
     cdef int epoch = <int32_t>load32(next_sequence_at + 4)  # the next field of the entry
+    cdef int number = partition, flag = FLAG_BATCH_START
+    cdef uint64_t index
     cdef LocatedSegment *located = <LocatedSegment *>malloc((count or 1) * sizeof(LocatedSegment))
     if located == NULL:
         raise MemoryError
     if not is_numbered or epoch >= LAST_EPOCH:
-        sequence = epoch = NO_SEQUENCE
+        first = epoch = NO_SEQUENCE
+    sequence = first
     try:
         if count > rows.MAX_SETTLED_SEGMENTS:
             raise SlabError("A batch has more segments than a transaction.")
-        if locate_all_matching(memory, segments, move.before, located):
-            return None
-        following = store_batch(located, count, partition, sequence, epoch, row, move)
-        if sequence >= 0:
-            store64(next_sequence_at, <uint64_t>following | <uint64_t>epoch << 32)  # both fields in one store
-        return tuple.__new__(SentBatch, (topic, partition, epoch, sequence, segments))
+        for index in range(count):
+            if locate_matching(memory, segments[index], move.before, &located[index]):
+                return None
+        for index in range(count):
+            write_placement(&located[index].bounds, located[index].ref.records, number, sequence, epoch, flag)
+            sequence, flag = next_sequence(sequence, located[index].ref.records), 0
+        move_located(row, move, located, count)
+        if first >= 0:
+            store64(next_sequence_at, <uint64_t>sequence | <uint64_t>epoch << 32)  # both fields in one store
+        return tuple.__new__(SentBatch, (topic, partition, epoch, first, segments))
     finally:
         free(located)
 
@@ -232,20 +221,15 @@ def assign_sequences(slab, process_row, batches, move, *, bint is_numbered):
 
 
 # --- settling --------------------------------------------------------------------------------------------------------
-cdef inline bint is_settled(uint8_t *state_at) noexcept nogil:
-    cdef uint8_t state = load8(state_at)
-    return state == DELIVERED or state == DISCARDED
-
-
 cdef bint any_unsettled(Bounds *bounds, uint64_t records) noexcept nogil:
     """Return True if a segment has an unsettled record before any damaged one."""
     cdef RecordFields fields
     cdef uint8_t *at = bounds.first
     cdef uint64_t _
     if not is_split(bounds):
-        return not is_settled(bounds.run)
+        return not is_settled_state(load8(bounds.run))
     for _ in range(records):
-        if not is_settled(at):
+        if not is_settled_state(load8(at)):
             return True
         if read_record(at, bounds.end, &fields):
             return False
@@ -254,7 +238,7 @@ cdef bint any_unsettled(Bounds *bounds, uint64_t records) noexcept nogil:
 
 
 cdef inline void settle_state(uint8_t *state_at, uint8_t *reason_at, uint32_t outcome, uint8_t reason) noexcept nogil:
-    if is_settled(state_at):
+    if is_settled_state(load8(state_at)):
         return
     if reason:
         store8(reason_at, reason)
@@ -286,19 +270,14 @@ cdef bint is_valid_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept
     return size >= body and <uint64_t>load32(bounds.run + RUN_COUNT) * RECORD_HEADER <= size - body
 
 
-cdef int find_whole_run(Memory *memory, SegmentRef *ref, Bounds *whole) noexcept nogil:
-    """Find the bounds of all records of a segment's run; -1 for a damaged run."""
-    if find_bounds(memory, ref, whole) or not is_valid_run(memory, ref, whole):
-        return -1
-    whole.first = whole.run + body_offset(whole.run)
-    return check_records(whole, load32(whole.run + RUN_COUNT))
-
-
 cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
     """Make a segment's run SPLIT: see `slab.runs.split_run`.  Return -1 for a damaged run."""
     cdef Bounds whole
     cdef RecordFields fields
-    if find_whole_run(memory, ref, &whole):
+    if find_bounds(memory, ref, &whole) or not is_valid_run(memory, ref, &whole):
+        return -1
+    whole.first = whole.run + body_offset(whole.run)
+    if check_records(&whole, load32(whole.run + RUN_COUNT)):
         return -1
     if is_split(&whole):
         return 0
@@ -362,16 +341,40 @@ def split_at(slab, segment, uint64_t max_records, int64_t max_payload):
         release(&memory)
 
 
+cdef list split_by_label(
+    slab, segment, Memory *memory, SegmentRef *ref, Bounds *bounds, labels, bint by_key, uint64_t limit
+):
+    """Split where the label changes: `labels[key % len(labels)]`, or without `by_key` `labels[payload <= limit]`."""
+    cdef RecordFields fields
+    cdef uint64_t count = len(labels), index, position, last_position = 0, records = 0, payload = 0
+    cdef uint8_t *at = bounds.first
+    cdef uint8_t *start = bounds.first
+    cdef list parts = []
+    if check_records(bounds, ref.records):
+        return raise_damaged(slab, segment)
+    for index in range(ref.records):
+        read_record(at, bounds.end, &fields)
+        position = load32(at + RECORD_PARTITION_KEY) % count if by_key else fields.payload <= limit
+        if records and position != last_position and labels[position] != labels[last_position]:
+            parts.append((labels[last_position], part_of(ref, start - bounds.base, records, payload)))
+            start, records, payload = at, 0, 0
+        last_position = position
+        records += 1
+        payload += fields.payload
+        at = fields.next
+    if not parts:
+        return [(labels[last_position], segment)]
+    if split_run(memory, ref):
+        return raise_damaged(slab, segment)
+    parts.append((labels[last_position], part_of(ref, start - bounds.base, records, payload)))
+    return parts
+
+
 def split_by_partition(slab, segment, partitions):
     cdef Memory memory
     cdef SegmentRef ref
     cdef Bounds bounds
-    cdef RecordFields fields
-    cdef uint64_t count = len(partitions), index, records = 0, payload = 0
-    cdef uint32_t partition_index, last_index = 0
-    cdef uint8_t *at
-    cdef uint8_t *start
-    cdef list parts = []
+    cdef uint64_t count = len(partitions), index
     attach(slab, &memory)
     try:
         read_segment(segment, &ref)
@@ -381,25 +384,7 @@ def split_by_partition(slab, segment, partitions):
         index = <uint64_t><int64_t><int>load32(bounds.run + RUN_PARTITION_INDEX)
         if load32(bounds.run + RUN_PARTITION_COUNT) == count and index < count:
             return [(partitions[index], segment)]
-        if check_records(&bounds, ref.records):
-            return raise_damaged(slab, segment)
-        at = start = bounds.first
-        for index in range(ref.records):
-            read_record(at, bounds.end, &fields)
-            partition_index = load32(at + RECORD_PARTITION_KEY) % count
-            if records and partitions[partition_index] != partitions[last_index]:
-                parts.append((partitions[last_index], part_of(&ref, start - bounds.base, records, payload)))
-                start, records, payload = at, 0, 0
-            last_index = partition_index
-            records += 1
-            payload += fields.payload
-            at = fields.next
-        if not parts:
-            return [(partitions[last_index], segment)]
-        if split_run(&memory, &ref):
-            return raise_damaged(slab, segment)
-        parts.append((partitions[last_index], part_of(&ref, start - bounds.base, records, payload)))
-        return parts
+        return split_by_label(slab, segment, &memory, &ref, &bounds, partitions, True, 0)
     finally:
         release(&memory)
 
@@ -408,33 +393,11 @@ def split_by_size(slab, segment, uint64_t limit):
     cdef Memory memory
     cdef SegmentRef ref
     cdef Bounds bounds
-    cdef RecordFields fields
-    cdef uint64_t index, records = 0, payload = 0
-    cdef bint fits, last_fits = False
-    cdef uint8_t *at
-    cdef uint8_t *start
-    cdef list parts = []
     attach(slab, &memory)
     try:
         read_segment(segment, &ref)
-        if find_bounds(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
+        if find_bounds(&memory, &ref, &bounds):
             return raise_damaged(slab, segment)
-        at = start = bounds.first
-        for index in range(ref.records):
-            read_record(at, bounds.end, &fields)
-            fits = fields.payload <= limit
-            if records and fits != last_fits:
-                parts.append((bool(last_fits), part_of(&ref, start - bounds.base, records, payload)))
-                start, records, payload = at, 0, 0
-            last_fits = fits
-            records += 1
-            payload += fields.payload
-            at = fields.next
-        if not parts:
-            return [(bool(last_fits), segment)]
-        if split_run(&memory, &ref):
-            return raise_damaged(slab, segment)
-        parts.append((bool(last_fits), part_of(&ref, start - bounds.base, records, payload)))
-        return parts
+        return split_by_label(slab, segment, &memory, &ref, &bounds, (False, True), False, limit)
     finally:
         release(&memory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import runs
@@ -21,10 +21,11 @@ from bruce_mp.slab.runs import (
 from bruce_mp.slab.tables import store_next_sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import Move, ProcessRow
+    from bruce_mp.slab.runs import Record
 
 __all__ = [
     "assign_sequences",
@@ -35,6 +36,8 @@ __all__ = [
     "split_by_size",
     "write_sequence",
 ]
+
+T = TypeVar("T")
 
 
 def claim(slab: Slab, segments: Iterable[Segment], expected: int, state_word: int) -> list[Segment]:
@@ -117,21 +120,27 @@ def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) 
     run = read_run(slab, segment.chunk, segment.run)
     if run.partition_count == len(partitions) and 0 <= run.partition_index < len(partitions):
         return [(partitions[run.partition_index], segment)]
-    parts: list[tuple[int, list[tuple[int, int]]]] = []
-    for offset, record in segment_records(slab, segment):
-        partition = partitions[record.partition_key % len(partitions)]
-        if not parts or parts[-1][0] != partition:
-            parts.append((partition, []))
-        parts[-1][1].append((offset, record.payload))
+    return _split_by_label(slab, segment, lambda record: partitions[record.partition_key % len(partitions)])
+
+
+def split_by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
+    """Split a segment into parts of records that each have at most `limit` payload bytes (True), or more (False)."""
+    return _split_by_label(slab, segment, lambda record: record.payload <= limit)
+
+
+def _split_by_label(slab: Slab, segment: Segment, label_of: Callable[[Record], T]) -> list[tuple[T, Segment]]:
+    """Split a segment where the label of its records changes."""
+    records = segment_records(slab, segment)
+    parts = [(label, list(members)) for label, members in groupby(records, lambda member: label_of(member[1]))]
     if len(parts) == 1:
         return [(parts[0][0], segment)]
     split_run(slab, segment.chunk, segment.run)
-    return [(partition, _part(segment, members)) for partition, members in parts]
+    return [(label, _part(segment, members)) for label, members in parts]
 
 
-def _part(segment: Segment, members: list[tuple[int, int]]) -> Segment:
-    """Return the part of a segment that has the records `members`: (offset in the chunk, payload) of each."""
-    payload = sum(size for _, size in members)
+def _part(segment: Segment, members: list[tuple[int, Record]]) -> Segment:
+    """Return the part of a segment that has the records `members`, each with its offset in the chunk."""
+    payload = sum(record.payload for _, record in members)
     return segment._replace(first=members[0][0], records=len(members), payload=payload)
 
 
@@ -140,24 +149,14 @@ def split_at(slab: Slab, segment: Segment, max_records: int, max_payload: int) -
 
     Either may be None.  If neither is, the run becomes SPLIT.
     """
-    head: list[tuple[int, int]] = []
-    rest: list[tuple[int, int]] = []
+    head: list[tuple[int, Record]] = []
+    rest: list[tuple[int, Record]] = []
     left = max_payload
-    for offset, record in segment_records(slab, segment):
-        left -= record.payload
+    for member in segment_records(slab, segment):
+        left -= member[1].payload
         is_in_head = left >= 0 and len(head) < max_records and not rest
-        (head if is_in_head else rest).append((offset, record.payload))
+        (head if is_in_head else rest).append(member)
     if not rest or not head:
         return (segment, None) if head else (None, segment)
     split_run(slab, segment.chunk, segment.run)
     return _part(segment, head), _part(segment, rest)
-
-
-def split_by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
-    """Split a segment into parts of records that each have at most `limit` payload bytes (True), or more (False)."""
-    sizes = [(offset, record.payload) for offset, record in segment_records(slab, segment)]
-    parts = [(fits, list(members)) for fits, members in groupby(sizes, lambda item: item[1] <= limit)]
-    if len(parts) == 1:
-        return [(parts[0][0], segment)]
-    split_run(slab, segment.chunk, segment.run)
-    return [(fits, _part(segment, members)) for fits, members in parts]
