@@ -33,10 +33,13 @@ from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST, TESTED
 from support.kafka_secure import SecureKafka
 from support.process_guard import ProcessGuard
+from support.slabs import new_slab
 from support.variants import pure_kernels, variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from bruce_mp.slab.file import Slab
 
 __all__ = ["pure_kernels", "variant"]
 
@@ -178,6 +181,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
         started = GUARD.pop_started()
     if started and not item.get_closest_marker("process"):
         pytest.fail(f"The test starts a process: mark it with pytest.mark.process. It started {started[0]}")
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    """Create an empty slab."""
+    with new_slab() as made:
+        yield made
 
 
 # --- browser ---------------------------------------------------------------------------------------------------------

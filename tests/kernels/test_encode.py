@@ -1,8 +1,12 @@
-"""Encoded records against the plain encoder and kafka-python's decoder, and segments with wrong fields."""
+"""Encoded records against the plain encoder and kafka-python's decoder, and segments with wrong fields.
+
+The tests of wrong fields are for message sets, too.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import example, given
@@ -10,7 +14,8 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.errors import LocalProtocolError, SlabError
-from bruce_mp.kernels import encode, record_batch
+from bruce_mp.kernels import encode, encode_message_set, record_batch
+from bruce_mp.protocol.kafka.message_set import MessageFormat
 from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -21,6 +26,12 @@ from support.put_records import NULL_AND_EMPTY, put_null_and_empty, put_records
 from support.record_batches import KafkaRecord, encode_records, read_batches
 from support.slabs import new_slab
 from support.whole_batch import whole_batch
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Segment
+
+Encoder = Callable[["Slab", list["Segment"]], object]
 
 MIN_INT64: Final = -(2**63)
 MAX_INT64: Final = 2**63 - 1
@@ -142,27 +153,6 @@ def test_encode_of_no_segment_is_empty() -> None:
         assert encode(slab, []) == (b"", 0, 0, 0)
 
 
-def test_encode_refuses_a_segment_that_does_not_match_its_run() -> None:
-    records = [KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]
-    with new_slab() as slab:
-        [segment] = put_records(slab, [records])
-        for changed in (
-            segment._replace(records=3),
-            segment._replace(records=2**32 - 1),
-            segment._replace(records=0),
-            segment._replace(first=segment.first - 8),
-            segment._replace(first=segment.first + 4),
-            segment._replace(first=2**32 - 8),
-            segment._replace(run=segment.run + 8),
-            segment._replace(run=2**32 - 8),
-            segment._replace(chunk=2**32 - 1),
-            segment._replace(chunk=segment.chunk + 1),
-            segment._replace(generation=segment.generation + 1),
-        ):
-            with pytest.raises(SlabError):
-                encode(slab, [segment, changed])
-
-
 @pytest.mark.parametrize("at", [0, 1, 3, 4, 5, 6])
 def test_encode_refuses_damaged_headers(at: int) -> None:
     with new_slab() as slab:
@@ -173,22 +163,58 @@ def test_encode_refuses_damaged_headers(at: int) -> None:
             encode(slab, [segment])
 
 
+# --- all encoders ----------------------------------------------------------------------------------------------------
+def set_0(slab: Slab, segments: list[Segment]) -> object:
+    return encode_message_set(slab, segments, MessageFormat.V0)
+
+
+def set_1(slab: Slab, segments: list[Segment]) -> object:
+    return encode_message_set(slab, segments, MessageFormat.V1)
+
+
+def batch(slab: Slab, segments: list[Segment]) -> object:
+    return encode(slab, segments)
+
+
+every_encoder = pytest.mark.parametrize("encoder", [batch, set_0, set_1])
+
+
+@every_encoder
+def test_encode_refuses_a_segment_that_does_not_match_its_run(slab: Slab, encoder: Encoder) -> None:
+    [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
+    for changed in (
+        segment._replace(records=3),
+        segment._replace(records=2**32 - 1),
+        segment._replace(records=0),
+        segment._replace(first=segment.first - 8),
+        segment._replace(first=segment.first + 4),
+        segment._replace(first=2**32 - 8),
+        segment._replace(run=segment.run + 8),
+        segment._replace(run=2**32 - 8),
+        segment._replace(chunk=2**32 - 1),
+        segment._replace(chunk=segment.chunk + 1),
+        segment._replace(generation=segment.generation + 1),
+    ):
+        with pytest.raises(SlabError):
+            encoder(slab, [segment, changed])
+
+
+@every_encoder
 @pytest.mark.parametrize("field", [lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH])
 @pytest.mark.parametrize("which", [0, 1])
-def test_encode_refuses_a_record_beyond_its_run(field: int, which: int) -> None:
-    with new_slab() as slab:
-        [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
-        at = slab.chunk_at(segment.chunk) + segment.first + which * (lay.RECORD_HEADER + 8) + field
-        for length in (3, 1000, 2**32 - 10):
-            slab.words[at >> 2] += length
-            with pytest.raises(SlabError, match="end"):
-                encode(slab, [segment])
-            slab.words[at >> 2] -= length
-
-
-def test_a_record_with_an_unknown_state_is_refused() -> None:
-    with new_slab(ROOMY) as slab:
-        segments = put_records(slab, [[KafkaRecord(NOW, b"", b"value")]])
-        slab.view[slab.chunk_at(segments[0].chunk) + segments[0].first] = RunState.SPLIT
+def test_encode_refuses_a_record_beyond_its_run(slab: Slab, encoder: Encoder, field: int, which: int) -> None:
+    [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
+    at = slab.chunk_at(segment.chunk) + segment.first + which * (lay.RECORD_HEADER + 8) + field
+    for length in (3, 1000, 2**32 - 10):
+        slab.words[at >> 2] += length
         with pytest.raises(SlabError, match="end"):
-            encode(slab, segments)
+            encoder(slab, [segment])
+        slab.words[at >> 2] -= length
+
+
+@every_encoder
+def test_a_record_with_an_unknown_state_is_refused(slab: Slab, encoder: Encoder) -> None:
+    segments = put_records(slab, [[KafkaRecord(NOW, b"", b"value")]])
+    slab.view[slab.chunk_at(segments[0].chunk) + segments[0].first] = RunState.SPLIT
+    with pytest.raises(SlabError, match="end"):
+        encoder(slab, segments)

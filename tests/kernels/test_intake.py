@@ -24,7 +24,7 @@ from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
-from support.slabs import INPUT_ROW, SMALL, datagram, new_slab
+from support.slabs import INPUT_ROW, SMALL, datagram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,12 +43,6 @@ COUNTERS: Final = PlainCounters(
 TOO_LATE_S: Final = 5.0
 LONG_MS: Final = 20_000
 """Longer than any wait: each ends after a fifth of a second."""
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as slab:
-        yield slab
 
 
 def an_intake(slab: Slab, linger_of: Callable[[bytes], int]) -> tuple[DatagramIntake, Lanes]:

@@ -24,8 +24,6 @@ from support.lane_checks import Message, check_runs, expected, records, send, sl
 from support.slabs import CAPACITY, INPUT_ROW, SMALL, Input, contents, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bruce_mp.slab.file import Slab
 
 TOPICS = [(b"t1", 3), (b"t2", 1)]
@@ -36,12 +34,6 @@ messages = st.tuples(
     st.binary(max_size=5),
     st.none() | st.integers(0, 2**32 - 1),
 )
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        yield made
 
 
 @examples(30)

@@ -15,23 +15,15 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep, sweep_filled
 from support.crash_images import crash_images, machine_images
 from support.lane_checks import Message, check_runs, expected, records, send
-from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab, put_in_landing_zone, set_state
+from support.slabs import INPUT_ROW, Input, contents, datagram, put_in_landing_zone, set_state
 from support.variants import VARIANTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bruce_mp.slab.file import Slab
 
 TOPICS = [(b"t1", 3), (b"t2", 1)]
 NESTED_EVERY = 20
 IMAGES: Final = {"pure": crash_images, "compiled": machine_images}
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        yield made
 
 
 def regions(slab: Slab) -> list[range]:

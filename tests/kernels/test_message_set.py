@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
-from bruce_mp.errors import SlabError
 from bruce_mp.kernels import encode_message_set
 from bruce_mp.protocol.kafka.compression import Codec, compress
 from bruce_mp.protocol.kafka.message_set import MessageFormat, wrap_set
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.layout import RunState
 from support.examples import examples
 from support.put_records import NULL_AND_EMPTY, put_null_and_empty, put_records
 from support.record_batches import KafkaRecord
@@ -166,40 +164,3 @@ def test_null_and_empty_of_version_2_do_not_depend_on_the_config(
 def test_encode_of_no_segment_is_empty() -> None:
     with new_slab() as slab:
         assert encode_message_set(slab, [], MessageFormat.V1) == (b"", 0, 0)
-
-
-def test_encode_refuses_a_segment_that_does_not_match_its_run() -> None:
-    with new_slab() as slab:
-        [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
-        for changed in (
-            segment._replace(records=3),
-            segment._replace(records=0),
-            segment._replace(first=segment.first - 8),
-            segment._replace(first=2**32 - 8),
-            segment._replace(run=segment.run + 8),
-            segment._replace(chunk=2**32 - 1),
-            segment._replace(generation=segment.generation + 1),
-        ):
-            with pytest.raises(SlabError):
-                encode_message_set(slab, [segment, changed], MessageFormat.V0)
-
-
-@pytest.mark.parametrize("field", [lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH])
-@pytest.mark.parametrize("which", [0, 1])
-def test_encode_refuses_a_record_beyond_its_run(field: int, which: int) -> None:
-    with new_slab() as slab:
-        [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
-        at = slab.chunk_at(segment.chunk) + segment.first + which * (lay.RECORD_HEADER + 8) + field
-        for length in (3, 1000, 2**32 - 10):
-            slab.words[at >> 2] += length
-            with pytest.raises(SlabError, match="end"):
-                encode_message_set(slab, [segment], MessageFormat.V1)
-            slab.words[at >> 2] -= length
-
-
-def test_a_record_with_an_unknown_state_is_refused() -> None:
-    with new_slab(ROOMY) as slab:
-        segments = put_records(slab, [[KafkaRecord(NOW, b"", b"value")]])
-        slab.view[slab.chunk_at(segments[0].chunk) + segments[0].first] = RunState.SPLIT
-        with pytest.raises(SlabError, match="end"):
-            encode_message_set(slab, segments, MessageFormat.V1)

@@ -35,8 +35,6 @@ from support.examples import examples
 from support.slabs import DISPATCHER_ROW, Input, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
 
@@ -44,12 +42,6 @@ MINE = state_word(RunState.ROUTED, 1)
 BUILD: Final = Move(MINE, state_word(RunState.IN_FLIGHT, 4), lay.FLOW_SENT)
 payloads = st.lists(st.integers(0, 400), min_size=1, max_size=12)
 partition_keys = st.lists(st.sampled_from([0, 1, 2, 7, 2**31, 2**32 - 1]), min_size=1, max_size=12)
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        yield made
 
 
 def one_run(slab: Slab, datagrams: list[bytes]) -> Segment:

@@ -17,11 +17,9 @@ from bruce_mp.slab.tables import PartitionTable
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from support.crash_images import crash_images, machine_images
-from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab
+from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
@@ -31,12 +29,6 @@ QUEUED: Final = state_word(RunState.QUEUED, 0)
 IN_FLIGHT: Final = state_word(RunState.IN_FLIGHT, 0)
 RETURNED: Final = state_word(RunState.RETURNED, 0)
 IMAGES: Final = {"pure": crash_images, "compiled": machine_images}
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        yield made
 
 
 def routed(slab: Slab) -> list[Segment]:

@@ -19,19 +19,12 @@ from support.examples import examples
 from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from random import Random
 
     from bruce_mp.slab.file import Slab
 
 LAST_SEQUENCE = 2**31 - 1
 HELD = state_word(RunState.IN_FLIGHT, 4)
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        yield made
 
 
 class Plan(NamedTuple):

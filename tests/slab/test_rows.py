@@ -14,21 +14,15 @@ from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS, ProcessRow
 from bruce_mp.slab.runs import Segment, read_record, read_run, segment_records, segment_words, split_run
 from support.crash_images import CrashImages, crash_images
-from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, put_in_landing_zone, set_state
+from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, put_in_landing_zone, set_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from bruce_mp.slab.file import Slab
 
 DELIVERED, REASON = 1, 14
 NESTED_EVERY = 5
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        yield made
 
 
 def regions(slab: Slab, row: int) -> list[range]:

@@ -25,20 +25,12 @@ from bruce_mp.slab.runs import (
     write_placement,
 )
 from support.crash_images import crash_images
-from support.slabs import Input, datagram, new_slab, set_state
+from support.slabs import Input, datagram, set_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bruce_mp.slab.file import Slab
 
 LAST_SEQUENCE = 2**31 - 1
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        yield made
 
 
 def a_run(slab: Slab, records: int = 3, topic: bytes = b"t1") -> Segment:

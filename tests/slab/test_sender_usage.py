@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from bruce_mp.config.accounts import TCP_USER
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.sender_usage import SenderSums, SenderTable, read_senders
-from support.slabs import INPUT_ROW, new_slab
+from support.slabs import INPUT_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bruce_mp.slab.file import Slab
 
 ROWS = (INPUT_ROW, INPUT_ROW + 1, INPUT_ROW + lay.INPUT_ROW_COUNT - 1)
 LARGEST_UID = 2**32 - 2
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        yield made
 
 
 def test_usage_of_a_user_sums_all_inputs(slab: Slab) -> None:

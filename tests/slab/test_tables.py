@@ -15,17 +15,9 @@ from support.examples import examples
 from support.slabs import SMALL, new_slab
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bruce_mp.slab.file import Slab
 
 TABLES = [range(lay.PAGE), range(SMALL.topics_at, SMALL.rows_at)]
-
-
-@pytest.fixture
-def slab() -> Iterator[Slab]:
-    with new_slab() as made:
-        yield made
 
 
 @examples(50)
