@@ -7,12 +7,10 @@ import socket
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from threading import Event as Flag
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsResponse
 
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network import broker_socket
@@ -21,11 +19,13 @@ from bruce_mp.network.connection_security import Security
 from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, FailureCause
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
 from bruce_mp.protocol.kafka.sasl import Plain
+from support.kafka_answers import versions
 from support.ports import ReservedPort
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
+    from contextlib import ExitStack
 
     from bruce_mp.network.resolver import Address
     from bruce_mp.protocol.kafka.connection_events import Event
@@ -148,12 +148,6 @@ class Client:
 
 
 @pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as made:
-        yield made
-
-
-@pytest.fixture
 def server(stack: ExitStack) -> Server:
     return Server(stack)
 
@@ -197,14 +191,7 @@ def read_request(peer: socket.socket) -> bytes:
 def agree_on_versions(peer: socket.socket) -> None:
     """Answer the request for versions like a recent broker."""
     (correlation_id,) = struct.unpack_from(">i", read_request(peer), 8)
-    apis = {0: (0, 9), 3: (0, 9), 18: (0, 3), 22: (0, 4)}
-    keys = [
-        ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
-        for key, (low, high) in apis.items()
-    ]
-    response = ApiVersionsResponse[3](error_code=0, api_keys=keys)
-    response.with_header(correlation_id=correlation_id)
-    peer.sendall(response.encode(header=True, framed=True))
+    peer.sendall(versions({0: (0, 9), 3: (0, 9), 18: (0, 3), 22: (0, 4)}, correlation_id))
 
 
 # --- connecting ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -14,15 +13,16 @@ from bruce_mp.ipc.loop import Loop
 from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import create_security
 from bruce_mp.network.resolver import Resolver
-from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, FailureCause, MetadataReceived
 from bruce_mp.protocol.kafka.scram import SCRAM_HASHES
+from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from support.certificates import Authority
 from support.kafka_secure import OLD_PASSWORD, PASSWORDS, SESSION_MS, OldKafka, SecureKafka
 from support.signed_tokens import unsigned_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
     from pathlib import Path
 
     from bruce_mp.protocol.kafka.connection_events import Event
@@ -35,12 +35,6 @@ TIMEOUT_S: Final = 40.0
 @pytest.fixture
 def kafka(secure_kafka: SecureKafka) -> SecureKafka:
     return secure_kafka
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as made:
-        yield made
 
 
 class Client:

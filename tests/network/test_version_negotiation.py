@@ -8,21 +8,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from threading import Event as Flag
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
+from kafka.protocol.metadata import MetadataResponse
 
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network.broker_socket import BrokerSocket
-from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from bruce_mp.protocol.kafka import broker_connection
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapabilities
 from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, FailureCause
+from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
+from support.kafka_answers import framed, versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bruce_mp.network.resolver import Address
     from bruce_mp.protocol.kafka.connection_events import Event
 
@@ -47,27 +46,13 @@ def is_silent(_peer: socket.socket, _: bytes) -> None:
     pass
 
 
-def answers(response: Any) -> Reaction:
-    response.with_header(correlation_id=0)
-    frame = bytes(response.encode(header=True, framed=True))
+def answers(frame: bytes) -> Reaction:
     return lambda peer, number: peer.sendall(frame[:4] + number + frame[8:])
 
 
-gives_metadata: Final = answers(
-    MetadataResponse[0](
-        brokers=[MetadataResponse.MetadataResponseBroker(node_id=1, host="b1", port=9092)],
-        topics=[],
-    )
-)
-says_versions: Final = answers(
-    ApiVersionsResponse[3](
-        error_code=0,
-        api_keys=[
-            ApiVersionsResponse.ApiVersion(api_key=key, min_version=0, max_version=version)
-            for key, version in {0: 9, 3: 9, 22: 4}.items()
-        ],
-    )
-)
+BROKER: Final = MetadataResponse.MetadataResponseBroker(node_id=1, host="b1", port=9092)
+gives_metadata: Final = answers(framed(MetadataResponse[0](brokers=[BROKER], topics=[]), 0))
+says_versions: Final = answers(versions({0: (0, 9), 3: (0, 9), 22: (0, 4)}))
 
 Script = list[dict[int, Reaction]]
 """For each connection, the expected requests in order, and the reactions."""
@@ -126,12 +111,6 @@ class Server:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_connection, "VERSIONS_TIMEOUT_S", VERSIONS_TIMEOUT_S)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as made:
-        yield made
 
 
 def serve(stack: ExitStack, script: Script) -> Server:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.api_header import RequestHeader
-from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
+from kafka.protocol.metadata import MetadataResponse
 from kafka.protocol.producer import InitProducerIdResponse, ProduceRequest, ProduceResponse
 
 from bruce_mp.errors import LocalProtocolError
@@ -35,6 +35,7 @@ from bruce_mp.protocol.kafka.kafka_types import BrokerAddress, PartitionAck, Par
 from bruce_mp.protocol.kafka.sasl import Plain
 from bruce_mp.protocol.kafka.version_negotiation import METADATA_THEN_VERSIONS, VERSIONS_TIMEOUT_S, assume
 from support.examples import examples
+from support.kafka_answers import framed, versions
 
 KAFKA_2_8 = {0: (0, 9), 3: (0, 11), 18: (0, 3), 22: (0, 4)}
 WITH_LOGINS = KAFKA_2_8 | {17: (0, 1), 36: (0, 2)}
@@ -43,19 +44,6 @@ NO_PRODUCER_IDS = {0: (0, 9), 3: (0, 9), 18: (0, 3)}
 TIMEOUT = 30.0
 BATCH = PartitionData(b"t", 0, b"records")
 LOGIN = Plain("alice", "secret")
-
-
-def framed(response: Any, correlation_id: int) -> bytes:
-    response.with_header(correlation_id=correlation_id)
-    return bytes(response.encode(header=True, framed=True))
-
-
-def versions(apis: dict[int, tuple[int, int]], correlation_id: int = 1, version: int = 3) -> bytes:
-    keys = [
-        ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
-        for key, (low, high) in apis.items()
-    ]
-    return framed(ApiVersionsResponse[version](error_code=0, api_keys=keys), correlation_id)
 
 
 def refused_versions(error: int, correlation_id: int = 1) -> bytes:

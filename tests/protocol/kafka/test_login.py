@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsResponse
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from bruce_mp.errors import LocalProtocolError
@@ -23,25 +22,13 @@ from bruce_mp.protocol.kafka.kafka_types import PartitionData
 from bruce_mp.protocol.kafka.sasl import Plain
 from bruce_mp.protocol.kafka.scram import Scram
 from bruce_mp.protocol.kafka.version_negotiation import VERSIONS_ONLY, negotiation_for
+from support.kafka_answers import framed, versions
 
 APIS: Final = {0: (0, 9), 3: (0, 9), 17: (0, 1), 18: (0, 3), 22: (0, 4), 36: (0, 2)}
 BEFORE_1_0: Final = {0: (0, 2), 3: (0, 2), 17: (0, 0), 18: (0, 0)}
 WITHOUT: Final = {0: (0, 9), 3: (0, 9), 18: (0, 3)}
 TIMEOUT: Final = 30.0
 HANDSHAKE, TOKEN = 17, 36
-
-
-def framed(response: Any, correlation_id: int) -> bytes:
-    response.with_header(correlation_id=correlation_id)
-    return bytes(response.encode(header=True, framed=True))
-
-
-def versions(apis: dict[int, tuple[int, int]]) -> bytes:
-    keys = [
-        ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
-        for key, (low, high) in apis.items()
-    ]
-    return framed(ApiVersionsResponse[3](error_code=0, api_keys=keys), 1)
 
 
 def allowed(correlation_id: int, error: int = 0, version: int = 1, mechanisms: tuple[str, ...] = ("PLAIN",)) -> bytes:
