@@ -103,11 +103,9 @@ class DebugTopics(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def has_topics(self) -> bool:
-        """Return True if at least one topic is chosen."""
         return self.all or bool(self.topics)
 
     def covers(self, topic: bytes) -> bool:
-        """Return True if this topic is chosen."""
         return self.all or topic in self.topics
 
 

@@ -51,7 +51,6 @@ class Timer:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Prevent the call."""
         self.cancelled = True
 
 
@@ -95,7 +94,6 @@ class Loop:
             self._unread.add(descriptor)
 
     def unwatch(self, source: Any) -> None:
-        """Stop watching a source."""
         descriptor = _descriptor_of(source)
         if self._callbacks.pop(descriptor, None) is not None:
             del self._events[descriptor]

@@ -48,7 +48,6 @@ class ClosedRuns:
             self.publish_ms = 0
 
     def drain(self) -> list[Segment]:
-        """Return and remove all runs."""
         segments, self.segments = self.segments, []
         self._bytes, self.publish_ms = 0, _NEVER_MS
         return segments

@@ -209,9 +209,7 @@ class _DonorOrder:
             yield key
 
     def record_adoption(self, header: LaneHeader) -> None:
-        """Record the lane that adopted a donor's chunk."""
         self._last[header.topic] = (header.topic, header.partition_index, header.partition_count)
 
     def clear(self) -> None:
-        """Discard the recorded lanes."""
         self._last.clear()

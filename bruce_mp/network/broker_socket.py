@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import ConfigError, RemoteProtocolError, TlsError
 from bruce_mp.network.connection_security import Security
-from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
 from bruce_mp.protocol.kafka.connection_events import (
     Closed,
@@ -35,6 +34,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     LoggedIn,
     Send,
 )
+from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -120,7 +120,6 @@ class BrokerSocket:
         return BrokerConnection(self._client_id, self._name, timeout=self._timeout_s, negotiation=self._negotiation)
 
     def open(self) -> None:
-        """Start connecting."""
         if self._security.logins is not None:
             self._request_login(self._security.logins, self._on_login)
         else:

@@ -171,7 +171,6 @@ class AttemptRegistry:
         delivered: int = 0,
         discards: Mapping[DiscardReason, int] | None = None,
     ) -> None:
-        """Store the new state of a prepared attempt."""
         with self._locked():
             self._append(state.value, *attempt, delivered, {int(key): count for key, count in (discards or {}).items()})
 

@@ -76,7 +76,6 @@ class Shares:
 
     @property
     def own_shares(self) -> list[int]:
-        """Return the shares that this input owns."""
         return [share for share, owner in enumerate(self._table.tolist()) if owner == self._owner]
 
     @property
@@ -124,7 +123,6 @@ class Shares:
 
     @property
     def free_shares(self) -> list[int]:
-        """Return the shares that no input owns."""
         return [share for share, owner in enumerate(self._table.tolist()) if not owner]
 
     def claim_one(self) -> int | None:

@@ -123,7 +123,6 @@ class SpillFile:
 
     @classmethod
     def open(cls, path: Path) -> SpillFile:
-        """Open an existing file."""
         return cls(path, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
 
     @property
@@ -234,7 +233,6 @@ class SpillDirectory:
 
     @classmethod
     def for_slab(cls, slab: Slab, path: str | Path) -> SpillDirectory:
-        """Return the spill directory at `path`, for a slab."""
         return cls(Path(path), slab.read_signed(lay.SUPER_CREATED_MS), slab.path)
 
     def create(self, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:

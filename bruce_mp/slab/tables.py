@@ -128,11 +128,9 @@ class TopicTable:
         return 0 < topic <= self._slab.words[(self._at(topic) + lay.TOPIC_LAST_NUMBER) >> 2]
 
     def numbers(self) -> dict[bytes, int]:
-        """Return the number of each topic that has one."""
         return dict(self._numbers)
 
     def partition_counts(self) -> dict[bytes, int]:
-        """Return the partition count of each numbered topic."""
         return {name: self.partitions_of(topic) for name, topic in self._numbers.items()}
 
     def partitions_of(self, topic: int) -> int:

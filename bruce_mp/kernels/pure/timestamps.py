@@ -57,7 +57,6 @@ class ReplacedCounts:
         return bool(self._counts)
 
     def drain(self) -> list[ReplacedTimestamps]:
-        """Return and clear the counts."""
         counts, self._counts = self._counts, {}
         return list(counts.values())
 

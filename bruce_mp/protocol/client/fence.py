@@ -119,7 +119,6 @@ def decode_begin(data: bytes | bytearray | memoryview) -> AttemptBegin | None:
 
 
 def is_end(data: bytes | bytearray | memoryview) -> bool:
-    """Return True for a valid end frame."""
     return bytes(data) == encode_end()
 
 

@@ -100,14 +100,12 @@ class BrokerCapabilities(Struct, frozen=True):
 
     @property
     def message_format(self) -> MessageFormat:
-        """The message format that the broker accepts."""
         if self.produce_version >= produce_request.FIRST_VERSION_WITH_BATCHES:
             return MessageFormat.BATCHES
         has_timestamps = self.produce_version >= produce_request.FIRST_VERSION_WITH_TIMESTAMPS
         return MessageFormat.V1 if has_timestamps else MessageFormat.V0
 
     def accepts(self, codec: Codec) -> bool:
-        """Return True if the broker accepts `codec`."""
         return self.produce_version >= FIRST_PRODUCE.get(codec, 0)
 
     def accepted_codec(self, codec: Codec) -> Codec:

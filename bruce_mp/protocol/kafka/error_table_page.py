@@ -42,7 +42,6 @@ def render() -> str:
 
 
 def _actions() -> Iterator[str]:
-    """Yield a section for each action, with its codes."""
     for action in Action:
         rows = [row for row in (*ERROR_TABLE.values(), UNDOCUMENTED, CONNECTION_LOST) if row.action is action]
         yield f"## {action.name}\n"

@@ -211,7 +211,6 @@ def encode_create_topics(
 
 
 def encode_sasl_handshake(version: int, correlation_id: int, client_id: str, mechanism: str) -> bytes:
-    """Encode a SaslHandshake request for a mechanism."""
     return _encode(_messages("sasl").SaslHandshakeRequest, version, correlation_id, client_id, mechanism=mechanism)
 
 

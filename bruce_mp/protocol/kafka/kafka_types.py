@@ -91,7 +91,6 @@ class PartitionMetadata(Struct, frozen=True):
 
     @property
     def is_available(self) -> bool:
-        """True if the partition accepts messages."""
         return self.leader != NO_BROKER and self.error in USABLE_PARTITION_ERRORS
 
 

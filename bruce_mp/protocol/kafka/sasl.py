@@ -90,7 +90,6 @@ class OAuthBearer:
         self.identity = "the holder of the token by OAUTHBEARER"
 
     def start(self) -> bytes:
-        """Return the token and the extensions."""
         pairs = b"".join(f"{name}={value}".encode() + _KVSEP for name, value in self._pairs.items())
         return NO_CHANNEL_BINDING + _KVSEP + pairs + _KVSEP
 
