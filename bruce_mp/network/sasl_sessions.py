@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import ConfigError
 from bruce_mp.network.credentials import read_secret
 from bruce_mp.network.kerberos import Kerberos
-from bruce_mp.network.token_command import BearerToken, TokenCommand, decode_token
+from bruce_mp.network.token_command import BearerToken, decode_token, run_token_command
 from bruce_mp.protocol.kafka.sasl import OAuthBearer, Plain
 from bruce_mp.protocol.kafka.scram import Scram
 
@@ -103,7 +103,8 @@ class SaslSessions:
     def _run_token_command(self, command: tuple[str, ...], callback: OnMechanism) -> None:
         self._callbacks.append(callback)
         if len(self._callbacks) == 1:
-            TokenCommand(self._loop, command, lambda *result: self._on_output(command[0], *result)).start()
+            run = partial(run_token_command, command)
+            self._loop.call_in_thread("token-command", run, lambda result: self._on_output(command[0], *result))
 
     def _on_output(self, program: str, output: str, exit_error: str) -> None:
         callbacks, self._callbacks = self._callbacks, []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-import threading
 import time
 from base64 import urlsafe_b64encode
 from contextlib import suppress
@@ -224,27 +223,21 @@ def test_the_children_of_a_token_command_over_its_time_limit_are_killed(
 
 
 @pytest.mark.process
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 @pytest.mark.parametrize("script", ["exec sleep 100", "exec sleep 100 >&-"])
-def test_a_token_command_that_outlives_its_kill_does_not_block_the_loop(
+def test_a_token_command_that_outlives_its_kill_does_not_block_the_logins(
     monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
+    killed: list[int] = []
     monkeypatch.setattr(token_command, "_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(os, "killpg", lambda *_: None)  # as for a program in an uninterruptible call
+    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))  # as in an uninterruptible call
     loop = Loop()
-    errors: list[str] = []
-    command = token_command.TokenCommand(loop, ["/bin/sh", "-c", script], lambda _, error: errors.append(error))
-    command.start()
-    process = command._process
-    assert process is not None
-    guard = threading.Timer(TIMEOUT_S, process.terminate)
-    guard.start()
-    loop.run(lambda: loop.stop() if errors else None)
-    assert "did not end within 0.2 s, and was killed" in errors[0]
-    assert process.returncode is None
-    process.terminate()
-    loop.run(lambda: loop.stop() if process.returncode is not None else None)
-    guard.cancel()
-    assert len(errors) == 1
+    logins = SaslSessions(Sasl(mechanism="OAUTHBEARER", token_command=("/bin/sh", "-c", script)), loop)
+    assert "did not end within 0.2 s, and was killed" in get(logins, loop)[1]
+    program = psutil.Process(killed[0])
+    assert program.is_running()
+    program.terminate()
+    program.wait(TIMEOUT_S)
 
 
 def test_a_changed_password_is_used(tmp_path: Path) -> None:
@@ -263,7 +256,7 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "loc
     session = TlsSession(client, host, "Broker b:1")
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     other = server.wrap_bio(incoming, outgoing, server_side=True)
-    session.start()
+    session.handshake()
     for _ in range(4):
         incoming.write(session.read_outgoing())
         with suppress(ssl.SSLWantReadError):
@@ -359,7 +352,7 @@ def test_an_invalid_host_name_is_rejected(host: str) -> None:
 
 def test_a_close_during_the_handshake_suggests_a_plain_listener() -> None:
     session = TlsSession(ssl.create_default_context(), "localhost", "Broker b:1")
-    session.start()
+    session.handshake()
     with pytest.raises(TlsError, match=r"kafka\.tls\.enable = false") as caught:
         session.receive(b"")
     assert caught.value.is_closed
@@ -367,7 +360,7 @@ def test_a_close_during_the_handshake_suggests_a_plain_listener() -> None:
 
 def test_close_notify_in_the_handshake_is_explained_as_the_end_of_the_stream() -> None:
     session = TlsSession(ssl.create_default_context(), "localhost", "Broker b:1")
-    session.start()
+    session.handshake()
     with pytest.raises(TlsError, match="closed the connection in the middle of the TLS handshake") as caught:
         session.receive(bytes.fromhex("15030300020100"))
     assert caught.value.is_closed
@@ -375,7 +368,7 @@ def test_close_notify_in_the_handshake_is_explained_as_the_end_of_the_stream() -
 
 def test_a_plain_text_response_is_explained() -> None:
     session = TlsSession(ssl.create_default_context(), "localhost", "Broker b:1")
-    session.start()
+    session.handshake()
     with pytest.raises(TlsError, match="does not speak TLS on this port"):
         session.receive(b"\0\0\0\x10 something in plain text")
 
