@@ -115,7 +115,7 @@ class AttemptRegistry:
         self._read_to = 0
         """Offset up to which the file was read."""
         self._partial_line = b""
-        """Bytes before that offset that are not parsed yet."""
+        """Bytes before that offset that are not parsed yet, of a line that another process may still be writing."""
         self._created_ms = 0
         self._oldest_ms = 0
         """Creation time of the previous file, or of the file if there is no other."""
@@ -250,8 +250,8 @@ class AttemptRegistry:
         size = os.fstat(self._descriptor).st_size
         while self._read_to < size and (data := os.pread(self._descriptor, size - self._read_to, self._read_to)):
             self._read_to += len(data)
-            lines, self._partial_line = _split_lines(self._partial_line + data)
-            self._parse(lines)
+            whole, _, self._partial_line = (self._partial_line + data).rpartition(b"\n")
+            self._parse(whole)
 
     def _parse(self, data: bytes) -> None:
         for line in data.split(b"\n"):
@@ -294,12 +294,6 @@ _RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
 """The new state of a dead worker's attempt; a key is its old state, and True if the row has it as the last completed.
 
 A completion stores its number in the row before its entry here, so a PREPARED attempt with that number is complete."""
-
-
-def _split_lines(data: bytes) -> tuple[bytes, bytes]:
-    """Return the whole lines, and the rest, which another process may still be writing."""
-    end = data.rfind(b"\n") + 1
-    return data[:end], data[end:]
 
 
 def _boot_time_ms() -> int:

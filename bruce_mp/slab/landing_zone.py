@@ -61,11 +61,16 @@ def slot_at(slab: Slab, slot: int) -> int:
     return slab.geometry.landing_slots_at + slot * slab.geometry.landing_slot_size
 
 
+def _column(integers: memoryview[int], at: int, step: int, count: int) -> memoryview[int]:
+    """Return a view of `count` integers, the first at file offset `at`, the others `step` bytes apart."""
+    first, step = at // integers.itemsize, step // integers.itemsize
+    return integers[first : first + count * step : step]
+
+
 def _lengths(slab: Slab, slots: int) -> memoryview[int]:
     """Return a view of the lengths in the message headers of the first slots."""
-    first = (slab.geometry.landing_at + lay.LANDING_HEADERS + lay.MMSGHDR_LENGTH) >> 2
-    step = lay.MMSGHDR_BYTES >> 2
-    return slab.words[first : first + slots * step : step]
+    at = slab.geometry.landing_at + lay.LANDING_HEADERS + lay.MMSGHDR_LENGTH
+    return _column(slab.words, at, lay.MMSGHDR_BYTES, slots)
 
 
 def landed_lengths(slab: Slab) -> list[int]:
@@ -124,30 +129,17 @@ def senders_of(slab: Slab, count: int) -> DatagramSenders | None:
     """
     if not all(_control_lengths(slab, count).tolist()):
         return None
-    senders = DatagramSenders(*(_column(slab, count, at) for at in _CREDENTIALS_AT))
-    kinds = _control_kinds(slab, count)
-    for slot, kind in enumerate(kinds):
+    first, step = slab.geometry.landing_controls_at, lay.CONTROL_BYTES
+    senders = DatagramSenders(*(_column(slab.words, first + at, step, count).tolist() for at in _CREDENTIALS_AT))
+    for slot, kind in enumerate(_column(slab.longs, first + _KIND_AT, step, count).tolist()):
         if kind != _CREDENTIALS_KIND:
             senders.pids[slot], senders.uids[slot], senders.gids[slot] = 0, NO_USER, NO_USER
     return senders
 
 
 def _control_lengths(slab: Slab, slots: int) -> memoryview[int]:
-    first = (slab.geometry.landing_at + lay.LANDING_HEADERS + lay.MMSGHDR_CONTROL_LENGTH) >> 3
-    step = lay.MMSGHDR_BYTES >> 3
-    return slab.longs[first : first + slots * step : step]
-
-
-def _control_kinds(slab: Slab, count: int) -> list[int]:
-    """Return level and type of each control message as one number."""
-    first, step = (control_at(slab, slot=0) + _KIND_AT) >> 3, lay.CONTROL_BYTES >> 3
-    return slab.longs[first : first + count * step : step].tolist()
-
-
-def _column(slab: Slab, count: int, at: int) -> list[int]:
-    """Return the 32-bit integer at byte `at` of each control message."""
-    first, step = (control_at(slab, slot=0) + at) >> 2, lay.CONTROL_BYTES >> 2
-    return slab.words[first : first + count * step : step].tolist()
+    at = slab.geometry.landing_at + lay.LANDING_HEADERS + lay.MMSGHDR_CONTROL_LENGTH
+    return _column(slab.longs, at, lay.MMSGHDR_BYTES, slots)
 
 
 _CONTROL_LENGTH: Final = array("Q", [lay.CONTROL_BYTES])

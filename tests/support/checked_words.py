@@ -24,6 +24,8 @@ _GENERATION_OFFSET: Final = lay.RUN_GENERATION >> 2
 class CheckedWords:
     """The words of a slab.  Only Python's stores pass here; those of compiled kernels and of views do not."""
 
+    itemsize: Final = 4
+
     def __init__(self, slab: Slab, role: Role | None = None) -> None:
         self._words: Any = slab.words
         self._chunks_index = slab.chunks_at >> 2
