@@ -34,14 +34,18 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.kernel_choice import KernelChoice, choose
 from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING, Coalescing
-from bruce_mp.kernels.pure.headers import RunHeader
-from bruce_mp.kernels.pure.inspect import TimeRange, messages
+from bruce_mp.kernels.pure.counts import CountedPosition
+from bruce_mp.kernels.pure.inspect import RunHeader, TimeRange, messages
 from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
-from bruce_mp.kernels.pure.outcomes import CountedPosition
 from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, Partitioners, RejectedMessage
-from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
-from bruce_mp.kernels.pure.stream_intake import StreamCounters, StreamIntakeResult, UncountedBatch
+from bruce_mp.kernels.pure.stream_intake import (
+    SplitStop,
+    StreamCounters,
+    StreamIntakeResult,
+    StreamSplit,
+    UncountedBatch,
+)
 from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, TimestampWindows
 from bruce_mp.kernels.pure.wait_times import WaitTimes
 
@@ -50,15 +54,12 @@ CHOICE: Final[KernelChoice] = choose("bruce_mp.kernels", Path(__file__).parent)
 if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those of the pure one
     from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
     from bruce_mp.kernels.pure.chunks import ChunkPool
-    from bruce_mp.kernels.pure.encode import encode, record_batch
-    from bruce_mp.kernels.pure.headers import group_by_partition, read_headers
-    from bruce_mp.kernels.pure.inspect import time_range
-    from bruce_mp.kernels.pure.intake import DatagramIntake
+    from bruce_mp.kernels.pure.counts import count_outcomes, count_states
+    from bruce_mp.kernels.pure.encode import encode, produce_topics, record_batch
+    from bruce_mp.kernels.pure.inspect import group_by_partition, read_headers, time_range
+    from bruce_mp.kernels.pure.intake import DatagramIntake, DatagramReceiver
     from bruce_mp.kernels.pure.lanes import Lanes
     from bruce_mp.kernels.pure.message_set import encode_message_set
-    from bruce_mp.kernels.pure.outcomes import count_outcomes
-    from bruce_mp.kernels.pure.produce_topics import produce_topics
-    from bruce_mp.kernels.pure.receive import DatagramReceiver
     from bruce_mp.kernels.pure.rows import ProcessRow
     from bruce_mp.kernels.pure.segments import (
         assign_sequences,
@@ -69,22 +70,17 @@ if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those
         split_by_size,
         write_sequence,
     )
-    from bruce_mp.kernels.pure.split_stream import split_stream
-    from bruce_mp.kernels.pure.state_counts import count_states
-    from bruce_mp.kernels.pure.stream_intake import StreamIntake, StreamSource
+    from bruce_mp.kernels.pure.stream_intake import StreamIntake, StreamSource, split_stream
     from bruce_mp.kernels.pure.wait_times import wait_times
 else:
     from bruce_mp.kernels.compiled.arrival_rate import ArrivalRate
     from bruce_mp.kernels.compiled.chunks import ChunkPool
-    from bruce_mp.kernels.compiled.encode import encode, record_batch
-    from bruce_mp.kernels.compiled.headers import group_by_partition, read_headers
-    from bruce_mp.kernels.compiled.inspect import time_range
-    from bruce_mp.kernels.compiled.intake import DatagramIntake
+    from bruce_mp.kernels.compiled.counts import count_outcomes, count_states
+    from bruce_mp.kernels.compiled.encode import encode, produce_topics, record_batch
+    from bruce_mp.kernels.compiled.inspect import group_by_partition, read_headers, time_range
+    from bruce_mp.kernels.compiled.intake import DatagramIntake, DatagramReceiver
     from bruce_mp.kernels.compiled.lanes import Lanes
     from bruce_mp.kernels.compiled.message_set import encode_message_set
-    from bruce_mp.kernels.compiled.outcomes import count_outcomes
-    from bruce_mp.kernels.compiled.produce_topics import produce_topics
-    from bruce_mp.kernels.compiled.receive import DatagramReceiver
     from bruce_mp.kernels.compiled.rows import ProcessRow
     from bruce_mp.kernels.compiled.segments import (
         assign_sequences,
@@ -95,9 +91,7 @@ else:
         split_by_size,
         write_sequence,
     )
-    from bruce_mp.kernels.compiled.split_stream import split_stream
-    from bruce_mp.kernels.compiled.state_counts import count_states
-    from bruce_mp.kernels.compiled.stream_intake import StreamIntake, StreamSource
+    from bruce_mp.kernels.compiled.stream_intake import StreamIntake, StreamSource, split_stream
     from bruce_mp.kernels.compiled.wait_times import wait_times
 
 __all__ = [

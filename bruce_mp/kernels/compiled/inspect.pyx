@@ -1,9 +1,61 @@
-"""Read the timestamps of a segment's records: see `kernels/pure/inspect.py`."""
+"""Read the headers of segments' runs, and the timestamps of a segment's records: see `kernels/pure/inspect.py`."""
 
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.segments cimport raise_damaged
+from bruce_mp.kernels.compiled.segments cimport is_valid_run, raise_damaged
 
-from bruce_mp.kernels.pure.inspect import TimeRange
+from bruce_mp.kernels.pure.inspect import RunHeader, TimeRange
+
+
+def read_headers(slab, segments):
+    cdef Memory memory
+    cdef SegmentRef ref
+    cdef Bounds bounds
+    cdef list found = []
+    attach(slab, &memory)
+    try:
+        for segment in segments:
+            read_segment(segment, &ref)
+            if find_bounds(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
+                found.append(None)
+                continue
+            values = (
+                load32(bounds.run + RUN_TOPIC), load8(bounds.run + RUN_FLAGS),
+                <int>load32(bounds.run + RUN_PARTITION_INDEX), load32(bounds.run + RUN_PARTITION_COUNT),
+                load32(bounds.run + RUN_LARGEST), load64(bounds.run + RUN_ARRIVED_MS),
+            )
+            found.append(tuple.__new__(RunHeader, values))
+    finally:
+        release(&memory)
+    return found
+
+
+def group_by_partition(slab, segments):
+    cdef Memory memory
+    cdef SegmentRef ref
+    cdef Bounds bounds
+    cdef RecordFields fields
+    cdef int partition
+    cdef dict groups = {}
+    attach(slab, &memory)
+    try:
+        for segment in segments:
+            read_segment(segment, &ref)
+            if find_bounds(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
+                return raise_damaged(slab, segment)
+            if load8(bounds.run) == SPLIT:
+                if read_record(bounds.first, bounds.end, &fields):
+                    return raise_damaged(slab, segment)
+                partition = <int>load32(bounds.first + RECORD_PARTITION)
+            else:
+                partition = <int>load32(bounds.run + RUN_PARTITION)
+            key = (load32(bounds.run + RUN_TOPIC), partition)
+            if key in groups:
+                (<list>groups[key]).append(segment)
+            else:
+                groups[key] = [segment]
+    finally:
+        release(&memory)
+    return groups
 
 
 def time_range(slab, segment):

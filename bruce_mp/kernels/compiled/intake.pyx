@@ -1,18 +1,18 @@
 """Receive datagrams, append them to lanes and commit them, batch by batch: see `kernels/pure/intake.py`."""
 
-from libc.errno cimport errno
+from libc.errno cimport EAGAIN, EINTR, errno
 
 from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
 from bruce_mp.kernels.compiled.lanes cimport (
     IngestBatch, Landing, Times, append_groups, begin_batch, find_landing_zone, read_landed, wait_until,
 )
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT, MSG_WAITFORONE, mmsghdr, receive_into
 from bruce_mp.kernels.compiled.rows cimport commit_landed_batch
 
 import os
 
 from bruce_mp.kernels.pure.intake import DatagramIntake as PureDatagramIntake
+from bruce_mp.kernels.pure.intake import DatagramReceiver as PureDatagramReceiver
 from bruce_mp.kernels.pure.intake import IntakeResult
 from bruce_mp.slab import layout
 
@@ -26,6 +26,11 @@ cdef extern from *:
     #include <sys/socket.h>
     #include <time.h>
     """
+    struct mmsghdr:
+        unsigned int msg_len
+    int MSG_DONTWAIT
+    int MSG_WAITFORONE
+    int recvmmsg(int, mmsghdr *, unsigned int, int, void *) nogil
     struct pollfd:
         int fd
         short events
@@ -49,6 +54,38 @@ cdef extern from *:
 
 cdef enum:
     MAX_TIMER_DELAY_MS = 8   # the time by which a socket's timeout may be late
+
+
+cdef int receive_into(uint8_t *headers, int descriptor, unsigned int limit, int flags) except -1:
+    """Receive datagrams into the slots of `headers`; return their number.  Raises OSError for a broken socket."""
+    cdef int count, error
+    with nogil:
+        count = recvmmsg(descriptor, <mmsghdr *>headers, limit, flags, NULL)
+    if count >= 0:
+        return count
+    error = errno
+    if error == EAGAIN or error == EINTR:
+        return 0
+    raise OSError(error, os.strerror(error))
+
+
+class DatagramReceiver(PureDatagramReceiver):
+    """The pure receiver, which prepares the message headers, with a direct call of `recvmmsg()`."""
+
+    def __init__(self, slab):
+        super().__init__(slab)
+        self._slab = slab
+        self._headers_at = slab.geometry.landing_at + LANDING_HEADERS
+
+    def receive(self, int descriptor, limit):
+        cdef Memory memory
+        cdef uint64_t at = self._headers_at
+        cdef unsigned int max_count = min(limit, self._slots)
+        attach(self._slab, &memory)
+        try:
+            return receive_into(<uint8_t *>memory.buffer.buf + at, descriptor, max_count, MSG_DONTWAIT)
+        finally:
+            release(&memory)
 
 
 class DatagramIntake(PureDatagramIntake):

@@ -1,6 +1,6 @@
 """Serve plain stream connections, round by round: see `kernels/pure/stream_intake.py`."""
 
-from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -8,11 +8,11 @@ from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
 from bruce_mp.kernels.compiled.intake cimport monotonic_us, read_times, sleep_us
 from bruce_mp.kernels.compiled.lanes cimport IngestBatch, Times, append_groups, begin_batch, wait_until
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT
 from bruce_mp.kernels.compiled.rows cimport commit_counted_batch
-from bruce_mp.kernels.compiled.split_stream cimport WHOLE, find_stop
+from bruce_mp.kernels.compiled.wire cimport *
 
 from bruce_mp.kernels.pure import stream_intake as pure
+from bruce_mp.kernels.pure.stream_intake import SplitStop, StreamSplit
 from bruce_mp.slab import layout
 from bruce_mp.slab.room import chunks_for, room_for
 
@@ -28,6 +28,7 @@ cdef extern from "<sys/epoll.h>":
 
 
 cdef extern from "<sys/socket.h>":
+    int MSG_DONTWAIT
     ssize_t recv(int, void *, size_t, int) nogil
 
 
@@ -40,6 +41,63 @@ assert EVENTS == pure.MAX_EVENTS
 cdef int64_t MIN_READ = pure.MIN_READ, MAX_READ = pure.MAX_READ
 cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
 cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
+
+
+cdef enum:
+    SIZE_BYTES = 4
+    HEADER_BYTES = 8     # size, API key, version
+    BARRIER_KEY = 258
+    BEGIN_ATTEMPT_KEY = 260
+    END_ATTEMPT_KEY = 261
+
+
+cdef enum:               # as `SplitStop`
+    WHOLE = -1           # no reason to stop: the next bytes are a whole message
+    MORE = 0
+    INVALID_SIZE = 1
+    TOO_LARGE = 2
+    BARRIER = 3
+    FENCE = 4
+
+
+cdef int find_stop(uint8_t *base, int64_t at, int64_t end, int64_t max_size, int64_t *size) noexcept nogil:
+    """Return the reason to stop at `at`, or WHOLE, and store the size of the message or frame there; 0 = unknown."""
+    cdef int key
+    size[0] = 0
+    if at + SIZE_BYTES > end:
+        return MORE
+    size[0] = <int32_t>big32(base + at)
+    if size[0] < SIZE_BYTES:
+        return INVALID_SIZE
+    if size[0] > max_size:
+        return TOO_LARGE
+    if at + size[0] > end:
+        return MORE
+    key = big16(base + at + 4) if size[0] >= HEADER_BYTES else 0
+    if key == BARRIER_KEY:
+        return BARRIER
+    if key == BEGIN_ATTEMPT_KEY or key == END_ATTEMPT_KEY:
+        return FENCE
+    return WHOLE
+
+
+def split_stream(buffer, int64_t at, int64_t end, int64_t max_size):
+    cdef Py_buffer source
+    cdef int64_t size = 0
+    cdef int stop
+    cdef list extents = []
+    PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
+    try:
+        if at < 0 or end > source.len:
+            raise ValueError("The bytes to split lie outside of the buffer.")
+        while True:
+            stop = find_stop(<uint8_t *>source.buf, at, end, max_size, &size)
+            if stop != WHOLE:
+                return StreamSplit(extents, at, SplitStop(stop), size)
+            extents.append((at, size))
+            at += size
+    finally:
+        PyBuffer_Release(&source)
 
 
 cdef class StreamSource:

@@ -1,4 +1,4 @@
-"""Encode segments as a Kafka RecordBatch v2: its records, or the whole batch.
+"""Encode segments as a Kafka RecordBatch v2: its records, the whole batch, or the topics of a request with batches.
 
 Source of the format: the Kafka protocol guide, "Record Batch".  A record has: length, attributes (0), timestamp delta,
 offset delta, key and value each after its length (-1 = null), number of headers, and for each header its key and value
@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
 from bruce_mp.protocol.client.record_headers import decode_headers
-from bruce_mp.protocol.kafka.record_batch import batch_header, encode_varint, wrap_int64
+from bruce_mp.protocol.kafka.kafka_types import PartitionData
+from bruce_mp.protocol.kafka.produce_request import encode_topics
+from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer, batch_header, encode_varint, wrap_int64
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import segment_bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from bruce_mp.protocol.kafka.record_batch import Producer
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["RECORD_FIELDS", "Encoded", "empty_key", "empty_value", "encode", "record_batch"]
+__all__ = ["RECORD_FIELDS", "Encoded", "empty_key", "empty_value", "encode", "produce_topics", "record_batch"]
 
 RECORD_FIELDS: Final = Struct("<B6xBII14xHq8x")
 """Fields of `layout.RECORD`: state, options, key length, value length, record headers length, timestamp."""
@@ -69,6 +71,29 @@ def record_batch(
     """Return (header, records) of an uncompressed batch.  Raises the errors of `encode` and `batch_header`."""
     encoded = encode(slab, segments, keeps_empty_values=keeps_empty_values)
     return batch_header(*encoded, producer=producer), encoded.data
+
+
+def produce_topics(
+    slab: Slab,
+    version: int,
+    names: Sequence[bytes],
+    batches: Sequence[SentBatch],
+    producer_id: int,
+    *,
+    keeps_empty_values: bool,
+) -> list[bytes]:
+    """Return the bytes of a request's topics, as consecutive buffers: see `encode_topics`, versions 3 and later.
+
+    Each batch is for a different partition; `names` has the topic name of each.  A batch without sequence numbers has
+    no producer.  For `keeps_empty_values` see `encode`, for errors `record_batch`.
+    """
+    data: list[PartitionData] = []
+    for name, batch in zip(names, batches, strict=True):
+        is_numbered = batch.base_sequence >= 0
+        producer = Producer(producer_id, batch.epoch, batch.base_sequence) if is_numbered else NO_PRODUCER
+        header, records = record_batch(slab, batch.segments, producer, keeps_empty_values=keeps_empty_values)
+        data.append(PartitionData(name, batch.partition, records, header))
+    return encode_topics(version, data)
 
 
 def _encode_segment(
