@@ -95,7 +95,8 @@ class LaneChunks:
         self._partitions = partitions
         self._close_run = close_run
         self._request_publish = request_publish
-        self._donors = _DonorOrder()
+        self._last_searched: dict[int, LaneKey] = {}
+        """For each topic, the lane that adopted a chunk last, or that was searched last for a chunk with room."""
         self._longest_span = max(1, min(MAX_SPAN_CHUNKS, slab.geometry.chunks // _SPAN_DIVISOR))
         self.caller_retries = False
         """True if the input appends refused messages again later, as stream inputs do: see `Lanes`."""
@@ -112,7 +113,7 @@ class LaneChunks:
 
     def clear_donors(self) -> None:
         """Discard the search order of donors, because the keys in it may not be those of lanes any more."""
-        self._donors.clear()
+        self._last_searched.clear()
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Return True if it is worth trying again to append a message of a topic that was refused `span` chunks."""
@@ -157,14 +158,25 @@ class LaneChunks:
         Without donors, a topic of many partitions would need a chunk for each partition, however few messages it has.
         """
         header = lane.header
-        for key in self._donors.candidates(header.topic, self._partitions.get(header.topic, 0)):
+        for key in self._donor_keys(header.topic):
             donor = self._lanes.get(key)
             if donor is not None and donor.has_room_for_run(header.size + size):
                 self._close_run(donor)
                 lane.adopt_chunk(donor)
-                self._donors.record_adoption(header)
+                self._last_searched[header.topic] = (header.topic, header.partition_index, header.partition_count)
                 return True
         return False
+
+    def _donor_keys(self, topic: int) -> Iterator[LaneKey]:
+        """Yield keys of a topic's lanes; the last adopter of a chunk comes first, so that few lanes are donors."""
+        last = self._last_searched.get(topic, (topic, -1, 0))
+        yield last
+        yield topic, -1, 0  # the lane of AnyPartition messages
+        partitions = self._partitions.get(topic, 0)
+        first_index = last[1] + 1  # behind the partition index of the last lane
+        for index in range(first_index, first_index + min(partitions, MAX_DONORS)):
+            self._last_searched[topic] = key = (topic, index % partitions, partitions)
+            yield key
 
     def _record_refusal(self, needed: int) -> None:
         """Set `refusal` and `refuses_rest` after a record that needs `needed` chunks found no room."""
@@ -189,27 +201,3 @@ class LaneChunks:
         elif lane.records and lane.runs <= _FEW_RUNS:
             span *= 2
         return min(span, self._longest_span)
-
-
-class _DonorOrder:
-    """The order in which the lanes of a topic over its threshold are searched for a chunk with room."""
-
-    def __init__(self) -> None:
-        self._last: dict[int, LaneKey] = {}
-        """For each topic, the lane that adopted a chunk last, or that was searched last."""
-
-    def candidates(self, topic: int, partitions: int) -> Iterator[LaneKey]:
-        """Yield keys of a topic's lanes; the last adopter of a chunk comes first, so that few lanes are donors."""
-        last = self._last.get(topic, (topic, -1, 0))
-        yield last
-        yield topic, -1, 0  # the lane of AnyPartition messages
-        first_index = last[1] + 1  # behind the partition index of the last lane
-        for index in range(first_index, first_index + min(partitions, MAX_DONORS)):
-            self._last[topic] = key = (topic, index % partitions, partitions)
-            yield key
-
-    def record_adoption(self, header: LaneHeader) -> None:
-        self._last[header.topic] = (header.topic, header.partition_index, header.partition_count)
-
-    def clear(self) -> None:
-        self._last.clear()

@@ -138,14 +138,11 @@ class Lane:
             parts += (buffer[value_at:value_end], buffer[headers_at:end], _PADDING[payload & 7])
             payloads.append(payload)
         stop = start + len(payloads)
-        self._update_sums(payloads, timestamps=[item[1] for item in items[start:stop]])
-        self._commit(b"".join(parts), len(payloads), last_arrival=items[stop - 1][0])
-        return stop
-
-    def _update_sums(self, payloads: list[int], timestamps: list[int]) -> None:
         self._payload += sum(payloads)
         self._largest_payload = max(self._largest_payload, *payloads)
-        self._min_timestamp = min(self._min_timestamp, *timestamps)
+        self._min_timestamp = min(self._min_timestamp, *[item[1] for item in items[start:stop]])
+        self._commit(b"".join(parts), len(payloads), last_arrival=items[stop - 1][0])
+        return stop
 
     def _open_run(self, first: Item, now_ms: int) -> None:
         """Write the header of an empty run, which the message `first` follows."""
