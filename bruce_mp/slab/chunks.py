@@ -110,12 +110,12 @@ class ChunkPool:
     @property
     def free_count(self) -> int:
         """Return the number of free chunks in our shares and in obtainable shares."""
-        return self.own_free + self._shares.obtainable
+        return self.own_free + self._shares.division.obtainable
 
     @property
     def capacity(self) -> int:
         """Return the number of chunks that other inputs' guarantees leave to this input at present."""
-        return self._shares.capacity
+        return self._shares.division.capacity
 
     @property
     def usable(self) -> int:
@@ -295,7 +295,7 @@ class ChunkPool:
         The input calls this once a second, because another input may need the memory.
         """
         self._reclaim(INSPECTIONS_PER_SECOND)
-        if self._shares.are_scarce:
+        if self._shares.division.are_scarce:
             for share in self._shares.own_shares:
                 self._return_share(share)
 
@@ -406,7 +406,7 @@ class ChunkPool:
         self.holdings.remove(chunk)
         if span == 1:
             self._free.append(chunk)
-        if self._shares.are_scarce:
+        if self._shares.division.are_scarce:
             for share in range(chunk // self._shares.size, (chunk + span - 1) // self._shares.size + 1):
                 if self.own_free - self._shares.size >= self._reserved:  # else a peer could claim the reserved chunks
                     self._return_share(share)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Shares", "claimed_chunks", "rebuild_table", "share_size"]
+__all__ = ["Division", "Shares", "claimed_chunks", "rebuild_table", "share_size"]
 
 _LOCK_TRIES: Final = 50
 """Tries for the lock, after which the claim fails."""
@@ -39,14 +39,17 @@ _SCARCE_DIVISOR: Final = 4
 """Shares are scarce if fewer are free than all shares divided by this number."""
 
 
-class _Division(NamedTuple):
-    """The effects of one state of the table for an input: see the properties of `Shares`."""
+class Division(NamedTuple):
+    """The effects of one state of the table for an input."""
 
     table: bytes
     claimable_shares: int
     capacity: int
+    """Number of chunks of the slab, less those guaranteed to other inputs at present."""
     obtainable: int
+    """Number of chunks in shares that the input could claim now."""
     are_scarce: bool
+    """True if inputs should release empty shares."""
 
 
 class Shares:
@@ -79,29 +82,14 @@ class Shares:
         return [share for share, owner in enumerate(self._table.tolist()) if owner == self._owner]
 
     @property
-    def capacity(self) -> int:
-        """Return the number of chunks of the slab, less those guaranteed to other inputs at present."""
-        return self._division.capacity
-
-    @property
-    def obtainable(self) -> int:
-        """Return the number of chunks in shares that this input could claim now."""
-        return self._division.obtainable
-
-    @property
-    def are_scarce(self) -> bool:
-        """Return True if inputs should release empty shares."""
-        return self._division.are_scarce
-
-    @property
-    def _division(self) -> _Division:
+    def division(self) -> Division:
         """Return the division by the present table, which any input may have changed; compute it after a change."""
         table = bytes(self._table)
         if table != self._cached_division.table:
             self._cached_division = self._divide(table)
         return self._cached_division
 
-    def _divide(self, table: bytes) -> _Division:
+    def _divide(self, table: bytes) -> Division:
         counts = [table.count(other) for other in self._others]
         guaranteed = [self._guaranteed_to(count) for count in counts]
         free = table.count(0)
@@ -109,7 +97,7 @@ class Shares:
         lacking = sum(max(0, least - count) for least, count in zip(guaranteed, counts, strict=True))
         chunks = (self.count - 1) * self.size + self._last_size
         last_shortfall = 0 if table[-1] else self.size - self._last_size  # a free last share may have fewer chunks
-        return _Division(
+        return Division(
             table=table,
             claimable_shares=free - lacking,
             capacity=chunks - sum(guaranteed) * self.size,
@@ -128,7 +116,7 @@ class Shares:
     def claim_one(self) -> int | None:
         """Claim the first free share and return it; None if none is obtainable."""
         with self._lock() as is_locked:
-            division = self._division
+            division = self.division
             if not is_locked or division.claimable_shares < 1:
                 return None
             share = division.table.index(0)
@@ -138,7 +126,7 @@ class Shares:
     def claim(self, shares: Sequence[int]) -> bool:
         """Claim all these shares; if one is not obtainable, claim none and return False."""
         with self._lock() as is_locked:
-            division = self._division
+            division = self.division
             are_free = not any(division.table[share] for share in shares)
             if not is_locked or division.claimable_shares < len(shares) or not are_free:
                 return False
