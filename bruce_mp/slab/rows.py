@@ -232,8 +232,11 @@ def settle_words(slab: Slab, segments: Sequence[Segment], outcome: RunState, rea
             continue
         unsettled = [index for index in indexes if slab.words[index] & 0xFF not in lay.SETTLED]
         if is_current(slab, segment):  # checked after the words, because only unsettled segments stay current
+            run_at = slab.chunk_at(segment.chunk) + segment.run
             for index in unsettled:
-                _store_reason(slab, index << 2, segment, reason)
+                at = index << 2  # of the header of the run, or of a record
+                if reason:
+                    slab.view[at + (lay.RUN_REASON if at == run_at else lay.RECORD_REASON)] = reason
                 slab.words[index] = outcome
 
 
@@ -258,10 +261,3 @@ def redo_counters(slab: Slab, row: int) -> dict[int, int]:
     _, _, _, counters, _, _, _ = _REDO.unpack_from(slab.view, at)
     count = min(counters, _MAX_COUNTERS)
     return dict(_PAIR.iter_unpack(slab.view[at + _REDO.size : at + _REDO.size + count * _PAIR.size]))
-
-
-def _store_reason(slab: Slab, at: int, segment: Segment, reason: int) -> None:
-    """Store the reason in the header at file offset `at`, of the segment's run or of one of its records."""
-    if reason:
-        is_run = at == slab.chunk_at(segment.chunk) + segment.run
-        slab.view[at + (lay.RUN_REASON if is_run else lay.RECORD_REASON)] = reason

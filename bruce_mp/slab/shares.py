@@ -91,7 +91,8 @@ class Shares:
 
     def _divide(self, table: bytes) -> Division:
         counts = [table.count(other) for other in self._others]
-        guaranteed = [self._guaranteed_to(count) for count in counts]
+        # The number of shares guaranteed at present to each other input.
+        guaranteed = [self._guaranteed if count else _divide_up(self._guaranteed, _IDLE_DIVISOR) for count in counts]
         free = table.count(0)
         # Other inputs lack these shares to have the guaranteed ones.
         lacking = sum(max(0, least - count) for least, count in zip(guaranteed, counts, strict=True))
@@ -104,10 +105,6 @@ class Shares:
             obtainable=max(0, (free - lacking) * self.size - last_shortfall),
             are_scarce=bool(self._others) and free * _SCARCE_DIVISOR < self.count,
         )
-
-    def _guaranteed_to(self, owned: int) -> int:
-        """Return the number of shares guaranteed at present to an input that owns `owned` shares."""
-        return self._guaranteed if owned else _divide_up(self._guaranteed, _IDLE_DIVISOR)
 
     @property
     def free_shares(self) -> list[int]:

@@ -149,12 +149,9 @@ class TopicThresholds:
             excess = self._excesses[topic] = _Excess(now_ms, freed_spans, holdings.freed_spans)
         if not self._is_stuck(topic, now_ms):
             return True
-        are_all_stuck = holdings.freed_spans == excess.freed_spans_of_all and not self._has_idle_topic()
+        has_idle_topic = holdings.numbered < len(self._topics)  # all messages of a numbered topic are settled
+        are_all_stuck = holdings.freed_spans == excess.freed_spans_of_all and not has_idle_topic
         return are_all_stuck and not self.is_on_trial
-
-    def _has_idle_topic(self) -> bool:
-        """Return True if a numbered topic holds no chunks, because all its messages are settled."""
-        return self._pool.holdings.numbered < len(self._topics)
 
     def _fits_after_search(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
         if self._is_within(topic, holding, span):

@@ -155,15 +155,12 @@ def _apply_partitioner(buffer: memoryview, group: Group, item: Item, partitioner
     """Give an AnyPartition message the hash of its record key as partition key, unless the partitioner ignores it."""
     topic, _ = group
     options, key_at, key_end = item[3:6]
-    if partitioner is Partitioner.NONE or (key_at == key_end and not _hashes_empty_key(partitioner, options)):
+    # CRC32 ignores an empty key as well as null, as librdkafka does.
+    is_ignored = key_at == key_end and (partitioner is Partitioner.CRC32 or not options & lay.OPTION_EMPTY_KEY)
+    if partitioner is Partitioner.NONE or is_ignored:
         return group, item
     hashed = KEY_HASHES[partitioner](bytes(buffer[key_at:key_end]))
     return (topic, True), (*item[:2], hashed, options | lay.OPTION_HASHED, *item[4:])
-
-
-def _hashes_empty_key(partitioner: Partitioner, options: int) -> bool:
-    """Return True if the key is empty but not null, and chooses a partition: CRC32 ignores it, as librdkafka does."""
-    return bool(options & lay.OPTION_EMPTY_KEY) and partitioner is not Partitioner.CRC32
 
 
 def _find_headers(buffer: memoryview, value_end: int, end: int) -> int:
