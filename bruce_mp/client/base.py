@@ -11,7 +11,6 @@ import atexit
 import os
 import socket
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakSet
 
 from bruce_mp.client.errors import MessageTooLargeError, SendError
-from bruce_mp.protocol.client.messages import encode
+from bruce_mp.client.kernels.fields import encode_fields
 from bruce_mp.protocol.client.record_headers import Buffer
 
 if TYPE_CHECKING:
@@ -129,10 +128,7 @@ class Client(ABC):
         """
         if self._accept(topic, value, key, partition_key, timestamp_ms, headers, keep_empty):
             return True
-        now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        return self.send_encoded(
-            encode(topic, value, key, partition_key, timestamp_ms=now, headers=headers, keep_empty=keep_empty)
-        )
+        return self.send_encoded(encode_fields(topic, value, key, partition_key, timestamp_ms, headers, keep_empty))
 
     def send_encoded(self, message: Buffer) -> bool:
         """Send an encoded message unchanged."""

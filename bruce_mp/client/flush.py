@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from bruce_mp.client.errors import SendError
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
-from bruce_mp.protocol.client.barrier import (
-    TOKEN_BYTES,
-    BarrierAnswer,
-    BarrierStatus,
-    Level,
-    encode_barrier,
-)
+from bruce_mp.protocol.client.barrier import TOKEN_BYTES, BarrierAnswer, BarrierStatus, Level, encode_barrier
 
 if TYPE_CHECKING:
     import socket
@@ -78,24 +72,13 @@ class FlushError(SendError):
 
 
 class FlushRequest:
-    """A barrier request of one flush, with a random token."""
+    """The barrier request of one flush, with a random token; `frame` has its bytes."""
 
     def __init__(self, level: LevelName, deadline: Deadline) -> None:
-        self._token = os.urandom(TOKEN_BYTES)
-        self._level = Level[level.upper()]
         left = deadline.left()
-        self._limit_ms = MAX_LIMIT_MS if left is None else min(int(left * 1000 * DAEMON_FRACTION), MAX_LIMIT_MS)
-
-    def encode(self) -> bytes:
-        """Return the bytes of the barrier request."""
-        return encode_barrier(self._token, self._level, self._limit_ms)
-
-    def is_answered_by(self, answer: BarrierAnswer) -> bool:
-        """Return True if the answer has this request's token.
-
-        Answers to earlier, abandoned requests may still arrive.
-        """
-        return answer.token == self._token
+        limit_ms = MAX_LIMIT_MS if left is None else min(int(left * 1000 * DAEMON_FRACTION), MAX_LIMIT_MS)
+        self.token = os.urandom(TOKEN_BYTES)
+        self.frame = encode_barrier(self.token, Level[level.upper()], limit_ms)
 
 
 def read_answer(
@@ -111,7 +94,7 @@ def read_answer(
         if not data:
             raise ConnectionResetError
         for answer in _barrier_answers(reader, data):
-            if request.is_answered_by(answer):
+            if answer.token == request.token:  # answers to earlier, abandoned requests may still arrive
                 return answer
 
 

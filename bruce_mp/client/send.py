@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp import __version__
 from bruce_mp.client.datagram import MAX_DATAGRAM, DatagramClient
 from bruce_mp.client.errors import MessageTooLargeError
+from bruce_mp.client.kernels.fields import encode_fields
 from bruce_mp.client.stream import MAX_STREAM_MESSAGE, StreamClient, TcpClient
 from bruce_mp.errors import BruceError, ExitCode, LocalProtocolError
-from bruce_mp.protocol.client.messages import MAX_MESSAGE, MAX_TOPIC, encode
+from bruce_mp.protocol.client.messages import MAX_MESSAGE, MAX_TOPIC
 from bruce_mp.protocol.client.record_headers import encode_headers
 
 if TYPE_CHECKING:
@@ -37,9 +38,6 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
 _SIZE_BYTES: Final = 4
 """Length of the field Size, with which a message begins."""
 _STANDARD_INPUT: Final = "-"
-_DATAGRAM_LIMIT: Final = ("input.max_datagram_size", MAX_DATAGRAM)
-_STREAM_LIMIT: Final = ("input.max_stream_size", MAX_STREAM_MESSAGE)
-"""The daemon's setting for the largest message, and the size of that message by default."""
 LINGER_S: Final = 0.01
 """Time in which lines of a file or pipe join one write."""
 TIMEOUT_S: Final = 60.0
@@ -153,7 +151,7 @@ def run(args: Namespace) -> int:
 
 
 def _create_client(args: Namespace) -> Client:
-    """Create a client that accepts any size, because `_check_size` enforces the limit."""
+    """Create a client that accepts any size, because `_send_all` enforces the limit."""
     linger = 0.0 if args.interval else LINGER_S
     if args.socket_path is not None:
         so_sndbuf = args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None  # the default suffices below
@@ -171,9 +169,11 @@ def _send_all(client: Client, args: Namespace) -> None:
     if isinstance(client, (StreamClient, TcpClient)):
         client.connect(CONNECT_S)
     for number, message in enumerate(_messages(args), 1):
-        _check_size(message, args)
+        if len(message) > _limit(args):
+            raise _too_large(str(len(message)), args)
         client.send_encoded(message)
-        _report_progress(number, args.print_every)
+        if args.print_every and number % args.print_every == 0:
+            print(f"{number} messages written", flush=True)
     if args.flush is not None and isinstance(client, (StreamClient, TcpClient)):
         outcome = client.flush(args.flush)
         reasons = "".join(f", {name} {count}" for name, count in outcome.reasons.items())
@@ -182,22 +182,13 @@ def _send_all(client: Client, args: Namespace) -> None:
             raise BruceError("The daemon discarded messages; its /discards page and its log give details.")
 
 
-def _check_size(message: bytes, args: Namespace) -> None:
-    if len(message) > _limit(args):
-        raise _too_large(str(len(message)), args)
-
-
 def _limit(args: Namespace) -> int:
-    _, default = _setting_and_default(args)
+    default = MAX_STREAM_MESSAGE if args.socket_path is None else MAX_DATAGRAM
     return default if args.max_size is None else int(args.max_size)
 
 
-def _setting_and_default(args: Namespace) -> tuple[str, int]:
-    return _STREAM_LIMIT if args.socket_path is None else _DATAGRAM_LIMIT
-
-
 def _too_large(size: str, args: Namespace) -> MessageTooLargeError:
-    setting, _ = _setting_and_default(args)
+    setting = "input.max_stream_size" if args.socket_path is None else "input.max_datagram_size"
     return MessageTooLargeError(
         f"A message of {size} bytes is too large: the daemon accepts {_limit(args)}. Split it; or raise "
         f"{setting} in the daemon's configuration, and give --max-size."
@@ -231,27 +222,14 @@ def _report_error(error: BruceError) -> ExitCode:
     return error.exit_code
 
 
-def _report_progress(sent: int, every: int) -> None:
-    if every and sent % every == 0:
-        print(f"{sent} messages written", flush=True)
-
-
 def _messages(args: Namespace) -> Iterator[bytes]:
     for number, value in enumerate(_values(args), 1):
         if args.interval and number > 1:
             time.sleep(args.interval / 1e6)
         sequence = f"{number:0{args.pad}d} ".encode() if args.seq else b""
-        message = _encode(args, None if args.null else sequence + value)
-        yield _corrupt(message) if args.bad else message
-
-
-def _encode(args: Namespace, value: bytes | None) -> bytes:
-    now = time.time_ns() // 1_000_000
-    return encode(args.topic, value, args.key, args.partition_key, timestamp_ms=now, headers=args.headers)
-
-
-def _corrupt(message: bytes) -> bytes:
-    return (len(message) - 1).to_bytes(_SIZE_BYTES) + message[_SIZE_BYTES:]
+        content = None if args.null else sequence + value
+        message = encode_fields(args.topic, content, args.key, args.partition_key, None, args.headers, False)
+        yield (len(message) - 1).to_bytes(_SIZE_BYTES) + message[_SIZE_BYTES:] if args.bad else message
 
 
 def _values(args: Namespace) -> Iterator[bytes]:

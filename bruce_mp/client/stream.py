@@ -20,13 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import Client, check_path
 from bruce_mp.client.deadline import Deadline
-from bruce_mp.client.errors import (
-    AttemptLostError,
-    ClientClosedError,
-    MessageRefusedError,
-    SendError,
-    SendTimeoutError,
-)
+from bruce_mp.client.errors import AttemptLostError, ClientClosedError, MessageRefusedError, SendError, SendTimeoutError
 from bruce_mp.client.flush import FlushError, FlushLedger, FlushRequest, read_answer
 from bruce_mp.client.kernels import SendBuffer
 from bruce_mp.client.reconnecting_link import ConnectionBrokenError, ReconnectingLink
@@ -344,7 +338,7 @@ class _ConnectedClient(Client):
 
     def _send_request(self, request: FlushRequest, deadline: Deadline) -> FlushMark:
         self._check_usable()
-        self._outgoing.append(request.encode(), is_message=False)
+        self._outgoing.append(request.frame, is_message=False)
         try:
             self._write(deadline)
         except SendError:

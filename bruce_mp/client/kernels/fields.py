@@ -1,4 +1,4 @@
-"""The fields of a message that the pure kernels encode; `compiled/fields.pxd` has the same in Cython.
+"""The fields of a message, as the pure kernels and the slow path encode them; `compiled/fields.pxd` has them in Cython.
 
 It is outside `pure`, where each module has an extension module of the same name; this one has none.
 """
