@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,40 +25,22 @@ from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.client.messages import Message, Rejection, parse_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("client_kernels")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "input")
-
-
-@pytest.fixture
-def daemon(path: str) -> Iterator[socket.socket]:
-    with bind(path) as receiver:
-        yield receiver
-
-
-def bind(path: str) -> socket.socket:
-    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    receiver.bind(path)
-    receiver.settimeout(10)
-    return receiver
 
 
 def receive(daemon: socket.socket) -> Message | Rejection:
     return parse_message(daemon.recv(1 << 20))
 
 
-def fill(path: str) -> None:
+def fill(path: Path) -> None:
     with DatagramClient(path, timeout=0) as client:
         for _ in range(100_000):
             client.send("t", b"")
 
 
-def test_a_message_arrives_unchanged(daemon: socket.socket, path: str) -> None:
+def test_a_message_arrives_unchanged(daemon: socket.socket, path: Path) -> None:
     with DatagramClient(path) as client:
         client.send("clicks", b"value", b"key", timestamp_ms=17)
         client.send(b"clicks", b"value", partition_key=4294967295, timestamp_ms=-1)
@@ -69,7 +50,7 @@ def test_a_message_arrives_unchanged(daemon: socket.socket, path: str) -> None:
     assert receive(daemon) == Message(b"clicks", b"", b"", 0, None, ((b"a", b"1"), (b"b", None)))
 
 
-def test_send_uses_the_current_time_without_a_timestamp(daemon: socket.socket, path: str) -> None:
+def test_send_uses_the_current_time_without_a_timestamp(daemon: socket.socket, path: Path) -> None:
     before = int(time.time() * 1000)
     with DatagramClient(path) as client:
         client.send("t", b"")
@@ -78,22 +59,23 @@ def test_send_uses_the_current_time_without_a_timestamp(daemon: socket.socket, p
     assert before <= message.timestamp_ms <= int(time.time() * 1000)
 
 
-def test_the_client_survives_a_daemon_restart(daemon: socket.socket, path: str) -> None:
+def test_the_client_survives_a_daemon_restart(daemon: socket.socket, path: Path) -> None:
     with DatagramClient(path) as client:
         client.send("t", b"1")
         daemon.close()
         with pytest.raises(DaemonUnreachableError, match="no process receives"):
             client.send("t", b"2")
-        Path(path).unlink()
+        path.unlink()
         with pytest.raises(DaemonUnreachableError, match="no such socket"):
             client.send("t", b"3")
-        with bind(path) as restarted:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as restarted:
+            restarted.bind(str(path))
             client.send("t", b"4")
             assert restarted.recv(100).endswith(b"4")
 
 
 @pytest.mark.process
-def test_a_forked_child_uses_a_socket_of_its_own(daemon: socket.socket, path: str) -> None:
+def test_a_forked_child_uses_a_socket_of_its_own(daemon: socket.socket, path: Path) -> None:
     with DatagramClient(path) as client:
         inherited = client._socket
         pid = os.fork()
@@ -106,7 +88,7 @@ def test_a_forked_child_uses_a_socket_of_its_own(daemon: socket.socket, path: st
     assert [daemon.recv(100)[-6:] for _ in range(2)] == [b"\x05child", b"parent"]
 
 
-def test_a_message_too_large_for_the_kernel_is_explained(daemon: socket.socket, path: str) -> None:
+def test_a_message_too_large_for_the_kernel_is_explained(daemon: socket.socket, path: Path) -> None:
     with DatagramClient(path, send_buffer=8192) as client:
         limit = client._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - 32
         client.send("t", bytes(limit - 29))
@@ -116,13 +98,13 @@ def test_a_message_too_large_for_the_kernel_is_explained(daemon: socket.socket, 
 
 
 @pytest.mark.usefixtures("daemon")
-def test_send_with_timeout_0_fails_immediately_when_the_queue_is_full(path: str) -> None:
+def test_send_with_timeout_0_fails_immediately_when_the_queue_is_full(path: Path) -> None:
     with pytest.raises(SendTimeoutError, match="queue"):
         fill(path)
 
 
 @pytest.mark.usefixtures("daemon")
-def test_send_waits_for_a_full_queue_without_spinning(path: str) -> None:
+def test_send_waits_for_a_full_queue_without_spinning(path: Path) -> None:
     with pytest.raises(SendTimeoutError):
         fill(path)
     with DatagramClient(path, timeout=0.3) as client:
@@ -134,7 +116,7 @@ def test_send_waits_for_a_full_queue_without_spinning(path: str) -> None:
 
 
 @pytest.mark.process
-def test_a_blocked_sender_resumes_when_the_queue_has_room(daemon: socket.socket, path: str) -> None:
+def test_a_blocked_sender_resumes_when_the_queue_has_room(daemon: socket.socket, path: Path) -> None:
     with pytest.raises(SendTimeoutError):
         fill(path)
     script = "import sys; from bruce_mp.client import DatagramClient; DatagramClient(sys.argv[1]).send('t', b'last')"
@@ -144,7 +126,7 @@ def test_a_blocked_sender_resumes_when_the_queue_has_room(daemon: socket.socket,
         assert sender.wait(10) == 0
 
 
-def test_send_rejects_a_message_that_the_format_does_not_allow(daemon: socket.socket, path: str) -> None:
+def test_send_rejects_a_message_that_the_format_does_not_allow(daemon: socket.socket, path: Path) -> None:
     daemon.setblocking(False)
     with DatagramClient(path) as client:
         with pytest.raises(LocalProtocolError):
@@ -161,21 +143,21 @@ def test_a_path_that_no_socket_can_have_is_refused(path: str) -> None:
         DatagramClient(path)
 
 
-def test_a_socket_of_another_type_is_an_error(path: str) -> None:
+def test_a_socket_of_another_type_is_an_error(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, DatagramClient(path) as client:
-        listener.bind(path)
+        listener.bind(str(path))
         listener.listen()
         with pytest.raises(SendError, match="wrong type"):
             client.send("t", b"")
 
 
-def test_no_permission_is_explained(path: str) -> None:
+def test_no_permission_is_explained(path: Path) -> None:
     with DatagramClient(path) as client:
         text = str(client._explain(PermissionError(13, "Permission denied"), 1))
     assert "input.unix_datagram.mode in the daemon's configuration" in text
 
 
-def test_send_rejects_a_message_that_the_daemon_would_truncate(daemon: socket.socket, path: str) -> None:
+def test_send_rejects_a_message_that_the_daemon_would_truncate(daemon: socket.socket, path: Path) -> None:
     with DatagramClient(path) as client:
         client.send("t", bytes(65536 - 29))
         with pytest.raises(MessageTooLargeError, match=r"65537 bytes .* at most 65536.*max_datagram_size.*max_message"):
@@ -186,7 +168,7 @@ def test_send_rejects_a_message_that_the_daemon_would_truncate(daemon: socket.so
 
 
 @pytest.mark.usefixtures("daemon")
-def test_dropped_messages_are_counted_by_reason(tmp_path: Path, path: str) -> None:
+def test_dropped_messages_are_counted_by_reason(tmp_path: Path, path: Path) -> None:
     with DatagramClient(path, timeout=0, errors="count") as client:
         sent = 0
         while client.send("t", b"v"):
@@ -200,7 +182,7 @@ def test_dropped_messages_are_counted_by_reason(tmp_path: Path, path: str) -> No
         assert dict(client.stats().dropped) == {"unreachable": 1}
 
 
-def test_threads_share_a_client(daemon: socket.socket, path: str) -> None:
+def test_threads_share_a_client(daemon: socket.socket, path: Path) -> None:
     with DatagramClient(path, timeout=30) as client:
 
         def send(name: int) -> None:
@@ -221,7 +203,7 @@ def test_threads_share_a_client(daemon: socket.socket, path: str) -> None:
         ]
 
 
-def test_signals_do_not_extend_the_send_timeout(daemon: socket.socket, path: str) -> None:
+def test_signals_do_not_extend_the_send_timeout(daemon: socket.socket, path: Path) -> None:
     with pytest.raises(SendTimeoutError):
         fill(path)
     before = signal.signal(signal.SIGALRM, lambda *_: None)
@@ -237,7 +219,7 @@ def test_signals_do_not_extend_the_send_timeout(daemon: socket.socket, path: str
         signal.signal(signal.SIGALRM, before)
 
 
-def test_send_on_a_closed_client_raises(daemon: socket.socket, path: str) -> None:
+def test_send_on_a_closed_client_raises(daemon: socket.socket, path: Path) -> None:
     client = DatagramClient(path)
     client.close()
     with pytest.raises(ClientClosedError, match="closed"):
@@ -245,7 +227,7 @@ def test_send_on_a_closed_client_raises(daemon: socket.socket, path: str) -> Non
 
 
 @pytest.mark.process
-def test_a_forked_child_resets_counters_and_ignores_locks_of_parent_threads(daemon: socket.socket, path: str) -> None:
+def test_a_forked_child_resets_counters_and_ignores_locks_of_parent_threads(daemon: socket.socket, path: Path) -> None:
     with DatagramClient(path) as client:
         client.send("t", b"parent")
         with client._counting:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import logging.config
 import os
-import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -17,23 +16,11 @@ from bruce_mp.protocol.client.messages import Message, parse_message
 from support.stream_daemon import StreamDaemon
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("client_kernels")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "input"
-
-
-@pytest.fixture
-def daemon(path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(str(path))
-        receiver.settimeout(10)
-        yield receiver
 
 
 @pytest.fixture

@@ -28,11 +28,6 @@ def send_twice(client: StreamClient) -> None:
         client.send("t", bytes(80))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "in.stream"
-
-
 @pytest.mark.parametrize("linger", [0.0, 0.01])
 def test_a_missing_permission_is_an_error_at_once(path: Path, linger: float) -> None:
     with StreamDaemon(path), denied_connections(path.parent):

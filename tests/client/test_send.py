@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,33 +20,21 @@ from bruce_mp.protocol.client.messages import EmptyFields, Message, Rejection, p
 from support.stream_daemon import StreamDaemon
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "input")
+def run_with(*arguments: str) -> int:
+    """Run the command with the topic `t`."""
+    parser = argparse.ArgumentParser(prog="bruce send")
+    add_arguments(parser)
+    return run(parser.parse_args(["--topic", "t", *arguments]))
 
 
 @pytest.fixture
-def daemon(path: str) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(path)
-        receiver.setblocking(False)
-        yield receiver
-
-
-@pytest.fixture
-def send(path: str) -> Callable[..., int]:
-    """Run the command with the daemon's socket and the topic `t`."""
-
-    def run_with(*arguments: str) -> int:
-        parser = argparse.ArgumentParser(prog="bruce send")
-        add_arguments(parser)
-        return run(parser.parse_args(["--socket-path", path, "--topic", "t", *arguments]))
-
-    return run_with
+def send(path: Path) -> Callable[..., int]:
+    """Run the command with the daemon's datagram socket and the topic `t`."""
+    return partial(run_with, "--socket-path", str(path))
 
 
 @pytest.fixture
@@ -57,6 +46,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
 
 
 def received(daemon: socket.socket) -> list[Message | Rejection]:
+    daemon.setblocking(False)
     messages = []
     while True:
         try:
@@ -200,19 +190,15 @@ def test_conflicting_options_exit_2(
     assert "sent to" not in said
 
 
-def test_count_seq_and_pad_number_the_values(daemon: socket.socket, send: Callable[..., int]) -> None:
-    assert send("--value", "v", "--count", "3", "--seq", "--pad", "4") == 0
-    assert values(daemon) == [b"0001 v", b"0002 v", b"0003 v"]
-
-
-def test_seq_without_pad_writes_plain_numbers(daemon: socket.socket, send: Callable[..., int]) -> None:
-    assert send("--value", "v", "--count", "1", "--seq") == 0
-    assert values(daemon) == [b"1 v"]
-
-
-def test_count_0_sends_nothing(daemon: socket.socket, send: Callable[..., int]) -> None:
-    assert send("--value", "v", "--count", "0") == 0
-    assert values(daemon) == []
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [("--count 3 --seq --pad 4", [b"0001 v", b"0002 v", b"0003 v"]), ("--seq", [b"1 v"]), ("--count 0", [])],
+)
+def test_count_seq_and_pad_number_the_values(
+    daemon: socket.socket, send: Callable[..., int], options: str, sent: list[bytes]
+) -> None:
+    assert send("--value", "v", *options.split()) == 0
+    assert values(daemon) == sent
 
 
 def test_standard_input_is_read_once_and_sent_each_time(
@@ -316,12 +302,6 @@ def test_send_exits_1_when_the_message_exceeds_the_kernel_limit(
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def run_by_stream(*arguments: str) -> int:
-    parser = argparse.ArgumentParser(prog="bruce send")
-    add_arguments(parser)
-    return run(parser.parse_args(["--topic", "t", *arguments]))
-
-
 @pytest.mark.parametrize("pause", [(), ("--interval", "1")])
 def test_send_writes_to_a_unix_stream(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], pause: tuple[str, ...]
@@ -329,7 +309,7 @@ def test_send_writes_to_a_unix_stream(
     path = tmp_path / "stream"
     with StreamDaemon(path) as daemon:
         way = ("--stream-socket-path", str(path))
-        assert run_by_stream(*way, "--value", "v", "--count", "3", "--seq", "--partition-key", "-1", *pause) == 0
+        assert run_with(*way, "--value", "v", "--count", "3", "--seq", "--partition-key", "-1", *pause) == 0
         messages = daemon.wait(3)
     assert [message.value for message in messages if isinstance(message, Message)] == [b"1 v", b"2 v", b"3 v"]
     assert f"3 messages sent to {path}" in capsys.readouterr().err
@@ -340,7 +320,7 @@ def test_send_reports_a_missing_stream_daemon_quickly(
     way: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bruce_mp.client.send.CONNECT_S", 0.05)
-    assert run_by_stream(*way) == 1
+    assert run_with(*way) == 1
     said = capsys.readouterr().err
     assert "Start the daemon, or give the" in said
     assert "0 messages sent to" in said
@@ -349,10 +329,10 @@ def test_send_reports_a_missing_stream_daemon_quickly(
 def test_tcp_flush_prints_the_outcome(capsys: pytest.CaptureFixture[str]) -> None:
     with StreamDaemon() as daemon:
         way = ("--port", str(daemon.port), "--value", "v", "--count", "5", "--flush", "20")
-        assert run_by_stream(*way) == 0
+        assert run_with(*way) == 0
         assert capsys.readouterr().out == "5 messages delivered, 0 discarded\n"
         daemon.discards = {DiscardReason.BAD_TOPIC: 2}
-        assert run_by_stream(*way) == 1
+        assert run_with(*way) == 1
         assert capsys.readouterr().out == "3 messages delivered, 2 discarded, BAD_TOPIC 2\n"
 
 
@@ -360,7 +340,7 @@ def test_bad_option_sends_a_malformed_message_on_a_stream(tmp_path: Path) -> Non
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / "stream"))
         listener.listen()
-        assert run_by_stream("--stream-socket-path", str(tmp_path / "stream"), "--bad", "--value", "v") == 0
+        assert run_with("--stream-socket-path", str(tmp_path / "stream"), "--bad", "--value", "v") == 0
         connection, _ = listener.accept()
         with connection:
             data = connection.recv(100)
@@ -373,31 +353,21 @@ def test_a_stream_accepts_messages_larger_than_a_datagram(
     path = tmp_path / "stream"
     with StreamDaemon(path) as daemon:
         stdin(bytes(2 * 1024 * 1024 + 4 - 29))
-        assert run_by_stream("--stream-socket-path", str(path), "--stdin") == 0
+        assert run_with("--stream-socket-path", str(path), "--stdin") == 0
         daemon.wait(1)
         stdin(bytes(2 * 1024 * 1024 + 4 - 28))
-        assert run_by_stream("--stream-socket-path", str(path), "--stdin") == 1
+        assert run_with("--stream-socket-path", str(path), "--stdin") == 1
     assert "input.max_stream_size" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("way", [("--socket-path", ""), ("--stream-socket-path", "/" + "x" * 107)])
 def test_an_impossible_socket_path_exits_1(way: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_by_stream(*way) == 1
+    assert run_with(*way) == 1
     assert "1 to 107 bytes" in capsys.readouterr().err
-
-
-def test_an_absent_stream_daemon_exits_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bruce_mp.client.send.CONNECT_S", 0.2)
-    assert run_by_stream("--stream-socket-path", str(tmp_path / "nobody"), "--value", "v") == 1
-    said = capsys.readouterr().err
-    assert "Start the daemon" in said
-    assert "0 messages sent" in said
 
 
 def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        run_by_stream("--version")
+        run_with("--version")
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("bruce ")

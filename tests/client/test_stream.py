@@ -46,11 +46,6 @@ FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "in.stream"
-
-
-@pytest.fixture
 def daemon(path: Path) -> Iterator[StreamDaemon]:
     with StreamDaemon(path) as daemon:
         yield daemon
@@ -550,8 +545,8 @@ def test_flush_rejects_an_invalid_answer(path: Path) -> None:
         daemon.join(20)
 
 
-def test_an_exception_does_not_wait_for_a_missing_daemon(tmp_path: Path) -> None:
-    client = StreamClient(str(tmp_path / "missing"), linger=0.01)
+def test_an_exception_does_not_wait_for_a_missing_daemon(path: Path) -> None:
+    client = StreamClient(str(path), linger=0.01)
     client.send("clicks", b"value")
     with pytest.raises(FlushError), client:
         client.flush(timeout=0.1)

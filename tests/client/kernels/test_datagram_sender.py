@@ -22,17 +22,9 @@ LIMIT: Final = 1000
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(str(tmp_path / "input"))
-        receiver.setblocking(False)
-        yield receiver
-
-
-@pytest.fixture
-def sender(datagram_sender: ModuleType, tmp_path: Path) -> Iterator[DatagramSender]:
+def sender(datagram_sender: ModuleType, path: Path) -> Iterator[DatagramSender]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
-        yield datagram_sender.DatagramSender(threading.RLock(), opened, str(tmp_path / "input"), LIMIT)
+        yield datagram_sender.DatagramSender(threading.RLock(), opened, str(path), LIMIT)
 
 
 def send(
