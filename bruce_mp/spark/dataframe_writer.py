@@ -28,7 +28,7 @@ def write_frame(frame: DataFrame, options: Mapping[str, str]) -> None:
     """Send the rows of `frame`. Raise `SchemaError`, `OptionError`, `WorkerPythonError` and Spark's errors."""
     check_worker_python(frame.sparkSession)
     parsed = parse_options(options)
-    check_columns([(column.name, column.dataType.simpleString()) for column in frame.schema.fields], parsed.topic)
+    check_columns(frame.dtypes, parsed.topic)
     if _has_data_source():
         from bruce_mp.spark.source import BruceDataSource  # noqa: PLC0415 - needs PySpark 4.1
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 __all__ = ["expressions"]
 
 
 def expressions(*texts: str) -> list[Column]:
     """Return SQL expressions as columns."""
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
     return [F.expr(text) for text in texts]

@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
 from bruce_mp.spark.expressions import expressions
 
 if TYPE_CHECKING:
@@ -121,9 +124,6 @@ def _join_pieces(pieces: DataFrame) -> DataFrame:
     `place` is that of the first message. Writers that take turns message by message have gaps in their offsets, but
     none in their places.
     """
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
     by_offset = Window.partitionBy("topic", "partition", "author").orderBy("start_offset")
     up_to_here = by_offset.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     continues = F.lag("last").over(by_offset) + 1 == F.col("first")

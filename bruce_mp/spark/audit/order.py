@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
 from bruce_mp.spark.audit.facts import ATTEMPT_PARTITION, explode_facts
 
 if TYPE_CHECKING:
@@ -28,9 +31,6 @@ def out_of_order_messages(facts: DataFrame) -> DataFrame:
     If a message with a smaller number was sent later than all messages before it, it is in order, because a repeated
     task restarts its numbers at 0. A repeated number is a copy, and in order, too.
     """
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
     by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy("place")
     before = by_place.rowsBetween(Window.unboundedPreceding, -1)
     messages = explode_facts(facts.join(disordered_attempts(facts), ATTEMPT_PARTITION, "left_semi"))
@@ -55,9 +55,6 @@ def disordered_attempts(facts: DataFrame) -> DataFrame:
 
     Facts are in order if each begins behind the end of the one before, by numbers and by places (number + `shift`).
     """
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
     stamped = facts.where("writer is not null")
     by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy(F.expr("first + shift"))
     overlaps = (F.lag("last").over(by_place) >= F.col("first")) | (

@@ -6,6 +6,9 @@ import json
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
 from bruce_mp.spark.audit.kafka_source import read_at
 from bruce_mp.spark.audit.tables import empty
 
@@ -29,9 +32,6 @@ def sample_messages(problems: DataFrame, options: Mapping[str, str], limit: int)
 
     Ranges without offsets are left out. `options` are those of Spark's Kafka source.
     """
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
     by_problem = Window.partitionBy("problem").orderBy("topic", "partition", "from_offset")
     numbered = problems.where("from_offset is not null").withColumn("row", F.row_number().over(by_problem))
     spark = problems.sparkSession

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.types import StringType, StructField, StructType
+
 from bruce_mp.spark import register
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError
@@ -26,9 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from pyspark.sql.types import StructType
 
 __all__ = ["Backfill", "DryRun", "FileProgress", "backfill", "dry_run", "read_messages"]
 
@@ -194,7 +196,6 @@ class _CommittedChunks:
     rows: int = 0
     chunks: int = 0
     _last: int = -1
-    _has_warned: bool = False
 
     def count(self, query: StreamingQuery, progress: Progress) -> None:
         """Count chunks that were not counted before, and warn of old messages once."""
@@ -204,21 +205,13 @@ class _CommittedChunks:
                 self._last = self.files.committed = report["batchId"]
                 self.rows += rows
                 self.chunks += 1
-                self._check_oldest(report.observedMetrics.get(_OLDEST_METRIC), progress)
-
-    def _check_oldest(self, observed: Row | None, progress: Progress) -> None:
-        oldest_ms = None if observed is None else _observed_ms(observed.asDict())
-        if oldest_ms is None or self._has_warned:
-            return
-        warning = self.retention.warning({self.topic: oldest_ms})
-        if warning:
-            self._has_warned = True
-            progress.show_line(warning)
+                observed = report.observedMetrics.get(_OLDEST_METRIC)
+                oldest_ms = None if observed is None else _observed_ms(observed.asDict())
+                if oldest_ms is not None:
+                    self.retention.warn_once({self.topic: oldest_ms}, progress)
 
 
 def _oldest_timestamp(frame: DataFrame) -> Column:
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
     return F.min(F.unix_millis(frame["timestamp"])).alias("oldest_ms")
 
 
@@ -237,22 +230,20 @@ def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
 
     frame = _select_messages(_read_files(spark, plan, streaming=False), plan)
     options = parse_options(plan.sink)
-    check_columns([(column.name, column.dataType.simpleString()) for column in frame.schema.fields], options.topic)
+    check_columns(frame.dtypes, options.topic)
     topics: dict[str, tuple[int, int]] = {}
-    bad: dict[str, int] = {}
+    bad = Counter[str]()
     for count in count_messages(frame, options):
         if count.problem is None:
             topics[count.topic or ""] = (count.rows, count.bytes)
         else:
-            bad[count.problem] = bad.get(count.problem, 0) + count.rows
+            bad[count.problem] += count.rows
     return DryRun(topics, bad, _retention_warning(spark, frame, plan))
 
 
 def _retention_warning(spark: SparkSession, frame: DataFrame, plan: Backfill) -> str | None:
     if "timestamp" not in frame.columns:
         return None
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
     topic = frame["topic"] if "topic" in frame.columns else F.lit(parse_options(plan.sink).topic)
     rows = frame.groupBy(topic.alias("topic")).agg(_oldest_timestamp(frame)).where("topic is not null").collect()
     oldest_ms = {row["topic"]: row["oldest_ms"] for row in rows if row["oldest_ms"] is not None}
@@ -269,13 +260,11 @@ def _read_files(spark: SparkSession, plan: Backfill, *, streaming: bool) -> Data
     schema = _explicit_schema(inferred, plan) if plan.format in _FORMATS_WITH_MODE else inferred
     if not streaming:
         return spark.read.format(plan.format).schema(schema).options(**options).load(plan.path)
-    source = _StreamSource.of(plan.path)
-    return (
-        spark.readStream.format(plan.format)
-        .schema(schema)
-        .options(**{**options, **source.options, "maxFilesPerTrigger": str(plan.files_per_chunk)})
-        .load(source.path)
-    )
+    path, chosen = plan.path, {**options, "maxFilesPerTrigger": str(plan.files_per_chunk)}
+    local = Path(path.removeprefix("file://"))
+    if local.is_file():  # a stream reads folders and globs
+        path, chosen["pathGlobFilter"] = str(local.parent), local.name
+    return spark.readStream.format(plan.format).schema(schema).options(**chosen).load(path)
 
 
 def _reader_defaults(plan: Backfill) -> dict[str, str]:
@@ -289,25 +278,8 @@ def _reader_defaults(plan: Backfill) -> dict[str, str]:
 
 def _explicit_schema(inferred: StructType, plan: Backfill) -> StructType:
     """Return the schema for reading; in mode `deadletter` its last column has the text of malformed lines."""
-    from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415 - PySpark is slow
-
     fields = [column for column in inferred.fields if column.name != CORRUPT_COLUMN]
     return StructType([*fields, StructField(CORRUPT_COLUMN, StringType())] if plan.mode == "deadletter" else fields)
-
-
-@dataclass(frozen=True)
-class _StreamSource:
-    """A folder or a glob, as streams require; for a single file its folder, and `options` that select the file."""
-
-    path: str
-    options: Mapping[str, str]
-
-    @staticmethod
-    def of(path: str) -> _StreamSource:
-        local = Path(path.removeprefix("file://"))
-        if local.is_file():
-            return _StreamSource(str(local.parent), {"pathGlobFilter": local.name})
-        return _StreamSource(path, {})
 
 
 def _select_messages(frame: DataFrame, plan: Backfill) -> DataFrame:

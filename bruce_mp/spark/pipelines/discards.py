@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
 from bruce_mp.protocol.client.messages import EmptyFields
 from bruce_mp.protocol.client.replay_rules import line_of
 
@@ -28,8 +30,6 @@ _LINE_COLUMNS: Final = (
 
 def read_discard_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Return the columns `line`, `position` (in the order of lines in a file), and those of `_LINE_COLUMNS`."""
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
     lines = spark.read.text(list(paths)).selectExpr("value as line", "monotonically_increasing_id() as position")
     parsed = lines.withColumn("parsed", F.udf(_parse_columns, _LINE_COLUMNS, useArrow=False)("line"))
     return parsed.select("line", "position", "parsed.*")

@@ -11,9 +11,12 @@ import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
+from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError
 from urllib.request import urlopen
+
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.expressions import expressions
@@ -22,7 +25,6 @@ from bruce_mp.spark.storage import absolute_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from threading import Event
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -77,9 +79,7 @@ def collect_fleet(
 
     Its columns are `at_ms` (start of the round, ms since the epoch), `daemon`, and `SAMPLE_COLUMNS`.
     """
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
-    display = progress or Progress("fleet")
+    display, stopped = progress or Progress("fleet"), stop or Event()
     samples_path = f"{absolute_path(output)}/samples"
     # Nondeterministic, so that Spark calls it once for each daemon.
     fetch = F.udf(fetch_rows, f"array<struct<{SAMPLE_COLUMNS}>>", useArrow=False).asNondeterministic()
@@ -89,17 +89,9 @@ def collect_fleet(
         answers = daemons.select(F.lit(int(started_s * 1000)).alias("at_ms"), "daemon", F.inline(fetch("daemon")))
         answers.repartition(1).write.mode("append").parquet(samples_path)
         display.show(f"round {number} of {rounds}, {len(hosts)} daemons")
-        if number < rounds and _wait(stop, started_s + every_s - time.time()):
+        if number < rounds and stopped.wait(max(started_s + every_s - time.time(), 0)):
             break
     return spark.read.parquet(samples_path)
-
-
-def _wait(stop: Event | None, seconds: float) -> bool:
-    """Wait for the next round; return True if `stop` was set."""
-    if stop is not None:
-        return stop.wait(max(seconds, 0))
-    time.sleep(max(seconds, 0))
-    return False
 
 
 # --- in tasks --------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from pyarrow.fs import FileInfo, FileSelector
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineFate, LineSelection, Replayed
 from bruce_mp.spark import register
@@ -94,14 +96,6 @@ class _ReplayProgress:
     retention: RetentionCheck
     total: Replayed = field(default_factory=Replayed)
     files: int = 0
-    _has_warned: bool = False
-
-    def warn(self, oldest_ms: Mapping[str, int]) -> None:
-        """Warn once of messages that are older than their topic's retention; `oldest_ms` is as for `RetentionCheck`."""
-        warning = None if self._has_warned else self.retention.warning(oldest_ms)
-        if warning:
-            self._has_warned = True
-            self.display.show_line(warning)
 
     def count_file(self, outcome: Replayed) -> None:
         """Count the current file as done."""
@@ -150,7 +144,8 @@ def _replay_file(
     counts = Counter[str]()
     for group in groups:
         counts[group["fate"]] += group["rows"]
-    replay_progress.warn({group["topic"]: group["oldest_ms"] for group in groups if group["fate"] == "send"})
+    oldest_ms = {group["topic"]: group["oldest_ms"] for group in groups if group["fate"] == "send"}
+    replay_progress.retention.warn_once(oldest_ms, replay_progress.display)
     outcome = Replayed(*(counts[fate] for fate in _FATES))
     if outcome.sent and sink is not None:
         chunk = uuid4().hex
@@ -173,9 +168,6 @@ def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
 
 def _add_hash(lines: DataFrame) -> DataFrame:
     """Add the hash of each line and its number among equal lines."""
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
     hashed = lines.withColumn("hash", F.sha2("line", 256))
     any_order = F.lit(0)  # equal lines are interchangeable
     return hashed.withColumn("number", F.row_number().over(Window.partitionBy("hash").orderBy(any_order)))
@@ -183,8 +175,6 @@ def _add_hash(lines: DataFrame) -> DataFrame:
 
 def _add_fate(lines: DataFrame, replayed: DataFrame | None, selection: LineSelection) -> DataFrame:
     """Add `fate` (one of `_FATES`) and the column `timestamp` of the sink."""
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
     marked = lines.withColumn("replayed", F.lit(False))
     if replayed is not None:
         marks = replayed.select("hash", "number").distinct().withColumn("replayed", F.lit(True))

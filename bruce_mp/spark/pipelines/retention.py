@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from bruce_mp.spark.pipelines.progress import Progress
+
 __all__ = ["RetentionCheck"]
 
 _DAY_MS: Final = 86_400_000
@@ -21,7 +23,7 @@ _DEFAULT_RETENTION_MS: Final = 7 * _DAY_MS
 """Kafka's default of `retention.ms`, for topics of unknown configuration."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RetentionCheck:
     """A check of timestamps against the retention of topics, or against Kafka's default.
 
@@ -30,6 +32,14 @@ class RetentionCheck:
 
     spark: SparkSession
     kafka: Mapping[str, str] | None = None
+    _has_warned: bool = False
+
+    def warn_once(self, oldest_ms: Mapping[str, int], progress: Progress) -> None:
+        """Show the warning about `oldest_ms`, unless this check has shown one before."""
+        text = None if self._has_warned else self.warning(oldest_ms)
+        if text is not None:
+            self._has_warned = True
+            progress.show_line(text)
 
     def warning(self, oldest_ms: Mapping[str, int]) -> str | None:
         """Return a warning about the first topic with messages beyond its retention, or None.
