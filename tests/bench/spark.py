@@ -237,14 +237,14 @@ def measure_audit(bench: Bench, records: int, directory: Path, repeat: int) -> l
         assert frame.selectExpr("count(value)").collect()[0][0] == records
 
     def everything() -> None:
-        write_facts(read_topics(bench.spark, plan.bootstrap, plan.topics), plan.facts_directory)
+        write_facts(read_topics(bench.spark, plan.kafka_options, plan.topics), plan.facts_directory)
         verdict = compare(bench.spark, plan)
         assert verdict.is_good, verdict
         assert verdict.delivered == records, verdict
 
     cases: dict[str, Callable[[], None]] = {
         BY_ITSELF: lambda: count(read_by_itself(bench.spark, plan)),
-        AS_THE_AUDIT: lambda: count(read_topics(bench.spark, plan.bootstrap, plan.topics)),
+        AS_THE_AUDIT: lambda: count(read_topics(bench.spark, plan.kafka_options, plan.topics)),
         "audit": everything,
     }
     for case in cases.values():

@@ -17,7 +17,7 @@ from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStat
 from bruce_mp.protocol.client.key_hashes import partition_key_of
 from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark import write
-from bruce_mp.spark.temporary_settings import temporary_settings
+from bruce_mp.spark.session import temporary_settings
 from support.stream_sink import StreamSink, all_delivered
 
 if TYPE_CHECKING:

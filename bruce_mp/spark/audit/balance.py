@@ -30,7 +30,7 @@ from bruce_mp.protocol.client.replay_rules import ABANDONED
 from bruce_mp.spark.audit.order import OUT_OF_ORDER_COLUMNS, disordered_attempts, out_of_order_messages
 from bruce_mp.spark.audit.tables import AuditTables, empty
 from bruce_mp.spark.ledger_files import visible_files
-from bruce_mp.spark.temporary_settings import temporary_settings
+from bruce_mp.spark.session import temporary_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -87,7 +87,7 @@ def _start_query(spark: SparkSession, plan: Follow) -> StreamingQuery:
     """Start the query that writes the facts of each micro-batch into a directory, which a repeated batch overwrites."""
     remove_report(absolute_path(plan.audit.output))
     open_directory(plan.audit.facts_directory)
-    messages = stream_topics(spark, plan.audit.bootstrap, plan.audit.topics, plan.audit.kafka)
+    messages = stream_topics(spark, plan.audit.kafka_options, plan.audit.topics)
     watermarked = messages.withWatermark("timestamp", f"{plan.lateness_s} seconds")
     writer = watermarked.writeStream.option("checkpointLocation", f"{absolute_path(plan.audit.output)}/checkpoint")
     facts_writer = writer.foreachBatch(

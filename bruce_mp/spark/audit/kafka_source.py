@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.temporary_settings import temporary_settings
+from bruce_mp.spark.session import temporary_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,24 +26,20 @@ CONSUMER_OPTIONS: Final = {
 _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
 
 
-def read_topics(
-    spark: SparkSession, bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None = None
-) -> DataFrame:
-    """Read all messages of the topics, or a selection by `options` of Spark's Kafka source (`startingOffsets`, ...).
+def read_topics(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> DataFrame:
+    """Read all messages of the topics, or a selection by `options` of Spark's Kafka source, which name the brokers.
 
     The read uses version 2 of Spark's data source API, as streams do. Spark's default for batches is version 1, which
     converts each message to an object and back to a row, and so doubles the time.
     """
     v1_sources = str(spark.conf.get(_V1_SOURCES)).split(",")
     with temporary_settings(spark, {_V1_SOURCES: ",".join(name for name in v1_sources if name.strip() != "kafka")}):
-        return spark.read.format("kafka").options(**_options(bootstrap, topics, options)).load()
+        return spark.read.format("kafka").options(**_with_topics(options, topics)).load()
 
 
-def stream_topics(
-    spark: SparkSession, bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None = None
-) -> DataFrame:
+def stream_topics(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> DataFrame:
     """Read the topics as a stream, from their beginning unless `options` say otherwise."""
-    chosen = {"startingOffsets": "earliest", **_options(bootstrap, topics, options)}
+    chosen = {"startingOffsets": "earliest", **_with_topics(options, topics)}
     return spark.readStream.format("kafka").options(**chosen).load()
 
 
@@ -57,6 +53,5 @@ def read_at(spark: SparkSession, options: Mapping[str, str], topic: str, partiti
     return spark.read.format("kafka").options(**{**CONSUMER_OPTIONS, **options, **at}).load()
 
 
-def _options(bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None) -> dict[str, str]:
-    source = {"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}
-    return {**CONSUMER_OPTIONS, **source, **(options or {})}
+def _with_topics(options: Mapping[str, str], topics: Sequence[str]) -> dict[str, str]:
+    return {**CONSUMER_OPTIONS, "subscribe": ",".join(topics), **options}

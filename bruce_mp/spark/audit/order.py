@@ -60,9 +60,5 @@ def disordered_attempts(facts: DataFrame) -> DataFrame:
     overlaps = (F.lag("last").over(by_place) >= F.col("first")) | (
         F.lag(F.expr("last + shift")).over(by_place) >= F.expr("first + shift")
     )
-    return (
-        stamped.select(*ATTEMPT_PARTITION, overlaps.alias("overlaps"))
-        .where("overlaps")
-        .select(ATTEMPT_PARTITION)
-        .distinct()
-    )
+    marked = stamped.select(*ATTEMPT_PARTITION, overlaps.alias("overlaps"))
+    return marked.where("overlaps").select(ATTEMPT_PARTITION).distinct()

@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.spark.audit.tables import empty
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from bruce_mp.spark.audit.balance import AuditBooks
 
-__all__ = ["find_problems", "no_problems"]
+__all__ = ["PROBLEM_COLUMNS", "find_problems"]
 
-_COLUMNS: Final = (
+_RANGE_COLUMNS: Final = (
     "problem string, topic string, partition int, writer string, first long, last long, from_offset long, "
-    "to_offset long, from_ms long, to_ms long, messages long"
+    "to_offset long, from_ms long, to_ms long"
 )
-_ABSENT_COLUMNS: Final = (
-    "problem string, topic string, partition int, writer string, first long, last long, from_offset long, "
-    "to_offset long, from_ms long, to_ms long, minute long"
-)
+PROBLEM_COLUMNS: Final = f"{_RANGE_COLUMNS}, messages long"
+"""The columns of the table of problems."""
 # In the queries below {name} stands for an earlier query of the same dict, else for a table of the books.
 # Unions are planned faster than joins of such tables, which have the same inputs.
 _LOSSY_WRITERS: Final = {
@@ -134,7 +132,7 @@ _PROBLEMS: Final = {
 
 
 def find_problems(books: AuditBooks, balance: DataFrame, minute_condition: str) -> DataFrame:
-    """Return the ranges of messages with a problem (`_COLUMNS`) in the minutes of the balance.
+    """Return the ranges of messages with a problem (`PROBLEM_COLUMNS`) in the minutes of the balance.
 
     Absent messages have no partition and no offsets.
     """
@@ -143,7 +141,7 @@ def find_problems(books: AuditBooks, balance: DataFrame, minute_condition: str) 
         tables.register_cached("lossy_writers", tables.query(_LOSSY_WRITERS))
         absent = tables.query(_ABSENT_RANGES)
     else:
-        absent = empty(tables.spark, _ABSENT_COLUMNS)
+        absent = empty(tables.spark, f"{_RANGE_COLUMNS}, minute long")
     inputs = {
         "absent_ranges": absent.selectExpr("*", f"{minute_condition} as is_selected"), "balance": balance,
         "selected_doubled": books.doubled.where(minute_condition),
@@ -152,8 +150,3 @@ def find_problems(books: AuditBooks, balance: DataFrame, minute_condition: str) 
     for name, table in inputs.items():
         tables.register(name, table)
     return tables.query(_PROBLEMS)
-
-
-def no_problems(spark: SparkSession) -> DataFrame:
-    """Return the table of problems without rows."""
-    return empty(spark, _COLUMNS)

@@ -215,12 +215,7 @@ def write_report(
 
     `summary` and `reasons` are the results of `summarize` and `collect_reasons` for the balance.
     """
-    page = _build_page(
-        summary,
-        reasons,
-        _collect_problems(problems) if verdict.has_problems else [],
-        verdict,
-    )
+    page = _build_page(summary, reasons, _collect_problems(problems) if verdict.has_problems else [], verdict)
     system, root = open_directory(output)
     with system.open_output_stream(f"{root}/report.html") as file:
         file.write(page.encode())
@@ -243,12 +238,8 @@ def collect_reasons(balance: DataFrame) -> Sequence[_Row]:
 
 
 def _collect_problems(problems: DataFrame) -> Sequence[_Row]:
-    return [
-        row.asDict()
-        for row in problems.orderBy(*expressions(_IS_MINOR, "problem", "topic", "writer", "first"))
-        .limit(_MAX_RANGES)
-        .collect()
-    ]
+    ordered = problems.orderBy(*expressions(_IS_MINOR, "problem", "topic", "writer", "first"))
+    return [row.asDict() for row in ordered.limit(_MAX_RANGES).collect()]
 
 
 # --- the page --------------------------------------------------------------------------------------------------------

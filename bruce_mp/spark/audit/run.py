@@ -18,7 +18,7 @@ from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, discard_lines, fill_b
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.kafka_source import read_topics
 from bruce_mp.spark.audit.missing_records import MissingRecordsError, find_missing_offset
-from bruce_mp.spark.audit.problems import find_problems, no_problems
+from bruce_mp.spark.audit.problems import PROBLEM_COLUMNS, find_problems
 from bruce_mp.spark.audit.report import (
     COUNTS,
     AuditVerdict,
@@ -34,8 +34,8 @@ from bruce_mp.spark.kafka_admin import count_offsets, missing_topics, offsets_of
 from bruce_mp.spark.pipelines.discards import read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.running_stages import RunningStages
+from bruce_mp.spark.session import temporary_settings
 from bruce_mp.spark.storage import absolute_path, file_size, open_directory
-from bruce_mp.spark.temporary_settings import temporary_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -165,7 +165,7 @@ def _read_facts(spark: SparkSession, plan: Audit, topics: Sequence[str]) -> None
         empty(spark, SCHEMA).write.mode("overwrite").parquet(plan.facts_directory)
         return
     try:
-        write_facts(read_topics(spark, plan.bootstrap, topics, plan.kafka), plan.facts_directory)
+        write_facts(read_topics(spark, plan.kafka_options, topics), plan.facts_directory)
     except Exception as error:
         offset = find_missing_offset(error)
         if offset is None:
@@ -210,10 +210,8 @@ def compare(
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
     if is_small:
-        with temporary_settings(spark, _SMALL_SETTINGS):
-            facts, ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
-            return _compare(plan, facts, ledger, minute_condition, absent_topics)
-    with temporary_settings(spark, _ADAPTIVE_SETTINGS):
+        facts, ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
+    with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):
         return _compare(plan, facts, ledger, minute_condition, absent_topics)
 
 
@@ -234,8 +232,10 @@ def _compare(
             unknown_is_bad=plan.unknown_is_bad,
             lines=(*summary.describe(absent_topics, reasons), *describe_others(others)),
         )
-        found_problems = find_problems(books, balance, minute_condition) if verdict.has_problems else no_problems(spark)
-        problems = _write_table(found_problems, plan, "problems")
+        found = empty(spark, PROBLEM_COLUMNS)
+        if verdict.has_problems:
+            found = find_problems(books, balance, minute_condition)
+        problems = _write_table(found, plan, "problems")
         write_report(summary, reasons, problems, verdict, absolute_path(plan.output))
     if plan.samples:
         _write_table(sample_messages(problems, plan.kafka_options, plan.samples), plan, "samples")

@@ -14,7 +14,7 @@ from bruce_mp.spark.audit.facts import SCHEMA
 from bruce_mp.spark.audit.problems import find_problems
 from bruce_mp.spark.audit.run import _SMALL_SETTINGS
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult, write_ledger
-from bruce_mp.spark.temporary_settings import temporary_settings
+from bruce_mp.spark.session import temporary_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -87,7 +87,8 @@ def test_follow_runs_in_any_thread_until_stopped(spark: SparkSession, broker: De
 
 
 def test_a_stream_begins_where_the_options_say(spark: SparkSession) -> None:
-    assert stream_topics(spark, "127.0.0.1:1", ["t"], {"startingOffsets": "latest"}).isStreaming
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "startingOffsets": "latest"}
+    assert stream_topics(spark, options, ["t"]).isStreaming
 
 
 def test_follow_stops_at_the_first_bad_report_when_requested(
