@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.columns import _TYPES_BY_COLUMN
 from bruce_mp.spark.options import _OPTIONS, SinkOptions
 from support.daemon import Daemon
@@ -71,5 +70,4 @@ def test_the_documented_stream_writes(spark: SparkSession, tmp_path: Path) -> No
         for path, place in {"/data": tmp_path, "/var/lib": tmp_path / "var", "/run/bruce/in.stream": sink.path}.items():
             ending = ending.replace(path, str(place))
         exec(ending, {"spark": spark})
-    found = [parse_message(data) for data in sink.messages]
-    assert sorted(message.value for message in found if isinstance(message, Message)) == [b"one", b"two"]
+    assert sorted(sink.values) == [b"one", b"two"]

@@ -18,10 +18,11 @@ from bruce_mp.spark.ledger import TaskAttempt, TaskResult
 from bruce_mp.spark.options import Acks, OnDiscard, OnDoubt, SinkOptions
 from bruce_mp.spark.task import run_task
 from bruce_mp.spark.task_ledger import RowsDigest, TaskLedger
+from support.processes import wait_until
 from support.stream_sink import StreamSink, all_delivered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 FIRST: Final = TaskAttempt("query", 7, 2, 0)
@@ -30,10 +31,10 @@ VALUES: Final = [b"a", b"b", b"c"]
 
 
 class Daemon:
-    """A fake daemon that dies at the barrier, and answers inquiries about the attempt as the test says."""
+    """A fake daemon that answers barriers, unless it dies, and inquiries about the attempt as the test says."""
 
     def __init__(self, path: Path) -> None:
-        self.dies = True
+        self.dies = False
         self.outcome = AttemptOutcome.NONE
         self.since_ms = 0
         self.reasons: dict[DiscardReason | int, int] = {}
@@ -53,6 +54,13 @@ class Daemon:
 
 
 @pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path / "s")
+    with daemon.sink:
+        yield daemon
+
+
+@pytest.fixture
 def options(tmp_path: Path) -> SinkOptions:
     return SinkOptions(str(tmp_path / "s"), "t", timeout_ms=5000, ledger=str(tmp_path / "ledger"))
 
@@ -64,6 +72,7 @@ def run(options: SinkOptions, attempt: TaskAttempt = AGAIN, values: list[bytes] 
 
 def interrupted(daemon: Daemon, options: SinkOptions) -> None:
     """Run a task that dies between its end frame and the daemon's answer."""
+    daemon.dies = True
     with pytest.raises(TaskError, match="shut down"):
         run(options, FIRST)
     daemon.dies = False
@@ -73,12 +82,9 @@ def sent(daemon: Daemon) -> int:
     return len(daemon.sink.messages)
 
 
-def test_a_task_with_an_outcome_in_the_ledger_sends_nothing(tmp_path: Path, options: SinkOptions) -> None:
-    daemon = Daemon(tmp_path / "s")
-    daemon.dies = False
-    with daemon.sink:
-        first = run(options, FIRST)
-        assert run(options, AGAIN) == first
+def test_a_task_with_an_outcome_in_the_ledger_sends_nothing(daemon: Daemon, options: SinkOptions) -> None:
+    first = run(options, FIRST)
+    assert run(options, AGAIN) == first
     assert (sent(daemon), first.delivered, first.attempt) == (3, 3, FIRST)
     (connection,) = daemon.sink.connections
     assert (connection.name, connection.is_unique) == (b"query/7/2", True)
@@ -101,28 +107,17 @@ def test_an_intent_precedes_the_end_frame(tmp_path: Path, options: SinkOptions) 
     assert json.loads(path.read_text())["is_done"]
 
 
-def unknown(daemon: Daemon) -> None:
-    daemon.outcome = AttemptOutcome.NONE
-
-
-def settled(daemon: Daemon) -> None:
-    daemon.outcome = AttemptOutcome.SETTLED
-
-
-def uncounted(daemon: Daemon) -> None:
-    daemon.outcome = AttemptOutcome.UNCOUNTED
-
-
-@pytest.mark.parametrize(("known", "messages", "delivered"), [(unknown, 6, 3), (settled, 3, 3), (uncounted, 3, None)])
+@pytest.mark.parametrize(
+    ("outcome", "messages", "delivered"),
+    [(AttemptOutcome.NONE, 6, 3), (AttemptOutcome.SETTLED, 3, 3), (AttemptOutcome.UNCOUNTED, 3, None)],
+)
 def test_the_daemon_decides_about_an_intent(
-    tmp_path: Path, options: SinkOptions, known: Callable[[Daemon], None], messages: int, delivered: int | None
+    daemon: Daemon, options: SinkOptions, outcome: AttemptOutcome, messages: int, delivered: int | None
 ) -> None:
-    daemon = Daemon(tmp_path / "s")
-    with daemon.sink:
-        interrupted(daemon, options)
-        known(daemon)
-        for _ in range(2):  # the second run finds the outcome in the ledger
-            assert run(options).delivered == delivered
+    interrupted(daemon, options)
+    daemon.outcome = outcome
+    for _ in range(2):  # the second run finds the outcome in the ledger
+        assert run(options).delivered == delivered
     assert sent(daemon) == messages
     assert b"query/7/2" in daemon.inquired
 
@@ -141,37 +136,32 @@ def elsewhere(_: Daemon) -> None:
 
 @pytest.mark.parametrize("cause", [lost, forgetful, elsewhere])
 def test_the_option_decides_about_an_attempt_in_doubt(
-    tmp_path: Path, options: SinkOptions, cause: Callable[[Daemon], None]
+    daemon: Daemon, options: SinkOptions, cause: Callable[[Daemon], None]
 ) -> None:
-    daemon = Daemon(tmp_path / "s")
     ledger = TaskLedger(options.ledger or "")
-    with daemon.sink:
-        interrupted(daemon, options)
-        cause(daemon)
-        entry = ledger.find(AGAIN)
-        assert entry is not None
-        if cause is elsewhere:
-            ledger.store(replace(entry, result=replace(entry.result, host="gone")))
-        with pytest.raises(TaskError, match=r"task query/7/2 may be in Kafka or not.*onDoubt=send"):
-            run(options)
-        assert sent(daemon) == 3
-        assert run(replace(options, on_doubt=OnDoubt.SKIP)).delivered is None
-        assert sent(daemon) == 3
+    interrupted(daemon, options)
+    cause(daemon)
+    entry = ledger.find(AGAIN)
+    assert entry is not None
+    if cause is elsewhere:
         ledger.store(replace(entry, result=replace(entry.result, host="gone")))
-        assert run(replace(options, on_doubt=OnDoubt.SEND)).delivered == 3
+    with pytest.raises(TaskError, match=r"task query/7/2 may be in Kafka or not.*onDoubt=send"):
+        run(options)
+    assert sent(daemon) == 3
+    assert run(replace(options, on_doubt=OnDoubt.SKIP)).delivered is None
+    assert sent(daemon) == 3
+    ledger.store(replace(entry, result=replace(entry.result, host="gone")))
+    assert run(replace(options, on_doubt=OnDoubt.SEND)).delivered == 3
     assert sent(daemon) == 6
 
 
-def test_other_rows_than_the_delivered_ones_fail_the_task(tmp_path: Path, options: SinkOptions) -> None:
-    daemon = Daemon(tmp_path / "s")
-    daemon.dies = False
-    with daemon.sink:
-        run(options, FIRST)
-        for values in ([b"a", b"b"], [b"a", b"b", b"x"], [b"ab", b"", b"c"]):
-            with pytest.raises(TaskError, match="Task query/7/2 has other rows"):
-                run(options, values=values)
-        batch = pa.record_batch({"value": pa.array([b"_", *VALUES, b"_"], pa.binary())}).slice(1, 3)
-        assert run_task(options, AGAIN, [batch]).delivered == 3, "other batches of the same rows"
+def test_other_rows_than_the_delivered_ones_fail_the_task(daemon: Daemon, options: SinkOptions) -> None:
+    run(options, FIRST)
+    for values in ([b"a", b"b"], [b"a", b"b", b"x"], [b"ab", b"", b"c"]):
+        with pytest.raises(TaskError, match="Task query/7/2 has other rows"):
+            run(options, values=values)
+    batch = pa.record_batch({"value": pa.array([b"_", *VALUES, b"_"], pa.binary())}).slice(1, 3)
+    assert run_task(options, AGAIN, [batch]).delivered == 3, "other batches of the same rows"
     assert sent(daemon) == 3
 
 
@@ -196,47 +186,41 @@ def row_of(value: bytes = b"v", topic: str | None = None, header: str | None = N
     ids=["topic option", "topic column", "headers", "no headers", "rows"],
 )
 def test_a_run_with_another_topic_or_other_headers_is_refused(
-    tmp_path: Path, options: SinkOptions, rows: list[pa.RecordBatch], option: str, text: str
+    daemon: Daemon, options: SinkOptions, rows: list[pa.RecordBatch], option: str, text: str
 ) -> None:
-    daemon, run_options = Daemon(tmp_path / "s"), replace(options, run_id="r1")
-    daemon.dies = False
+    run_options = replace(options, run_id="r1")
     first, again = rows
-    with daemon.sink:
-        run_task(run_options, FIRST, [first])
-        with pytest.raises(TaskError, match=f"Task query/7/2 {text}.*use another runId") as caught:
-            run_task(replace(run_options, topic=option), AGAIN, [again])
-        keeps_topic = "Name topic t until this micro-batch is committed.*" if "was sent to topic" in text else ""
-        with pytest.raises(TaskError, match=f"{keeps_topic}use another checkpoint"):
-            run_task(replace(options, topic=option), AGAIN, [again])
-        assert run_task(run_options, AGAIN, [first]).delivered == 1
+    run_task(run_options, FIRST, [first])
+    with pytest.raises(TaskError, match=f"Task query/7/2 {text}.*use another runId") as caught:
+        run_task(replace(run_options, topic=option), AGAIN, [again])
+    keeps_topic = "Name topic t until this micro-batch is committed.*" if "was sent to topic" in text else ""
+    with pytest.raises(TaskError, match=f"{keeps_topic}use another checkpoint"):
+        run_task(replace(options, topic=option), AGAIN, [again])
+    assert run_task(run_options, AGAIN, [first]).delivered == 1
     assert "checkpoint" not in str(caught.value)
     assert sent(daemon) == 1
 
 
 @pytest.mark.parametrize("header", [None, "A"])
 def test_an_outcome_of_an_older_release_matches_the_same_rows(
-    tmp_path: Path, options: SinkOptions, header: str | None
+    daemon: Daemon, options: SinkOptions, header: str | None
 ) -> None:
     """Its digest does not contain the headers."""
-    daemon, ledger, row = Daemon(tmp_path / "s"), TaskLedger(options.ledger or ""), row_of(header=header)
-    daemon.dies = False
-    with daemon.sink:
-        run_task(options, FIRST, [row])
-        entry = ledger.find(AGAIN)
-        assert entry is not None
-        ledger.store(replace(entry, digest="1-1089d8aa0f3188bd"))
-        assert run_task(options, AGAIN, [row]).delivered == 1
-        with pytest.raises(TaskError, match="was sent to topic t by an earlier run; this one names topic edge"):
-            run_task(replace(options, topic="edge"), AGAIN, [row])
+    ledger, row = TaskLedger(options.ledger or ""), row_of(header=header)
+    run_task(options, FIRST, [row])
+    entry = ledger.find(AGAIN)
+    assert entry is not None
+    ledger.store(replace(entry, digest="1-1089d8aa0f3188bd"))
+    assert run_task(options, AGAIN, [row]).delivered == 1
+    with pytest.raises(TaskError, match="was sent to topic t by an earlier run; this one names topic edge"):
+        run_task(replace(options, topic="edge"), AGAIN, [row])
     assert sent(daemon) == 1
 
 
-def test_headers_without_content_have_the_digest_of_no_headers(tmp_path: Path, options: SinkOptions) -> None:
-    daemon = Daemon(tmp_path / "s")
-    daemon.dies = False
-    with daemon.sink:
-        run_task(options, FIRST, [row_of(header="")])
-        assert run_task(options, AGAIN, [row_of()]).delivered == 1
+@pytest.mark.usefixtures("daemon")
+def test_headers_without_content_have_the_digest_of_no_headers(options: SinkOptions) -> None:
+    run_task(options, FIRST, [row_of(header="")])
+    assert run_task(options, AGAIN, [row_of()]).delivered == 1
 
 
 EARLIER_DISCARDS: Final = (
@@ -268,39 +252,32 @@ def test_the_first_attempt_with_discards_names_the_way_to_replay_them(tmp_path: 
     assert len(sink.messages) == 6
 
 
-def test_discards_of_a_finished_attempt_fail_each_repetition(tmp_path: Path, options: SinkOptions) -> None:
-    daemon = Daemon(tmp_path / "s")
-    with daemon.sink:
-        interrupted(daemon, options)
-        daemon.outcome, daemon.reasons = AttemptOutcome.SETTLED, {DiscardReason.LONG_MSG: 1}
-        for _ in range(2):
-            with pytest.raises(TaskError, match=EARLIER_DISCARDS):
-                run(options)
-        result = run(replace(options, on_discard=OnDiscard.REPORT))
+def test_discards_of_a_finished_attempt_fail_each_repetition(daemon: Daemon, options: SinkOptions) -> None:
+    interrupted(daemon, options)
+    daemon.outcome, daemon.reasons = AttemptOutcome.SETTLED, {DiscardReason.LONG_MSG: 1}
+    for _ in range(2):
+        with pytest.raises(TaskError, match=EARLIER_DISCARDS):
+            run(options)
+    result = run(replace(options, on_discard=OnDiscard.REPORT))
     assert (result.delivered, result.discarded, sent(daemon)) == (2, {"LONG_MSG": 1}, 3)
 
 
 @pytest.mark.parametrize("changed", [{"ledger": None}, {"fence": False}, {"acks": Acks.NONE}])
 def test_without_ledger_fence_or_answer_a_task_is_sent_again(
-    tmp_path: Path, options: SinkOptions, changed: dict[str, Any]
+    daemon: Daemon, tmp_path: Path, options: SinkOptions, changed: dict[str, Any]
 ) -> None:
-    daemon = Daemon(tmp_path / "s")
-    daemon.dies = False
-    with daemon.sink:
-        for attempt in (FIRST, AGAIN):
-            run(replace(options, **changed), attempt)
-    assert sent(daemon) == 6
+    for attempt in (FIRST, AGAIN):
+        run(replace(options, **changed), attempt)
+    wait_until(lambda: sent(daemon) == 6, "all messages")  # without acks, the task does not wait for the daemon
     assert not any(connection.is_unique for connection in daemon.sink.connections)
     assert not (tmp_path / "ledger").exists()
 
 
-def test_entries_of_earlier_batches_are_removed(tmp_path: Path, options: SinkOptions) -> None:
-    daemon = Daemon(tmp_path / "s")
-    daemon.dies = False
+@pytest.mark.usefixtures("daemon")
+def test_entries_of_earlier_batches_are_removed(options: SinkOptions) -> None:
     ledger = TaskLedger(options.ledger or "")
-    with daemon.sink:
-        for batch in (5, 6, 7):
-            run(options, replace(FIRST, batch=batch))
+    for batch in (5, 6, 7):
+        run(options, replace(FIRST, batch=batch))
     ledger.remove("query", 7)
     assert [ledger.find(replace(FIRST, batch=batch)) is not None for batch in (5, 6, 7)] == [False, False, True]
     ledger.remove("query")

@@ -15,7 +15,6 @@ import bruce_mp.spark
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
 from bruce_mp.protocol.client.key_hashes import partition_key_of
-from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark import write
 from bruce_mp.spark.session import temporary_settings
 from support.stream_sink import StreamSink, all_delivered
@@ -35,11 +34,6 @@ def writer(frame: DataFrame, sink: StreamSink | str, **options: Any) -> DataFram
     return frame.write.format("bruce").mode("append").options(**{k: v for k, v in chosen.items() if v is not None})
 
 
-def values_of(sink: StreamSink) -> list[bytes]:
-    parsed = [parse_message(message) for message in sink.messages]
-    return [message.value for message in parsed if isinstance(message, Message)]
-
-
 def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
     return spark.range(0, count, 1, partitions).selectExpr("cast(id as string) as value")
 
@@ -51,7 +45,7 @@ def ledger_rows(directory: Path) -> list[dict[str, Any]]:
 def test_a_batch_job_writes_without_registration(spark: SparkSession, tmp_path: Path) -> None:
     with StreamSink(tmp_path / "s") as sink:
         writer(numbers(spark, 25_000), sink, ledger=str(tmp_path / "ledger")).save()
-    assert Counter(values_of(sink)) == Counter(b"%d" % number for number in range(25_000))
+    assert Counter(sink.values) == Counter(b"%d" % number for number in range(25_000))
     assert [connection.marks for connection in sink.connections] == [[("begin", 0), ("end", 12_500)]] * 2
     rows = ledger_rows(tmp_path / "ledger")
     assert sum(row["rows"] for row in rows) == 25_000
@@ -64,8 +58,7 @@ def test_save_accepts_the_path_and_columns_override_options(spark: SparkSession,
     row = "'own' as topic, 'k' as key, 'v' as value, 7 as partition_key, timestamp_millis(1234) as timestamp"
     with StreamSink(tmp_path / "s") as sink:
         writer(spark.range(1).selectExpr(*row.split(", ")), sink, **{"bruce.socket": None}).save(sink.path)
-    (message,) = [parse_message(frame) for frame in sink.messages]
-    assert isinstance(message, Message)
+    (message,) = sink.parsed
     assert (message.topic, message.key, message.value) == (b"own", b"k", b"v")
     assert (message.partition_key, message.timestamp_ms) == (7, 1234)
 
@@ -84,8 +77,7 @@ def test_types_of_other_columns_are_cast(spark: SparkSession, tmp_path: Path) ->
     )  # fmt: skip
     with StreamSink(tmp_path / "s") as sink:
         writer(spark.range(1).selectExpr(*columns), sink).save()
-    (message,) = [parse_message(frame) for frame in sink.messages]
-    assert isinstance(message, Message)
+    (message,) = sink.parsed
     assert (message.partition_key, message.timestamp_ms, message.headers) == (2**32 - 1, 1000, ((b"h", b"text"),))
 
 
@@ -93,23 +85,21 @@ def test_a_timestamp_without_zone_is_in_the_zone_of_the_session(spark: SparkSess
     times = spark.range(1).selectExpr("'v' as value", "timestamp_ntz'1970-01-01 01:00:01' as timestamp")
     with StreamSink(tmp_path / "s") as sink, temporary_settings(spark, {"spark.sql.session.timeZone": "Europe/Berlin"}):
         writer(times, sink).save()
-    (message,) = [parse_message(frame) for frame in sink.messages]
-    assert isinstance(message, Message)
+    (message,) = sink.parsed
     assert message.timestamp_ms == 1000
 
 
 def test_a_partitioner_turns_keys_into_partition_keys(spark: SparkSession, tmp_path: Path) -> None:
     with StreamSink(tmp_path / "s") as sink:
         writer(spark.range(1).selectExpr("'v' as value", "'key' as key"), sink, partitioner="murmur2").save()
-    (message,) = [parse_message(frame) for frame in sink.messages]
-    assert isinstance(message, Message)
+    (message,) = sink.parsed
     assert message.partition_key == partition_key_of(b"key", "murmur2")
 
 
 def test_write_needs_neither_mode_nor_registration(spark: SparkSession, tmp_path: Path) -> None:
     with StreamSink(tmp_path / "s") as sink:
         write(numbers(spark, 10), sink.path, topic="t", stamp=False, ledger=tmp_path / "ledger")
-    assert Counter(values_of(sink)) == Counter(b"%d" % number for number in range(10))
+    assert Counter(sink.values) == Counter(b"%d" % number for number in range(10))
     assert sum(row["rows"] for row in ledger_rows(tmp_path / "ledger")) == 10
 
 
@@ -204,7 +194,7 @@ def test_a_null_topic_fails_or_becomes_a_dead_letter(spark: SparkSession, tmp_pa
             writer(rows, sink, topic=None).save()
         sink.connections.clear()
         writer(rows, sink, topic=None, deadLetterPath=str(tmp_path / "dead")).save()
-    assert values_of(sink) == [b"0", b"1", b"3"]
+    assert sink.values == [b"0", b"1", b"3"]
     (letter,) = pq.read_table(tmp_path / "dead").to_pylist()
     assert (letter["value"], letter["reason"]) == ("2", "its topic is null, and there is no option 'topic'")
 
@@ -230,7 +220,7 @@ def test_a_stream_names_query_and_batch_and_resumes_from_its_checkpoint(spark: S
         run_stream(spark, tmp_path, sink)
         (files / "3.txt").write_text("3-0\n")
         run_stream(spark, tmp_path, sink)
-    assert Counter(values_of(sink)) == Counter(
+    assert Counter(sink.values) == Counter(
         [b"%d-%d" % (file, line) for file in range(3) for line in range(5)] + [b"3-0"]
     )
     rows = ledger_rows(ledger)

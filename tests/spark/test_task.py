@@ -23,7 +23,6 @@ from bruce_mp.protocol.client.barrier import (
 )
 from bruce_mp.protocol.client.fence import EndReason, encode_ended
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, Inquiry, InquiryAnswer, is_inquiry
-from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark import channel
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
@@ -47,16 +46,11 @@ def batches(*values: bytes) -> Iterable[pa.RecordBatch]:
     yield pa.record_batch({"value": pa.array(values, pa.binary())})
 
 
-def values_of(sink: StreamSink) -> list[bytes]:
-    parsed = [parse_message(message) for message in sink.messages]
-    return [message.value for message in parsed if isinstance(message, Message)]
-
-
 def test_rows_arrive_in_order_and_the_barrier_comes_last(tmp_path: Path) -> None:
     values = [b"%d" % number for number in range(30_000)]
     with StreamSink(tmp_path / "s") as sink:
         sent = run_task(options(sink), ATTEMPT, batches(*values))
-    assert values_of(sink) == values
+    assert sink.values == values
     ((barrier,),) = [connection.barriers for connection in sink.connections]
     assert (barrier.level, barrier.limit_ms) == (Level.DELIVERED, 5000)
     assert (sent.total, sent.delivered, sent.attempt) == (30_000, 30_000, ATTEMPT)
@@ -87,8 +81,7 @@ def test_rows_with_a_timestamp_column_keep_timestamps(tmp_path: Path, *, fence: 
     (connection,) = sink.connections
     assert connection.keeps_timestamps
     assert connection.marks == [("begin", 0), ("end", 4 if fence else 0)]
-    parsed = [parse_message(message) for message in connection.messages]
-    assert [message.timestamp_ms for message in parsed if isinstance(message, Message)] == [0, 12_345] * 2
+    assert [message.timestamp_ms for message in sink.parsed] == [0, 12_345] * 2
 
 
 @pytest.mark.parametrize("fence", [True, False])
@@ -157,7 +150,7 @@ def test_a_task_waits_for_a_restarting_daemon(tmp_path: Path) -> None:
     task.start()
     with StreamSink(tmp_path / "s") as sink:
         task.join(60)
-    assert values_of(sink) == [b"v"]
+    assert sink.values == [b"v"]
     assert [sent.delivered for sent in done] == [1]
 
 
@@ -165,7 +158,7 @@ def test_the_path_expands_environment_variables_of_the_host(tmp_path: Path, monk
     monkeypatch.setenv("BRUCE_STREAM", str(tmp_path / "s"))
     with StreamSink(tmp_path / "s") as sink:
         run_task(options(sink, socket="$BRUCE_STREAM"), ATTEMPT, batches(b"v"))
-    assert values_of(sink) == [b"v"]
+    assert sink.values == [b"v"]
 
 
 def test_a_daemon_that_disconnects_is_reported(tmp_path: Path) -> None:
@@ -265,7 +258,7 @@ def test_invalid_rows_are_written_to_the_dead_letter_path(tmp_path: Path) -> Non
     with StreamSink(tmp_path / "s") as sink:
         changed = {"topic": None, "dead_letter_path": str(dead), "max_record_bytes": 200, "stamp": False}
         sent = run_task(options(sink, **changed), ATTEMPT, [batch])
-    assert values_of(sink) == [b"v"]
+    assert sink.values == [b"v"]
     assert (sent.total, sent.dead_letters) == (1, 3)
     rows = pq.read_table(dead / "query-7-2-1.parquet").to_pylist()
     assert [row["value"] for row in rows] == [b"w" * 200, b"x", b"y"]
@@ -335,7 +328,7 @@ def test_each_kind_of_bad_row_has_its_reason(tmp_path: Path, changed: dict[str, 
     with StreamSink(tmp_path / "s", inquired=limits) as sink:
         chosen = options(sink, topic=None, dead_letter_path=str(tmp_path / "dead"), max_record_bytes=limit)
         sent = run_task(chosen, ATTEMPT, [batch])
-    assert (values_of(sink), sent.dead_letters) == ([b"v", b"v"], 1)
+    assert (sink.values, sent.dead_letters) == ([b"v", b"v"], 1)
     (letter,) = pq.read_table(tmp_path / "dead").to_pylist()
     assert letter["reason"].startswith(reason)
 

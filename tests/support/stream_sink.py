@@ -29,6 +29,7 @@ from bruce_mp.protocol.client.inquiry import (
     encode_inquiry_answer,
     is_inquiry,
 )
+from bruce_mp.protocol.client.messages import Message, parse_message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +76,18 @@ class StreamSink:
     @property
     def messages(self) -> list[bytes]:
         return [message for connection in self.connections for message in connection.messages]
+
+    @property
+    def parsed(self) -> list[Message]:
+        """Return the messages, all of which must be valid."""
+        found = [parse_message(frame) for frame in self.messages]
+        good = [message for message in found if isinstance(message, Message)]
+        assert len(good) == len(found)
+        return good
+
+    @property
+    def values(self) -> list[bytes]:
+        return [message.value for message in self.parsed]
 
     def __enter__(self) -> Self:
         self._threads[0].start()

@@ -13,7 +13,6 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
-from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.errors import OptionError, SchemaError
 from bruce_mp.spark.pipelines.backfill import Backfill, FileProgress, backfill, dry_run
 from bruce_mp.spark.pipelines.progress import Progress
@@ -27,13 +26,8 @@ if TYPE_CHECKING:
 PLAIN: Final = {"topic": "t", "stamp": "false", "connectTimeoutMs": "100"}
 
 
-def messages_of(sink: StreamSink) -> list[Message]:
-    parsed = [parse_message(frame) for frame in sink.messages]
-    return [message for message in parsed if isinstance(message, Message)]
-
-
-def values_of(sink: StreamSink) -> Counter[bytes]:
-    return Counter(message.value for message in messages_of(sink))
+def quiet() -> Progress:
+    return Progress("backfill", io.StringIO())
 
 
 def plan_for(directory: Path, socket: str, **changed: Any) -> Backfill:
@@ -55,7 +49,7 @@ def test_rows_become_json_and_expressions_fill_the_other_columns(spark: SparkSes
         )  # fmt: skip
         out = io.StringIO()
         assert backfill(spark, plan, Progress("backfill", out)) == 20
-    messages = sorted(messages_of(sink), key=lambda message: message.timestamp_ms)
+    messages = sorted(sink.parsed, key=lambda message: message.timestamp_ms)
     for number, message in enumerate(messages):
         assert json.loads(message.value) == {"id": number, "at": 1000 * number, "name": "é"}
         assert (message.key, message.topic) == (b"%d" % number, b"t%d" % (number % 2))
@@ -75,9 +69,9 @@ def test_parquet_csv_and_text_files_are_sent(spark: SparkSession, tmp_path: Path
             plan = plan_for(
                 tmp_path, sink.path, path=str(tmp_path / path), format=kind, checkpoint=str(tmp_path / f"check-{kind}")
             )
-            backfill(spark, plan, Progress("backfill", io.StringIO()))
+            backfill(spark, plan, quiet())
     expected = [b"0", b"1", b"2", b'{"a":"1","b":"x"}', b'{"a":"2"}', b"one", b"two"]
-    assert values_of(sink) == Counter(expected)
+    assert Counter(sink.values) == Counter(expected)
 
 
 def test_a_backfill_resumes_at_the_failed_chunk(spark: SparkSession, tmp_path: Path) -> None:
@@ -93,15 +87,15 @@ def test_a_backfill_resumes_at_the_failed_chunk(spark: SparkSession, tmp_path: P
     with StreamSink(tmp_path / "s", answer) as sink:
         plan = plan_for(tmp_path, sink.path, files_per_chunk=1)
         with pytest.raises(StreamingQueryException) as caught:
-            backfill(spark, plan, Progress("backfill", io.StringIO()))
+            backfill(spark, plan, quiet())
         assert "not all messages were delivered in time" in str(caught.value)
         del sink.connections[good:]
-        first = values_of(sink)
+        first = Counter(sink.values)
         sink.connections.clear()
         good = 100
-        assert backfill(spark, plan, Progress("backfill", io.StringIO())) == 10
-        assert first + values_of(sink) == {b'{"file":%d}' % number: 5 for number in range(4)}
-        assert backfill(spark, plan, Progress("backfill", io.StringIO())) == 0
+        assert backfill(spark, plan, quiet()) == 10
+        assert first + Counter(sink.values) == {b'{"file":%d}' % number: 5 for number in range(4)}
+        assert backfill(spark, plan, quiet()) == 0
         assert len(sink.connections) == 2
 
 
@@ -129,7 +123,7 @@ def test_the_progress_counts_files_of_earlier_runs(tmp_path: Path) -> None:
 def test_a_chunk_can_be_split(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path, "a.json", [{"id": number} for number in range(90)])
     with StreamSink(tmp_path / "s") as sink:
-        backfill(spark, plan_for(tmp_path, sink.path, tasks_per_chunk=3), Progress("backfill", io.StringIO()))
+        backfill(spark, plan_for(tmp_path, sink.path, tasks_per_chunk=3), quiet())
     assert [len(connection.messages) for connection in sink.connections] == [30, 30, 30]
 
 
@@ -156,12 +150,12 @@ def test_malformed_lines_are_bad_rows_unless_another_mode_is_chosen(
         found = dry_run(spark, plan_for(tmp_path, sink.path, **chosen))
         assert (found.rows, found.bad) == (2, {"malformed input": 1})
         with pytest.raises(StreamingQueryException, match="its input is malformed: "):
-            backfill(spark, plan_for(tmp_path, sink.path, **chosen), Progress("backfill", io.StringIO()))
+            backfill(spark, plan_for(tmp_path, sink.path, **chosen), quiet())
         sink.connections.clear()
         dead = {**PLAIN, "bruce.socket": sink.path, "deadLetterPath": str(tmp_path / "dead")}
         plan = plan_for(tmp_path, sink.path, **chosen, sink=dead, checkpoint=str(tmp_path / "second"))
-        backfill(spark, plan, Progress("backfill", io.StringIO()))
-        assert sum(values_of(sink).values()) == 2
+        backfill(spark, plan, quiet())
+        assert len(sink.values) == 2
         assert spark.read.parquet(f"{tmp_path}/dead").count() == 1
         fails = "if(_corrupt_record is null, 1, raise_error('a malformed row has no columns'))"
         strict = replace(plan, checkpoint=str(tmp_path / "third"), partition_key=fails)

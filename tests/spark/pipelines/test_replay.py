@@ -13,7 +13,6 @@ from pyspark.sql import DataFrameWriter
 from bruce_mp.errors import ExitCode
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
-from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineSelection, Replayed
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.pipelines.progress import Progress
@@ -40,11 +39,6 @@ def run(spark: SparkSession, sink: StreamSink, file: Path, **options: Any) -> Re
     return replay(spark, [str(file)], state, target, progress=Progress("replay", io.StringIO()), **options)
 
 
-def messages_of(sink: StreamSink) -> list[Message]:
-    parsed = [parse_message(frame) for frame in sink.messages]
-    return [message for message in parsed if isinstance(message, Message)]
-
-
 @pytest.mark.usefixtures("spark")
 def test_a_state_directory_that_cannot_be_created_is_an_error_of_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -65,7 +59,7 @@ def test_replay_restores_every_field_in_order(spark: SparkSession, tmp_path: Pat
     (tmp_path / "d").write_bytes(b"".join(lines))
     with StreamSink(tmp_path / "s") as sink:
         assert run(spark, sink, tmp_path / "d") == Replayed(sent=303)
-    found = messages_of(sink)
+    found = sink.parsed
     for topic in (0, 1):
         mine = [m for m in found if m.topic == b"t%d" % topic]
         assert [(m.value, m.timestamp_ms, m.partition_key) for m in mine] == [
@@ -83,7 +77,7 @@ def test_replay_sends_null_and_empty_as_the_lines_say(spark: SparkSession, tmp_p
     (tmp_path / "d").write_bytes(b"".join(lines))
     with StreamSink(tmp_path / "s") as sink:
         assert run(spark, sink, tmp_path / "d") == Replayed(sent=len(lines))
-    found = sorted(messages_of(sink), key=lambda message: message.timestamp_ms)
+    found = sorted(sink.parsed, key=lambda message: message.timestamp_ms)
     assert [(message.key, int(message.empty)) for message in found] == [(b"k", 8), *choices[1:]]
 
 
@@ -100,7 +94,7 @@ def test_filters_select_lines_and_invalid_lines_are_counted(spark: SparkSession,
         dry = run(spark, sink, tmp_path / "d", selection=wanted, dry_run=True)
         assert sink.connections == []
         assert run(spark, sink, tmp_path / "d", selection=wanted) == dry == Replayed(2, 0, 6, 4)
-        assert sorted(m.value for m in messages_of(sink)) == [b"v0", b"v4"]
+        assert sorted(sink.values) == [b"v0", b"v4"]
         assert run(spark, sink, tmp_path / "d") == Replayed(3, 2, 0, 4, 3), (
             "what is or may be in Kafka is not sent unasked"
         )
@@ -121,7 +115,7 @@ def test_no_message_is_replayed_twice_after_a_rename(spark: SparkSession, tmp_pa
         renamed.write_bytes(renamed.read_bytes() + line(0) + line(2))
         assert run(spark, sink, renamed) == Replayed(sent=2, already=3)
         assert run(spark, sink, renamed) == Replayed(already=5)
-    assert sorted(m.value for m in messages_of(sink)) == [b"v0"] * 3 + [b"v1", b"v2"]
+    assert sorted(sink.values) == [b"v0"] * 3 + [b"v1", b"v2"]
 
 
 def test_an_unconfirmed_chunk_requires_a_decision(spark: SparkSession, tmp_path: Path) -> None:
