@@ -24,14 +24,7 @@ if TYPE_CHECKING:
     from bruce_mp.spark.options import SinkOptions
     from bruce_mp.spark.task_ledger import TaskLedger
 
-__all__ = [
-    "BatchJob",
-    "freeze_garbage_collector",
-    "open_task_ledger",
-    "require_complete",
-    "run_in_task",
-    "try_merge_ledger",
-]
+__all__ = ["BatchJob", "freeze_garbage_collector", "open_task_ledger", "run_in_task", "try_merge_ledger"]
 
 # Local properties that Spark sets in each task.
 _QUERY_ID: Final = "sql.streaming.queryId"

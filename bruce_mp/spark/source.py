@@ -9,20 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from bruce_mp.spark.batch_job import (
-    BatchJob,
-    freeze_garbage_collector,
-    open_task_ledger,
-    run_in_task,
-    try_merge_ledger,
-)
+from bruce_mp.spark.batch_job import BatchJob, freeze_garbage_collector, open_task_ledger, run_in_task, try_merge_ledger
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError, WriteOnlyError
 from bruce_mp.spark.ledger import TaskResult, write_ledger

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from struct import pack, unpack
+from struct import pack
 from typing import Any, Final
 
 import pyarrow as pa
@@ -88,46 +88,27 @@ def test_only_batches_with_null_or_empty_fields_have_version_2(
 
 def test_null_and_empty_values_and_keys_stay_what_they_are() -> None:
     batch = pa.record_batch({"value": [None, b"", b"v"], "key": [b"k", None, b""]}, pa.schema(KEYED_FIELDS))
-    data = bytes(MessageEncoder(b"t", b"writer").encode(MessageEncoder(b"t", b"writer").rows(batch), 0, NOW))
-    found = []
+    found = parsed_of(MessageEncoder(b"t", b"writer"), batch)
+    assert [key for parsed in found for key, _ in parsed.headers] == [STAMP_KEY] * 3
+    empty = [EmptyFields.NULL_VALUE, EmptyFields.EMPTY_VALUE, EmptyFields.EMPTY_KEY]
+    assert [parsed.empty for parsed in found] == empty
+
+
+def parsed_of(encoder: MessageEncoder, batch: pa.RecordBatch, first_number: int = 0) -> list[Message]:
+    data, found = bytes(encoder.encode(encoder.rows(batch), first_number, NOW)), []
     while data:
         size = int.from_bytes(data[:4])
         parsed, data = parse_message(data[:size]), data[size:]
         assert isinstance(parsed, Message)
-        assert [key for key, _ in parsed.headers] == [STAMP_KEY]
-        found.append(parsed.empty)
-    assert found == [EmptyFields.NULL_VALUE, EmptyFields.EMPTY_VALUE, EmptyFields.EMPTY_KEY]
-
-
-def headers_of(message: bytes) -> list[tuple[bytes, bytes | None]]:
-    """Return the record headers of an AnyPartition message of version 1, parsed by hand."""
-    assert unpack(">ihh", message[:8]) == (len(message), 256, 1)
-    at = 12 + int.from_bytes(message[10:12]) + 8
-    for _ in range(2):
-        at += 4 + int.from_bytes(message[at : at + 4])
-    size = int.from_bytes(message[at : at + 4])
-    at += 4
-    assert at + size == len(message)
-    found: list[tuple[bytes, bytes | None]] = []
-    while at < len(message):
-        (length,) = unpack(">h", message[at : at + 2])
-        key, at = message[at + 2 : at + 2 + length], at + 2 + length
-        (length,) = unpack(">i", message[at : at + 4])
-        found.append((key, None if length < 0 else message[at + 4 : at + 4 + length]))
-        at += 4 + max(length, 0)
+        found.append(parsed)
     return found
 
 
 @pytest.mark.parametrize("first_number", [0, 41, 9_999, 99_999_999, 1_234_567_899_999_999])
 def test_the_stamp_numbers_the_messages_and_names_their_writer(first_number: int) -> None:
-    encoder = MessageEncoder(b"t", b"query/3/1/0")
-    data = bytes(encoder.encode(encoder.rows(pa.record_batch({"value": [b"a", b"bb"]})), first_number, NOW))
-    first = int.from_bytes(data[:4])
-    for number, message in enumerate((data[:first], data[first:]), first_number):
-        ((key, value),) = headers_of(message)
-        assert key == STAMP_KEY
-        assert value is not None
-        assert value == b"%016d %013d query/3/1/0" % (number, NOW)
+    found = parsed_of(MessageEncoder(b"t", b"query/3/1/0"), pa.record_batch({"value": [b"a", b"bb"]}), first_number)
+    stamps = [b"%016d %013d query/3/1/0" % (number, NOW) for number in (first_number, first_number + 1)]
+    assert [parsed.headers for parsed in found] == [((STAMP_KEY, stamp),) for stamp in stamps]
 
 
 HEADER_LISTS: Final = st.lists(
@@ -145,13 +126,8 @@ def test_headers_are_encoded_unchanged(lists: list[list[dict[str, Any]] | None],
     table = table.slice(min(start, len(lists) - 1))
     wanted = [[(h["key"].encode(), h["value"]) for h in one or []] for one in lists[min(start, len(lists) - 1) :]]
     encoder = MessageEncoder(b"t", None)
-    rows = encoder.rows(table)
-    data = bytes(encoder.encode(rows, 0, NOW))
-    at = 0
-    for size, headers in zip(rows.sizes.tolist(), wanted, strict=True):
-        assert headers_of(data[at : at + size]) == headers
-        at += size
-    assert at == len(data)
+    assert encoder.rows(table).version == 1
+    assert [list(parsed.headers) for parsed in parsed_of(encoder, table)] == wanted
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.large_binary(), pa.binary()])
@@ -218,13 +194,3 @@ def test_an_unknown_time_zone_names_the_cast() -> None:
     batch = pa.record_batch({"value": ["v"], "timestamp": pa.array([0], pa.timestamp("us"))})
     with pytest.raises(RowError, match="cast the column to timestamp"):
         MessageEncoder(b"t", None, time_zone="GMT+8").rows(batch)
-
-
-def parsed_of(encoder: MessageEncoder, batch: pa.RecordBatch) -> list[Message]:
-    data, found = bytes(encoder.encode(encoder.rows(batch), 0, NOW)), []
-    while data:
-        size = int.from_bytes(data[:4])
-        parsed, data = parse_message(data[:size]), data[size:]
-        assert isinstance(parsed, Message)
-        found.append(parsed)
-    return found

@@ -95,21 +95,24 @@ def test_concurrent_processes_fetch_once(cache: Path) -> None:
     assert (cache / "calls").read_text() == "x"
 
 
+def script(path: Path, text: str) -> Path:
+    """Write an executable shell script."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
 @pytest.mark.process
 def test_java_that_does_not_run_has_version_0(tmp_path: Path) -> None:
-    program = tmp_path / "java"
-    assert java.java_major_version(program) == 0
-    program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
-    program.chmod(0o755)
+    assert java.java_major_version(tmp_path / "java") == 0
+    program = script(tmp_path / "java", "echo 'openjdk version \"11.0.2\" 2019' >&2")
     assert java.java_major_version(program) == 11
 
 
 @pytest.mark.process
 def test_an_outdated_java_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bin").mkdir()
-    old = tmp_path / "bin" / "java"
-    old.write_text("#!/bin/sh\necho 'java version \"1.8.0_1\"' >&2\n")
-    old.chmod(0o755)
+    old = script(tmp_path / "bin" / "java", "echo 'java version \"1.8.0_1\"' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", os.defpath)
     found = java.find_java.__wrapped__()
@@ -125,10 +128,7 @@ def test_an_unusable_java_home_is_replaced_and_a_usable_one_kept(
     prepare_environment()
     found = os.environ["JAVA_HOME"]
     assert java.java_major_version(Path(found, "bin", "java")) >= java.MINIMUM_JAVA
-    (tmp_path / "bin").mkdir()
-    wrapper = tmp_path / "bin" / "java"
-    wrapper.write_text("#!/bin/sh\necho 'openjdk version \"21\" 2026' >&2\n")
-    wrapper.chmod(0o755)
+    script(tmp_path / "bin" / "java", "echo 'openjdk version \"21\" 2026' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     prepare_environment()
     assert os.environ["JAVA_HOME"] == str(tmp_path)
@@ -142,9 +142,7 @@ def test_a_missing_java_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.process
 def test_a_java_without_the_vector_module_gets_a_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = tmp_path / "java"
-    bare.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
-    bare.chmod(0o755)
+    bare = script(tmp_path / "java", "printf '<%s>' \"$@\"")
     monkeypatch.setenv("BRUCE_TEST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(java, "find_java", lambda: bare)
     home = java.prepare_java_home()

@@ -13,14 +13,7 @@ import pytest
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.client.barrier import (
-    Barrier,
-    BarrierAnswer,
-    BarrierStatus,
-    Level,
-    decode_barrier,
-    encode_answer,
-)
+from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus, Level, decode_barrier, encode_answer
 from bruce_mp.protocol.client.fence import EndReason, encode_ended
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, Inquiry, InquiryAnswer, is_inquiry
 from bruce_mp.spark import channel

@@ -39,13 +39,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "TOPIC_AND_MINUTE",
-    "AuditBooks",
-    "discard_lines",
-    "fill_books",
-    "read_ledger",
-]
+__all__ = ["TOPIC_AND_MINUTE", "AuditBooks", "discard_lines", "fill_books", "read_ledger"]
 
 _LEDGER: Final = (
     "query string, batch long, partition int, attempt int, host string, acks string, stamped boolean, "
