@@ -67,7 +67,6 @@ class DatagramClient(Client):
         self._accept = self._sender.accept
 
     def close(self) -> None:
-        """Close the socket. Messages that were sent stay sent."""
         with self._counting:
             self._sender.close()
             self._socket.close()

@@ -149,7 +149,6 @@ class Cluster:
         return found
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic and its records."""
         for partition in self.topic(name).partitions:
             partition.log.clear()
         del self.topics[name]
@@ -190,7 +189,6 @@ class Cluster:
     # --- brokers and leaders
 
     def register(self, broker: int, host: str, port: int) -> None:
-        """Register the address of `broker`."""
         self._nodes[self.check_id(broker)] = Node(broker, host, port)
         self._discard_view()
 
@@ -217,7 +215,6 @@ class Cluster:
     # --- metadata
 
     def view(self) -> View:
-        """Return the current snapshot."""
         if self._view is None:
             nodes = tuple(self._nodes[broker] for broker in sorted(self._nodes))
             self._view = View(nodes, {topic.name: self._view_of(topic) for topic in self.topics.values()})

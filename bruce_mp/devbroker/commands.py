@@ -177,8 +177,6 @@ class AddPartitions(BrokerCommand, frozen=True):
 
 
 class DeleteTopic(BrokerCommand, frozen=True):
-    """Remove a topic and its records."""
-
     topic: str
 
     async def run(self, server: DevServer) -> None:
@@ -240,8 +238,6 @@ class AppendedSince(BrokerCommand, frozen=True):
 
 
 class PartitionCount(BrokerCommand, frozen=True):
-    """Return the number of partitions of a topic."""
-
     topic: str
 
     async def run(self, server: DevServer) -> int:
@@ -249,8 +245,6 @@ class PartitionCount(BrokerCommand, frozen=True):
 
 
 class GetStatistics(BrokerCommand, frozen=True):
-    """Return `Statistics`."""
-
     async def run(self, server: DevServer) -> Statistics:
         return server.statistics
 
@@ -273,7 +267,6 @@ class WaitUntil(BrokerCommand, frozen=True):
         return server.statistics
 
     def is_reached_by(self, statistics: Statistics) -> bool:
-        """Return True if all counters are reached."""
         return (
             statistics.records >= self.records
             and statistics.duplicates >= self.duplicates

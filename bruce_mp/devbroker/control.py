@@ -217,7 +217,6 @@ class DevBroker:
         self._run(commands.AddPartitions(topic=topic, partitions=partitions))
 
     def delete_topic(self, topic: str) -> None:
-        """Remove a topic and its records."""
         self._run(commands.DeleteTopic(topic=topic))
 
     def drop_batch(self, topic: str, partition: int, offset: int) -> None:

@@ -191,7 +191,6 @@ class TriggeredFaults(NamedTuple):
 
     @property
     def closes(self) -> bool:
-        """Return True if a fault closes the connection."""
         return any(EFFECTS[fault.action].closes for fault in self.faults)
 
     def mangle(self, frame: bytes) -> bytes:

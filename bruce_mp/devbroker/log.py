@@ -109,7 +109,6 @@ class PartitionLog:
         return before - len(self._batches)
 
     def clear(self) -> None:
-        """Remove all batches."""
         self._drop(slice(None))
 
     def remove(self, offset: int) -> None:
@@ -162,7 +161,6 @@ class PartitionLog:
 
 
 def with_base_offset(batch: StoredBatch, base_offset: int) -> StoredBatch:
-    """Return the batch with another base offset."""
     last = base_offset + batch.last_offset - batch.base_offset
     raw = base_offset.to_bytes(LENGTH_AT) + batch.raw[LENGTH_AT:]
     return batch._replace(base_offset=base_offset, last_offset=last, raw=raw)

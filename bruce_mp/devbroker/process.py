@@ -59,7 +59,6 @@ def parse_topic(text: str) -> tuple[str, int]:
 
 
 def parse_positive(text: str) -> int:
-    """Parse an integer from 1 up."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up.")
     return int(text)

@@ -56,7 +56,6 @@ class ChangeSignal:
         self._next: asyncio.Future[None] | None = None
 
     def notify(self) -> None:
-        """Wake all waiting tasks."""
         if self._next is not None:
             self._next.set_result(None)
             self._next = None
@@ -111,7 +110,6 @@ class DevServer:
         return self._statistics
 
     def count_request(self, incoming: Incoming, triggered: TriggeredFaults) -> None:
-        """Count a request and the faults that it triggers."""
         self._statistics.requests[incoming.api.name] += 1
         if incoming.client_id is not None:
             self._statistics.client_ids[incoming.client_id] += 1
@@ -149,7 +147,6 @@ class Listener:
         return number
 
     def release_port(self) -> None:
-        """Release the reserved port."""
         if self._reserved is not None:
             self._reserved.close()
             self._reserved = None

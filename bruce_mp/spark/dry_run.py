@@ -69,8 +69,6 @@ def _daemon_limits(options: SinkOptions) -> RowLimits:
 
 
 class DryRunDataSource(DataSource):
-    """The data source that counts rows."""
-
     @classmethod
     def name(cls) -> str:
         return "bruce_dry_run"

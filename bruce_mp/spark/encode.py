@@ -321,7 +321,6 @@ def _bounds(sizes: Ints) -> Ints:
 
 
 def _measure_longest_header_keys(column: pa.Array) -> Ints | None:
-    """Return `Rows.longest_header_keys`."""
     sizes = byte_sizes(_binary(pc.struct_field(pc.list_flatten(column), "key")))
     if not len(sizes) or sizes.max() <= _SHORT_HEADER_KEY:
         return None

@@ -9,5 +9,4 @@ __all__ = ["expressions"]
 
 
 def expressions(*texts: str) -> list[Column]:
-    """Return SQL expressions as columns."""
     return [F.expr(text) for text in texts]

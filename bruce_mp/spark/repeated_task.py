@@ -111,7 +111,6 @@ class RepeatedRows:
         self._has_topic_column = False
 
     def update(self, rows: Rows) -> None:
-        """Add a batch."""
         self._digest.update(rows)
         if rows.topic is not None:
             self._has_topic_column = True

@@ -73,8 +73,6 @@ class BruceDataSource(DataSource):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The writer of one batch job."""
-
     def __init__(self, options: SinkOptions) -> None:
         self._job = BatchJob(options)
 

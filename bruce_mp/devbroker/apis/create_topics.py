@@ -44,7 +44,6 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
 
 
 def partition_count(wanted: Any, cluster: Cluster) -> int:
-    """Return the number of partitions to create."""
     if wanted.assignments:
         return len(wanted.assignments)
     if wanted.num_partitions == DEFAULT_PARTITIONS:

@@ -98,7 +98,6 @@ class _ReplayProgress:
     files: int = 0
 
     def count_file(self, outcome: Replayed) -> None:
-        """Count the current file as done."""
         self.total += outcome
         self.files += 1
         self.display.show(self.describe())
