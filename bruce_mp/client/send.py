@@ -79,21 +79,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--topic", required=True, type=os.fsencode, help="topic of the messages")
     parser.add_argument("--key", default=b"", type=os.fsencode, help="Kafka key of the messages")
     parser.add_argument(
-        "--partition-key",
-        "--partition_key",
-        metavar="N",
-        type=_integer(-1, 2**32 - 1),
+        "--partition-key", "--partition_key", metavar="N", type=_integer(-1, 2**32 - 1),
         help="choose the partition by N modulo the number of partitions",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--header",
-        metavar="NAME=VALUE",
-        dest="headers",
-        action="append",
-        default=[],
-        type=_parse_header,
+        "--header", metavar="NAME=VALUE", dest="headers", action="append", default=[], type=_parse_header,
         help="a record header of the messages; NAME alone has a null value; repeatable",
-    )
+    )  # fmt: skip
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--value", metavar="TEXT", type=os.fsencode, help="value of the message")
     source.add_argument("--null", action="store_true", help="a null value: deletes the key from a compacted topic")
@@ -111,25 +103,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--bad", action="store_true", help="malformed messages: Size is one too small")
     parser.add_argument(
-        "--print",
-        metavar="N",
-        type=natural_number,
-        default=0,
-        dest="print_every",
+        "--print", metavar="N", type=natural_number, default=0, dest="print_every",
         help="report the number of written messages after every N messages",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--max-size",
-        metavar="BYTES",
-        type=natural_number,
+        "--max-size", metavar="BYTES", type=natural_number,
         help=f"largest message that the daemon accepts (default {MAX_DATAGRAM}, and {MAX_STREAM_MESSAGE} on streams)",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--flush",
-        metavar="SECONDS",
-        type=natural_number,
+        "--flush", metavar="SECONDS", type=natural_number,
         help="on streams: wait until Kafka has all messages, and print the outcome",
-    )
+    )  # fmt: skip
 
 
 def run(args: Namespace) -> int:

@@ -101,48 +101,27 @@ class BatchCheck(NamedTuple):
 
 
 CHECKS: Final = (
-    BatchCheck(
-        lambda h, *_: h.size < HEADER.size, Code.CORRUPT_MESSAGE, "The record batch is shorter than its header."
-    ),
-    BatchCheck(
-        lambda h, raw, *_: h.size < len(raw), Code.INVALID_RECORD, "There must be one record batch per partition."
-    ),
-    BatchCheck(
-        lambda h, _, version, __: h.codec == ZSTD and version < ZSTD_SINCE_PRODUCE,
-        Code.UNSUPPORTED_COMPRESSION_TYPE,
-        "Zstandard needs Produce version 7.",
-    ),
+    BatchCheck(lambda h, *_: h.size < HEADER.size, Code.CORRUPT_MESSAGE,
+               "The record batch is shorter than its header."),
+    BatchCheck(lambda h, raw, *_: h.size < len(raw), Code.INVALID_RECORD,
+               "There must be one record batch per partition."),
+    BatchCheck(lambda h, _, version, __: h.codec == ZSTD and version < ZSTD_SINCE_PRODUCE,
+               Code.UNSUPPORTED_COMPRESSION_TYPE, "Zstandard needs Produce version 7."),
     BatchCheck(lambda h, *_: h.codec > ZSTD, Code.UNSUPPORTED_COMPRESSION_TYPE, "The compression type is not known."),
     BatchCheck(lambda h, *_: h.base_offset != 0, Code.INVALID_RECORD, "The base offset of a produced batch must be 0."),
-    BatchCheck(
-        lambda h, _, __, limits: h.size > limits.message_max_bytes,
-        Code.MESSAGE_TOO_LARGE,
-        "The record batch is larger than message.max.bytes.",
-    ),
-    BatchCheck(
-        lambda h, raw, *_: bool(google_crc32c.value(raw[CRC_COVERS_FROM:]) != h.crc),
-        Code.CORRUPT_MESSAGE,
-        "The CRC-32C of the batch does not match.",
-    ),
-    BatchCheck(
-        lambda h, *_: h.record_count <= 0 or h.last_offset_delta != h.record_count - 1,
-        Code.INVALID_RECORD,
-        "The last offset delta does not match the number of records.",
-    ),
-    BatchCheck(
-        lambda h, *_: bool(h.attributes & CONTROL), Code.INVALID_RECORD, "Clients must not write control batches."
-    ),
-    BatchCheck(
-        lambda h, *_: h.producer_id >= 0 and h.base_sequence < 0,
-        Code.INVALID_RECORD,
-        "A batch with a producer id needs a sequence number.",
-    ),
-    BatchCheck(
-        lambda h, *_: bool(h.attributes & TRANSACTIONAL),
-        Code.INVALID_TXN_STATE,
-        "This broker has no transactions.",
-    ),
-)
+    BatchCheck(lambda h, _, __, limits: h.size > limits.message_max_bytes, Code.MESSAGE_TOO_LARGE,
+               "The record batch is larger than message.max.bytes."),
+    BatchCheck(lambda h, raw, *_: bool(google_crc32c.value(raw[CRC_COVERS_FROM:]) != h.crc), Code.CORRUPT_MESSAGE,
+               "The CRC-32C of the batch does not match."),
+    BatchCheck(lambda h, *_: h.record_count <= 0 or h.last_offset_delta != h.record_count - 1, Code.INVALID_RECORD,
+               "The last offset delta does not match the number of records."),
+    BatchCheck(lambda h, *_: bool(h.attributes & CONTROL), Code.INVALID_RECORD,
+               "Clients must not write control batches."),
+    BatchCheck(lambda h, *_: h.producer_id >= 0 and h.base_sequence < 0, Code.INVALID_RECORD,
+               "A batch with a producer id needs a sequence number."),
+    BatchCheck(lambda h, *_: bool(h.attributes & TRANSACTIONAL), Code.INVALID_TXN_STATE,
+               "This broker has no transactions."),
+)  # fmt: skip
 
 
 def read_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:

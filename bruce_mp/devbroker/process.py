@@ -91,39 +91,25 @@ def create_parser() -> argparse.ArgumentParser:
     add("--cluster-id", default="bruce-dev-broker", metavar="ID", help="the id in metadata (default bruce-dev-broker)")
     add("--brokers", type=parse_positive, default=1, metavar="N", help="number of brokers (default 1)")
     add(
-        "--topic",
-        type=parse_topic,
-        action="append",
-        default=[],
-        metavar="NAME:PARTITIONS",
+        "--topic", type=parse_topic, action="append", default=[], metavar="NAME:PARTITIONS",
         help="create a topic; repeatable",
-    )
+    )  # fmt: skip
     add(
-        "--auto-create",
-        type=parse_positive,
-        default=0,
-        metavar="PARTITIONS",
+        "--auto-create", type=parse_positive, default=0, metavar="PARTITIONS",
         help="create unknown topics on metadata requests",
-    )
+    )  # fmt: skip
     add("--max-bytes", type=parse_size, default="256m", metavar="SIZE", help="memory for all records (default 256m)")
     add("--message-max-bytes", type=parse_size, default="1048588", metavar="SIZE", help="largest accepted record batch")
     add("--ack-delay-ms", type=int, default=0, metavar="N", help="delay of each Produce response")
     add("--port", type=int, default=0, metavar="PORT", help="port of the first broker (default: any)")
     add(
-        "--fault",
-        type=parse_quoted_fault,
-        action="append",
-        default=[],
-        metavar="'ACTION FIELD=VALUE ...'",
+        "--fault", type=parse_quoted_fault, action="append", default=[], metavar="'ACTION FIELD=VALUE ...'",
         help="inject a fault at the start; repeatable; `bruce dev-broker control --help` lists actions and fields",
-    )
+    )  # fmt: skip
     add(
-        "--control",
-        type=parse_control_address,
-        default=0,
-        metavar="PORT|PATH",
+        "--control", type=parse_control_address, default=0, metavar="PORT|PATH",
         help="loopback port, or path of a UNIX socket, for `bruce dev-broker control` (default: any port)",
-    )
+    )  # fmt: skip
     add("--strict", action="store_true", help="check every record of every batch, not only the batch")
     add("--until-eof", action="store_true", help="end also when standard input closes")
     return options
@@ -133,12 +119,9 @@ def create_server(options: argparse.Namespace) -> DevServer:
     """Create the server with its topics. Raise RefusedError for an invalid topic."""
     limits = LogLimits(options.message_max_bytes, options.strict)
     cluster = Cluster(
-        options.brokers,
-        max_bytes=options.max_bytes,
-        auto_create=options.auto_create,
-        limits=limits,
+        options.brokers, max_bytes=options.max_bytes, auto_create=options.auto_create, limits=limits,
         cluster_id=options.cluster_id,
-    )
+    )  # fmt: skip
     for name, partitions in options.topic:
         cluster.add_topic(name, partitions)
     server = DevServer(cluster, ack_delay_ms=options.ack_delay_ms)

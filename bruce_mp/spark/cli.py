@@ -18,7 +18,7 @@ from bruce_mp.spark.ledger_files import merge_ledger
 from bruce_mp.spark.session import describe_jars, start_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
@@ -62,30 +62,19 @@ def _describe_spark_error(error: Exception) -> str:
 def _create_parser() -> ArgumentParser:
     parser = ArgumentParser("bruce-spark", description="Data pipelines on Spark, through the daemon of each host.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_backfill_arguments(_add_spark_command(commands, "backfill", "send the rows of files to topics", _run_backfill))
-    _add_replay_arguments(
-        _add_spark_command(
-            commands, "replay", "send discarded or exported messages through a daemon again", _run_replay
-        )
-    )
-    _add_audit_arguments(_add_spark_command(commands, "audit", "compare the sent messages with Kafka's", _run_audit))
-    _add_fleet_arguments(
-        _add_spark_command(commands, "fleet", "list the status of many daemons, worst first", _run_fleet)
-    )
-    _add_ledger_arguments(_add_command(commands, "ledger", "maintain a ledger", _run_ledger))
-    return parser
-
-
-def _add_command(commands: object, name: str, text: str, run: Callable[[Namespace], int]) -> ArgumentParser:
-    parser: ArgumentParser = commands.add_parser(name, help=text, description=text)  # type: ignore[attr-defined]
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _add_spark_command(commands: object, name: str, text: str, run: Callable[[Namespace], int]) -> ArgumentParser:
-    parser = _add_command(commands, name, text, run)
-    parser.add_argument("--master", metavar="URL", help="Spark's master (default local[*])", default="local[*]")
-    _add_settings(parser, "--conf", "setting of Spark")
+    for name, text, add_arguments, run in (
+        ("backfill", "send the rows of files to topics", _add_backfill_arguments, _run_backfill),
+        ("replay", "send discarded or exported messages through a daemon again", _add_replay_arguments, _run_replay),
+        ("audit", "compare the sent messages with Kafka's", _add_audit_arguments, _run_audit),
+        ("fleet", "list the status of many daemons, worst first", _add_fleet_arguments, _run_fleet),
+        ("ledger", "maintain a ledger", _add_ledger_arguments, _run_ledger),
+    ):
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        if run is not _run_ledger:  # it needs no Spark
+            added.add_argument("--master", metavar="URL", help="Spark's master (default local[*])", default="local[*]")
+            _add_settings(added, "--conf", "setting of Spark")
+        add_arguments(added)
     return parser
 
 
@@ -96,12 +85,11 @@ def _add_settings(parser: ArgumentParser, name: str, text: str) -> None:
 
 def _start_session(args: Namespace, *, kafka: bool = False) -> SparkSession:
     """Start the session of a command, with Spark's Kafka connector if `kafka`; `--conf` overrides our settings."""
-    quiet = {"spark.log.level": "FATAL"}  # log lines would interrupt the line of progress
-    heartbeat = {"spark.executor.heartbeatInterval": _HEARTBEAT_INTERVAL}
     if kafka:
         sys.stderr.write(f"{describe_jars()}\n")
-    chosen = {**quiet, **heartbeat, **dict(args.conf)}
-    return start_session("bruce-spark", master=args.master, kafka=kafka, settings=chosen)
+    # log lines would interrupt the line of progress
+    ours = {"spark.log.level": "FATAL", "spark.executor.heartbeatInterval": _HEARTBEAT_INTERVAL}
+    return start_session("bruce-spark", master=args.master, kafka=kafka, settings={**ours, **dict(args.conf)})
 
 
 def _parse_setting(text: str) -> tuple[str, str]:
@@ -157,11 +145,9 @@ def _add_backfill_arguments(parser: ArgumentParser) -> None:
     )
     _add_settings(parser, "--read", "option of the reader")
     parser.add_argument(
-        "--mode",
-        choices=("deadletter", "failfast", "permissive"),
-        default="deadletter",
+        "--mode", choices=("deadletter", "failfast", "permissive"), default="deadletter",
         help="malformed lines of CSV and JSON: bad rows, an error of Spark, or rows of nulls (default deadletter)",
-    )
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
     _add_sink_arguments(parser)
 
@@ -206,11 +192,9 @@ def _add_replay_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--since", metavar="MS", type=int, help="only timestamps from this one, ms since the epoch")
     parser.add_argument("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
     parser.add_argument(
-        "--doubtful",
-        choices=("refuse", "send", "skip"),
-        default="refuse",
+        "--doubtful", choices=("refuse", "send", "skip"), default="refuse",
         help="messages that a killed replay may have sent (default refuse)",
-    )
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
     _add_sink_arguments(parser)
 
@@ -221,15 +205,9 @@ def _run_replay(args: Namespace) -> int:
     selection = LineSelection(args.only_topic, args.info, args.since, args.until, args.include_abandoned)
     spark = _start_session(args, kafka=args.bootstrap is not None)
     done = replay(
-        spark,
-        args.files,
-        args.state,
-        _sink_options(args),
-        selection=selection,
-        doubtful=DoubtfulPolicy(args.doubtful),
-        dry_run=args.dry_run,
-        kafka=_kafka_options(args),
-    )
+        spark, args.files, args.state, _sink_options(args), selection=selection,
+        doubtful=DoubtfulPolicy(args.doubtful), dry_run=args.dry_run, kafka=_kafka_options(args),
+    )  # fmt: skip
     print(
         f"{done.sent:,} {'to send' if args.dry_run else 'sent'}, {done.already:,} replayed before, {done.filtered:,} "
         f"filtered out, {done.no_message:,} lines without a discarded message, {done.in_kafka:,} left out because "

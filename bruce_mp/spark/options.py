@@ -22,10 +22,8 @@ __all__ = ["Acks", "OnDiscard", "OnDoubt", "SinkOptions", "is_topic_name", "pars
 DEFAULT_TIMEOUT_MS: Final = 120_000
 DEFAULT_CONNECT_TIMEOUT_MS: Final = 15_000
 """Longer than the restart of a daemon takes."""
-MAX_TIMEOUT_MS: Final = 2**31 - 1
-"""The highest time limit of a barrier, an int32."""
-MAX_RECORD_BYTES: Final = 2**31 - 1
-"""The highest Size of a message, an int32."""
+_MAX_INT32: Final = 2**31 - 1
+"""The highest time limit of a barrier, and Size of a message."""
 MIN_RECORD_BYTES: Final = 64
 """Room for the fixed fields of a message and some content."""
 MAX_RECORDS_PER_SECOND: Final = 10**9
@@ -166,10 +164,10 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "topic": ("topic", _parse_topic),
     "acks": ("acks", _enum_parser(Acks)),
     "onDiscard": ("on_discard", _enum_parser(OnDiscard)),
-    "timeoutMs": ("timeout_ms", _integer_parser(1, MAX_TIMEOUT_MS)),
-    "connectTimeoutMs": ("connect_timeout_ms", _integer_parser(0, MAX_TIMEOUT_MS)),
+    "timeoutMs": ("timeout_ms", _integer_parser(1, _MAX_INT32)),
+    "connectTimeoutMs": ("connect_timeout_ms", _integer_parser(0, _MAX_INT32)),
     "maxRecordsPerSecond": ("max_records_per_second", _integer_parser(1, MAX_RECORDS_PER_SECOND)),
-    "maxRecordBytes": ("max_record_bytes", _integer_parser(MIN_RECORD_BYTES, MAX_RECORD_BYTES)),
+    "maxRecordBytes": ("max_record_bytes", _integer_parser(MIN_RECORD_BYTES, _MAX_INT32)),
     "stamp": ("stamp", _parse_flag),
     "fence": ("fence", _parse_flag),
     "ledger": ("ledger", _parse_location),

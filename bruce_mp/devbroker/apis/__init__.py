@@ -29,14 +29,7 @@ __all__ = ["APIS", "Api", "Context"]
 APIS: Final[Mapping[int, Api]] = {
     api.key: api
     for api in (
-        produce.API,
-        fetch.API,
-        list_offsets.API,
-        metadata.API,
-        find_coordinator.API,
-        api_versions.API,
-        create_topics.API,
-        create_partitions.API,
-        init_producer_id.API,
+        produce.API, fetch.API, list_offsets.API, metadata.API, find_coordinator.API, api_versions.API,
+        create_topics.API, create_partitions.API, init_producer_id.API,
     )
-}
+}  # fmt: skip
