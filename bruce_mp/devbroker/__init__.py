@@ -4,7 +4,7 @@
 inside out:
 
     codes, batch, producers     checks of a record batch before the append
-    log, retention, cluster     partitions, topics, brokers, leaders: all state, no input or output
+    log, cluster                partitions, topics, brokers, leaders: all state, no input or output
     faults, statistics          scripted faults and counters, as data
     apis/                       one file per Kafka API: a request in, a response out
     wire                        frames to requests, responses to frames (kafka-python's schemas)

@@ -19,8 +19,7 @@ from uuid import UUID, uuid4
 
 from bruce_mp.devbroker.batch import LogLimits
 from bruce_mp.devbroker.codes import Code, RefusedError
-from bruce_mp.devbroker.log import PartitionLog
-from bruce_mp.devbroker.retention import Retention
+from bruce_mp.devbroker.log import PartitionLog, Retention
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

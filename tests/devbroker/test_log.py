@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from bruce_mp.devbroker.batch import BatchHead
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.control import decode_batches
-from bruce_mp.devbroker.log import PartitionLog
-from bruce_mp.devbroker.retention import OVERHEAD, Retention
+from bruce_mp.devbroker.log import OVERHEAD, PartitionLog, Retention
 from devbroker.kit import make_batch
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from bruce_mp.devbroker.batch import BatchHead
 from bruce_mp.devbroker.codes import Code, RefusedError
-from bruce_mp.devbroker.log import AppendResult, PartitionLog
+from bruce_mp.devbroker.log import AppendResult, PartitionLog, Retention
 from bruce_mp.devbroker.producers import REMEMBERED
-from bruce_mp.devbroker.retention import Retention
 from devbroker.kit import make_batch
 
 PRODUCER = 1000

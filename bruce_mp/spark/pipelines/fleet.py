@@ -267,7 +267,8 @@ def _worst_rows(table: DataFrame, order: Sequence[str]) -> list[dict[str, Any]]:
 def _format_table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "  none"
-    lines = [list(rows[0]), *([_format_value(value) for value in row.values()] for row in rows)]
+    texts = ([f"{each:,}" if isinstance(each, int) else str(each or "") for each in row.values()] for row in rows)
+    lines = [list(rows[0]), *texts]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     numeric = [isinstance(value, int) for value in rows[0].values()]
     return "\n".join(
@@ -277,7 +278,3 @@ def _format_table(rows: Sequence[Mapping[str, Any]]) -> str:
         )).rstrip()
         for line in lines
     )  # fmt: skip
-
-
-def _format_value(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value or "")

@@ -25,10 +25,8 @@ class RunningStages:
 
     def __init__(self, spark: SparkSession, *, shuffled: bool = False) -> None:
         self._counter = "shuffleReadRecords" if shuffled else "inputRecords"
-        self._store: Any = None
-        context = _java_context(spark)
-        if context is not None:
-            self._store = context.statusStore()
+        context = getattr(spark, "_sc", None)  # None under Spark Connect; PySpark has no other way to these counts
+        self._store: Any = None if context is None else context._jsc.sc().statusStore()  # noqa: SLF001
 
     @property
     def are_known(self) -> bool:
@@ -45,9 +43,3 @@ class RunningStages:
             for stage in map(stages.apply, range(stages.size()))
         ]
         return max((count for count in counts if count.rows), default=StageCounts())
-
-
-def _java_context(spark: SparkSession) -> Any:
-    """Return the JVM's SparkContext; None under Spark Connect."""
-    context = getattr(spark, "_sc", None)
-    return None if context is None else context._jsc.sc()  # noqa: SLF001 - PySpark has no other way to these counts
