@@ -7,8 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -189,12 +189,10 @@ def test_threads_share_a_client(daemon: socket.socket, path: Path) -> None:
             for number in range(100):
                 client.send("t", b"%d:%d" % (name, number), timestamp_ms=name)
 
-        threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        received = [receive(daemon) for _ in range(400)]
-        for thread in threads:
-            thread.join(30)
+        with ThreadPoolExecutor(4) as pool:
+            sending = [pool.submit(send, name) for name in range(4)]
+            received = [receive(daemon) for _ in range(400)]
+        assert [each.result() for each in sending] == [None] * 4
         assert client.stats().sent == 400
     values = [message.value for message in received if isinstance(message, Message)]
     for name in range(4):

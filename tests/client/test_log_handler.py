@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import logging.config
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -100,15 +100,8 @@ def test_records_of_many_threads_arrive_by_stream(path: Path, logger: logging.Lo
         handler = BruceHandler("logs", client=StreamClient(path, timeout=0, linger=0.01, errors="count"))
         logger.addHandler(handler)
 
-        def log() -> None:
-            for _ in range(200):
-                logger.error("x")
-
-        threads = [threading.Thread(target=log) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(logger.error, ["x"] * 800))
         assert len(daemon.wait(800)) == 800
         assert not handler.stats().dropped
         handler.close()

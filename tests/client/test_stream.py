@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from bruce_mp.client.stream import MAX_BREAKS
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level
 from bruce_mp.protocol.client.messages import Message
-from support.stream_daemon import StreamDaemon
+from support.stream_daemon import StreamDaemon, answering_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -346,11 +347,8 @@ def test_threads_share_a_client(daemon: StreamDaemon, path: Path, linger: float)
             for number in range(1000):
                 client.send("t", b"%d:%d" % (name, number))
 
-        threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(send, range(4)))
         assert client.flush(20).delivered == 4000
     received = values(daemon.wait(4000))
     for name in range(4):
@@ -528,21 +526,12 @@ def test_flush_without_a_daemon_raises(path: Path) -> None:
 
 
 def test_flush_rejects_an_invalid_answer(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener, StreamClient(path) as client:
-        listener.bind(str(path))
-        listener.listen()
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 400 Bad Request")
-
-        daemon = threading.Thread(target=answer)
-        daemon.start()
-        with pytest.raises(FlushError, match="no answer to a barrier"):
-            client.flush(10)
-        daemon.join(20)
+    with (
+        answering_once(path, b"HTTP/1.1 400 Bad Request"),
+        StreamClient(path) as client,
+        pytest.raises(FlushError, match="no answer to a barrier"),
+    ):
+        client.flush(10)
 
 
 def test_an_exception_does_not_wait_for_a_missing_daemon(path: Path) -> None:

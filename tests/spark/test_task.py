@@ -22,6 +22,7 @@ from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
 from bruce_mp.spark.task import run_task
 from support.daemon import Daemon
+from support.stream_daemon import answering_once
 from support.stream_sink import Connection, StreamSink
 
 if TYPE_CHECKING:
@@ -180,45 +181,23 @@ def test_a_task_waits_while_delivery_progresses(tmp_path: Path) -> None:
     assert [len(connection.barriers) for connection in sink.connections] == [3]
 
 
-def listener(path: Path) -> socket.socket:
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    found.bind(str(path))
-    found.listen()
-    return found
-
-
 @pytest.mark.parametrize("rows", [1, 100_000])
 def test_the_daemons_end_reason_is_the_error(tmp_path: Path, rows: int) -> None:
     """While the task waits for an answer, and while it sends more than the socket holds."""
-
-    def end() -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.recv(10)
-            connection.sendall(encode_ended(EndReason.TOO_LARGE, "The daemon ended the attempt: it is too large."))
-
-    with listener(tmp_path / "s") as server:
-        thread = threading.Thread(target=end)
-        thread.start()
-        chosen = SinkOptions(socket=str(tmp_path / "s"), topic="t", stamp=False, timeout_ms=5000, fence=True)
-        with pytest.raises(TaskError, match="The daemon ended the attempt: it is too large"):
-            run_task(chosen, ATTEMPT, batches(*[bytes(100)] * rows))
-        thread.join()
+    end = encode_ended(EndReason.TOO_LARGE, "The daemon ended the attempt: it is too large.")
+    chosen = SinkOptions(socket=str(tmp_path / "s"), topic="t", stamp=False, timeout_ms=5000, fence=True)
+    with (
+        answering_once(tmp_path / "s", end),
+        pytest.raises(TaskError, match="The daemon ended the attempt: it is too large"),
+    ):
+        run_task(chosen, ATTEMPT, batches(*[bytes(100)] * rows))
 
 
 def test_an_answer_of_another_protocol_fails_the_task(tmp_path: Path) -> None:
-    def answer() -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.recv(10)
-            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    with listener(tmp_path / "s") as server:
-        thread = threading.Thread(target=answer)
-        thread.start()
-        with pytest.raises(TaskError, match=str(tmp_path / "s")):
-            run_task(SinkOptions(socket=str(tmp_path / "s"), topic="t", timeout_ms=5000), ATTEMPT, batches(b"v"))
-        thread.join()
+    chosen = SinkOptions(socket=str(tmp_path / "s"), topic="t", timeout_ms=5000)
+    answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    with answering_once(tmp_path / "s", answer), pytest.raises(TaskError, match=str(tmp_path / "s")):
+        run_task(chosen, ATTEMPT, batches(b"v"))
 
 
 def test_an_invalid_row_fails_the_task_and_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import fcntl
 import socket
 import termios
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.client.barrier import (
@@ -22,14 +22,14 @@ from bruce_mp.protocol.client.messages import parse_message
 from support import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Self
 
     from bruce_mp.errors import DiscardReason
     from bruce_mp.protocol.client.messages import Message, Rejection
 
-__all__ = ["StreamDaemon"]
+__all__ = ["StreamDaemon", "answering_once"]
 
 WAIT_S: Final = 20.0
 
@@ -168,6 +168,25 @@ class StreamDaemon:
         """Send the answers that were held back."""
         for connection, answer in self._late:
             connection.sendall(answer)
+
+
+@contextmanager
+def answering_once(path: Path, answer: bytes) -> Iterator[None]:
+    """Accept one connection at `path`, and send `answer` once the client has sent something."""
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(10)
+            connection.sendall(answer)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join(WAIT_S)
 
 
 def unread_bytes(connection: socket.socket) -> int:
