@@ -356,7 +356,8 @@ class BrokerSocket:
                 self.send([event.data])
                 continue
             if isinstance(event, LoggedIn):
-                self._schedule_renewal(event.lifetime_s)
+                if event.lifetime_s > 0 and self._renews_login:
+                    self._schedule_renewal(event.lifetime_s, event.lifetime_s * _RENEWAL_FRACTION)
                 continue
             if isinstance(event, ConnectionReady):
                 self._probes.on_ready((self._host, self._port), self._negotiation, time.monotonic())
@@ -390,24 +391,17 @@ class BrokerSocket:
 
     # --- login -------------------------------------------------------------------------------------------------------
 
-    def _schedule_renewal(self, lifetime_s: float) -> None:
-        if lifetime_s > 0 and self._renews_login:
-            self._renewal = self._loop.call_later(
-                lifetime_s * _RENEWAL_FRACTION, lambda: self._request_renewal(lifetime_s)
-            )
-
-    def _request_renewal(self, lifetime_s: float) -> None:
+    def _schedule_renewal(self, lifetime_s: float, delay_s: float) -> None:
         assert self._security.logins is not None
-        self._request_login(self._security.logins, partial(self._on_renewal, lifetime_s))
+        renew = partial(self._request_login, self._security.logins, partial(self._on_renewal, lifetime_s))
+        self._renewal = self._loop.call_later(delay_s, renew)
 
     def _on_renewal(self, lifetime_s: float, mechanism: Mechanism | None, reason: str) -> None:
         if mechanism is not None:
             self.send(self.connection.renew_login(mechanism, time.monotonic()))
             return
         log.error("The login at broker %s cannot be renewed, and will expire. %s", self._name, reason)
-        self._renewal = self._loop.call_later(
-            max(_MIN_RETRY_S, lifetime_s * _RETRY_FRACTION), lambda: self._request_renewal(lifetime_s)
-        )
+        self._schedule_renewal(lifetime_s, max(_MIN_RETRY_S, lifetime_s * _RETRY_FRACTION))
 
     # --- deadlines ---------------------------------------------------------------------------------------------------
 

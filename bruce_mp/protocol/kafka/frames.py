@@ -41,7 +41,12 @@ class FrameReader:
         if len(self._buffer) < SIZE_BYTES:
             return None
         size = int.from_bytes(self._buffer[:SIZE_BYTES], "big", signed=True)
-        self._check_size(size, smallest)
+        if not smallest <= size <= self._max_frame:
+            start = bytes(self._buffer[:16])
+            raise RemoteProtocolError(
+                f"A response claims {size} bytes (allowed: {smallest} to {self._max_frame}); it starts with {start!r}. "
+                "Check that the port is really Kafka's, and without TLS."
+            )
         end = SIZE_BYTES + size
         if len(self._buffer) < end:
             return None
@@ -49,11 +54,3 @@ class FrameReader:
             frame = bytes(view[SIZE_BYTES:end])
         del self._buffer[:end]
         return frame
-
-    def _check_size(self, size: int, smallest: int) -> None:
-        if not smallest <= size <= self._max_frame:
-            start = bytes(self._buffer[:16])
-            raise RemoteProtocolError(
-                f"A response claims {size} bytes (allowed: {smallest} to {self._max_frame}); it starts with {start!r}. "
-                "Check that the port is really Kafka's, and without TLS."
-            )
