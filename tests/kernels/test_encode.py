@@ -123,10 +123,9 @@ def test_kafka_python_reads_an_encoded_batch(records: list[KafkaRecord]) -> None
     assert read_by_kafka_python(whole_batch(*encoded)) == nulls(records)
 
 
-def test_keeps_empty_preserves_empty_values_but_not_empty_keys() -> None:
+def test_keeps_empty_preserves_empty_values_but_not_empty_keys(slab: Slab) -> None:
     records = [KafkaRecord(NOW, b"", b""), KafkaRecord(NOW, b"k", b""), KafkaRecord(NOW, b"k", b"v")]
-    with new_slab() as slab:
-        encoded = encode(slab, put_records(slab, [records]), keeps_empty_values=True)
+    encoded = encode(slab, put_records(slab, [records]), keeps_empty_values=True)
     assert [(record.key, record.value) for record in read_by_kafka_python(whole_batch(*encoded))] == [
         (None, b""),
         (b"k", b""),
@@ -135,9 +134,8 @@ def test_keeps_empty_preserves_empty_values_but_not_empty_keys() -> None:
 
 
 @pytest.mark.parametrize("keeps_empty_values", [False, True])
-def test_null_and_empty_of_version_2_do_not_depend_on_the_config(*, keeps_empty_values: bool) -> None:
-    with new_slab() as slab:
-        encoded = encode(slab, put_null_and_empty(slab), keeps_empty_values=keeps_empty_values)
+def test_null_and_empty_of_version_2_do_not_depend_on_the_config(slab: Slab, *, keeps_empty_values: bool) -> None:
+    encoded = encode(slab, put_null_and_empty(slab), keeps_empty_values=keeps_empty_values)
     assert [(record.key, record.value) for record in read_by_kafka_python(whole_batch(*encoded))] == NULL_AND_EMPTY
 
 
@@ -148,19 +146,17 @@ def test_encode_handles_more_than_8192_records() -> None:
     assert encoded.data == encode_records(records)
 
 
-def test_encode_of_no_segment_is_empty() -> None:
-    with new_slab() as slab:
-        assert encode(slab, []) == (b"", 0, 0, 0)
+def test_encode_of_no_segment_is_empty(slab: Slab) -> None:
+    assert encode(slab, []) == (b"", 0, 0, 0)
 
 
 @pytest.mark.parametrize("at", [0, 1, 3, 4, 5, 6])
-def test_encode_refuses_damaged_headers(at: int) -> None:
-    with new_slab() as slab:
-        [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"v", ((b"a", b"1"),)), KafkaRecord(NOW, b"k", b"v")]])
-        headers_at = slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_HEADER + 2
-        slab.view[headers_at + at] ^= 0x40
-        with pytest.raises(SlabError):
-            encode(slab, [segment])
+def test_encode_refuses_damaged_headers(slab: Slab, at: int) -> None:
+    [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"v", ((b"a", b"1"),)), KafkaRecord(NOW, b"k", b"v")]])
+    headers_at = slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_HEADER + 2
+    slab.view[headers_at + at] ^= 0x40
+    with pytest.raises(SlabError):
+        encode(slab, [segment])
 
 
 # --- all encoders ----------------------------------------------------------------------------------------------------

@@ -369,15 +369,14 @@ def test_a_short_span_is_allocated_when_a_long_one_finds_no_room() -> None:
         assert len(contents(slab)) == sent
 
 
-def test_keys_in_the_shared_lane_are_never_stored_under_another_topic() -> None:
+def test_keys_in_the_shared_lane_are_never_stored_under_another_topic(slab: Slab) -> None:
     """The one shared lane serves a topic for the time of one group only."""
     names = [b"t1", b"t2"]
-    with new_slab() as slab:
-        sender = Input(slab, topics=[(name, 8) for name in names])
-        for _ in range(3):
-            send(sender, [(name, name, b"", key) for name in names for key in range(8)])
-        sender.close_all()
-        table = TopicTable(slab)
-        found = contents(slab)
-        assert len(found) == 48
-        assert all(table.name_of(each.topic) == each.value for each in found)
+    sender = Input(slab, topics=[(name, 8) for name in names])
+    for _ in range(3):
+        send(sender, [(name, name, b"", key) for name in names for key in range(8)])
+    sender.close_all()
+    table = TopicTable(slab)
+    found = contents(slab)
+    assert len(found) == 48
+    assert all(table.name_of(each.topic) == each.value for each in found)

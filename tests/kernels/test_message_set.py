@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import given
@@ -19,6 +19,9 @@ from support.examples import examples
 from support.put_records import NULL_AND_EMPTY, put_null_and_empty, put_records
 from support.record_batches import KafkaRecord
 from support.slabs import new_slab
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.file import Slab
 
 ROOMY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=16, landing_slot_size=64)
 NOW: Final = 1_700_000_000_000
@@ -68,10 +71,9 @@ def read_by_kafka_python(data: bytes) -> list[KafkaRecord]:
     return found
 
 
-def test_format_0_encodes_to_known_bytes() -> None:
-    with new_slab() as slab:
-        segments = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW + 1, b"", b"")]])
-        encoded = encode_message_set(slab, segments, MessageFormat.V0)
+def test_format_0_encodes_to_known_bytes(slab: Slab) -> None:
+    segments = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW + 1, b"", b"")]])
+    encoded = encode_message_set(slab, segments, MessageFormat.V0)
     assert encoded.data == bytes.fromhex(
         "0000000000000000 00000014 8faa5588 00 00 00000001 6b 00000005 76616c7565"
         "0000000000000000 0000000e a7ec6803 00 00 ffffffff ffffffff"
@@ -79,10 +81,9 @@ def test_format_0_encodes_to_known_bytes() -> None:
     assert encoded.records == 2
 
 
-def test_format_1_encodes_to_known_bytes() -> None:
-    with new_slab() as slab:
-        segments = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW + 1, b"", b"")]])
-        encoded = encode_message_set(slab, segments, MessageFormat.V1)
+def test_format_1_encodes_to_known_bytes(slab: Slab) -> None:
+    segments = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW + 1, b"", b"")]])
+    encoded = encode_message_set(slab, segments, MessageFormat.V1)
     assert encoded.data == bytes.fromhex(
         "0000000000000000 0000001c 817899cb 01 00 0000018bcfe56800 00000001 6b 00000005 76616c7565"
         "0000000000000001 00000016 b79a1a58 01 00 0000018bcfe56801 ffffffff ffffffff"
@@ -91,14 +92,11 @@ def test_format_1_encodes_to_known_bytes() -> None:
 
 
 @pytest.mark.parametrize("message_format", FORMATS)
-def test_message_sets_omit_record_headers(message_format: MessageFormat) -> None:
+def test_message_sets_omit_record_headers(slab: Slab, message_format: MessageFormat) -> None:
     headers = ((b"a", b"1"), (b"b", None))
-    with new_slab() as slab:
-        plain = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
-        headed = put_records(
-            slab, [[KafkaRecord(NOW, b"k", b"value", headers), KafkaRecord(NOW, b"k", b"value", headers)]]
-        )
-        assert encode_message_set(slab, headed, message_format) == encode_message_set(slab, plain, message_format)
+    plain = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
+    headed = put_records(slab, [[KafkaRecord(NOW, b"k", b"value", headers), KafkaRecord(NOW, b"k", b"value", headers)]])
+    assert encode_message_set(slab, headed, message_format) == encode_message_set(slab, plain, message_format)
 
 
 @pytest.mark.parametrize("message_format", FORMATS)
@@ -138,10 +136,9 @@ def test_kafka_python_unpacks_a_compressed_wrapper(
 
 
 @pytest.mark.parametrize("message_format", FORMATS)
-def test_keeps_empty_preserves_empty_values_but_not_empty_keys(message_format: MessageFormat) -> None:
+def test_keeps_empty_preserves_empty_values_but_not_empty_keys(slab: Slab, message_format: MessageFormat) -> None:
     records = [KafkaRecord(NOW, b"", b""), KafkaRecord(NOW, b"k", b""), KafkaRecord(NOW, b"k", b"v")]
-    with new_slab() as slab:
-        data, _, _ = encode_message_set(slab, put_records(slab, [records]), message_format, keeps_empty_values=True)
+    data, _, _ = encode_message_set(slab, put_records(slab, [records]), message_format, keeps_empty_values=True)
     assert [(record.key, record.value) for record in read_by_kafka_python(data)] == [
         (None, b""),
         (b"k", b""),
@@ -152,15 +149,13 @@ def test_keeps_empty_preserves_empty_values_but_not_empty_keys(message_format: M
 @pytest.mark.parametrize("keeps_empty_values", [False, True])
 @pytest.mark.parametrize("message_format", FORMATS)
 def test_null_and_empty_of_version_2_do_not_depend_on_the_config(
-    message_format: MessageFormat, *, keeps_empty_values: bool
+    slab: Slab, message_format: MessageFormat, *, keeps_empty_values: bool
 ) -> None:
-    with new_slab() as slab:
-        data, _, _ = encode_message_set(
-            slab, put_null_and_empty(slab), message_format, keeps_empty_values=keeps_empty_values
-        )
+    data, _, _ = encode_message_set(
+        slab, put_null_and_empty(slab), message_format, keeps_empty_values=keeps_empty_values
+    )
     assert [(record.key, record.value) for record in read_by_kafka_python(data)] == NULL_AND_EMPTY
 
 
-def test_encode_of_no_segment_is_empty() -> None:
-    with new_slab() as slab:
-        assert encode_message_set(slab, [], MessageFormat.V1) == (b"", 0, 0)
+def test_encode_of_no_segment_is_empty(slab: Slab) -> None:
+    assert encode_message_set(slab, [], MessageFormat.V1) == (b"", 0, 0)

@@ -82,56 +82,52 @@ def test_keys_become_partition_keys_by_the_rule_of_their_topic(
             assert record.is_partition_key == (number is not None)
 
 
-def test_messages_of_one_key_are_in_one_lane_with_its_partition_keys() -> None:
+def test_messages_of_one_key_are_in_one_lane_with_its_partition_keys(slab: Slab) -> None:
     """A client that hashes, and one that leaves it to the daemon, share the order of a key."""
-    with new_slab() as slab:
-        sender = an_input(slab)
-        hashed = KEY_HASHES[Partitioner.MURMUR2](b"k")
-        sender.receive([datagram(b"java", b"%d" % at, b"k", (None, hashed)[at % 2]) for at in range(8)])
-        [segment] = sender.close_all()
-        assert [record.arrival for _, record in segment_records(slab, segment)] == [*range(8)]
+    sender = an_input(slab)
+    hashed = KEY_HASHES[Partitioner.MURMUR2](b"k")
+    sender.receive([datagram(b"java", b"%d" % at, b"k", (None, hashed)[at % 2]) for at in range(8)])
+    [segment] = sender.close_all()
+    assert [record.arrival for _, record in segment_records(slab, segment)] == [*range(8)]
 
 
-def test_an_empty_key_is_placed_as_by_the_producer_with_the_same_hash() -> None:
-    with new_slab() as slab:
-        sender = an_input(slab)
-        sender.receive(
-            [
-                encode(topic, b"v", key, timestamp_ms=0, keep_empty=True)
-                for topic in (b"java", b"crc", b"fnv", b"new")
-                for key in (b"", None)
-            ]
-        )
-        found = records(slab, sender.close_all())
+def test_an_empty_key_is_placed_as_by_the_producer_with_the_same_hash(slab: Slab) -> None:
+    sender = an_input(slab)
+    sender.receive(
+        [
+            encode(topic, b"v", key, timestamp_ms=0, keep_empty=True)
+            for topic in (b"java", b"crc", b"fnv", b"new")
+            for key in (b"", None)
+        ]
+    )
+    found = records(slab, sender.close_all())
     placed = [bool(found[arrival].options & lay.OPTION_HASHED) for arrival in range(8)]
     assert placed == [True, False, False, False, True, False, True, False]
     assert found[0].partition_key == KEY_HASHES[Partitioner.MURMUR2](b"")
 
 
-def test_a_changed_partitioner_applies_to_later_messages() -> None:
-    with new_slab() as slab:
-        sender = an_input(slab)
-        sender.receive([datagram(b"java", b"", b"k")])
-        sender.lanes.partitioners = lambda _: Partitioner.CRC32
-        sender.receive([datagram(b"java", b"", b"k")])
-        sender.lanes.partitioners = None
-        sender.receive([datagram(b"java", b"", b"k")])
-        expected = [KEY_HASHES[Partitioner.MURMUR2](b"k"), KEY_HASHES[Partitioner.CRC32](b"k"), 0]
-        assert sorted(content.partition_key for content in contents(slab)) == sorted(expected)
+def test_a_changed_partitioner_applies_to_later_messages(slab: Slab) -> None:
+    sender = an_input(slab)
+    sender.receive([datagram(b"java", b"", b"k")])
+    sender.lanes.partitioners = lambda _: Partitioner.CRC32
+    sender.receive([datagram(b"java", b"", b"k")])
+    sender.lanes.partitioners = None
+    sender.receive([datagram(b"java", b"", b"k")])
+    expected = [KEY_HASHES[Partitioner.MURMUR2](b"k"), KEY_HASHES[Partitioner.CRC32](b"k"), 0]
+    assert sorted(content.partition_key for content in contents(slab)) == sorted(expected)
 
 
-def test_an_unknown_topic_is_looked_up_once_in_a_batch() -> None:
+def test_an_unknown_topic_is_looked_up_once_in_a_batch(slab: Slab) -> None:
     asked: dict[bytes, int] = defaultdict(int)
 
     def count(topic: bytes) -> Partitioner:
         asked[topic] += 1
         return Partitioner.MURMUR2
 
-    with new_slab() as slab:
-        sender = Input(slab)
-        sender.lanes.partitioners = count
-        sender.receive([datagram(b"new", b"", b"k%d" % at, (None, 1)[at % 2]) for at in range(8)])
-        assert {content.partition_key for content in contents(slab)} >= {1, KEY_HASHES[Partitioner.MURMUR2](b"k2")}
+    sender = Input(slab)
+    sender.lanes.partitioners = count
+    sender.receive([datagram(b"new", b"", b"k%d" % at, (None, 1)[at % 2]) for at in range(8)])
+    assert {content.partition_key for content in contents(slab)} >= {1, KEY_HASHES[Partitioner.MURMUR2](b"k2")}
     assert asked == {b"new": 1}
 
 

@@ -79,81 +79,75 @@ def test_a_timestamp_outside_the_window_is_replaced_by_the_arrival_time(
 
 
 @pytest.mark.parametrize("landed", [False, True])
-def test_both_ingest_functions_replace_timestamps(landed: bool) -> None:
-    with new_slab() as slab:
-        sender = an_input(slab, CLAMP)
-        put_in_landing_zone(slab, [datagram(b"t1", b"v", timestamp=each) for each in WRONG[:5]])
-        if landed:
-            sender.lanes.ingest_landed(5, 4096, NOW_MS)
-        else:
-            sender.lanes.ingest(slab.view, landing_zone.landed_extents(slab), sender.base, NOW_MS)
-        assert sender.lanes.drain_replaced() == [ReplacedTimestamps(b"t1", 0, 0, 5)]
-        assert sender.lanes.drain_replaced() == []
-        assert set(stored(slab).values()) == {ARRIVED_MS}
+def test_both_ingest_functions_replace_timestamps(slab: Slab, landed: bool) -> None:
+    sender = an_input(slab, CLAMP)
+    put_in_landing_zone(slab, [datagram(b"t1", b"v", timestamp=each) for each in WRONG[:5]])
+    if landed:
+        sender.lanes.ingest_landed(5, 4096, NOW_MS)
+    else:
+        sender.lanes.ingest(slab.view, landing_zone.landed_extents(slab), sender.base, NOW_MS)
+    assert sender.lanes.drain_replaced() == [ReplacedTimestamps(b"t1", 0, 0, 5)]
+    assert sender.lanes.drain_replaced() == []
+    assert set(stored(slab).values()) == {ARRIVED_MS}
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_replaced_timestamps_are_counted_only_for_stored_messages(keyed: bool) -> None:
-    with new_slab() as slab:
-        sender, sent, counted = an_input(slab, CLAMP), [], []
-        for number in range(40 * slab.geometry.chunks):
-            value = bytes((100, 3000, 9000)[number % 3])
-            timestamp = ARRIVED_MS if number % 5 == 0 else number
-            sent.append(timestamp)
-            sender.receive([datagram(b"t1", value, b"", number if keyed else None, timestamp)])
-            counted += sender.lanes.drain_replaced()
-        sender.close_all()
-        found = stored(slab)
-        assert 0 < len(found) < len(sent)
-        assert [each.arrival for each in counted] == [each for each in sorted(found) if sent[each] != ARRIVED_MS]
-        assert all((each.timestamp, each.messages) == (sent[each.arrival], 1) for each in counted)
+def test_replaced_timestamps_are_counted_only_for_stored_messages(slab: Slab, keyed: bool) -> None:
+    sender, sent, counted = an_input(slab, CLAMP), [], []
+    for number in range(40 * slab.geometry.chunks):
+        value = bytes((100, 3000, 9000)[number % 3])
+        timestamp = ARRIVED_MS if number % 5 == 0 else number
+        sent.append(timestamp)
+        sender.receive([datagram(b"t1", value, b"", number if keyed else None, timestamp)])
+        counted += sender.lanes.drain_replaced()
+    sender.close_all()
+    found = stored(slab)
+    assert 0 < len(found) < len(sent)
+    assert [each.arrival for each in counted] == [each for each in sorted(found) if sent[each] != ARRIVED_MS]
+    assert all((each.timestamp, each.messages) == (sent[each.arrival], 1) for each in counted)
 
 
 @pytest.mark.parametrize("size", [3000, 9000])
-def test_the_first_stored_message_represents_replaced_timestamps(size: int) -> None:
-    with new_slab() as slab:
-        sender = an_input(slab, CLAMP)
-        large, small = bytes(slab.geometry.chunks * 8192), bytes(size)
-        batch = [datagram(b"t1", value, timestamp=number) for number, value in enumerate([large, small, small, large])]
-        extents, at = [], 0
-        for each in batch:
-            extents.append((at, len(each)))
-            at += len(each)
-        found = sender.lanes.ingest(memoryview(b"".join(batch)), extents, 0, NOW_MS)
-        assert [dropped.arrival for dropped in found.no_room] == [0, 3]
-        assert sender.lanes.drain_replaced() == [ReplacedTimestamps(b"t1", 1, 1, 2)]
+def test_the_first_stored_message_represents_replaced_timestamps(slab: Slab, size: int) -> None:
+    sender = an_input(slab, CLAMP)
+    large, small = bytes(slab.geometry.chunks * 8192), bytes(size)
+    batch = [datagram(b"t1", value, timestamp=number) for number, value in enumerate([large, small, small, large])]
+    extents, at = [], 0
+    for each in batch:
+        extents.append((at, len(each)))
+        at += len(each)
+    found = sender.lanes.ingest(memoryview(b"".join(batch)), extents, 0, NOW_MS)
+    assert [dropped.arrival for dropped in found.no_room] == [0, 3]
+    assert sender.lanes.drain_replaced() == [ReplacedTimestamps(b"t1", 1, 1, 2)]
 
 
 @pytest.mark.parametrize(("window", "keeps"), [(CLAMP, True), (ARRIVAL, False), (None, True)])
 def test_explicit_timestamps_are_marked_and_kept_unless_the_policy_is_arrival(
-    window: TimestampWindow | None, keeps: bool
+    slab: Slab, window: TimestampWindow | None, keeps: bool
 ) -> None:
-    with new_slab() as slab:
-        sender = an_input(slab, window)
-        put_in_landing_zone(slab, [datagram(b"t1", b"v", timestamp=each) for each in WRONG[:5]])
-        extents = landing_zone.landed_extents(slab)
-        sender.lanes.ingest(slab.view, extents[:4], 0, NOW_MS, keeps_timestamps=True)
-        sender.lanes.ingest(slab.view, extents[4:], 4, NOW_MS)
-        (segment,) = sender.close_all()
-        found = [record for _, record in segment_records(slab, segment)]
-        assert [record.options for record in found] == [1, 1, 1, 1, 0]
-        assert [record.timestamp for record in found[:4]] == (WRONG[:4] if keeps else [ARRIVED_MS] * 4)
+    sender = an_input(slab, window)
+    put_in_landing_zone(slab, [datagram(b"t1", b"v", timestamp=each) for each in WRONG[:5]])
+    extents = landing_zone.landed_extents(slab)
+    sender.lanes.ingest(slab.view, extents[:4], 0, NOW_MS, keeps_timestamps=True)
+    sender.lanes.ingest(slab.view, extents[4:], 4, NOW_MS)
+    (segment,) = sender.close_all()
+    found = [record for _, record in segment_records(slab, segment)]
+    assert [record.options for record in found] == [1, 1, 1, 1, 0]
+    assert [record.timestamp for record in found[:4]] == (WRONG[:4] if keeps else [ARRIVED_MS] * 4)
 
 
-def test_changed_windows_apply_to_known_topics() -> None:
-    with new_slab() as slab:
-        sender = an_input(slab, None)
-        for window in (None, CLAMP, None):
-            sender.lanes.apply_windows({b"t1": window}.get)
-            sender.receive([datagram(topic, b"v", timestamp=5) for topic in (b"t1", b"t2")])
-        assert [stored(slab)[arrival] for arrival in range(6)] == [5, 5, ARRIVED_MS, 5, 5, 5]
+def test_changed_windows_apply_to_known_topics(slab: Slab) -> None:
+    sender = an_input(slab, None)
+    for window in (None, CLAMP, None):
+        sender.lanes.apply_windows({b"t1": window}.get)
+        sender.receive([datagram(topic, b"v", timestamp=5) for topic in (b"t1", b"t2")])
+    assert [stored(slab)[arrival] for arrival in range(6)] == [5, 5, ARRIVED_MS, 5, 5, 5]
 
 
-def test_excess_topics_share_one_entry() -> None:
-    with new_slab() as slab:
-        sender = an_input(slab, CLAMP)
-        for start in range(0, 90, 10):
-            sender.receive([datagram(b"new%d" % number, b"v", timestamp=1) for number in range(start, start + 10)])
-        replaced = {each.topic: each.messages for each in sender.lanes.drain_replaced()}
-        assert len(replaced) == 65
-        assert replaced[b""] == 90 - 64
+def test_excess_topics_share_one_entry(slab: Slab) -> None:
+    sender = an_input(slab, CLAMP)
+    for start in range(0, 90, 10):
+        sender.receive([datagram(b"new%d" % number, b"v", timestamp=1) for number in range(start, start + 10)])
+    replaced = {each.topic: each.messages for each in sender.lanes.drain_replaced()}
+    assert len(replaced) == 65
+    assert replaced[b""] == 90 - 64

@@ -200,17 +200,16 @@ PoolMachine.TestCase.settings = examples(30, steps=60)
 TestPool = PoolMachine.TestCase
 
 
-def test_a_full_pool_rescans_only_after_a_delay() -> None:
-    with new_slab() as slab:
-        pool = ChunkPool(slab, INPUT_ROW)
-        chunks = [pool.allocate(1, 0) for _ in range(CHUNKS)]
-        assert pool.allocate(1, 0) is None
-        for chunk in chunks:
-            assert chunk is not None
-            pool.seal(chunk)
-        pool.allow_reclaim()
-        assert pool.allocate(CHUNKS, SEARCH_PAUSE_MS - 1) is None
-        assert pool.allocate(CHUNKS, SEARCH_PAUSE_MS) == 0
+def test_a_full_pool_rescans_only_after_a_delay(slab: Slab) -> None:
+    pool = ChunkPool(slab, INPUT_ROW)
+    chunks = [pool.allocate(1, 0) for _ in range(CHUNKS)]
+    assert pool.allocate(1, 0) is None
+    for chunk in chunks:
+        assert chunk is not None
+        pool.seal(chunk)
+    pool.allow_reclaim()
+    assert pool.allocate(CHUNKS, SEARCH_PAUSE_MS - 1) is None
+    assert pool.allocate(CHUNKS, SEARCH_PAUSE_MS) == 0
 
 
 def test_chunks_of_landed_messages_are_not_reclaimed_after_a_crash() -> None:
@@ -236,42 +235,40 @@ def test_chunks_of_landed_messages_are_not_reclaimed_after_a_crash() -> None:
         slab.close()
 
 
-def test_generations_wrap() -> None:
-    with new_slab() as slab:
-        pool = ChunkPool(slab, INPUT_ROW)
-        chunk = pool.allocate(1, 0)
-        assert chunk == 0
-        slab.words[(slab.row_at(INPUT_ROW) + lay.ROW_GENERATION) >> 2] = 0xFFFFFFFF
-        pool = ChunkPool(slab, INPUT_ROW)
-        assert pool.allocate(1, 0) == 1
-        assert 0 < slab.words[(slab.chunk_at(1) + lay.CHUNK_GENERATION) >> 2] < 64
+def test_generations_wrap(slab: Slab) -> None:
+    pool = ChunkPool(slab, INPUT_ROW)
+    chunk = pool.allocate(1, 0)
+    assert chunk == 0
+    slab.words[(slab.row_at(INPUT_ROW) + lay.ROW_GENERATION) >> 2] = 0xFFFFFFFF
+    pool = ChunkPool(slab, INPUT_ROW)
+    assert pool.allocate(1, 0) == 1
+    assert 0 < slab.words[(slab.chunk_at(1) + lay.CHUNK_GENERATION) >> 2] < 64
 
 
-def test_a_span_partly_released_by_a_crash_is_released_again() -> None:
+def test_a_span_partly_released_by_a_crash_is_released_again(slab: Slab) -> None:
     """This holds also where the header of a record lies at a cleared place."""
-    with new_slab() as slab:
-        pool = ChunkPool(slab, INPUT_ROW)
-        chunk = pool.allocate(4, 0)
-        assert chunk == 0
-        lane = Lane(slab, LaneHeader(1, b"", 0, -1, 0))
-        lane.use_chunk(0, 4)
-        up_to_the_edge = 2 * lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
-        items = [(i, 0, 0, 0, 0, 0, 0, end, end, end) for i, end in enumerate((up_to_the_edge, 100))]
-        lane.append(memoryview(bytes(3 * lay.CHUNK_BYTES)), items, 0, 0)
-        segment = lane.close_run(HandoverTickets(slab, INPUT_ROW))
-        split_run(slab, 0, segment.run)
-        set_state(slab, [segment], RunState.DELIVERED)
-        pool.seal(0)
-        pool.allow_reclaim()
-        area = range(slab.chunks_at, slab.geometry.file_size)
-        images = crash_images(slab, [area], lambda: pool.allocate(CHUNKS, 0))
-        assert len(images) > 8
-        for _ in images:
-            again = ChunkPool(slab, INPUT_ROW)
-            again.seal(0)  # in the last images the chunk is open again
-            again.allow_reclaim()
-            assert again.allocate(CHUNKS, 0) == 0
-            assert [state for _, state, _, _ in chunk_headers(slab)] == [ChunkState.OPEN]
+    pool = ChunkPool(slab, INPUT_ROW)
+    chunk = pool.allocate(4, 0)
+    assert chunk == 0
+    lane = Lane(slab, LaneHeader(1, b"", 0, -1, 0))
+    lane.use_chunk(0, 4)
+    up_to_the_edge = 2 * lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
+    items = [(i, 0, 0, 0, 0, 0, 0, end, end, end) for i, end in enumerate((up_to_the_edge, 100))]
+    lane.append(memoryview(bytes(3 * lay.CHUNK_BYTES)), items, 0, 0)
+    segment = lane.close_run(HandoverTickets(slab, INPUT_ROW))
+    split_run(slab, 0, segment.run)
+    set_state(slab, [segment], RunState.DELIVERED)
+    pool.seal(0)
+    pool.allow_reclaim()
+    area = range(slab.chunks_at, slab.geometry.file_size)
+    images = crash_images(slab, [area], lambda: pool.allocate(CHUNKS, 0))
+    assert len(images) > 8
+    for _ in images:
+        again = ChunkPool(slab, INPUT_ROW)
+        again.seal(0)  # in the last images the chunk is open again
+        again.allow_reclaim()
+        assert again.allocate(CHUNKS, 0) == 0
+        assert [state for _, state, _, _ in chunk_headers(slab)] == [ChunkState.OPEN]
 
 
 def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
@@ -394,42 +391,40 @@ def test_a_free_slab_spares_adjacent_chunks() -> None:
         assert pool.can_spare(32)
 
 
-def test_a_span_may_cover_reclaimed_and_unused_chunks() -> None:
+def test_a_span_may_cover_reclaimed_and_unused_chunks(slab: Slab) -> None:
     """The span becomes free only at a later inspection, behind other chunks."""
-    with new_slab() as slab:
-        pool = ChunkPool(slab, INPUT_ROW)
-        for _ in range(INSPECTIONS_PER_ALLOCATION + 1):
-            filled(slab, pool, 1, 0)
-        set_state(slab, [filled(slab, pool, 3, 0)], RunState.DELIVERED)
-        pool = ChunkPool(slab, INPUT_ROW)  # has claimed none of the other shares
-        pool.allow_reclaim()
-        first = INSPECTIONS_PER_ALLOCATION + 1
-        assert pool.allocate(CHUNKS - first, 0) == first
+    pool = ChunkPool(slab, INPUT_ROW)
+    for _ in range(INSPECTIONS_PER_ALLOCATION + 1):
+        filled(slab, pool, 1, 0)
+    set_state(slab, [filled(slab, pool, 3, 0)], RunState.DELIVERED)
+    pool = ChunkPool(slab, INPUT_ROW)  # has claimed none of the other shares
+    pool.allow_reclaim()
+    first = INSPECTIONS_PER_ALLOCATION + 1
+    assert pool.allocate(CHUNKS - first, 0) == first
 
 
-def test_used_chunk_headers_are_those_of_the_spans_in_use() -> None:
+def test_used_chunk_headers_are_those_of_the_spans_in_use(slab: Slab) -> None:
     """A damaged header counts as free and hides no header behind it."""
-    with new_slab() as slab:
-        pool = ChunkPool(slab, INPUT_ROW)
-        firsts = [pool.allocate(span, 0) for span in (1, 3, 1, 2)]
-        assert None not in firsts
-        spans = dict(zip(firsts, (1, 3, 1, 2), strict=True))
+    pool = ChunkPool(slab, INPUT_ROW)
+    firsts = [pool.allocate(span, 0) for span in (1, 3, 1, 2)]
+    assert None not in firsts
+    spans = dict(zip(firsts, (1, 3, 1, 2), strict=True))
+    assert {chunk: span for chunk, _, span, _ in used_chunk_headers(slab)} == spans
+    for chunk, offset, value in (
+        (firsts[0], lay.CHUNK_STATE, 77),
+        (firsts[2], lay.CHUNK_SPAN, CHUNKS),
+        (firsts[3], 0, 0),
+    ):
+        at = slab.chunk_at(chunk or 0) + offset
+        if offset == lay.CHUNK_STATE:
+            slab.view[at] = value
+        else:
+            slab.words[at >> 2] = value
+        del spans[chunk]
+        heads = list(chunk_headers(slab))
+        assert list(used_chunk_headers(slab)) == [head for head in heads if head[1] is not ChunkState.FREE]
         assert {chunk: span for chunk, _, span, _ in used_chunk_headers(slab)} == spans
-        for chunk, field, value in (
-            (firsts[0], lay.CHUNK_STATE, 77),
-            (firsts[2], lay.CHUNK_SPAN, CHUNKS),
-            (firsts[3], 0, 0),
-        ):
-            at = slab.chunk_at(chunk or 0) + field
-            if field == lay.CHUNK_STATE:
-                slab.view[at] = value
-            else:
-                slab.words[at >> 2] = value
-            del spans[chunk]
-            heads = list(chunk_headers(slab))
-            assert list(used_chunk_headers(slab)) == [head for head in heads if head[1] is not ChunkState.FREE]
-            assert {chunk: span for chunk, _, span, _ in used_chunk_headers(slab)} == spans
-            assert {state for first, state, _, _ in heads if first == chunk} == {ChunkState.FREE}
+        assert {state for first, state, _, _ in heads if first == chunk} == {ChunkState.FREE}
 
 
 @examples(30)

@@ -170,26 +170,24 @@ def test_a_frame_of_segments_is_whole_or_refused(data: bytes) -> None:
         assert len(unpack_segments(data)) == len(data) // 24
 
 
-def test_runs_before_the_damage_are_found() -> None:
-    with new_slab() as slab:
-        sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
-        for number in range(4):
-            sender.receive([datagram(value=b"%d" % number)])
-        segments = sender.lanes.drain_closed()
-        assert len({segment.chunk for segment in segments}) == 1
-        slab.view[slab.chunk_at(segments[2].chunk) + segments[2].run + lay.RUN_MAGIC_AT] ^= 1
-        assert [found.segment for found in sweep(slab, set(RunState))] == segments[:2]
+def test_runs_before_the_damage_are_found(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
+    for number in range(4):
+        sender.receive([datagram(value=b"%d" % number)])
+    segments = sender.lanes.drain_closed()
+    assert len({segment.chunk for segment in segments}) == 1
+    slab.view[slab.chunk_at(segments[2].chunk) + segments[2].run + lay.RUN_MAGIC_AT] ^= 1
+    assert [found.segment for found in sweep(slab, set(RunState))] == segments[:2]
 
 
-def test_a_damaged_chunk_is_never_reclaimed() -> None:
-    with new_slab() as slab:
-        sender = Input(slab, topics=[(b"t1", 3)])
-        sender.receive([datagram(value=b"x")])
-        [segment] = sender.close_all()
-        set_state(slab, [segment], RunState.DELIVERED)
-        assert is_settled(slab, segment.chunk)
-        slab.words[(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_SIZE) >> 2] = 0
-        assert not is_settled(slab, segment.chunk)
+def test_a_damaged_chunk_is_never_reclaimed(slab: Slab) -> None:
+    sender = Input(slab, topics=[(b"t1", 3)])
+    sender.receive([datagram(value=b"x")])
+    [segment] = sender.close_all()
+    set_state(slab, [segment], RunState.DELIVERED)
+    assert is_settled(slab, segment.chunk)
+    slab.words[(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_SIZE) >> 2] = 0
+    assert not is_settled(slab, segment.chunk)
 
 
 @examples(50)

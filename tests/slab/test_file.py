@@ -20,7 +20,7 @@ from bruce_mp.slab.layout import ChunkState
 from bruce_mp.slab.rows import ProcessRow
 from support.doc_pages import ROOT
 from support.examples import examples
-from support.slabs import SMALL, datagram, new_slab, put_in_landing_zone
+from support.slabs import SMALL, datagram, put_in_landing_zone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,11 +134,10 @@ def test_close_tolerates_an_open_view(tmp_path: Path) -> None:
     assert row.counters[0] == 0
 
 
-def test_a_chunk_number_out_of_range_is_refused() -> None:
-    with new_slab() as slab:
-        for chunk in (-1, SMALL.chunks, 2**32):
-            with pytest.raises(SlabError, match="There is no chunk"):
-                slab.chunk_at(chunk)
+def test_a_chunk_number_out_of_range_is_refused(slab: Slab) -> None:
+    for chunk in (-1, SMALL.chunks, 2**32):
+        with pytest.raises(SlabError, match="There is no chunk"):
+            slab.chunk_at(chunk)
 
 
 @examples(50)
@@ -164,17 +163,16 @@ def test_parts_of_the_file_do_not_overlap(size: int, largest: int) -> None:
     assert geometry.landing_slot_size >= largest
 
 
-def test_landed_extents_contain_the_landed_datagrams() -> None:
-    with new_slab() as slab:
-        data = [datagram(value=b"x"), b"", b"yy"]
-        put_in_landing_zone(slab, data)
-        assert landing_zone.landed_lengths(slab) == [len(some) for some in data]
-        extents = landing_zone.landed_extents(slab)
-        assert [bytes(slab.view[at : at + length]) for at, length in extents] == data
-        assert [at for at, _ in extents] == [landing_zone.slot_at(slab, slot) for slot in range(3)]
-        landing_zone.empty_slots(slab, 3)
-        assert landing_zone.landed_extents(slab) == []
-        put_in_landing_zone(slab, [b"z"] * SMALL.landing_slots)
-        assert landing_zone.landed_lengths(slab) == [1] * SMALL.landing_slots
-        landing_zone.empty_slots(slab, SMALL.landing_slots)
-        assert landing_zone.landed_lengths(slab) == []
+def test_landed_extents_contain_the_landed_datagrams(slab: Slab) -> None:
+    data = [datagram(value=b"x"), b"", b"yy"]
+    put_in_landing_zone(slab, data)
+    assert landing_zone.landed_lengths(slab) == [len(some) for some in data]
+    extents = landing_zone.landed_extents(slab)
+    assert [bytes(slab.view[at : at + length]) for at, length in extents] == data
+    assert [at for at, _ in extents] == [landing_zone.slot_at(slab, slot) for slot in range(3)]
+    landing_zone.empty_slots(slab, 3)
+    assert landing_zone.landed_extents(slab) == []
+    put_in_landing_zone(slab, [b"z"] * SMALL.landing_slots)
+    assert landing_zone.landed_lengths(slab) == [1] * SMALL.landing_slots
+    landing_zone.empty_slots(slab, SMALL.landing_slots)
+    assert landing_zone.landed_lengths(slab) == []
