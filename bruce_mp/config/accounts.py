@@ -16,8 +16,7 @@ from bruce_mp.errors import StartError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from bruce_mp.config.access import Quota
-    from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
+    from bruce_mp.config.inputs import Input, Quota, UnixDatagram, UnixStream
 
 __all__ = [
     "TCP_USER",
@@ -41,7 +40,6 @@ class AllowList(NamedTuple):
     gids: frozenset[int]
 
     def admits(self, uid: int, gids: Iterable[int]) -> bool:
-        """Return True if a process of this user, in these groups, may send."""
         return uid in self.uids or not self.gids.isdisjoint(gids)
 
 

@@ -24,32 +24,6 @@ from bruce_mp.config.sizes import format_size, parse_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = [
-    "DAY_MS",
-    "INT32_MAX",
-    "LIVE",
-    "RESTART_FOR_SLAB",
-    "RESTART_TO_BIND",
-    "ReloadRule",
-    "Section",
-    "SettingType",
-    "accounts",
-    "command",
-    "hosts",
-    "listen",
-    "mode",
-    "path",
-    "pattern",
-    "plain",
-    "restart",
-    "run_dir",
-    "servers",
-    "setting_type",
-    "show",
-    "size",
-    "socket_path",
-]
-
 INT32_MAX: Final = 2**31 - 1
 DAY_MS: Final = 24 * 60 * 60 * 1000
 """The largest duration of most settings."""
@@ -212,7 +186,6 @@ class SettingType:
 
     @property
     def meaning(self) -> str:
-        """Return the setting's description, one sentence."""
         return self.meta.description or ""
 
     @property

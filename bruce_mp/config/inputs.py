@@ -1,4 +1,4 @@
-"""The sections of the inputs and of the messages' timestamps; `config/sections.py` has the conventions."""
+"""The sections of the inputs, with access control and timestamps; `config/sections.py` has the conventions."""
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
@@ -8,20 +8,8 @@ from typing import Annotated, Final, Literal
 from msgspec import field
 
 from bruce_mp.config import fields
-from bruce_mp.config.access import AllowGroups, AllowUsers, Group, Mode, Quota, User
 from bruce_mp.config.fields import DAY_MS, INT32_MAX, LIVE, RESTART_FOR_SLAB, RESTART_TO_BIND, Section, restart
 from bruce_mp.config.sizes import GIB, KIB, MIB
-
-__all__ = [
-    "SMALLEST_MESSAGE",
-    "Input",
-    "Streams",
-    "Tcp",
-    "TimestampPolicy",
-    "Timestamps",
-    "UnixDatagram",
-    "UnixStream",
-]
 
 SMALLEST_MESSAGE: Final = 29
 """Size of the smallest message that a client can send, in bytes."""
@@ -32,6 +20,37 @@ TimestampPolicy = Literal["client", "arrival", "clamp"]
 InputTimestamps = Annotated[
     TimestampPolicy | None, fields.plain("The policy of this input. Absent: `timestamps.policy`."), LIVE
 ]
+
+Mode = Annotated[
+    int | None,
+    fields.mode("Mode of the socket; senders need write permission. Absent: the umask decides."),
+    RESTART_TO_BIND,
+]
+User = Annotated[str | None, fields.plain("Its owner, by name or number. Absent: the daemon's user."), RESTART_TO_BIND]
+Group = Annotated[str | None, fields.plain("Its group. Absent: as for any file in its directory."), RESTART_TO_BIND]
+AllowUsers = Annotated[
+    tuple[str, ...],
+    fields.accounts("Users that may send, among those that the mode admits. Both lists empty: all of them."),
+    LIVE,
+]
+AllowGroups = Annotated[tuple[str, ...], fields.accounts("Groups that may send; see `docs/security.md`."), LIVE]
+
+
+class Quota(Section, frozen=True):
+    """Limits on the messages of a user; see `docs/security.md`."""
+
+    interval_ms: Annotated[int, fields.plain("Length of an interval.", 1, DAY_MS), LIVE] = 1000
+    max_messages: Annotated[
+        int | None, fields.plain("Messages of a user in an interval. Absent or 0: no limit.", 0, INT32_MAX), LIVE
+    ] = None
+    tcp_max_messages: Annotated[
+        int | None, fields.plain("The same for all TCP connections together.", 0, INT32_MAX), LIVE
+    ] = None
+    users: Annotated[
+        dict[str, int],
+        fields.plain("Limit of this user (name or number), instead of `max_messages`. 0: no limit.", 0, INT32_MAX),
+        LIVE,
+    ] = field(default_factory=dict)
 
 
 class Timestamps(Section, frozen=True):

@@ -18,9 +18,9 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, field
 
 from bruce_mp.config import fields
-from bruce_mp.config.access import Group, User
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
 from bruce_mp.config.fields import DAY_MS, INT32_MAX, LIVE, RESTART_FOR_SLAB, RESTART_TO_BIND, Section, restart
+from bruce_mp.config.inputs import Group, User
 from bruce_mp.config.security import ENV_VARIABLE, Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
 
@@ -81,7 +81,6 @@ class Kafka(Section, frozen=True):
 
     @property
     def servers(self) -> tuple[HostPort, ...]:
-        """Return `bootstrap_servers`, parsed."""
         return tuple(parse_host_port(server) for server in self.bootstrap_servers)
 
 
@@ -369,7 +368,6 @@ class Http(Section, frozen=True):
 
     @property
     def address(self) -> HostPort | UnixPath:
-        """Return `listen`, parsed."""
         return parse_listen(self.listen)
 
 

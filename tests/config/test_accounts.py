@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.config.access import Quota
 from bruce_mp.config.accounts import TCP_USER, AllowList, QuotaLimits, allow_list_of, check_accounts, quota_limits
-from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
+from bruce_mp.config.inputs import Input, Quota, UnixDatagram, UnixStream
 from bruce_mp.errors import StartError
 
 if TYPE_CHECKING:
