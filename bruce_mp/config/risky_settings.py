@@ -16,34 +16,36 @@ __all__ = ["risk_warnings"]
 
 def risk_warnings(config: Config) -> list[str]:
     """Return warnings for the log about settings that are valid but perhaps not intended."""
-    warnings = []
+    return list(_warnings(config))
+
+
+def _warnings(config: Config) -> Iterator[str]:
+    inputs, http = config.input, config.http
     if config.kafka.required_acks == 0:
-        warnings.append(
+        yield (
             "kafka.required_acks = 0: delivery is at most once. A message counts as delivered once it is written to "
             "the broker's connection; later losses go unnoticed."
         )
-    warnings += [
-        f"{name}.enable = false: the other settings of [{name}] have no effect."
-        for name, each in (
-            ("input.unix_stream", config.input.unix_stream),
-            ("input.tcp", config.input.tcp),
-            ("logging.file", config.logging.file),
-        )
-        if not each.enable and each != type(each)()
-    ]
-    warnings += [
-        f'input.{name}.path = "{each.path}" is in daemon.run_dir, which has mode 0700: only programs of the daemon\'s '
-        "own user can send."
-        for name, each in (("unix_datagram", config.input.unix_datagram), ("unix_stream", config.input.unix_stream))
-        if each.enable and each.path.startswith(config.daemon.run_dir.rstrip("/") + "/")
-    ]
-    if config.input.tcp.enable and not is_loopback(config.input.tcp.host):
-        warnings.append(
-            f'input.tcp.host = "{config.input.tcp.host}": other hosts can connect and send without a login.'
-        )
-    warnings += _status_page_warnings(config)
-    warnings += _broker_security_warnings(config)
-    return warnings
+    optional = (
+        ("input.unix_stream", inputs.unix_stream),
+        ("input.tcp", inputs.tcp),
+        ("logging.file", config.logging.file),
+    )
+    for name, each in optional:
+        if not each.enable and each != type(each)():
+            yield f"{name}.enable = false: the other settings of [{name}] have no effect."
+    for name, socket in (("unix_datagram", inputs.unix_datagram), ("unix_stream", inputs.unix_stream)):
+        if socket.enable and socket.path.startswith(config.daemon.run_dir.rstrip("/") + "/"):
+            yield (
+                f'input.{name}.path = "{socket.path}" is in daemon.run_dir, which has mode 0700: only programs of the '
+                "daemon's own user can send."
+            )
+    if inputs.tcp.enable and not is_loopback(inputs.tcp.host):
+        yield f'input.tcp.host = "{inputs.tcp.host}": other hosts can connect and send without a login.'
+    if isinstance(http.address, HostPort) and not is_loopback(http.address.host):
+        and_changes = "" if http.token_file or http.token_env else " and request the changes that they offer"
+        yield f'http.listen = "{http.listen}": other hosts can read the status pages{and_changes} without a login.'
+    yield from _broker_security_warnings(config)
 
 
 def _broker_security_warnings(config: Config) -> Iterator[str]:
@@ -61,10 +63,3 @@ def _broker_security_warnings(config: Config) -> Iterator[str]:
             "kafka.tls.verify_host_name = false: any holder of a certificate from the authority can pose as a broker, "
             "and read all messages."
         )
-
-
-def _status_page_warnings(config: Config) -> Iterator[str]:
-    http = config.http
-    if isinstance(http.address, HostPort) and not is_loopback(http.address.host):
-        and_changes = "" if http.token_file or http.token_env else " and request the changes that they offer"
-        yield f'http.listen = "{http.listen}": other hosts can read the status pages{and_changes} without a login.'
