@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import psutil
+
 from bruce_mp import __version__
 from bruce_mp.cli.options import command_parser, seconds_from
 from bruce_mp.config.load import load_config
@@ -37,7 +39,6 @@ class UpgradeError(BruceError):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Request the upgrade and wait for its outcome."""
     parser = command_parser(
         "upgrade",
         "Upgrade a running daemon to the installed code without stopping it, and reload its configuration.",
@@ -101,7 +102,7 @@ def _new_notes(run_dir: Path, pid: int, before: UpgradeNote | None, deadline: fl
     """
     last = before
     while time.monotonic() < deadline:
-        is_alive = _is_alive(pid)  # before the read, because a supervisor may write a note and end
+        is_alive = psutil.pid_exists(pid)  # before the read, because a supervisor may write a note and end
         note = read_note(run_dir)
         if note is not None and note != last and (before is None or note.number > before.number):
             yield note
@@ -111,11 +112,3 @@ def _new_notes(run_dir: Path, pid: int, before: UpgradeNote | None, deadline: fl
             )
         last = note
         time.sleep(_POLL_INTERVAL_S)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
