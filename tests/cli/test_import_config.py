@@ -116,11 +116,7 @@ EVERYTHING = f"""{HEAD}
 """
 
 EVERYTHING_OURS = {
-    "kafka": {
-        "bootstrap_servers": ["kafka-1:9092", "[::1]:9093"],
-        "client_id": "web",
-        "replication_timeout_ms": 9000,
-    },
+    "kafka": {"bootstrap_servers": ["kafka-1:9092", "[::1]:9093"], "client_id": "web", "replication_timeout_ms": 9000},
     "input": {
         "max_datagram_size": "32k",
         "allow_large_datagrams": True,
@@ -144,10 +140,7 @@ EVERYTHING_OURS = {
         "min_pause_delay_ms": 2000,
     },
     "batching": {
-        "configs": {
-            "quick": {"time_ms": 500, "bytes": "256k"},
-            "a slow one": {"time_ms": 10000, "messages": 2048},
-        },
+        "configs": {"quick": {"time_ms": 500, "bytes": "256k"}, "a slow one": {"time_ms": 10000, "messages": 2048}},
         "produce_request_data_limit": "1m",
         "message_max_bytes": 1000000,
         "combined": {"enable": True, "config": "a slow one"},

@@ -14,6 +14,7 @@ import pytest
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.load import load_config, load_status_settings
 from bruce_mp.config.model import Config
+from bruce_mp.config.paths import disk_path_for
 from bruce_mp.config.sections import Kafka
 from bruce_mp.errors import ConfigError
 
@@ -88,6 +89,26 @@ def test_the_slab_is_named_after_the_run_directory(load: Load) -> None:
     assert load('[slab]\npath = "/var/b.slab"\n').slab_path == "/var/b.slab"
     places = {load(f'[daemon]\nrun_dir = "{run_dir}"\n').slab_path for run_dir in ("/a/b", "/a-b", "/a%2db")}
     assert len(places) == 3
+
+
+@pytest.mark.parametrize(
+    ("slab", "setting", "state", "expected"),
+    [
+        ("/var/lib/b/slab", None, None, "/var/lib/b/slab.spill"),
+        ("/var/lib/b/slab", None, "/state", "/var/lib/b/slab.spill"),
+        ("/dev/shm/bruce-run-bruce.slab", None, None, "/var/tmp/bruce-run-bruce.slab.spill"),
+        ("/dev/shm/bruce-run-bruce.slab", None, "/var/lib/bruce:/x", "/var/lib/bruce/bruce-run-bruce.slab.spill"),
+        ("/dev/shm/bruce-run-bruce.slab", "/data", "/var/lib/bruce", "/data/bruce-run-bruce.slab.spill"),
+        ("/var/lib/b/slab", "/data", None, "/data/slab.spill"),
+    ],
+)
+def test_the_directory_of_spill_files_is_on_a_disk(
+    monkeypatch: pytest.MonkeyPatch, slab: str, setting: str | None, state: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    if state is not None:
+        monkeypatch.setenv("STATE_DIRECTORY", state)
+    assert disk_path_for(slab, setting, "spill") == expected
 
 
 @pytest.mark.parametrize(
@@ -185,15 +206,9 @@ def test_long_values_are_truncated_in_the_error(load: Load) -> None:
     ("text", "place"),
     [
         ("[slab]\nsize 3\n", "bruce.toml:4:6: this is not TOML: "),
-        (
-            "[slab]\n[slab]\n",
-            "bruce.toml:4:6: this is not TOML: the file has this section twice; ",
-        ),
+        ("[slab]\n[slab]\n", "bruce.toml:4:6: this is not TOML: the file has this section twice; "),
         ('[slab]\nsize = "9m"\nsize = "8m"\n', "this is not TOML: the file has this setting twice; remove one\\.$"),
-        (
-            '[slab]\nsize = "9m\n[http]\n',
-            'bruce.toml:4:11: .* the string that begins with " in this line is not',
-        ),
+        ('[slab]\nsize = "9m\n[http]\n', 'bruce.toml:4:11: .* the string that begins with " in this line is not'),
         ('[slab]\nsize = "9m', 'bruce.toml:4:11: .* the string that begins with " in this line is not'),
         ("[slab]\npath = '/s\n# it's\n", "bruce.toml:4:11: .* the string that begins with ' in this line"),
         ("[slab]\npath = '/s\n[http]\n", "bruce.toml:4:8: .* the string that begins with ' in this line"),
