@@ -82,7 +82,6 @@ def is_in_order(sent: list[bytes], read: list[bytes]) -> bool:
 
 @contextmanager
 def step(number: int, text: str) -> Iterator[None]:
-    """Print a step and its duration."""
     began = time.monotonic()
     print(f"{number}. {text} ... ", end="", flush=True)
     try:
@@ -114,7 +113,6 @@ class Demo:
             self._stack.enter_context(service)
 
     def run(self) -> str:
-        """Run all steps and return the balance of the books."""
         self._start_broker()
         self._start_daemon()
         self._send()

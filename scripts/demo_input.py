@@ -28,10 +28,7 @@ ENOUGH_LINES: Final = 500
 """With fewer lines of logs, the git history completes the input."""
 OWN_TOPICS: Final = 2
 """Number of log files, the longest ones, with a separate topic; the others share one."""
-HISTORY: Final = {
-    "git-commits": ("log", "--format=%h %aI %s"),
-    "git-files": ("log", "--format=%h", "--name-status"),
-}
+HISTORY: Final = {"git-commits": ("log", "--format=%h %aI %s"), "git-files": ("log", "--format=%h", "--name-status")}
 
 
 class DemoError(Exception):

@@ -123,7 +123,6 @@ class Service:
         self._raise_if_ended()
 
     def output(self) -> str:
-        """Return the output so far."""
         return self._log.read_text("utf-8", "replace")
 
     def _end_of_output(self) -> str:

@@ -80,7 +80,6 @@ MACHINES: Final = (
 
 
 def render() -> str:
-    """Return the whole page as Markdown."""
     return "\n".join([INTRODUCTION, *(line for machine in MACHINES for line in _section(machine))])
 
 

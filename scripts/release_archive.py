@@ -30,7 +30,6 @@ class Member(NamedTuple):
 
 
 def write_archive(target: Path, members: Iterable[Member], epoch: int) -> None:
-    """Write a compressed tar archive, sorted by name."""
     with (
         target.open("wb") as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=epoch) as packed,
@@ -44,7 +43,6 @@ def write_archive(target: Path, members: Iterable[Member], epoch: int) -> None:
 
 
 def members_of_archive(path: Path) -> Iterator[Member]:
-    """Yield the files of a tar archive."""
     with tarfile.open(path) as archive:
         for info in archive:
             file = archive.extractfile(info)

@@ -55,7 +55,6 @@ class Wheel(NamedTuple):
 
 
 def read_wheel(file: Path) -> Wheel:
-    """Read the metadata of a wheel."""
     with zipfile.ZipFile(file) as archive:
         [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA") and each.count("/") == 1]
         return Wheel(file, Parser().parsestr(archive.read(name).decode()))

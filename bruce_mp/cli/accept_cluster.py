@@ -19,7 +19,6 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Request the change and print the response."""
     description = "Let a daemon send the messages that it holds for an earlier Kafka cluster to the present one."
     parser = command_parser("accept-cluster", description, __doc__)
     add_address(parser)

@@ -36,7 +36,6 @@ _LEVEL_WIDTH: Final = len("warning  ")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Validate the file and print a summary."""
     parser = command_parser(
         "check-config", "Validate a configuration file and print a summary of its settings.", __doc__
     )
@@ -116,7 +115,6 @@ def _required_directory(directory: Path, run_dir: Path) -> Path:
 
 
 def _summary(config: Config) -> dict[str, str]:
-    """Return the lines of the summary by title."""
     return {
         "brokers": ", ".join(config.kafka.bootstrap_servers) + _describe_security(config.kafka),
         **_inputs(config),
@@ -138,7 +136,6 @@ def _file_mib(config: Config) -> int:
 
 
 def _inputs(config: Config) -> dict[str, str]:
-    """Return the lines of the enabled inputs by title."""
     lines = {}
     inputs = config.input
     if inputs.unix_datagram.enable:

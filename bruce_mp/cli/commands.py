@@ -48,7 +48,6 @@ COMMANDS: Final = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     return run_with_sigpipe(lambda: _run(arguments))
 

@@ -19,7 +19,6 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Keep the sockets open, and pass them to each daemon that starts."""
     parser = command_parser(
         "hold", "Keep the daemon's listening sockets open while it restarts, until SIGTERM.", __doc__
     )

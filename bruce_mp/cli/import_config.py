@@ -23,7 +23,6 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Convert the file, and print the TOML."""
     parser = command_parser("import-config", "Convert a configuration of Dory or Bruce, and print it as TOML.", __doc__)
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="the XML file of the old configuration")
     help_text = "options of the old daemon's command line, as one quoted argument; FILE defaults to their --config_path"

@@ -84,7 +84,6 @@ def _check(args: Namespace) -> int:
 
 
 def _limits(args: Namespace, option: str) -> tuple[float | None, float | None]:
-    """Return the limits of a check for warning and critical."""
     name = option.replace("-", "_")
     return getattr(args, f"{name}_warning"), getattr(args, f"{name}_critical")
 

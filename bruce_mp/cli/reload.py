@@ -18,7 +18,6 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Request the reload and print the response."""
     description = "Reload the configuration of a running daemon, as SIGHUP does, and print the outcome."
     parser = command_parser("reload", description, __doc__)
     add_address(parser)

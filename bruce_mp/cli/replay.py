@@ -302,7 +302,6 @@ class ReplayRun:
             self._send(incomplete.group, incomplete.messages)
 
     def _send_new(self, keys: Sequence[LineKey], messages: Sequence[bytes]) -> None:
-        """Send a new group."""
         group = UnconfirmedGroup(f"replay-{uuid4().hex}", self._daemon.identity, wall_ms())
         self._state.begin(group, keys)
         self._send(group, messages)
@@ -389,7 +388,6 @@ def _groups(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineK
 
 
 def main(argv: Sequence[str]) -> int:
-    """Replay the files, print the counts, and return the exit status."""
     args = _create_parser().parse_args(argv)
     selection = LineSelection(args.only_topic, args.info, args.since, args.until, args.include_abandoned)
     daemon = ReplayDaemon(args.port if args.stream_socket_path is None else args.stream_socket_path, args.timeout)

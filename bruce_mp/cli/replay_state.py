@@ -90,7 +90,6 @@ class ReplayState:
             raise ReplayStateError(text) from error
 
     def contains(self, key: LineKey) -> bool:
-        """Return True if the state file has the line."""
         with closing(self._database.execute("select 1 from lines where hash = ? and number = ?", key)) as found:
             return found.fetchone() is not None
 
@@ -113,12 +112,10 @@ class ReplayState:
         self._database.execute("commit")
 
     def lines_of(self, name: str) -> list[LineKey]:
-        """Return all lines of the group."""
         rows = self._database.execute("select hash, number from lines where chunk = ?", (name,))
         return [LineKey(*row) for row in rows.fetchall()]
 
     def unconfirmed(self) -> list[UnconfirmedGroup]:
-        """Return the groups without an answer."""
         rows = self._database.execute("select name, address, started_ms from chunks where not confirmed")
         return [UnconfirmedGroup(*row) for row in rows.fetchall()]
 

@@ -18,7 +18,6 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Send the messages."""
     parser = command_parser("send", "Send messages to a daemon.", __doc__)
     add_arguments(parser)
     return run(parser.parse_args(argv))

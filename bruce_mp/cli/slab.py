@@ -23,7 +23,6 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `inspect` or `export`."""
     args = _create_parser().parse_args(argv)
     path: Path = args.file
     if path.exists() and not path.is_file():

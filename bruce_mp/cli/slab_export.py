@@ -140,7 +140,6 @@ class _Lines:
             yield self._line_of_datagram(landed)
 
     def _line_of_record(self, record: SalvagedRecord) -> DiscardLine | None:
-        """Return the line, or None if the bytes of the record are damaged."""
         body = self._salvage.read_body(record)
         if body is None:
             return None

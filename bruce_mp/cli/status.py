@@ -37,7 +37,6 @@ DESCRIPTION: Final = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the pages and print them."""
     parser = command_parser("status", DESCRIPTION, __doc__)
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print the status pages as one JSON object, by page")

@@ -23,7 +23,6 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Get a token and print the token response or error response."""
     parser = command_parser(
         "token", "Get a token for the login at the brokers, as the program of kafka.sasl.token_command.", __doc__
     )

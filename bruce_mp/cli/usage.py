@@ -27,7 +27,6 @@ class _Version(Action):
 
 
 def exit_without_command(summaries: Mapping[str, str], arguments: Sequence[str]) -> NoReturn:
-    """Print the help, the version, or a usage error, and exit."""
     parser = create_parser(summaries)
     parser.parse_args(arguments)
     parser.error("give options after the COMMAND")  # `bruce -- COMMAND`, which argparse accepts

@@ -50,7 +50,6 @@ _ALL_LOGIN_SETTINGS: Final = sorted({name for login in _LOGINS.values() for name
 
 
 def check(config: Config) -> Iterator[Problem]:
-    """Yield the problems of all checks."""
     for check_relation in CHECKS:
         yield from check_relation(config)
 

@@ -58,12 +58,10 @@ class Config(Section, frozen=True):
 
     @property
     def spill_path(self) -> str:
-        """Return the directory of the spill files."""
         return disk_path_for(self.slab_path, self.input.streams.spill_dir, "spill")
 
     @property
     def journal_path(self) -> str:
-        """Return the directory of the journal."""
         return disk_path_for(self.slab_path, self.slab.journal_dir, "journal")
 
     @property

@@ -88,7 +88,6 @@ HEADER: Final = "| key | allowed | default | meaning |\n|---|---|---|---|\n"
 
 
 def render() -> str:
-    """Return the page as Markdown."""
     return INTRODUCTION + "".join(_sections(Config, prefix="", described={}))
 
 

@@ -53,7 +53,6 @@ def find_limits(batching: Batching, name: str | None) -> BatchLimits | None:
 
 
 def batching_of_rule(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:
-    """Return the batching of a topic with this rule."""
     kind = BatchingKind(rule.action)
     if kind is BatchingKind.NONE or (kind is BatchingKind.COMBINED and not batching.combined.enable):
         return UNBATCHED

@@ -40,7 +40,6 @@ def stripped(raw: str) -> str:
 
 
 def is_word(raw: str, word: str) -> bool:
-    """Return True if a value is `word`, in any case."""
     return raw.strip().lower() == word
 
 

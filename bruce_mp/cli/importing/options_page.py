@@ -47,7 +47,6 @@ ELEMENTS: Final = {
 
 
 def render() -> str:
-    """Return the whole page as Markdown."""
     return "\n".join([INTRODUCTION, *_options(), "", *_elements(), "", *_without_counterpart()]) + "\n"
 
 

@@ -151,7 +151,6 @@ def _convert_batching_rule(reader: AttributeReader, element: Element, key: tuple
 
 
 def _parse_action(raw: str) -> str:
-    """Return our name of a batching action."""
     if raw.strip() not in ACTIONS:
         raise ValueError(" or ".join(ACTIONS))
     return ACTIONS[raw.strip()]

@@ -60,7 +60,6 @@ class Check(NamedTuple):
     def evaluate(
         self, readings: Readings, previous_state: MonitorState | None, warning: float | None, critical: float | None
     ) -> Result:
-        """Compare the number with these limits."""
         value = self._number(readings, previous_state)
         severity = _severity_of(value, warning, critical)
         limits = ";".join("" if limit is None else f"{limit:g}" for limit in (warning, critical))
@@ -70,7 +69,6 @@ class Check(NamedTuple):
         return Result(severity, text, f"{self.option.replace('-', '_')}={shown};{limits}")
 
     def _number(self, readings: Readings, previous_state: MonitorState | None) -> float | None:
-        """Return the number, or None if it is unknown."""
         if self.value is not None:
             return self.value(readings)
         if previous_state is None:

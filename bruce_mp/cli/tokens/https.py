@@ -99,7 +99,6 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
 
 
 def _explain(server: str, url: str, error: Exception) -> TokenError:
-    """Return the error with a remedy for a failed request."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
         text = f"{server} ({url}) has a certificate that cannot be trusted: {reason.verify_message.rstrip('.')}."

@@ -42,7 +42,6 @@ _MAX_WAIT_S: Final = 86_400.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show the daemon until the user ends the view."""
     parser = command_parser("top", "Show a daemon live in the terminal, until the key q.", __doc__)
     add_address(parser)
     help_text = "seconds between two readings (default 2)"
@@ -96,7 +95,6 @@ class TopState:
         return min(self._next_reading_s - time.monotonic(), _MAX_WAIT_S)
 
     def screen(self, width: int, height: int) -> TopScreen:
-        """Return the screen for a window of this size."""
         return TopScreen(self._page, self._selection, height, width, self._typed, self._failure, self._is_paused)
 
     def on_key(self, key: str) -> bool:
@@ -116,7 +114,6 @@ class TopState:
         return True
 
     def _selected_by(self, key: str) -> TopSelection:
-        """Return the selection after a key."""
         selection = self._selection
         step = max(1, self.screen(0, self._height).topic_rows - 1)  # one topic stays in view
         lines = {"up": -1, "down": 1, "pgup": -step, "pgdn": step, "home": -_ALL_LINES, "end": _ALL_LINES}
