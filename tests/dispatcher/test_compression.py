@@ -17,7 +17,7 @@ from bruce_mp.protocol.kafka.compression import Codec
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
-from support.decompression import decompress
+from support.record_batches import decompress
 from support.slabs import DISPATCHER_ROW, new_slab
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from bruce_mp.slab.layout import RunState
 from support.examples import examples
 from support.headers import header_lists
 from support.put_records import NULL_AND_EMPTY, put_null_and_empty, put_records
-from support.record_batches import KafkaRecord, encode_records, read_batches
+from support.record_batches import KafkaRecord, encode_records, read_batches, whole_batch
 from support.slabs import new_slab
-from support.whole_batch import whole_batch
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab

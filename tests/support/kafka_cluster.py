@@ -29,10 +29,9 @@ from kafka import KafkaAdminClient, TopicPartition
 from support import kafka_config, processes
 from support.kafka_dist import NEWEST, ensure
 from support.kafka_java import CHECKPOINT, JavaProcess, formatted_checkpoint, run_java
-from support.kafka_metadata import Metadata, Partition, fetch_metadata
+from support.kafka_metadata import Metadata, Partition, ask_zookeeper, fetch_metadata, registered_brokers
 from support.kafka_reader import read_topics
 from support.ports import ReservedPort
-from support.zookeeper import ask_zookeeper, registered_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -109,11 +108,20 @@ class KafkaCluster:
     def _create_node(self, plan: kafka_config.NodePlan) -> JavaProcess:
         plan.directory.mkdir(parents=True, exist_ok=True)
         properties = plan.directory / "server.properties"
+        overrides = {**self._overrides, **self._settings(plan)}
         properties.write_text(
-            kafka_config.broker_properties(self.dist, plan, self._plans, self._zookeeper_port, self._overrides)
+            kafka_config.broker_properties(self.dist, plan, self._plans, self._zookeeper_port, overrides)
         )
-        command = kafka_config.java_command(self.dist, plan.directory, kafka_config.BROKER_CLASS, [properties])
+        java, *words = kafka_config.java_command(self.dist, plan.directory, kafka_config.BROKER_CLASS, [properties])
+        command = [java, *self._java_options(plan), *words]
         return JavaProcess(f"Kafka {self.version} broker {plan.node_id}", plan.directory, command)
+
+    def _settings(self, _plan: kafka_config.NodePlan) -> dict[str, str]:
+        """Return further settings of a broker."""
+        return {}
+
+    def _java_options(self, _plan: kafka_config.NodePlan) -> list[str]:
+        return []
 
     def _start_zookeeper(self, port: int) -> None:
         directory = self._directory / "zookeeper"

@@ -69,15 +69,12 @@ def broker_properties(
     dist: KafkaDist, node: NodePlan, nodes: Sequence[NodePlan], zookeeper_port: int | None, overrides: Mapping[str, str]
 ) -> str:
     """Return the property file of `node`, one of `nodes`; later settings win."""
-    roles = _zookeeper_roles(node, zookeeper_port) if zookeeper_port else _kraft_roles(node, nodes)
-    listener = (
-        _old_listener(node) if dist.release.version.startswith("0.8.") else _listener(node, kraft=not zookeeper_port)
-    )
+    roles, listener = _kraft_roles(node, nodes), _listener(node, kraft=not zookeeper_port)
+    if zookeeper_port:
+        roles = {"broker.id": str(node.node_id), "zookeeper.connect": f"127.0.0.1:{zookeeper_port}"}
+    if dist.release.version.startswith("0.8."):
+        listener = {"host.name": "127.0.0.1", "port": str(node.port)}
     return _properties({**roles, **listener, **_common(node, len(nodes)), **overrides})
-
-
-def _zookeeper_roles(node: NodePlan, zookeeper_port: int) -> dict[str, str]:
-    return {"broker.id": str(node.node_id), "zookeeper.connect": f"127.0.0.1:{zookeeper_port}"}
 
 
 def _kraft_roles(node: NodePlan, nodes: Sequence[NodePlan]) -> dict[str, str]:
@@ -88,10 +85,6 @@ def _kraft_roles(node: NodePlan, nodes: Sequence[NodePlan]) -> dict[str, str]:
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": ",".join(f"{n.node_id}@127.0.0.1:{n.controller_port}" for n in voters),
     }
-
-
-def _old_listener(node: NodePlan) -> dict[str, str]:
-    return {"host.name": "127.0.0.1", "port": str(node.port)}
 
 
 def _listener(node: NodePlan, *, kraft: bool) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Fetch one broker's view of its cluster: Metadata v0, which every version from 0.8 to 4.x answers.
 
 The request goes to each broker directly, because a Kafka client would answer from its own cache and from any broker.
+ZooKeeper is asked by its four-letter commands, so that tests need no client library.
 """
 
 from __future__ import annotations
@@ -64,3 +65,16 @@ def _metadata(response: Any) -> Metadata:
 
 def _partition(entry: Any) -> Partition:
     return Partition(entry.leader_id, tuple(entry.replica_nodes), frozenset(entry.isr_nodes), entry.error_code)
+
+
+def ask_zookeeper(port: int, word: str) -> str:
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(word.encode())
+        with connection.makefile("rb") as answer:
+            return answer.read().decode()
+
+
+def registered_brokers(port: int) -> frozenset[int]:
+    """Return the ids of the Kafka brokers with a live session."""
+    words = ask_zookeeper(port, "dump").split()
+    return frozenset(int(word.rpartition("/")[2]) for word in words if word.startswith("/brokers/ids/"))

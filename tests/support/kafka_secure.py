@@ -84,13 +84,8 @@ class SecureKafka(KafkaCluster):
         """Return the address of a listener as `host:port`."""
         return "{}:{}".format(*self.at(listener))
 
-    def _create_node(self, plan: NodePlan) -> JavaProcess:
-        node = super()._create_node(plan)
-        with (plan.directory / "server.properties").open("a") as file:
-            file.writelines(f"{name}={value}\n" for name, value in self._settings(plan).items())
-        java, *words = node.command
-        node.command = [java, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._key_set}", *words]
-        return node
+    def _java_options(self, _plan: NodePlan) -> list[str]:
+        return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._key_set}"]
 
     def _settings(self, plan: NodePlan) -> dict[str, str]:
         secure = [f"{name}://127.0.0.1:{port.number}" for name, port in self._secure.items()]
@@ -166,12 +161,8 @@ class SecureKafka(KafkaCluster):
         for permission, acl in rules:
             words = _acl(permission, user, acl)
             _wait_all(admin.create_acls([AclBinding(*words)]))
-            stack.callback(_remove_acl, admin, AclBindingFilter(*words))
+            stack.callback(lambda rule: _wait_all(admin.delete_acls([rule])), AclBindingFilter(*words))
         return stack
-
-
-def _remove_acl(admin: AdminClient, rule: AclBindingFilter) -> None:
-    _wait_all(admin.delete_acls([rule]))
 
 
 def _wait_all(futures: Any) -> None:
@@ -193,17 +184,18 @@ class OldKafka(KafkaCluster):
 
     def _create_node(self, plan: NodePlan) -> JavaProcess:
         self._create_scram_users(plan.directory)
-        node = super()._create_node(plan)
+        return super()._create_node(plan)
+
+    def _settings(self, plan: NodePlan) -> dict[str, str]:
         listeners = f"PLAINTEXT://127.0.0.1:{plan.port},SASL_PLAINTEXT://127.0.0.1:{self._login_port.number}"
-        with (plan.directory / "server.properties").open("a") as file:
-            file.write(f"listeners={listeners}\nadvertised.listeners={listeners}\n")
-            file.write("sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n")
+        mechanisms = {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"}
+        return {"listeners": listeners, "advertised.listeners": listeners, **mechanisms}
+
+    def _java_options(self, plan: NodePlan) -> list[str]:
         jaas = plan.directory / "jaas.conf"
         modules = f"{MODULES}.plain.PlainLoginModule required {_users()};\n{_SCRAM_MODULE}"
         jaas.write_text(f"KafkaServer {{\n{modules}\n}};\n")
-        java, *words = node.command
-        node.command = [java, f"-Djava.security.auth.login.config={jaas}", *words]
-        return node
+        return [f"-Djava.security.auth.login.config={jaas}"]
 
     def _create_scram_users(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,7 @@ import importlib.util
 import os
 import shutil
 import socket
-import subprocess
-import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 import pytest
@@ -18,10 +17,10 @@ from support.kafka_dist import NEWEST
 from support.ports import ReservedPort
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
     from support.kafka_config import NodePlan
-    from support.kafka_java import JavaProcess
 
 __all__ = ["HOST", "REALM", "SESSION_S", "KerberosKafka", "Realm", "skip_without_kerberos"]
 
@@ -101,16 +100,14 @@ class Realm:
         assert program is not None
         self._kdc = processes.spawn([program, "-n", "-r", REALM], env=self.environment)
         processes.long_lived.add(self._kdc.pid)
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self._port.number), timeout=1).close()
-            except OSError:
-                assert self._kdc.poll() is None, self.log.read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.02)  # the KDC has no way to report its start
-            else:
-                return
+        processes.wait_until(self._listens, "the KDC listens", TIMEOUT_S)  # it has no way to report its start
+
+    def _listens(self) -> bool:
+        assert self._kdc is not None
+        assert self._kdc.poll() is None, self.log.read_text()
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self._port.number), timeout=1):
+            return True
+        return False
 
     def stop(self) -> None:
         """Kill the KDC."""
@@ -138,11 +135,7 @@ class Realm:
     def _run(self, *command: str) -> None:
         program = shutil.which(command[0], path=PATH)
         assert program is not None
-        done = subprocess.run(
-            [program, *command[1:]], env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout
+        processes.run_program(program, *command[1:], time_limit_s=TIMEOUT_S, directory=None, **self.environment)
 
 
 class KerberosKafka(KafkaCluster):
@@ -162,11 +155,10 @@ class KerberosKafka(KafkaCluster):
         """The address of the listener for GSSAPI."""
         return f"{HOST}:{self._login_port.number}"
 
-    def _create_node(self, plan: NodePlan) -> JavaProcess:
-        node = super()._create_node(plan)
+    def _settings(self, plan: NodePlan) -> dict[str, str]:
         plain = f"PLAINTEXT://127.0.0.1:{plan.port}"
         module = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true"
-        settings = {
+        return {
             "listeners": f"{plain},CONTROLLER://127.0.0.1:{plan.controller_port},TICKETS://127.0.0.1:"
             f"{self._login_port.number}",
             "advertised.listeners": f"{plain},TICKETS://{self.server}",
@@ -179,8 +171,6 @@ class KerberosKafka(KafkaCluster):
             ),
             "listener.name.tickets.gssapi.connections.max.reauth.ms": str(SESSION_S * 1000),
         }
-        with (plan.directory / "server.properties").open("a") as file:
-            file.writelines(f"{name}={value}\n" for name, value in settings.items())
-        java, *words = node.command
-        node.command = [java, f"-Djava.security.krb5.conf={self._realm.config}", *words]
-        return node
+
+    def _java_options(self, _plan: NodePlan) -> list[str]:
+        return [f"-Djava.security.krb5.conf={self._realm.config}"]

@@ -9,21 +9,23 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import google_crc32c
+import kafka.codec
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.kafka.compression import Codec
+from bruce_mp.protocol.kafka.compression import Codec, compress
 from bruce_mp.protocol.kafka.record_batch import (
     HEADER_BYTES,
     LENGTH_END,
     MAGIC,
+    NO_PRODUCER,
     Producer,
+    batch_header,
     encode_varint,
     wrap_int64,
 )
-from support.decompression import decompress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = [
     "BatchHeader",
@@ -31,8 +33,11 @@ __all__ = [
     "RecordBatch",
     "VarintReader",
     "advance_sequence",
+    "batch_of",
+    "decompress",
     "encode_records",
     "read_batches",
+    "whole_batch",
 ]
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -42,6 +47,13 @@ NO_ATTRIBUTES: Final = b"\0"
 NULL: Final = encode_varint(-1)
 SEQUENCES: Final = 1 << 31
 LONGEST_VARINT: Final = 10  # bytes of a number of 64 bits
+_DECODERS: Final = {
+    Codec.NONE: bytes,
+    Codec.GZIP: kafka.codec.gzip_decode,
+    Codec.SNAPPY: kafka.codec.snappy_decode,
+    Codec.LZ4: kafka.codec.lz4_decode,
+    Codec.ZSTD: kafka.codec.zstd_decode,
+}
 
 
 class KafkaRecord(NamedTuple):
@@ -160,6 +172,25 @@ def encode_records(records: Iterable[KafkaRecord], *, empty_value_as_null: bool 
     return bytes(encoded)
 
 
+def whole_batch(
+    records: bytes,
+    count: int,
+    first_timestamp: int,
+    max_timestamp: int,
+    *,
+    codec: Codec = Codec.NONE,
+    producer: Producer = NO_PRODUCER,
+) -> bytes:
+    """Return a batch as it is sent; see `batch_header`."""
+    return batch_header(records, count, first_timestamp, max_timestamp, codec=codec, producer=producer) + records
+
+
+def batch_of(records: Sequence[KafkaRecord], codec: Codec = Codec.NONE, producer: Producer = NO_PRODUCER) -> bytes:
+    """Return a batch with these records, as it is sent."""
+    section, latest = compress(codec, None, encode_records(records)), max(record.timestamp for record in records)
+    return whole_batch(section, len(records), records[0].timestamp, latest, codec=codec, producer=producer)
+
+
 def _encode_bytes(data: bytes | None) -> bytes:
     return NULL if data is None else encode_varint(len(data)) + data
 
@@ -170,6 +201,12 @@ def _encode_headers(headers: tuple[tuple[bytes, bytes | None], ...]) -> bytes:
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
+def decompress(codec: Codec, data: bytes) -> bytes:
+    """Return the records that a batch with this codec holds, by kafka-python."""
+    records: bytes = _DECODERS[codec](data)
+    return records
+
+
 def read_batches(data: bytes) -> Iterator[RecordBatch]:
     """Read consecutive batches, as in a produce request or a fetch response.
 

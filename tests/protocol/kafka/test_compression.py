@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.kafka.compression import LEVELS, Codec, compress, is_small_enough
-from support.decompression import decompress
 from support.examples import examples
+from support.record_batches import decompress
 
 PACKED = [codec for codec in Codec if codec is not Codec.NONE]
 TEXT = b"2026-11-21 10:00:00 host daemon[17]: a line as logs have them\n" * 2000

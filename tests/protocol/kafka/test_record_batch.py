@@ -12,30 +12,25 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from kafka.record.memory_records import MemoryRecords
 
 from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
-from bruce_mp.protocol.kafka.compression import Codec, compress
-from bruce_mp.protocol.kafka.record_batch import HEADER_BYTES, NO_PRODUCER, Producer, encode_varint, wrap_int64
+from bruce_mp.protocol.kafka.compression import Codec
+from bruce_mp.protocol.kafka.record_batch import HEADER_BYTES, Producer, encode_varint, wrap_int64
 from support.examples import examples
 from support.record_batches import (
     KafkaRecord,
     RecordBatch,
     VarintReader,
     advance_sequence,
+    batch_of,
     encode_records,
     read_batches,
+    whole_batch,
 )
-from support.whole_batch import whole_batch
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 TIMES = st.integers(0, 1 << 50)
 KEYS = st.none() | st.binary(min_size=1, max_size=40)
 HEADERS = st.lists(st.tuples(st.text(max_size=9).map(str.encode), st.none() | st.binary(max_size=9)), max_size=3)
 RECORDS = st.builds(KafkaRecord, timestamp=TIMES, key=KEYS, value=KEYS, headers=HEADERS.map(tuple))
-
-
-def batch_of(records: list[KafkaRecord], codec: Codec = Codec.NONE, producer: Producer = NO_PRODUCER) -> bytes:
-    section = compress(codec, None, encode_records(records))
-    latest = max(record.timestamp for record in records)
-    return whole_batch(section, len(records), records[0].timestamp, latest, codec=codec, producer=producer)
 
 
 def the_batch(data: bytes) -> RecordBatch:
