@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import time
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,23 +12,16 @@ from bench.brokers import STUCK, Sink, started_brokers
 from bench.cases import Site
 from bench.tools import make_tools
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
-from bruce_mp.protocol.kafka.connection_events import (
-    ConnectionReady,
-    MetadataReceived,
-    ProduceAcked,
-    ProducerIdReceived,
-    Send,
-)
+from bruce_mp.protocol.kafka.connection_events import MetadataReceived
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
-from bruce_mp.protocol.kafka.record_batch import Producer, batch_header
-from support.record_batches import KafkaRecord, encode_records
+from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer
+from support.broker_client import BrokerClient
+from support.record_batches import KafkaRecord, batch_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bench.tools import Tools
-    from bruce_mp.protocol.kafka.connection_events import EncodedRequest, Event
 
 pytestmark = pytest.mark.process
 
@@ -44,61 +35,16 @@ def tools(tmp_path: Path) -> Tools:
     return made
 
 
-class Client:
-    """A connection that waits for each response."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=10)
-        self._connection = BrokerConnection("test", address)
-        self._connection.on_connecting(0.0)
-        self._write(self._connection.on_connected(0.0))
-        self._events: list[Event] = []
-        while not isinstance(self.event(), ConnectionReady):
-            pass
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _write(self, buffers: list[bytes]) -> None:
-        for buffer in buffers:
-            self._socket.sendall(buffer)
-
-    def event(self) -> Event:
-        while not self._events:
-            for event in self._connection.receive(self._socket.recv(65536), time.monotonic()):
-                if isinstance(event, Send):
-                    self._write([event.data])
-                else:
-                    self._events.append(event)
-        return self._events.pop(0)
-
-    def request(self, sent: EncodedRequest) -> Event:
-        self._write(sent.buffers)
-        return self.event()
-
-    def metadata(self) -> MetadataReceived:
-        answer = self.request(self._connection.request_metadata(None, time.monotonic()))
-        assert isinstance(answer, MetadataReceived)
-        return answer
-
-    def producer_id(self) -> int:
-        answer = self.request(self._connection.init_producer_id(time.monotonic()))
-        assert isinstance(answer, ProducerIdReceived)
-        return answer.response.producer_id
-
-    def produce(self, *data: PartitionData) -> list[tuple[bytes, int, int, int]]:
-        answer = self.request(self._connection.request_produce(data, time.monotonic(), acks=-1, timeout_ms=1000))
-        assert isinstance(answer, ProduceAcked)
-        return [(ack.topic, ack.partition, ack.error, ack.base_offset) for ack in answer.response.acks]
-
-
 def batch(
-    topic: bytes, partition: int, producer: int, sequence: int, values: list[bytes], *, timestamp: int = 1
+    topic: bytes, partition: int, producer: Producer, sequence: int, values: list[bytes], *, timestamp: int = 1
 ) -> PartitionData:
-    records = encode_records([KafkaRecord(timestamp, None, value) for value in values])
-    header = batch_header(records, len(values), timestamp, timestamp, producer=Producer(producer, 0, sequence))
-    return PartitionData(topic, partition, records, header)
+    records = [KafkaRecord(timestamp, None, value) for value in values]
+    return PartitionData(topic, partition, batch_of(records, producer=producer._replace(base_sequence=sequence)))
+
+
+def produce(client: BrokerClient, *data: PartitionData) -> list[tuple[bytes, int, int, int]]:
+    client.produce(*data)
+    return [(ack.topic, ack.partition, ack.error, ack.base_offset) for ack in client.acks()]
 
 
 def test_sink_counts_all_records_of_a_client(tools: Tools, tmp_path: Path) -> None:
@@ -113,32 +59,33 @@ def test_sink_counts_all_records_of_a_client(tools: Tools, tmp_path: Path) -> No
 
 
 def test_a_batch_out_of_order_is_refused(tools: Tools, tmp_path: Path) -> None:
-    with Sink(tools, Site(topics=2, partitions=2), tmp_path) as sink, closing(Client(sink.bootstrap)) as client:
+    with Sink(tools, Site(topics=2, partitions=2), tmp_path) as sink, BrokerClient(sink.bootstrap) as client:
         me = client.producer_id()
         first = [batch(b"bench-0", 1, me, 0, [b"a", LARGE, b"b"]), batch(b"bench-1", 0, me, 0, [LARGE])]
-        assert client.produce(*first) == [(b"bench-0", 1, 0, 0), (b"bench-1", 0, 0, 0)]
-        assert client.produce(first[0]) == [(b"bench-0", 1, 45, -1)]
-        assert client.produce(batch(b"bench-0", 1, me, 3, [b"c"])) == [(b"bench-0", 1, 0, 3)]
-        assert client.produce(batch(b"bench-9", 0, me, 0, [b"d"])) == [(b"bench-9", 0, 3, -1)]
-        assert client.produce(batch(b"bench-1", 7, me, 1, [b"e"])) == [(b"bench-1", 7, 3, -1)]
+        assert produce(client, *first) == [(b"bench-0", 1, 0, 0), (b"bench-1", 0, 0, 0)]
+        assert produce(client, first[0]) == [(b"bench-0", 1, 45, -1)]
+        assert produce(client, batch(b"bench-0", 1, me, 3, [b"c"])) == [(b"bench-0", 1, 0, 3)]
+        assert produce(client, batch(b"bench-9", 0, me, 0, [b"d"])) == [(b"bench-9", 0, 3, -1)]
+        assert produce(client, batch(b"bench-1", 7, me, 1, [b"e"])) == [(b"bench-1", 7, 3, -1)]
         assert sink.statistics()[:3] == (5, 3, 3)
 
 
 def test_sink_measures_the_wait_of_the_records_since_the_last_counts(tools: Tools, tmp_path: Path) -> None:
-    with Sink(tools, Site(topics=1, partitions=2), tmp_path) as sink, closing(Client(sink.bootstrap)) as client:
+    with Sink(tools, Site(topics=1, partitions=2), tmp_path) as sink, BrokerClient(sink.bootstrap) as client:
         me, now_ms = client.producer_id(), time.time_ns() // 1_000_000
-        client.produce(batch(b"bench-0", 0, me, 0, [b"a"] * 98, timestamp=now_ms))
-        client.produce(batch(b"bench-0", 1, me, 0, [b"b"] * 2, timestamp=now_ms - 5_000))
+        produce(client, batch(b"bench-0", 0, me, 0, [b"a"] * 98, timestamp=now_ms))
+        produce(client, batch(b"bench-0", 1, me, 0, [b"b"] * 2, timestamp=now_ms - 5_000))
         assert 5_000 <= sink.statistics().wait_ms < 6_000
-        client.produce(batch(b"bench-0", 0, me, 98, [b"c"] * 99, timestamp=time.time_ns() // 1_000_000))
-        client.produce(batch(b"bench-0", 1, me, 2, [b"d"], timestamp=now_ms - 5_000))
+        produce(client, batch(b"bench-0", 0, me, 98, [b"c"] * 99, timestamp=time.time_ns() // 1_000_000))
+        produce(client, batch(b"bench-0", 1, me, 2, [b"d"], timestamp=now_ms - 5_000))
         assert sink.statistics().wait_ms < 1_000
 
 
 def test_sink_assigns_leaders_round_robin_and_leaves_a_filled_topic_leaderless(tools: Tools, tmp_path: Path) -> None:
     site = Site(topics=2, partitions=3, brokers=2, filled=90)
-    with Sink(tools, site, tmp_path) as sink, closing(Client(sink.bootstrap.split(",")[1])) as client:
-        cluster = client.metadata().metadata
+    with Sink(tools, site, tmp_path) as sink, BrokerClient(sink.bootstrap.split(",")[1]) as client:
+        client.send(client.connection.request_metadata(None, time.monotonic()))
+        cluster = client.wait(MetadataReceived).metadata
     leaders = {
         topic.decode(): [partition.leader for _, partition in sorted(known.partitions.items())]
         for topic, known in cluster.topics.items()
@@ -151,9 +98,9 @@ def test_sink_assigns_leaders_round_robin_and_leaves_a_filled_topic_leaderless(t
 
 def test_sink_delays_acks_by_the_configured_time(tools: Tools, tmp_path: Path) -> None:
     site = Site(topics=1, partitions=1, ack_delay_ms=120)
-    with Sink(tools, site, tmp_path) as sink, closing(Client(sink.bootstrap)) as client:
+    with Sink(tools, site, tmp_path) as sink, BrokerClient(sink.bootstrap) as client:
         began = time.monotonic()
-        assert client.produce(batch(b"bench-0", 0, -1, -1, [b"a"])) == [(b"bench-0", 0, 0, 0)]
+        assert produce(client, batch(b"bench-0", 0, NO_PRODUCER, -1, [b"a"])) == [(b"bench-0", 0, 0, 0)]
         assert time.monotonic() - began >= 0.119
 
 

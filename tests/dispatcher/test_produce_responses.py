@@ -79,7 +79,7 @@ def hand_over(world: World, *batches: int, size: int = 5) -> list[list[RequestBa
 
 def in_flight(world: World) -> list[list[RequestBatch]]:
     connection = world.peers[SLOT].connection
-    return [request.content for request in connection.requests] if connection else []
+    return [request.content for request in connection or []]
 
 
 def settle(world: World) -> None:

@@ -126,7 +126,7 @@ class Host(World):
             self.doorbells
             or any(self.to_router)
             or any(any(self.to_peer[slot]) for slot in self.peers)
-            or any(peer.connection and peer.connection.requests for peer in self.peers.values())
+            or any(peer.connection for peer in self.peers.values())
             or (self.fetch_started is not None)
         )
 

@@ -17,7 +17,7 @@ from support.machine import BROKERS
 from support.slabs import new_slab
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Self
 
 __all__ = ["SCENARIOS", "Result", "run"]
@@ -182,7 +182,8 @@ def run(name: str, hosts: int, seed: int, failover_spread_s: int = 0) -> Result:
         SCENARIOS[name](simulation)
         second, peak = max(requests.by_second.items(), key=lambda item: item[1], default=(began_s, 0))
         returned = requests.by_broker[DEAD]
-        late = (count for at, count in _after(returned, began_s + (ELECTION_MS + DOWN_MS) // 1000))
+        up_again_s = began_s + (ELECTION_MS + DOWN_MS) // 1000
+        late = (count for at, count in returned.items() if at >= up_again_s)
         return Result(
             requests=sum(requests.by_second.values()),
             by_kind=dict(requests.by_kind),
@@ -191,7 +192,3 @@ def run(name: str, hosts: int, seed: int, failover_spread_s: int = 0) -> Result:
             returned_peak=max(late, default=0),
             refused=requests.refused,
         )
-
-
-def _after(by_second: dict[int, int], from_s: int) -> Iterator[tuple[int, int]]:
-    return ((at, count) for at, count in by_second.items() if at >= from_s)

@@ -23,11 +23,13 @@ from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
 from bruce_mp.spark.task import run_task
 from support.daemon import Daemon
 from support.stream_daemon import answering_once
-from support.stream_sink import Connection, StreamSink
+from support.stream_sink import StreamSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from support.stream_daemon import Connection
 
 ATTEMPT: Final = TaskAttempt("query", 7, 2, 1)
 
@@ -307,13 +309,13 @@ def test_each_kind_of_bad_row_has_its_reason(tmp_path: Path, changed: dict[str, 
 
 def test_the_limit_of_an_older_daemon_is_the_default(tmp_path: Path) -> None:
     class OldDaemon(StreamSink):
-        def _handle_frame(self, client: socket.socket, connection: Connection, frame: bytes) -> None:
+        def _handle_frame(self, connection: Connection, frame: bytes) -> None:
             if is_inquiry(frame):
                 refusal = decode_barrier(frame)
                 assert isinstance(refusal, BarrierAnswer)
-                client.sendall(encode_answer(refusal))
+                connection.client.sendall(encode_answer(refusal))
             else:
-                super()._handle_frame(client, connection, frame)
+                super()._handle_frame(connection, frame)
 
     with OldDaemon(tmp_path / "s") as sink:
         assert run_task(options(sink), ATTEMPT, batches(b"v" * 999_974)).delivered == 1

@@ -6,7 +6,7 @@ cluster.  Each step is one action of one process, which `kill_at` kills at a sto
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason, SlabError
@@ -19,7 +19,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.states import Role
 from support.fake_broker import BY_RECORD, RequestBatch
 from support.flow_parts import records_of
-from support.machine import BROKERS, ROUTER, Connection, Machine, Peer, Request
+from support.machine import BROKERS, ROUTER, Machine, Peer, Request
 from support.slabs import contents, datagram
 
 if TYPE_CHECKING:
@@ -139,12 +139,12 @@ class World(Machine):
             if self.node_of(slot) in self.down:
                 peer.core.on_connection_lost()
                 return
-            peer.connection = Connection()
-        batches = peer.core.next_request(len(peer.connection.requests), self.now_ms / 1000)
+            peer.connection = deque()
+        batches = peer.core.next_request(len(peer.connection), self.now_ms / 1000)
         readable = self._readable(peer, batches)
         if readable:
             self.requests.append([self._read_batch(batch) for batch in readable])
-            peer.connection.requests.append(Request(readable, self.requests[-1]))
+            peer.connection.append(Request(readable, self.requests[-1]))
 
     def _readable(self, peer: Peer, batches: Sequence[SentBatch]) -> list[SentBatch]:
         """Return the batches that can be read, and report the others to the dispatcher."""
@@ -167,9 +167,9 @@ class World(Machine):
     def answer(self, slot: int, *, kill_at: int | None = None) -> None:
         """Let the broker execute the oldest request and respond."""
         peer = self.peers.get(slot)
-        if peer is None or peer.connection is None or not peer.connection.requests:
+        if peer is None or not peer.connection:
             return
-        request = peer.connection.requests.popleft()
+        request = peer.connection.popleft()
         codes = [self._execute(self.node_of(slot), batch) for batch in request.content]
         self._as_peer(slot, lambda: self._deliver(peer, request, codes), kill_at=kill_at)
 
@@ -204,8 +204,8 @@ class World(Machine):
         peer = self.peers.get(slot)
         if peer is None or peer.connection is None:
             return
-        for _ in range(min(executed, len(peer.connection.requests))):
-            for batch in peer.connection.requests.popleft().content:
+        for _ in range(min(executed, len(peer.connection))):
+            for batch in peer.connection.popleft().content:
                 self.cluster.produce(self.node_of(slot), batch)
         self._give_up_connection(slot, peer)
         self._as_peer(slot, peer.core.on_connection_lost, kill_at=kill_at)

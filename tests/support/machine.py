@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["BROKERS", "ROUTER", "Connection", "Machine", "Peer", "Request"]
+__all__ = ["BROKERS", "ROUTER", "Machine", "Peer", "Request"]
 
 BROKERS: Final = (1, 2, 3)
 ROUTER: Final = -1
@@ -47,13 +47,6 @@ class Request(NamedTuple):
     content: list[RequestBatch]
 
 
-class Connection:
-    """The dispatcher's end of a connection, with the requests that have no answer."""
-
-    def __init__(self) -> None:
-        self.requests: deque[Request] = deque()
-
-
 class Peer:
     """One dispatcher process."""
 
@@ -62,7 +55,8 @@ class Peer:
         incarnation = row.begin(1, 0)
         self.core = Dispatcher(world.slab, row, world.config, slot, world.reporter, incarnation=incarnation)  # type: ignore[arg-type]
         self.core.send_hello()
-        self.connection: Connection | None = None
+        self.connection: deque[Request] | None = None
+        """The requests that have no answer, while there is a connection."""
 
 
 class Machine:
@@ -258,6 +252,6 @@ class Machine:
         return next((node for node, of_node in self.router._assignments._slots.items() if of_node == slot), -1)
 
     def _give_up_connection(self, slot: int, peer: Peer) -> None:
-        if peer.connection is not None and peer.connection.requests:
-            self.stray.append((self.node_of(slot), peer.connection.requests))
+        if peer.connection:
+            self.stray.append((self.node_of(slot), peer.connection))
         peer.connection = None

@@ -1,4 +1,4 @@
-"""A fake of the daemon's stream inputs: it reads messages, answers barriers, and misbehaves on request."""
+"""Fakes of the daemon's stream inputs: one reads messages, answers barriers, and misbehaves on request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import fcntl
 import socket
 import termios
 import threading
+from abc import abstractmethod
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.client.barrier import (
@@ -29,15 +31,27 @@ if TYPE_CHECKING:
     from bruce_mp.errors import DiscardReason
     from bruce_mp.protocol.client.messages import Message, Rejection
 
-__all__ = ["StreamDaemon", "answering_once"]
-
 WAIT_S: Final = 20.0
 
 
-class StreamDaemon:
-    """A listener at `path` or on a port of 127.0.0.1; `messages` has the received ones, connection after connection.
+@dataclass
+class Connection:
+    """The frames of one connection, in order."""
 
-    Clear `reading` to stop reading, and `answering` to hold back answers to barriers; `answer` changes the answers.
+    client: socket.socket
+    messages: list[bytes] = field(default_factory=list)
+    barriers: list[Barrier] = field(default_factory=list)
+    marks: list[tuple[str, int]] = field(default_factory=list)
+    """("begin" or "end", messages before it)"""
+    name: bytes | None = None
+    keeps_timestamps: bool = False
+    is_unique: bool = False
+
+
+class StreamListener:
+    """A listener at `path` or on a port of 127.0.0.1 that splits what it reads into frames.
+
+    Clear `reading` to stop reading.
     """
 
     def __init__(self, path: Path | None = None, port: int = 0) -> None:
@@ -48,17 +62,11 @@ class StreamDaemon:
         self._listener.bind(("127.0.0.1", port) if path is None else str(path))
         self._listener.listen()
         self.port: int = 0 if path is not None else self._listener.getsockname()[1]
-        self.messages: list[Message | Rejection] = []
-        self.barriers: list[Barrier] = []
+        self.connections: list[Connection] = []
         self.reading = threading.Event()
         self.reading.set()
-        self.answering = True
-        self.status = BarrierStatus.DONE
-        self.discards: dict[DiscardReason | int, int] = {}
         self._changed = threading.Condition()
-        self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._late: list[tuple[socket.socket, bytes]] = []
         self._ended = False
         self._start(self._accept)
 
@@ -74,23 +82,78 @@ class StreamDaemon:
         thread.start()
 
     def stop(self) -> None:
-        """End like a killed daemon: listener and connections together."""
-        with self._changed:
-            self._ended = True
-        self.reading.set()
+        """Wait until the clients have closed their connections."""
         self._listener.shutdown(socket.SHUT_RDWR)
-        self.cut()
         for thread in self._threads:
             thread.join(WAIT_S)
         self._listener.close()
 
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            connection = Connection(client)
+            with self._changed:
+                if self._ended:  # `stop` has cut the connections that it saw
+                    client.close()
+                    return
+                self.connections.append(connection)
+                self._changed.notify_all()
+            self._start(self._serve, connection)
+
+    def _serve(self, connection: Connection) -> None:
+        data = bytearray()
+        with connection.client as client:
+            while True:
+                self.reading.wait()
+                try:
+                    some = client.recv(1 << 16)
+                except OSError:
+                    return
+                if not some or self._ended:
+                    return
+                data += some
+                while len(data) >= 8 and len(data) >= (size := int.from_bytes(data[:4], "big")):
+                    frame = bytes(data[:size])
+                    del data[:size]
+                    self._handle_frame(connection, frame)
+
+    @abstractmethod
+    def _handle_frame(self, connection: Connection, frame: bytes) -> None: ...
+
+
+class StreamDaemon(StreamListener):
+    """A listener whose `messages` has the received ones, connection after connection.
+
+    Clear `answering` to hold back answers to barriers; `answer` changes the answers.
+    """
+
+    def __init__(self, path: Path | None = None, port: int = 0) -> None:
+        self.messages: list[Message | Rejection] = []
+        self.barriers: list[Barrier] = []
+        self.answering = True
+        self.status = BarrierStatus.DONE
+        self.discards: dict[DiscardReason | int, int] = {}
+        self._late: list[tuple[socket.socket, bytes]] = []
+        super().__init__(path, port)
+
+    def stop(self) -> None:
+        """End like a killed daemon: listener and connections together."""
+        with self._changed:
+            self._ended = True
+        self.reading.set()
+        self.cut()
+        super().stop()
+
     def cut(self) -> None:
         """Close all present connections at any point of their data."""
         with self._changed:  # a client that reconnects at once keeps its new connection
-            present, self._connections = self._connections, []
+            present, self.connections = self.connections, []
         for connection in present:
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+                connection.client.shutdown(socket.SHUT_RDWR)
 
     def wait(self, messages: int) -> list[Message | Rejection]:
         """Wait for this number of messages and return them."""
@@ -109,60 +172,28 @@ class StreamDaemon:
 
     def _unread(self) -> int:
         with self._changed:
-            return max((unread_bytes(each) for each in self._connections), default=0)
+            return max((unread_bytes(each.client) for each in self.connections), default=0)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._changed:
-                if self._ended:  # `stop` has cut the connections that it saw
-                    connection.close()
-                    return
-                self._connections.append(connection)
-                self._changed.notify_all()
-            self._start(self._serve, connection)
-
-    def _serve(self, connection: socket.socket) -> None:
-        data = bytearray()
-        received = 0
-        with connection:
-            while True:
-                self.reading.wait()
-                try:
-                    some = connection.recv(1 << 16)
-                except OSError:
-                    return
-                if not some or self._ended:
-                    return
-                data += some
-                while len(data) >= 8 and len(data) >= (size := int.from_bytes(data[:4], "big")):
-                    frame = bytes(data[:size])
-                    del data[:size]
-                    received += self._handle_frame(connection, frame, received)
-
-    def _handle_frame(self, connection: socket.socket, frame: bytes, received: int) -> int:
+    def _handle_frame(self, connection: Connection, frame: bytes) -> None:
         if int.from_bytes(frame[4:6], "big") != BARRIER_KEY:
+            connection.messages.append(frame)
             with self._changed:
                 self.messages.append(parse_message(frame))
                 self._changed.notify_all()
-            return 1
+            return
         barrier = decode_barrier(frame)
         assert isinstance(barrier, Barrier)
-        discarded = sum(self.discards.values())
+        received, discarded = len(connection.messages), sum(self.discards.values())
         counts = (received, received - discarded, discarded, dict(self.discards))
         answer = encode_answer(BarrierAnswer(barrier.token, self.status, *counts))
         at_once = self.answering
         if not at_once:
-            self._late.append((connection, answer))
+            self._late.append((connection.client, answer))
         with self._changed:
             self.barriers.append(barrier)
             self._changed.notify_all()
         if at_once:
-            connection.sendall(answer)
-        return 0
+            connection.client.sendall(answer)
 
     def answer_late(self) -> None:
         """Send the answers that were held back."""

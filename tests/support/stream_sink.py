@@ -1,14 +1,11 @@
 """A replacement of the daemon in tests of the data that a stream client sends.
 
-A thread splits the data into frames, and answers barriers and inquiries with the functions of the test.
+It answers barriers and inquiries with the functions of the test.
 """
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bruce_mp.protocol.client.barrier import (
@@ -30,10 +27,12 @@ from bruce_mp.protocol.client.inquiry import (
     is_inquiry,
 )
 from bruce_mp.protocol.client.messages import Message, parse_message
+from support.stream_daemon import StreamListener
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Self
+
+    from support.stream_daemon import Connection
 
 Answer = Callable[[Barrier, int], BarrierAnswer]
 Inquired = Callable[[Inquiry], InquiryAnswer]
@@ -47,31 +46,14 @@ def nothing_known(inquiry: Inquiry) -> InquiryAnswer:
     return InquiryAnswer(inquiry.token, AttemptOutcome.NONE, 0, 2_097_156, 999_974)
 
 
-@dataclass
-class Connection:
-    """The frames of one connection, in order."""
-
-    messages: list[bytes] = field(default_factory=list)
-    barriers: list[Barrier] = field(default_factory=list)
-    marks: list[tuple[str, int]] = field(default_factory=list)
-    """("begin" or "end", messages before it)"""
-    name: bytes | None = None
-    keeps_timestamps: bool = False
-    is_unique: bool = False
-
-
-class StreamSink:
-    """A listener at `path` until the `with` block ends."""
+class StreamSink(StreamListener):
+    """A listener that keeps the frames of each connection, and waits at the end until the clients have closed them."""
 
     def __init__(self, path: Path, answer: Answer = all_delivered, inquired: Inquired = nothing_known) -> None:
         self.path = str(path)
         self.answer = answer
         self.inquired = inquired
-        self.connections: list[Connection] = []
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.path)
-        self._listener.listen()
-        self._threads = [threading.Thread(target=self._accept)]
+        super().__init__(path)
 
     @property
     def messages(self) -> list[bytes]:
@@ -89,49 +71,17 @@ class StreamSink:
     def values(self) -> list[bytes]:
         return [message.value for message in self.parsed]
 
-    def __enter__(self) -> Self:
-        self._threads[0].start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(30)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            connection = Connection()
-            self.connections.append(connection)
-            self._threads.append(threading.Thread(target=self._serve, args=(client, connection)))
-            self._threads[-1].start()
-
-    def _serve(self, client: socket.socket, connection: Connection) -> None:
-        rest = bytearray()
-        with client:
-            while data := client.recv(1 << 20):
-                rest += data
-                at = 0
-                while len(rest) - at >= 4 and len(rest) - at >= (size := int.from_bytes(rest[at : at + 4])):
-                    self._handle_frame(client, connection, bytes(rest[at : at + size]))
-                    at += size
-                del rest[:at]
-
-    def _handle_frame(self, client: socket.socket, connection: Connection, frame: bytes) -> None:
+    def _handle_frame(self, connection: Connection, frame: bytes) -> None:
         _, key, _ = FRAME_START.unpack_from(frame)
         if is_inquiry(frame):
             inquiry = decode_inquiry(frame)
             assert inquiry is not None
-            client.sendall(encode_inquiry_answer(self.inquired(inquiry)))
+            connection.client.sendall(encode_inquiry_answer(self.inquired(inquiry)))
         elif key == BARRIER_KEY:
             barrier = decode_barrier(frame)
             assert isinstance(barrier, Barrier)
             connection.barriers.append(barrier)
-            client.sendall(encode_answer(self.answer(barrier, len(connection.messages))))
+            connection.client.sendall(encode_answer(self.answer(barrier, len(connection.messages))))
         elif key in {BEGIN_KEY, END_KEY}:
             connection.marks.append(("begin" if key == BEGIN_KEY else "end", len(connection.messages)))
             begin = decode_begin(frame)
