@@ -27,14 +27,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import psutil
 
-from bruce_mp.config.sections import Delivery
 from bruce_mp.devbroker.control import DevBroker
 from support import processes
-from support.accounts import Account, compare
-from support.daemon import QUICK_PAUSES, Daemon
+from support.daemon import UNHURRIED_PAUSES, Daemon
 from support.endless_senders import UNLIMITED, EndlessSenders
 from support.read_back import read_back
-from support.traffic import Load
+from support.traffic import Account, Load, compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +51,6 @@ SECOND_LOAD_RATE: Final = 100.0
 SECOND_LOAD_MESSAGES: Final = 300
 """Lowest number of messages after the outage."""
 BROKER_MEMORY: Final = 4 << 30
-AS_INSTALLED: Final = {name: getattr(Delivery(), name.removeprefix("delivery.")) for name in QUICK_PAUSES}
 PERIOD_S: Final = 86_400
 """Period of the discard report: longer than any outage here, so one report has all discards."""
 
@@ -85,7 +82,7 @@ class Outage:
     @property
     def settings(self) -> dict[str, object]:
         return {
-            **AS_INSTALLED,
+            **UNHURRIED_PAUSES,
             "slab.size": self.slab,
             "input.unix_datagram.when_full": self.when_full,
             "http.discard_report_interval_s": PERIOD_S,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.discard_line import LineEvent, parse_line
 from chaos.variations import CODECS, Variation, variation_of
-from support.accounts import Account, Name, compare
 from support.chaos import (
     EXACTLY_ONCE,
     IN_DOUBT,
@@ -24,6 +23,7 @@ from support.chaos import (
 )
 from support.chaos_sites import LEADER_PRESERVING, FaultKind
 from support.daemon import Daemon
+from support.traffic import Account, Name, compare
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -27,11 +27,11 @@ from confluent_kafka import Producer
 
 from support import processes
 from support.chaos_sites import FaultKind, Real, WeightedFault
-from support.daemon import Daemon
 from support.daemon_faults import DaemonFaults
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST
 from support.spark_commands import Command, start_python
+from support.stream_inputs import daemon_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -256,16 +256,10 @@ class SparkChaos:
         self._site.create_topics([self._topic, source])
         (directory / "in").mkdir()
         self._feeder = Feeder(directory / "in", cluster.bootstrap, source, rate)
-        socket = directory / "stream"
-        settings = {
-            "slab.size": variation["slab"],
-            "input.unix_stream.enable": "true",
-            "input.unix_stream.path": socket,
-            "input.streams.spill_dir": directory,
-        }
-        self._daemon = Daemon(directory, cluster.bootstrap, settings)
+        settings = {"slab.size": variation["slab"], "input.streams.spill_dir": directory}
+        self._daemon = daemon_in(directory, cluster, **settings)
         words = {"master": MASTER, "directory": directory, "bootstrap": cluster.bootstrap, "source-topic": source}
-        words |= {"topic": self._topic, "socket": socket, "acks": variation["acks"]}
+        words |= {"topic": self._topic, "socket": self._daemon.stream_path, "acks": variation["acks"]}
         self._job = Job(directory, [f"--{name}={value}" for name, value in words.items()])
 
     def run(self, seconds: float) -> Report:

@@ -6,24 +6,20 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.devbroker.control import DevBroker
 from chaos.runs import Run, run_chaos
 from support.chaos import AT_LEAST_ONCE
 from support.chaos_sites import LEADER_PRESERVING, Embedded, FaultKind
+from support.read_back import broker_fixture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
 BROKERS: Final = 3
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(brokers=BROKERS, strict=True) as running:
-        yield running
+broker = broker_fixture(brokers=BROKERS, strict=True)
 
 
 def test_chaos_leaves_no_message_lost_duplicated_or_reordered(tmp_path: Path, broker: DevBroker) -> None:

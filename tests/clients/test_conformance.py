@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from threading import Event, Thread
@@ -20,20 +18,22 @@ from bruce_mp.protocol.client.messages import Message, parse_message
 from support.as_user import denied_connections
 from support.client_programs import CLIENTS, LANGUAGES, SHORT, ConformanceProgram, build, run_tool
 from support.client_vectors import expand, is_same, read_vectors
-from support.daemon import Daemon
 from support.processes import time_limit, wait_until
+from support.read_back import records_in, values_in
 from support.stream_daemon import StreamDaemon
+from support.stream_inputs import ONE_WORKER, daemon_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from typing import Self
 
+    from support.daemon import Daemon
+
 pytestmark = pytest.mark.process
 
 WITH_FORKS: Final = [name for name, language in LANGUAGES.items() if language.has_forks]
 BRUCE_TIMED_OUT: Final = -8
-UPGRADE_S: Final = 90
 PROGRESS_S: Final = 60
 MOST_PENDING: Final = 500
 """Messages of a client without an outcome; the buffer has room for them while the daemon is away."""
@@ -241,7 +241,7 @@ class Traffic:
         self.problems: list[str] = []
         self.stream = ConformanceProgram(command, name)
         self.datagrams = ConformanceProgram(command, name)
-        self.stream.open_stream(daemon.directory / "in.stream")
+        self.stream.open_stream(daemon.stream_path)
         self._threads = [Thread(target=self._guard, args=(work,)) for work in (self._stream, self._datagrams)]
         if LANGUAGES[name].has_datagrams:
             self.datagrams.open_datagrams(daemon.socket_path)
@@ -342,24 +342,12 @@ def kill_everything(daemon: Daemon, broker: DevBroker, clients: list[Traffic]) -
     for client in clients:
         client.pause_datagrams()
     for client in clients:
-        await_datagrams(daemon, broker, client)
+        topic = f"{client.name}-datagrams"
+        daemon.wait_for(lambda: len(numbers_in(broker, topic)) >= client.sent, topic, PROGRESS_S)  # noqa: B023 - called at once
     daemon.kill_all()
     for client in clients:
         client.await_refused_datagram()
     daemon.start()
-
-
-def await_datagrams(daemon: Daemon, broker: DevBroker, client: Traffic) -> None:
-    def are_delivered() -> bool:
-        return len(numbers_in(broker, f"{client.name}-datagrams")) >= client.sent
-
-    daemon.wait_for(are_delivered, f"the datagrams of {client.name}", PROGRESS_S)
-
-
-def upgrade(daemon: Daemon) -> None:
-    command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=UPGRADE_S, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def assert_all_accounted_for(client: Traffic, broker: DevBroker) -> None:
@@ -379,7 +367,7 @@ def assert_all_accounted_for(client: Traffic, broker: DevBroker) -> None:
 
 
 def numbers_in(broker: DevBroker, topic: str) -> list[int]:
-    return [int((record.value or b"")[:12]) for partition in broker.fetch(topic) for record in partition]
+    return [int(value[:12]) for value in values_in(broker, topic)]
 
 
 @pytest.mark.parametrize(
@@ -390,7 +378,7 @@ def test_clients_survive_kills_and_an_upgrade(names: tuple[str, ...], tmp_path: 
     topics = {f"{name}-{kind}": 2 for name in names for kind in ("stream", "datagrams")}
     with (
         DevBroker(brokers=1, topics=topics) as broker,
-        Daemon(tmp_path, broker.bootstrap, stream_settings(tmp_path)) as daemon,
+        daemon_in(tmp_path, broker, **ONE_WORKER) as daemon,
         ExitStack() as stack,
     ):
         clients = [stack.enter_context(Traffic(name, command, daemon)) for name, command in commands.items()]
@@ -398,7 +386,7 @@ def test_clients_survive_kills_and_an_upgrade(names: tuple[str, ...], tmp_path: 
         for process in ("input-1", "router", "input"):
             daemon.kill(process)
             await_progress(daemon, clients)
-        upgrade(daemon)
+        daemon.upgrade()
         await_progress(daemon, clients)
         kill_everything(daemon, broker, clients)
         await_progress(daemon, clients)
@@ -411,20 +399,11 @@ def test_clients_survive_kills_and_an_upgrade(names: tuple[str, ...], tmp_path: 
             client.stream.close_stream(5000)
 
 
-def stream_settings(directory: Path) -> dict[str, object]:
-    return {
-        "input.unix_stream.enable": "true",
-        "input.unix_stream.path": directory / "in.stream",
-        "input.streams.workers": 1,
-        "input.unix_datagram.when_full": "block",
-    }
-
-
 @pytest.mark.parametrize("name", [param(name) for name in WITH_FORKS])
 def test_a_child_sends_on_its_own_copy(name: str, tmp_path: Path) -> None:
     with (
         DevBroker(brokers=1, topics={"forks": 1}) as broker,
-        Daemon(tmp_path, broker.bootstrap, stream_settings(tmp_path)) as daemon,
+        daemon_in(tmp_path, broker, **ONE_WORKER) as daemon,
         ConformanceProgram(build(name), name) as program,
     ):
         program.open_datagrams(daemon.socket_path)
@@ -443,12 +422,12 @@ def test_the_appenders_in_java_deliver(tmp_path: Path) -> None:
     classes = f"{options[-1]}:target/dependency/*"
     with (
         DevBroker(brokers=1, topics={"logs": 1}) as broker,
-        Daemon(tmp_path, broker.bootstrap, stream_settings(tmp_path)) as daemon,
+        daemon_in(tmp_path, broker, **ONE_WORKER) as daemon,
     ):
         system = (f"-Dstream={tmp_path / 'in.stream'}", "-Dtopic=logs", "-Dfile.encoding=UTF-8")
         run_tool("java", (java, *options[:-1], classes, *system, "bruce.client.LogWithAppenders"))
         daemon.wait_settled(2)
-        records = [record for partition in broker.fetch("logs") for record in partition]
+        records = records_in(broker, "logs")
     assert sorted((record.key, record.value) for record in records) == [
         (b"log4j.logger", "WARN log4j.logger größe by log4j".encode()),
         (b"logback.logger", "WARN logback.logger größe by logback".encode()),
@@ -459,12 +438,12 @@ def test_the_other_programs_in_c_deliver(tmp_path: Path) -> None:
     build("c")
     with (
         DevBroker(brokers=1, topics={"c": 1}) as broker,
-        Daemon(tmp_path, broker.bootstrap, stream_settings(tmp_path)) as daemon,
+        daemon_in(tmp_path, broker, **ONE_WORKER) as daemon,
     ):
         run_tool("c", ("build/conformance-cxx", str(daemon.socket_path), str(tmp_path / "in.stream"), "c"))
         run_tool("c", ("build/dory-example", str(daemon.socket_path), "c"))
         run_tool("c", ("build/dory-socket", str(daemon.socket_path), "c"))
         daemon.wait_settled(6)
-        records = [record for partition in broker.fetch("c") for record in partition]
+        records = records_in(broker, "c")
     values = (b"any partition", b"by Dory's class", b"by datagram", b"by partition key", b"by stream", b"null")
     assert sorted((record.key, record.value or b"null") for record in records) == [(b"key", value) for value in values]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
 from support.client_programs import CLIENTS, LANGUAGES, SHORT, build
-from support.daemon import Daemon
+from support.processes import run_program
+from support.read_back import records_in
+from support.stream_inputs import ONE_WORKER, daemon_in
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from support.daemon import Daemon
 
 pytestmark = pytest.mark.process
 
@@ -65,25 +68,16 @@ def send_first_message(name: str, daemon: Daemon) -> None:
     here.mkdir()
     (here / file).write_text(first_message(name, daemon.directory))
     script = commands.format(library=CLIENTS / name, here=here)
-    done = subprocess.run(["sh", "-ec", script], cwd=here, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+    run_program("sh", "-ec", script, directory=here, time_limit_s=300)
 
 
 @pytest.mark.parametrize(
     "names", [SHORT, pytest.param(tuple(LANGUAGES), marks=pytest.mark.clients)], ids=["some languages", "all languages"]
 )
 def test_the_first_message_of_a_readme_arrives(names: tuple[str, ...], tmp_path: Path) -> None:
-    settings = {
-        "input.unix_stream.enable": "true",
-        "input.unix_stream.path": tmp_path / "in.stream",
-        "input.streams.workers": 1,
-    }
-    with (
-        DevBroker(brokers=1, topics={"clicks": 1}) as broker,
-        Daemon(tmp_path, broker.bootstrap, settings) as daemon,
-    ):
+    with DevBroker(brokers=1, topics={"clicks": 1}) as broker, daemon_in(tmp_path, broker, **ONE_WORKER) as daemon:
         for number, name in enumerate(names, 1):
             send_first_message(name, daemon)
             daemon.wait_settled(number)
-        records = [record for partition in broker.fetch("clicks") for record in partition]
+        records = records_in(broker, "clicks")
     assert [(record.key, record.value) for record in records] == [(b"user-7", b"hello")] * len(names)

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import shutil
-import socket
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from support import processes
@@ -32,6 +30,7 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 RULES: Final = DEPLOY / "prometheus" / "bruce.rules.yml"
 SETTINGS: Final = {"compression.configs.quick.type": "lz4", "compression.default": "quick"}
 NOT_LEADER: Final = 6
+VALUE: Final = b"0123456789" * 100
 PATIENCE_S: Final = 20.0
 CONFIG: Final = """\
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
@@ -143,17 +142,6 @@ def wait_grown(daemon: Daemon, prometheus: Prometheus, query: str, before: float
     return value
 
 
-def send(daemon: Daemon, messages: int) -> None:
-    with DatagramClient(daemon.socket_path, timeout=20) as client:
-        for _ in range(messages):
-            client.send("clicks", b"0123456789" * 100)
-
-
-def send_malformed(daemon: Daemon) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(b"no message", str(daemon.socket_path))
-
-
 def assert_healthy(prometheus: Prometheus) -> None:
     """Assert that the scrape and all rules work."""
     (target,) = prometheus.get("targets")["activeTargets"]
@@ -179,16 +167,16 @@ def test_prometheus_reads_the_metrics_the_rules_and_the_queries_of_the_dashboard
             broker.inject(Fault(action=FaultAction.ERROR, code=NOT_LEADER, topic="clicks", times=1))
             compressed = 0.0
             for delivered in (100, 200):  # a series that begins with the first messages has a rate from the second on
-                send(daemon, 100)
+                daemon.send("clicks", *[VALUE] * 100)
                 wait_scraped(daemon, prometheus, "bruce_messages_delivered_total", delivered)
                 compressed = wait_grown(daemon, prometheus, "sum(bruce_compression_in_bytes_total)", compressed)
-            send_malformed(daemon)
+            daemon.send_encoded(b"no message")
             wait_scraped(daemon, prometheus, "sum(bruce_messages_discarded_total)", 1)
             assert queries_without_numbers(prometheus) == []
             daemon.wait_for(lambda: "BruceClientMistakes" in firing(prometheus), "the alert of a mistake", PATIENCE_S)
 
             broker.broker_down(1)
-            send(daemon, 1)
+            daemon.send("clicks", VALUE)
             daemon.wait_for(lambda: prometheus.alerts().get("BruceNotReady") == "pending", "an outage", PATIENCE_S)
             assert firing(prometheus) == {"BruceClientMistakes"}
             assert_healthy(prometheus)

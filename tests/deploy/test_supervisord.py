@@ -16,7 +16,7 @@ import pytest
 from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.daemon import Daemon
-from support.traffic import Load, start_senders
+from support.traffic import Load, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,19 +112,12 @@ def answers(daemon: Daemon) -> bool:
         return False
 
 
-def deliver(daemon: Daemon, load: Load, received: int) -> None:
-    (sender,) = start_senders(load, daemon.socket_path)
-    assert sender.wait(PATIENCE_S) == 0
-    books = daemon.wait_settled(received)
-    assert (books.received, books.delivered) == (received, received)
-
-
 def test_supervisord_starts_restarts_upgrades_and_stops_the_daemon(supervised: tuple[Supervised, Daemon]) -> None:
     running, daemon = supervised
     load = Load(("clicks",), senders=1, messages=300, largest=200)
     running.wait_for_status("RUNNING")
     running.wait_for(lambda: answers(daemon), "the daemon")
-    deliver(daemon, load, load.total)
+    deliver(load, daemon)
 
     first = running.pid()
     children = psutil.Process(first).children(recursive=True)
@@ -133,19 +126,18 @@ def test_supervisord_starts_restarts_upgrades_and_stops_the_daemon(supervised: t
     running.wait_for(lambda: running.pid() not in {0, first}, "another daemon")
     running.wait_for_status("RUNNING")
     running.wait_for(lambda: answers(daemon), "the daemon")
-    deliver(daemon, load, 2 * load.total)
+    deliver(load, daemon)
 
     before = running.pid()
-    command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
-    subprocess.run(command, timeout=PATIENCE_S, check=True)
+    daemon.upgrade()
     assert running.pid() == before
     assert "RUNNING" in running.ctl("status", "bruce")
-    deliver(daemon, load, 3 * load.total)
+    deliver(load, daemon)
 
     log = running.place / "bruce.log"
     log.rename(running.place / "bruce.log.old")
     running.ctl("signal", "USR1", "bruce")
-    running.wait_for(lambda: counter(daemon, "GotLogfileReopenRequest") == 1, "the signal")
+    running.wait_for(lambda: daemon.counters()["GotLogfileReopenRequest"] == 1, "the signal")
 
     all_processes = psutil.Process(running.pid()).children(recursive=True)
     running.wait_for(lambda: "bruce hold keeps" in (running.place / "hold.log").read_text(), "bruce hold")
@@ -158,11 +150,6 @@ def test_supervisord_starts_restarts_upgrades_and_stops_the_daemon(supervised: t
     total = 3 * load.total
     assert f"bruce has ended: received {total} = delivered {total} + discarded 0 + held 0." in log.read_text()
     assert list(running.place.glob("std*.log.1")), "supervisord rotates what goes to standard output"
-
-
-def counter(daemon: Daemon, name: str) -> int:
-    values = {line["name"]: int(line["value"]) for line in daemon.get("/counters/json")["counters"]}
-    return values[name]
 
 
 def test_a_refused_start_is_fatal_and_names_the_reason(tmp_path: Path) -> None:

@@ -5,34 +5,29 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bruce_mp.client import DatagramClient, StreamClient, TcpClient
-from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.daemon import Daemon
 from support.daemon_runs import Sender, run_until_exit
-from support.read_back import read_back
+from support.read_back import broker_fixture, read_back, values_in
 from support.traffic import Load, assert_all_there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from bruce_mp.devbroker.control import DevBroker
+
 pytestmark = pytest.mark.process
 
 TOPICS = ("red", "green")
 LOOPBACK = ("127.0.0.1", 0)
 BLOCKING = {"input.unix_datagram.when_full": "block"}
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 2)) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 2))
 
 
 @pytest.fixture
@@ -74,10 +69,7 @@ def test_messages_sent_without_a_daemon_wait_for_the_next_daemon(daemon: Daemon,
         client.send("red", b"between")
         daemon.start()
         daemon.wait_settled(1)
-    assert sorted(record.value or b"" for records in broker.fetch("red") for record in records) == [
-        b"before",
-        b"between",
-    ]
+    assert sorted(values_in(broker, "red")) == [b"before", b"between"]
 
 
 def test_inherited_listening_sockets_are_used(tmp_path: Path, broker: DevBroker) -> None:
@@ -98,10 +90,7 @@ def test_inherited_listening_sockets_are_used(tmp_path: Path, broker: DevBroker)
                 client.send("red", b"after")
                 client.flush()
             daemon.wait_settled(2)
-    assert sorted(record.value or b"" for records in broker.fetch("red") for record in records) == [
-        *[b"after"] * 2,
-        *[b"before"] * 2,
-    ]
+    assert sorted(values_in(broker, "red")) == [b"after", b"after", b"before", b"before"]
 
 
 def test_an_inherited_socket_without_a_setting_is_refused(tmp_path: Path) -> None:
@@ -122,16 +111,13 @@ def test_systemd_hands_the_socket_over(tmp_path: Path, broker: DevBroker) -> Non
         pytest.skip("systemd-socket-activate is not installed")
     daemon = Daemon(tmp_path, broker.bootstrap)
     listen = ["--datagram", f"--listen={daemon.socket_path}", "--setenv=PYTHONPATH", "--setenv=PATH"]
-    run = [sys.executable, "-m", "bruce_mp", "run", "--config", str(daemon.config_path)]
+    command = [activate, *listen, *processes.BRUCE, "run", "--config", str(daemon.config_path)]
     with daemon.log_path.open("wb") as log:
-        process = processes.spawn(
-            [activate, *listen, *run], output=log, env={**os.environ, "SYSTEMD_LOG_LEVEL": "info"}
-        )
+        process = processes.spawn(command, output=log, env={**os.environ, "SYSTEMD_LOG_LEVEL": "info"})
     try:
         processes.wait_until(daemon.socket_path.is_socket, "the socket")
-        with DatagramClient(daemon.socket_path) as client:
-            client.send("red", b"wake up")
-        processes.wait_until(lambda: sum(map(len, broker.fetch("red"))) == 1, "the message")
+        daemon.send("red", b"wake up")
+        processes.wait_until(lambda: len(values_in(broker, "red")) == 1, "the message")
         process.terminate()
         assert process.wait(30) == 0, daemon.log()
     finally:

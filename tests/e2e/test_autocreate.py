@@ -8,36 +8,29 @@ import pytest
 
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.codes import ApiKey
-from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.telemetry.counters import Counter
 from support.daemon import Daemon
-from support.read_back import read_back
-from support.traffic import Load, assert_all_there, start_senders
+from support.read_back import broker_fixture, read_back
+from support.traffic import Load, assert_all_there, deliver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
 SETTINGS: Final = {"input.unix_datagram.when_full": "block", "delivery.topic_autocreate": "true"}
 POLICY_VIOLATION: Final = 44
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(brokers=2, topics={"there": 2}) as running:
-        yield running
+broker = broker_fixture(brokers=2, topics={"there": 2})
 
 
 @pytest.mark.parametrize("sizes", [{}, {"delivery.topic_autocreate_partitions": 5}])
 def test_new_topics_get_every_message(tmp_path: Path, broker: DevBroker, sizes: dict[str, object]) -> None:
     load = Load(("there", "new-1", "new-2", "new-3"), senders=2, messages=1000, largest=500)
     with Daemon(tmp_path, broker.bootstrap, {**SETTINGS, **sizes}) as daemon:
-        for sender in start_senders(load, daemon.socket_path):
-            assert sender.wait(60) == 0
-        assert daemon.wait_settled(load.total).delivered == load.total
+        deliver(load, daemon)
         assert daemon.counters()[Counter.TopicAutocreateSuccess.name] == 3
     assert len(broker.fetch("new-1")) == sizes.get("delivery.topic_autocreate_partitions", 1)
     assert_all_there(load, read_back(broker, load.topics))

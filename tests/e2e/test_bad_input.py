@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pytest
 
 from bruce_mp.client import DatagramClient
-from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.messages import ApiKey, Message, encode, parse_message
@@ -23,9 +22,12 @@ from bruce_mp.slab.file import Slab
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.daemon import Daemon
+from support.read_back import broker_fixture, records_in, values_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
@@ -110,12 +112,7 @@ UNSUPPORTED_VERSIONS: Final = {
     "A1 version -1": (changed(A1, 6, "ffff"), -1, ANY_VERSION),
     "P1 version 3": (changed(P1, 6, "0003"), 3, KEYED_VERSION),
 }
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 2)) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 2), scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -198,8 +195,7 @@ class CheckedSender:
         """Wait until all messages are settled and the good ones have arrived; return the discards by reason."""
         books = self.daemon.wait_settled(self._before.received + self._sent)
         assert books.received == self._before.received + self._sent
-        arrived = [record.value for records in self._broker.fetch("good") for record in records]
-        mine = [value for value in arrived if value is not None and value.startswith(b"%d:" % self._number)]
+        mine = [value for value in values_in(self._broker, "good") if value.startswith(b"%d:" % self._number)]
         assert sorted(mine) == sorted(self._good)
         before = self._before.discarded
         differences = {reason: count - before.get(reason, 0) for reason, count in books.discarded.items()}
@@ -307,7 +303,7 @@ def test_valid_vectors_are_delivered_unchanged(sender: CheckedSender, broker: De
 
 
 def _records(broker: DevBroker, topic: str) -> set[tuple[bytes | None, bytes | None, int]]:
-    return {(record.key, record.value, record.timestamp) for records in broker.fetch(topic) for record in records}
+    return {(record.key, record.value, record.timestamp) for record in records_in(broker, topic)}
 
 
 # --- topics ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.messages import encode
-from support.stream_inputs import TOPICS, ask, connect, daemon_in, message, read_answer
+from support.read_back import broker_fixture
+from support.stream_inputs import ONE_WORKER, TOPICS, ask, connect, daemon_in, message, read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,12 +35,7 @@ SLOW_BATCHES: Final = {
     "batching.default.action": "per_topic",
     "batching.default.config": "slow",
 }
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(brokers=2, topics=dict.fromkeys(TOPICS, 4)) as running:
-        yield running
+broker = broker_fixture(brokers=2, topics=dict.fromkeys(TOPICS, 4), scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +158,7 @@ def test_a_barrier_during_an_outage_is_answered_at_timeout_and_at_shutdown(tmp_p
 
 
 def test_the_connections_of_a_killed_worker_end_without_an_answer(tmp_path: Path, broker: DevBroker) -> None:
-    with daemon_in(tmp_path, broker, **{"input.streams.workers": 1}, **SLOW_BATCHES) as daemon:
+    with daemon_in(tmp_path, broker, **ONE_WORKER, **SLOW_BATCHES) as daemon:
         with connect(daemon) as client:
             killer = threading.Thread(target=daemon.kill, args=("input-1",))
             client.sendall(message(1, 1))

@@ -6,26 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
-from support.read_back import read_back
+from support.read_back import broker_fixture, read_back
 from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
 TOPICS: Final = ("red", "green", "blue")
 LOAD: Final = Load(TOPICS, senders=2, messages=20_000, smallest=10, largest=300)
 READINGS: Final = 100
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 3)) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 3))
 
 
 @pytest.mark.parametrize("outage", [True, False], ids=["held", "flowing"])

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from kafka.protocol.producer import ProduceResponse
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.commands import AppendedBatch, AppendedSince
 from bruce_mp.devbroker.control import ControlChannel, decode_batches, end_process, read_ready
 from bruce_mp.errors import DiscardReason
 from devbroker.kit import RawClient, make_batch, produce
 from support.daemon import Daemon
+from support.processes import BRUCE, run_bruce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,14 +25,12 @@ import msgspec
 
 pytestmark = pytest.mark.process
 
-BRUCE: Final = (sys.executable, "-m", "bruce_mp", "dev-broker")
 MESSAGES: Final = 60
 OTHER_CLIENT: Final = "127.0.0.2"
 
 
 def run_control(address: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [*BRUCE, "control", address, *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return run_bruce("dev-broker", "control", address, *words)
 
 
 class CommandLineBroker:
@@ -61,17 +58,13 @@ class CommandLineBroker:
 
 @contextmanager
 def a_broker(*arguments: str) -> Iterator[CommandLineBroker]:
-    process = subprocess.Popen([*BRUCE, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    process = subprocess.Popen(
+        [*BRUCE, "dev-broker", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
     try:
         yield CommandLineBroker(process)
     finally:
         end_process(process)
-
-
-def send(daemon: Daemon, topic: str, values: list[bytes]) -> None:
-    with DatagramClient(daemon.socket_path, timeout=30) as client:
-        for value in values:
-            client.send(topic, value)
 
 
 def test_only_messages_with_the_text_are_discarded(tmp_path: Path) -> None:
@@ -79,7 +72,7 @@ def test_only_messages_with_the_text_are_discarded(tmp_path: Path) -> None:
     good = [value for value in values if value.startswith(b"good")]
     fault = "error code=INVALID_RECORD text=poison times=always"
     with a_broker("--topic", "hits:1", "--fault", fault) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
-        send(daemon, "hits", values)
+        daemon.send("hits", *values)
         books = daemon.wait_settled(MESSAGES)
         assert (books.received, books.delivered) == (MESSAGES, len(good))
         assert books.discarded == {DiscardReason.KAFKA_ERROR_ACK.name: MESSAGES - len(good)}
@@ -94,7 +87,7 @@ def test_a_fault_of_a_topic_ends_by_a_command(tmp_path: Path) -> None:
         number = broker.command("inject", "error", "code=NOT_LEADER_OR_FOLLOWER", "topic=hurt", "times=always")
         values = {topic: [b"%s %d" % (topic.encode(), n) for n in range(MESSAGES)] for topic in ("hurt", "well")}
         for topic, sent in values.items():
-            send(daemon, topic, sent)
+            daemon.send(topic, *sent)
         broker.wait_struck(2)
         daemon.wait_for(lambda: daemon.books().delivered == MESSAGES, "the other topic", 20)
         assert broker.values() == values["well"]
@@ -111,7 +104,7 @@ def test_a_fault_of_a_client_spares_other_clients(tmp_path: Path) -> None:
     fault = "error code=NOT_LEADER_OR_FOLLOWER client=127.0.0.1 times=always"
     with a_broker("--topic", "hits:1", "--fault", fault) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         values = [b"%d" % n for n in range(MESSAGES)]
-        send(daemon, "hits", values)
+        daemon.send("hits", *values)
         broker.wait_struck(2)
         with RawClient(broker.bootstrap, source=OTHER_CLIENT) as client:
             client.send(produce([("hits", 0, make_batch(value=b"other"))]))

@@ -9,8 +9,7 @@ import pytest
 
 from bruce_mp.client import Client, DatagramClient, FlushError, Outcome, StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.supervisor.run_dir import TCP_ADDRESS
-from support.daemon import Daemon
+from support.stream_inputs import ONE_WORKER, daemon_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,18 +18,6 @@ pytestmark = pytest.mark.process
 
 MESSAGES = 3000
 FILLER = bytes(200)
-
-
-def daemon_in(directory: Path, broker: DevBroker) -> Daemon:
-    settings = {
-        "input.unix_datagram.when_full": "block",
-        "input.unix_stream.enable": "true",
-        "input.unix_stream.path": directory / "in.stream",
-        "input.tcp.enable": "true",
-        "input.tcp.port": 0,
-        "input.streams.workers": 1,
-    }
-    return Daemon(directory, broker.bootstrap, settings)
 
 
 def send(client: Client, name: bytes, first: int, count: int) -> None:
@@ -45,13 +32,12 @@ def received(broker: DevBroker, name: bytes) -> list[int]:
 
 
 def test_every_client_delivers_all_messages_in_order(tmp_path: Path) -> None:
-    with DevBroker(brokers=1, topics={"clicks": 2}) as broker, daemon_in(tmp_path, broker) as daemon:
-        port = int((daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")[2])
+    with DevBroker(brokers=1, topics={"clicks": 2}) as broker, daemon_in(tmp_path, broker, **ONE_WORKER) as daemon:
         clients: dict[bytes, Client] = {
             b"datagram": DatagramClient(daemon.socket_path, timeout=60),
-            b"stream": StreamClient(tmp_path / "in.stream", timeout=60),
-            b"lingering": StreamClient(tmp_path / "in.stream", timeout=60, linger=0.01),
-            b"tcp": TcpClient(port, timeout=60, linger=0.01),
+            b"stream": StreamClient(daemon.stream_path, timeout=60),
+            b"lingering": StreamClient(daemon.stream_path, timeout=60, linger=0.01),
+            b"tcp": TcpClient(daemon.tcp_port, timeout=60, linger=0.01),
         }
         threads = [threading.Thread(target=send, args=(each, name, 0, MESSAGES)) for name, each in clients.items()]
         for thread in threads:
@@ -69,13 +55,13 @@ def test_every_client_delivers_all_messages_in_order(tmp_path: Path) -> None:
 def test_a_stream_client_outlives_the_daemon(tmp_path: Path) -> None:
     with DevBroker(brokers=1, topics={"clicks": 2}) as broker:
         with StreamClient(tmp_path / "in.stream", timeout=60) as client:
-            with daemon_in(tmp_path, broker) as daemon:
+            with daemon_in(tmp_path, broker, **ONE_WORKER) as daemon:
                 send(client, b"s", 0, 100)
                 daemon.wait_settled(100)
                 assert daemon.terminate() == 0
             later = threading.Thread(target=send, args=(client, b"s", 100, 100))
             later.start()  # waits for the daemon's restart
-            with daemon_in(tmp_path, broker) as daemon:
+            with daemon_in(tmp_path, broker, **ONE_WORKER) as daemon:
                 later.join(60)
                 assert client.stats().connections == 2
                 daemon.wait_settled(100)
@@ -85,7 +71,7 @@ def test_a_stream_client_outlives_the_daemon(tmp_path: Path) -> None:
 def test_flush_returns_the_outcome_of_messages_since_the_previous_flush(tmp_path: Path) -> None:
     with (
         DevBroker(brokers=1, topics={"clicks": 2}) as broker,
-        daemon_in(tmp_path, broker) as daemon,
+        daemon_in(tmp_path, broker, **ONE_WORKER) as daemon,
         StreamClient(tmp_path / "in.stream", timeout=60, linger=0.01) as client,
     ):
         send(client, b"s", 0, 500)
@@ -100,7 +86,7 @@ def test_flush_returns_the_outcome_of_messages_since_the_previous_flush(tmp_path
 
 
 def test_flush_times_out_with_known_counts_when_kafka_is_down(tmp_path: Path) -> None:
-    with DevBroker(brokers=1, topics={"clicks": 2}) as broker, daemon_in(tmp_path, broker) as daemon:
+    with DevBroker(brokers=1, topics={"clicks": 2}) as broker, daemon_in(tmp_path, broker, **ONE_WORKER) as daemon:
         with StreamClient(tmp_path / "in.stream", timeout=60) as client:
             send(client, b"s", 0, 10)
             client.flush(60)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.client import DatagramClient, StreamClient
+from bruce_mp.client import StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.protocol.client.discard_line import parse_line
 from support.daemon import Daemon
+from support.read_back import records_in
+from support.stream_inputs import ONE_WORKER, daemon_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,18 +26,13 @@ MESSAGES: Final = 40
 STAMP: Final = 1_700_000_000_000
 
 
-def counters_of(daemon: Daemon) -> dict[str, int]:
-    return {line["name"]: line["value"] for line in daemon.get("/counters/json")["counters"]}
-
-
 def headers_of(record: StoredRecord) -> dict[str, bytes | None]:
     return {name: value for name, value in record.headers if name not in {"bruce.discarded_ms", "bruce.host"}}
 
 
 def send(daemon: Daemon, topic: str, values: list[bytes]) -> None:
-    with DatagramClient(daemon.socket_path, timeout=30) as client:
-        for value in values:
-            client.send(topic, value, key=b"key", timestamp_ms=STAMP, headers=[("trace", value)])
+    for value in values:
+        daemon.send(topic, value, key=b"key", timestamp_ms=STAMP, headers=[("trace", value)])
 
 
 def test_each_discarded_message_is_in_the_dead_letter_topic_once(tmp_path: Path) -> None:
@@ -47,24 +44,23 @@ def test_each_discarded_message_is_in_the_dead_letter_topic_once(tmp_path: Path)
         Daemon(tmp_path, broker.bootstrap, {"discard_log.enable": "true", **settings}) as daemon,
     ):
         send(daemon, "nobody's", [b"not sent"])
-        daemon.wait_for(lambda: counters_of(daemon)["DiscardLogLine"] == 1, "the first line", 20)
+        daemon.wait_for(lambda: daemon.counters()["DiscardLogLine"] == 1, "the first line", 20)
         daemon.reload({"discards.topic": DEAD})
         broker.inject(Fault(action=FaultAction.ERROR, code=42, topic="refused", times=None))
         values = {topic: [b"%s %d" % (topic.encode(), n) for n in range(MESSAGES)] for topic in ("nobody's", "refused")}
         for topic, sent in values.items():
             send(daemon, topic, sent)
         send(daemon, "good", [b"good"])
-        with DatagramClient(daemon.socket_path) as client:
-            client.send_encoded(b"\0garbage")
+        daemon.send_encoded(b"\0garbage")
         discarded = 2 * MESSAGES + 2
         received = discarded + 1 + 2 * MESSAGES + 1
         books = daemon.wait_settled(received)
-        daemon.wait_for(lambda: counters_of(daemon)["DiscardLogLine"] == discarded, "all lines", 20)
+        daemon.wait_for(lambda: daemon.counters()["DiscardLogLine"] == discarded, "all lines", 20)
         assert books.discarded == {"BAD_TOPIC": MESSAGES + 1, "KAFKA_ERROR_ACK": MESSAGES, "MALFORMED": 1}
         assert (books.received, books.delivered) == (received, 1 + 2 * MESSAGES + 1)
-        counters = counters_of(daemon)
+        counters = daemon.counters()
         assert (counters["DeadLetterSent"], counters["DeadLetterLost"]) == (2 * MESSAGES + 1, 0)
-        found = [record for partition in broker.fetch(DEAD) for record in partition]
+        found = records_in(broker, DEAD)
     by_value = {record.value: record for record in found}
     assert len(by_value) == len(found) == 2 * MESSAGES + 1
     for topic, reason in (("nobody's", b"BAD_TOPIC"), ("refused", b"KAFKA_ERROR_ACK")):
@@ -90,7 +86,7 @@ def test_a_discarded_dead_letter_is_not_sent_again(tmp_path: Path) -> None:
         assert books.discarded == {"BAD_TOPIC": 2 * MESSAGES}
         queued = "DiscardCopyQueued"
         daemon.wait_for(
-            lambda: counters_of(daemon)["DiscardCopySettled"] == counters_of(daemon)[queued] == 2 * MESSAGES,
+            lambda: daemon.counters()["DiscardCopySettled"] == daemon.counters()[queued] == 2 * MESSAGES,
             "the copies of the dead letters",
             20,
         )
@@ -98,24 +94,18 @@ def test_a_discarded_dead_letter_is_not_sent_again(tmp_path: Path) -> None:
         send(daemon, "good", [b"good"])
         books = daemon.wait_settled(2 * MESSAGES + 1)
         assert (books.received, books.delivered) == (2 * MESSAGES + 1, 1)
-        assert counters_of(daemon)["DeadLetterSent"] == MESSAGES
+        assert daemon.counters()["DeadLetterSent"] == MESSAGES
 
 
 def test_the_value_of_a_message_too_long_for_kafka_is_cut(tmp_path: Path) -> None:
     limit = 5000
-    settings: dict[str, object] = {
-        "discards.topic": DEAD,
-        "batching.message_max_bytes": limit,
-        "input.unix_stream.enable": "true",
-        "input.unix_stream.path": tmp_path / "in.stream",
-        "input.streams.workers": 1,
-    }
+    settings = {"discards.topic": DEAD, "batching.message_max_bytes": limit}
     with (
         DevBroker(topics={"good": 1, DEAD: 1}) as broker,
-        Daemon(tmp_path, broker.bootstrap, settings) as daemon,
+        daemon_in(tmp_path, broker, **ONE_WORKER, **settings) as daemon,
     ):
         value = bytes(range(256)) * 1000
-        with StreamClient(tmp_path / "in.stream", timeout=20) as client:
+        with StreamClient(daemon.stream_path, timeout=20) as client:
             client.send("good", value, key=b"key")
             client.send("good", b"fits")
         books = daemon.wait_settled(3)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import psutil
 import pytest
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import DiscardReason
@@ -55,13 +54,7 @@ class Bench:
         self.daemon = Daemon(directory, broker.bootstrap, SETTINGS | {"discard_log.path": self.file} | (settings or {}))
 
     def send(self, topic: str, value: bytes = b"value", count: int = 1, partition_key: int | None = None) -> None:
-        with DatagramClient(str(self.daemon.socket_path), timeout=20) as client:
-            for _ in range(count):
-                client.send(topic, value, key=KEY, partition_key=partition_key, timestamp_ms=STAMP)
-
-    def send_bytes(self, data: bytes) -> None:
-        with DatagramClient(str(self.daemon.socket_path), timeout=20) as client:
-            client.send_encoded(data)
+        self.daemon.send(topic, *[value] * count, key=KEY, partition_key=partition_key, timestamp_ms=STAMP)
 
     def lines(self) -> list[DiscardLine]:
         return lines_in(self.file)
@@ -101,11 +94,15 @@ GOOD: Final = encode(b"good", b"v", b"", timestamp_ms=STAMP)
 API_KEY_300: Final = GOOD[:4] + b"\x01\x2c" + GOOD[6:]
 VERSION_7: Final = GOOD[:6] + b"\x00\x07" + GOOD[8:]
 CASES: Final = {
-    DiscardReason.MALFORMED: Case(lambda bench: bench.send_bytes(b"\x00garbage"), "MALFORMED", b"", b"\x00garbage"),
-    DiscardReason.UNSUPPORTED_API_KEY: Case(
-        lambda bench: bench.send_bytes(API_KEY_300), "API_KEY(300)", b"", API_KEY_300
+    DiscardReason.MALFORMED: Case(
+        lambda bench: bench.daemon.send_encoded(b"\x00garbage"), "MALFORMED", b"", b"\x00garbage"
     ),
-    DiscardReason.UNSUPPORTED_VERSION: Case(lambda bench: bench.send_bytes(VERSION_7), "VERSION(7)", b"", VERSION_7),
+    DiscardReason.UNSUPPORTED_API_KEY: Case(
+        lambda bench: bench.daemon.send_encoded(API_KEY_300), "API_KEY(300)", b"", API_KEY_300
+    ),
+    DiscardReason.UNSUPPORTED_VERSION: Case(
+        lambda bench: bench.daemon.send_encoded(VERSION_7), "VERSION(7)", b"", VERSION_7
+    ),
     DiscardReason.BAD_TOPIC: Case(lambda bench: bench.send("nobody's"), "BAD_TOPIC", b"nobody's", b"value"),
     DiscardReason.LONG_MSG: Case(
         lambda bench: bench.send("good", bytes(MESSAGE_MAX)), "LONG_MSG", b"good", bytes(MESSAGE_MAX)
@@ -244,7 +241,7 @@ def test_every_copy_lost_in_a_kill_of_all_processes_is_counted(tmp_path: Path) -
                     os.kill(daemon.pids()["status"], signal.SIGSTOP)  # no line of this round is written
                 for _ in range(1000):
                     bench.send("limited", bytes(300))
-                    bench.send_bytes(b"garbage")
+                    bench.daemon.send_encoded(b"garbage")
                 daemon.wait_received(count)
                 daemon.kill_all()
                 daemon.start()
@@ -262,7 +259,7 @@ def test_the_last_discards_before_shutdown_are_in_the_file(tmp_path: Path) -> No
         bench = Bench(tmp_path, broker)
         with bench.daemon as daemon:
             daemon.wait_for(lambda: "dispatcher-0" in daemon.pids(), "the dispatcher", 20)
-            bench.send_bytes(b"bad")
+            bench.daemon.send_encoded(b"bad")
             bench.send("good", bytes(MESSAGE_MAX))
             assert daemon.terminate() == 0
     assert Tally(line.info for line in bench.lines()) == {"MALFORMED": 1, "LONG_MSG": 1}

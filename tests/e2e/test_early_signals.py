@@ -15,15 +15,14 @@ import pytest
 
 from bruce_mp.cli import main
 from bruce_mp.cli.commands import BLOCKED_AT_START
-from bruce_mp.client import DatagramClient
-from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
-from support.read_back import read_back
+from support.read_back import broker_fixture, values_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Self
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
@@ -95,18 +94,14 @@ class Shower(Thread):
         self.join()
 
 
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics={TOPIC: 1}) as broker:
-        yield broker
+broker = broker_fixture(topics={TOPIC: 1})
 
 
 def deliver(daemon: Daemon, broker: DevBroker) -> None:
-    with DatagramClient(daemon.socket_path, timeout=WITHIN_S) as client:
-        for number in range(10):
-            client.send(TOPIC, b"%d" % number)
+    values = [b"%d" % number for number in range(10)]
+    daemon.send(TOPIC, *values)
     assert daemon.wait_settled(10).delivered == 10
-    assert [seen.value for seen in read_back(broker, [TOPIC])[TOPIC]] == [b"%d" % number for number in range(10)]
+    assert values_in(broker, TOPIC) == values
 
 
 def test_the_daemon_handles_signals_from_its_first_moment(tmp_path: Path, broker: DevBroker) -> None:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
-from support.read_back import read_back
+from support.read_back import broker_fixture, read_back
 from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
@@ -23,12 +23,7 @@ VICTIMS = ("input", "router", "dispatcher-0", "status")
 KILLS = 3
 BLOCKING = {"input.unix_datagram.when_full": "block"}
 """The loads do not fit in the slab at once, and a busy machine may take seconds to start the dispatchers."""
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(brokers=3, topics=dict.fromkeys(TOPICS, 4)) as running:
-        yield running
+broker = broker_fixture(brokers=3, topics=dict.fromkeys(TOPICS, 4))
 
 
 def finish(load: Load, daemon: Daemon, broker: DevBroker, senders: list[subprocess.Popen[bytes]]) -> None:

@@ -15,13 +15,11 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow
-from bruce_mp.slab.file import Slab
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
-from support.accounts import Account, compare
 from support.daemon import Daemon
 from support.read_back import read_back
-from support.traffic import Load, send_all
+from support.traffic import Account, Load, compare, send_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -106,16 +104,13 @@ class Stage:
         )
 
     def _count(self) -> Counted:
-        slab = Slab(self.daemon.slab_path)
-        try:
+        with self.daemon.open_slab() as slab:
             return Counted(
                 {code: counter_total(slab, Counter.AckErrorFirst + 1 + code) for code in ERROR_TABLE if code},
                 counter_total(slab, Counter.PauseStarted),
                 counter_total(slab, Counter.ConnectorGotResendAck),
                 counter_total(slab, Counter.PossibleDuplicateMsg),
             )
-        finally:
-            slab.close()
 
     def wait_reported(self, kind: str, topics: Mapping[str, int]) -> list[dict[str, Any]]:
         """Return the items of a discard report for these topics, once they have the expected counts."""

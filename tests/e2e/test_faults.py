@@ -19,8 +19,8 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Slab
 from bruce_mp.slab.tables import PartitionTable, TopicTable
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter, discarded
 from support import processes
 from support.daemon import Daemon
@@ -97,31 +97,19 @@ class Stage:
         return self.grown(Counter.AckErrorFirst + 1 + code)
 
     def _counters(self) -> dict[int, int]:
-        slab = Slab(self.daemon.slab_path)
-        try:
-            rows = [slab.row_at(row) + lay.ROW_COUNTERS for row in range(lay.ROW_COUNT)]
-            return {
-                index: sum(slab.longs[(at >> 3) + index] for at in rows) for index in range(lay.ROW_COUNTER_CAPACITY)
-            }
-        finally:
-            slab.close()
+        with self.daemon.open_slab() as slab:
+            return {index: counter_total(slab, index) for index in range(lay.ROW_COUNTER_CAPACITY)}
 
     def epochs(self, load: Load) -> list[int]:
         """Return the producer epochs of the partitions of a load."""
-        slab = Slab(self.daemon.slab_path)
-        try:
+        with self.daemon.open_slab() as slab:
             topic = TopicTable(slab).number_of(load.topics[0].encode())
             return [PartitionTable(slab).epoch_and_sequence(topic, partition)[0] for partition in range(PARTITIONS)]
-        finally:
-            slab.close()
 
     def idempotence(self) -> int:
         """Return the brokers' idempotence recorded in the slab."""
-        slab = Slab(self.daemon.slab_path)
-        try:
+        with self.daemon.open_slab() as slab:
             return slab.words[lay.SUPER_IDEMPOTENCE >> 2]
-        finally:
-            slab.close()
 
     def name_of_dispatcher(self) -> str:
         """Return the name of a running dispatcher."""

@@ -15,30 +15,25 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.client import FlushError, StreamClient
-from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level
 from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
 from bruce_mp.protocol.client.inquiry import AttemptOutcome
 from bruce_mp.telemetry.clock import wall_ms
+from support.read_back import broker_fixture, records_in
 from support.stream_inputs import TOPICS, ask, connect, daemon_in, inquire, message, names
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from bruce_mp.devbroker.control import DevBroker
     from support.daemon import Daemon
 
 pytestmark = pytest.mark.process
 
 BEGIN: Final = encode_begin("query/1/2/3")
 END: Final = encode_end()
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(brokers=2, topics=dict.fromkeys(TOPICS, 4)) as running:
-        yield running
+broker = broker_fixture(brokers=2, topics=dict.fromkeys(TOPICS, 4))
 
 
 def read_back(broker: DevBroker) -> list[tuple[int, int]]:
@@ -100,28 +95,6 @@ def test_an_exception_in_the_attempt_block_discards_its_messages(tmp_path: Path,
     assert read_back(broker) == [(1, 2)]
 
 
-@pytest.mark.parametrize("is_ended", [False, True])
-@pytest.mark.parametrize("victim", ["worker", pytest.param("daemon", marks=pytest.mark.soak)])
-def test_a_death_before_or_after_the_end_frame_keeps_an_attempt_atomic(
-    tmp_path: Path, broker: DevBroker, victim: str, is_ended: bool
-) -> None:
-    with daemon_in(tmp_path, broker, **{"input.streams.workers": 1}) as daemon:
-        with connect(daemon) as client:
-            client.sendall(BEGIN + b"".join(message(1, number, 900) for number in range(300)))
-            assert ask(client, 1, Level.DELIVERED).status is BarrierStatus.FENCED
-            if is_ended:
-                client.sendall(END)
-                assert ask(client, 2, Level.RECEIVED).received == 300
-            if victim == "worker":
-                os.kill(daemon.pids()["input-1"], signal.SIGKILL)
-            else:
-                daemon.kill_all()
-                daemon.start()
-        books = daemon.wait_settled(300)
-        assert books.discarded == ({} if is_ended else {"ABANDONED_ATTEMPT": 300})
-    assert read_back(broker) == ([(1, number) for number in range(300)] if is_ended else [])
-
-
 def test_an_oversized_attempt_is_explained_and_closed(tmp_path: Path, broker: DevBroker) -> None:
     settings = {"input.streams.max_attempt_size": 256 << 10, "input.streams.max_spill_size": 0}
     with daemon_in(tmp_path, broker, **settings) as daemon:
@@ -173,18 +146,18 @@ LARGE: Final = 20_000
 """Messages of 900 bytes and more: twice the slab."""
 
 
-def send_large(client: socket.socket, who: int, begin: bytes = BEGIN) -> None:
-    """Begin an attempt that is larger than the slab."""
+def send_large(client: socket.socket, who: int, begin: bytes = BEGIN, count: int = LARGE) -> None:
+    """Begin an attempt; by default it is larger than the slab."""
     client.sendall(begin)
-    for start in range(0, LARGE, 500):
-        client.sendall(b"".join(message(who, number, 900) for number in range(start, start + 500)))
+    for start in range(0, count, 100):
+        client.sendall(b"".join(message(who, number, 900) for number in range(start, start + 100)))
+    assert ask(client, 1, Level.RECEIVED).received == count
 
 
 def test_an_attempt_larger_than_the_slab_is_delivered_once_in_order(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker, **SMALL) as daemon:
         with connect(daemon) as client, connect(daemon) as other:
             send_large(client, 1)
-            assert ask(client, 1, Level.RECEIVED).received == LARGE
             books = daemon.books_while_stopped()
             assert books.balanced
             assert books.held["spill"] > LARGE // 2
@@ -200,28 +173,32 @@ def test_an_attempt_larger_than_the_slab_is_delivered_once_in_order(tmp_path: Pa
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-@pytest.mark.parametrize("victim", [pytest.param("worker", marks=pytest.mark.soak), "daemon"])
-def test_a_death_keeps_an_attempt_larger_than_the_slab_atomic(
-    tmp_path: Path, broker: DevBroker, victim: str, is_ended: bool
+@pytest.mark.parametrize(
+    ("victim", "count"),
+    [
+        ("a worker", 300),
+        pytest.param("the daemon", 300, marks=pytest.mark.soak),
+        pytest.param("a worker", LARGE, marks=pytest.mark.soak),
+        ("the daemon", LARGE),
+    ],
+)
+def test_a_death_before_or_after_the_end_frame_keeps_an_attempt_atomic(
+    tmp_path: Path, broker: DevBroker, victim: str, count: int, is_ended: bool
 ) -> None:
-    """Behind its end some of it is in the slab, some in Kafka, and some in the spill file."""
+    """Behind its end some of a large one is in the slab, some in Kafka, and some in the spill file."""
     with daemon_in(tmp_path, broker, **SMALL) as daemon:
         with connect(daemon) as client:
-            send_large(client, 1)
-            assert ask(client, 1, Level.RECEIVED).received == LARGE
+            send_large(client, 1, count=count)
+            assert ask(client, 2, Level.DELIVERED).status is BarrierStatus.FENCED
             if is_ended:
                 client.sendall(END)
-                assert ask(client, 2, Level.RECEIVED).received == LARGE
-            if victim == "worker":
-                os.kill(daemon.pids()["input-1"], signal.SIGKILL)
-            else:
-                daemon.kill_all()
-                daemon.start()
-        books = daemon.wait_settled(LARGE)
-        assert books.discarded == ({} if is_ended else {"ABANDONED_ATTEMPT": LARGE})
+                assert ask(client, 3, Level.RECEIVED).received == count
+            _kill(daemon, victim, 1)
+        books = daemon.wait_settled(count)
+        assert books.discarded == ({} if is_ended else {"ABANDONED_ATTEMPT": count})
         daemon.terminate()
         assert not list(tmp_path.glob("**/*.spill"))
-    assert read_back(broker) == ([(1, number) for number in range(LARGE)] if is_ended else [])
+    assert read_back(broker) == ([(1, number) for number in range(count)] if is_ended else [])
 
 
 @pytest.mark.parametrize("keeps_timestamps", [False, True])
@@ -233,7 +210,6 @@ def test_timestamps_of_a_spilled_attempt_survive_a_kill_and_a_restart(
         with connect(daemon) as client:
             began_ms = wall_ms()
             send_large(client, 1, encode_begin("clock", keeps_timestamps=keeps_timestamps))
-            assert ask(client, 1, Level.RECEIVED).received == LARGE
             arrived_ms = wall_ms()
             os.kill(daemon.pids()["router"], signal.SIGSTOP)
             client.sendall(END)
@@ -242,7 +218,7 @@ def test_timestamps_of_a_spilled_attempt_survive_a_kill_and_a_restart(
         assert daemon.books().held["spill"] > LARGE // 4
         daemon.start()
         assert daemon.wait_settled(LARGE).discarded == {}
-    records = [record for partition in broker.fetch(TOPICS[1]) for record in partition]
+    records = records_in(broker, TOPICS[1])
     found = {names([record.value or b""])[0][1]: record.timestamp for record in records}
     assert len(records) == len(found) == LARGE
     if keeps_timestamps:
@@ -257,7 +233,6 @@ def test_a_restart_delivers_complete_attempts_from_spill_files(tmp_path: Path, b
     with daemon_in(tmp_path, broker, **SMALL) as daemon:
         with connect(daemon) as client:
             send_large(client, 1)
-            assert ask(client, 1, Level.RECEIVED).received == LARGE
             os.kill(daemon.pids()["router"], signal.SIGSTOP)
             client.sendall(END)
             assert ask(client, 2, Level.RECEIVED).received == LARGE

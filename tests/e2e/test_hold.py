@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.client import DatagramClient
-from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
 from support.daemon_runs import Sender, run_until_exit
 from support.hold import Hold
-from support.read_back import read_back
+from support.read_back import broker_fixture, read_back, values_in
 from support.traffic import Load, assert_all_there
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
@@ -26,25 +26,15 @@ TOPICS: Final = ("red", "green")
 KEPT: Final = "bruce hold keeps the listening sockets open."
 KILLS: Final = int(os.environ.get("BRUCE_HOLD_KILLS", "5"))
 ENDLESS: Final = Load(TOPICS, senders=1, messages=10**9, largest=300)
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 2)) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 2))
 
 
 @pytest.fixture
 def daemon(tmp_path: Path, broker: DevBroker) -> Daemon:
     """Return a daemon that is not started, with its settings in the file that `bruce hold` reads too."""
     daemon = Daemon(tmp_path, broker.bootstrap)
-    daemon.configure(
-        {
-            "input.unix_datagram.when_full": "block",
-            "input.unix_stream.enable": True,
-            "input.unix_stream.path": str(tmp_path / "in.stream"),
-        }
-    )
+    streams = {"input.unix_stream.enable": True, "input.unix_stream.path": str(daemon.stream_path)}
+    daemon.configure({"input.unix_datagram.when_full": "block", **streams})
     return daemon
 
 
@@ -52,7 +42,7 @@ def connect_stream(daemon: Daemon) -> None:
     """Connect as a stream client; a refusal raises an error."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(20)
-        client.connect(str(daemon.directory / "in.stream"))
+        client.connect(str(daemon.stream_path))
 
 
 def finish(daemon: Daemon, broker: DevBroker, sender: Sender) -> None:
@@ -114,10 +104,7 @@ def test_hold_passes_waiting_messages_to_the_next_daemon_after_a_shutdown(daemon
         assert hold.terminate() == 0
         assert "Datagrams wait in the socket, and are lost with it" in hold.log
     assert not daemon.socket_path.exists()
-    assert sorted(record.value or b"" for records in broker.fetch("red") for record in records) == [
-        b"before",
-        b"between",
-    ]
+    assert sorted(values_in(broker, "red")) == [b"before", b"between"]
 
 
 def test_hold_opens_the_sockets_of_a_changed_file_when_a_daemon_starts(daemon: Daemon, tmp_path: Path) -> None:

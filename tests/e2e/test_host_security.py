@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support.as_user import ONESELF, STRANGERS
 from support.daemon import Daemon
+from support.processes import run_bruce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,11 +47,6 @@ def no_umask() -> Iterator[None]:
     before = os.umask(0)
     yield
     os.umask(before)
-
-
-def bruce(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bruce_mp", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def files_of(directory: Path) -> dict[str, int]:
@@ -90,10 +83,8 @@ def test_an_unprivileged_daemon_serves_its_pages_on_a_unix_socket(directory: Pat
         with daemon:
             assert_unprivileged(daemon)
             assert_asked_by_commands(daemon)
-            with DatagramClient(str(daemon.socket_path), timeout=20) as client:
-                for _ in range(300):
-                    client.send("nobody's", SECRET)
-                client.send("good", SECRET)
+            daemon.send("nobody's", *[SECRET] * 300)
+            daemon.send("good", SECRET)
             assert daemon.wait_settled(301).delivered == 1
             daemon.wait_for(lambda: any((directory / "discards").glob("file.*")), "a rolled file", 20)
             modes = files_of(directory)
@@ -102,7 +93,7 @@ def test_an_unprivileged_daemon_serves_its_pages_on_a_unix_socket(directory: Pat
         assert stat.S_IMODE(modes["run"]) == 0o700
         assert [stat.S_IMODE(modes[name]) for name in ("slab", "status.sock", "in.stream")] == [0o600, 0o600, 0o660]
         exported = directory / "exported"
-        assert bruce("slab", "export", daemon.slab_path, "--output", exported).returncode == 0
+        assert run_bruce("slab", "export", daemon.slab_path, "--output", exported).returncode == 0
         assert stat.S_IMODE(exported.stat().st_mode) == 0o600
 
 
@@ -128,14 +119,12 @@ def assert_asked_by_commands(daemon: Daemon) -> None:
     assert address["pid"] == daemon.pid
     for words in (("status",), ("check",), ("monitor", "--state", daemon.directory / "state")):
         for where in (("--config", daemon.config_path), ("--url", f"unix:{daemon.directory / 'status.sock'}")):
-            answer = bruce(*words, *where)
+            answer = run_bruce(*words, *where)
             assert answer.returncode in {0, 1}, answer  # 1 is a warning of monitor
-    url: tuple[object, ...] = ("--url", f"unix:{daemon.directory / 'status.sock'}")
-    refused = bruce("reload", *url)
+    url = ("--url", f"unix:{daemon.directory / 'status.sock'}")
+    refused = run_bruce("reload", *url)
     assert (refused.returncode, "401" in refused.stderr, "--token-file" in refused.stderr) == (4, True, True)
-    with_token: tuple[object, ...] = (*url, "--token-file", daemon.directory / "token")
-    with_config: tuple[object, ...] = ("--config", daemon.config_path)
-    for accepted in (with_config, with_token):
-        done = bruce("reload", "--check", *accepted)
+    for accepted in (("--config", daemon.config_path), (*url, "--token-file", daemon.directory / "token")):
+        done = run_bruce("reload", "--check", *accepted)
         assert done.returncode == 0, done
     assert TOKEN not in daemon.log()

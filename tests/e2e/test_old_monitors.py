@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
 from support.legacy_monitor import CRITICAL, OK, SCRIPTS, CounterMonitor, DiscardMonitor
+from support.read_back import values_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,41 +37,29 @@ class OldMonitors:
 
     def check_with_metadata(self) -> tuple[set[int], set[int]]:
         """Check after a successful metadata fetch, which the scripts expect in each interval."""
-        fetches = counter(self._daemon, "GetMetadataSuccess")
+        fetches = self._daemon.counters()["GetMetadataSuccess"]
         self._daemon.refresh_metadata()
-        self._daemon.wait_for(lambda: counter(self._daemon, "GetMetadataSuccess") > fetches, "metadata", 20)
+        self._daemon.wait_for(lambda: self._daemon.counters()["GetMetadataSuccess"] > fetches, "metadata", 20)
         return self.check()
-
-
-def counter(daemon: Daemon, name: str) -> int:
-    values: dict[str, int] = {line["name"]: line["value"] for line in daemon.get("/counters/json")["counters"]}
-    return values[name]
-
-
-def send(daemon: Daemon, values: list[bytes]) -> None:
-    with DatagramClient(str(daemon.socket_path), timeout=20) as client:
-        for value in values:
-            client.send("news", value, partition_key=0)
 
 
 def test_the_old_monitoring_scripts_judge_five_states_correctly(tmp_path: Path) -> None:
     values = [b"%d" % number for number in range(HELD + 10)]
     with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         monitors = OldMonitors(daemon)
-        send(daemon, values[:5])
+        daemon.send("news", *values[:5])
         daemon.wait_settled(5)
         assert [monitors.check_with_metadata() for _ in range(2)] == [({OK}, {OK})] * 2  # works
 
-        with DatagramClient(str(daemon.socket_path), timeout=20) as client:
-            client.send("unknown", b"value")
-            client.send_encoded(b"malformed")
+        daemon.send("unknown", b"value")
+        daemon.send_encoded(b"malformed")
         daemon.wait_settled(7)
         assert monitors.check_with_metadata() == ({OK}, {CRITICAL})  # discards
 
         broker.broker_down(1)
-        send(daemon, values[5:])
-        daemon.wait_for(lambda: counter(daemon, "GetMetadataFail") > 0, "a failed fetch", 30)
-        assert counter(daemon, "InitialGetMetadataFail") == 0
+        daemon.send("news", *values[5:])
+        daemon.wait_for(lambda: daemon.counters()["GetMetadataFail"] > 0, "a failed fetch", 30)
+        assert daemon.counters()["InitialGetMetadataFail"] == 0
         assert monitors.check() == ({CRITICAL}, {CRITICAL})  # has no brokers
 
         daemon.kill_all()
@@ -82,4 +70,4 @@ def test_the_old_monitoring_scripts_judge_five_states_correctly(tmp_path: Path) 
         daemon.wait_settled(len(values) + 2)
         assert monitors.check_with_metadata() == ({CRITICAL}, {OK})  # the new pid: counted from the slab's beginning
         assert monitors.check_with_metadata() == ({OK}, {OK})  # recovered
-        assert [record.value for records in broker.fetch("news") for record in records] == values
+        assert values_in(broker, "news") == values

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.slab.layout import RunState
 from support.old_slab import ABANDONED, TOPICS, SentMessage, held_states, messages_of, old_daemon, unpack
+from support.read_back import broker_fixture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
@@ -28,12 +29,7 @@ STATES: Final = {
 }
 """The messages that the recorded slab holds, by topic and state."""
 DELIVERED_BEFORE: Final = len(messages_of("delivered"))
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 1), strict=True) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 1), strict=True)
 
 
 def stored(broker: DevBroker, topic: str) -> list[SentMessage]:

@@ -13,7 +13,6 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import ExitCode
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Slab
 from bruce_mp.slab.producer_id import cluster_of
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from support.daemon import Daemon
@@ -84,12 +83,9 @@ def swap(tmp_path: Path) -> Iterator[Swap]:
         DevBroker(topics=TOPICS, cluster_id="cluster-b") as other,
     ):
         (tmp_path / "theirs").mkdir()
-        with (
-            Daemon(tmp_path / "theirs", other.bootstrap) as theirs,
-            DatagramClient(theirs.socket_path, timeout=20) as client,
-        ):
-            for number in range(200):
-                client.send("clicks", b"other", partition_key=number % 2)
+        with Daemon(tmp_path / "theirs", other.bootstrap) as theirs:
+            for key in (0, 1):
+                theirs.send("clicks", *[b"other"] * 100, partition_key=key)
             theirs.wait_settled(200)
         (tmp_path / "ours").mkdir()
         settings = {"slab.sync": "interval", "slab.sync_interval_ms": 20}
@@ -127,18 +123,17 @@ def test_an_accepted_cluster_gets_the_held_messages_once_and_in_order(
     swap.put_other_in_place()
     swap.send(100)
     swap.wait_refused()
-    slab = Slab(swap.daemon.slab_path)
-    before = slab.read_signed(lay.SUPER_PRODUCER_ID)
-    assert swap.accept("cluster-c") == ExitCode.SETUP
-    assert "name this id" in capsys.readouterr().err
-    assert swap.accept("cluster-b") == ExitCode.OK
-    assert swap.daemon.wait_settled(300).delivered == 300
-    assert values(swap.other) == [list(range(100 + key, 300, 2)) for key in (0, 1)]
-    assert cluster_of(slab) == "cluster-b"
-    assert slab.read_signed(lay.SUPER_PRODUCER_ID) != before
-    topic = TopicTable(slab).number_of(b"clicks")
-    assert [PartitionTable(slab).epoch_and_sequence(topic, each)[0] for each in (0, 1)] == [1, 1]
-    slab.close()
+    with swap.daemon.open_slab() as slab:
+        before = slab.read_signed(lay.SUPER_PRODUCER_ID)
+        assert swap.accept("cluster-c") == ExitCode.SETUP
+        assert "name this id" in capsys.readouterr().err
+        assert swap.accept("cluster-b") == ExitCode.OK
+        assert swap.daemon.wait_settled(300).delivered == 300
+        assert values(swap.other) == [list(range(100 + key, 300, 2)) for key in (0, 1)]
+        assert cluster_of(slab) == "cluster-b"
+        assert slab.read_signed(lay.SUPER_PRODUCER_ID) != before
+        topic = TopicTable(slab).number_of(b"clicks")
+        assert [PartitionTable(slab).epoch_and_sequence(topic, each)[0] for each in (0, 1)] == [1, 1]
     assert swap.daemon.books().possible_duplicates == 0
 
 
@@ -172,17 +167,16 @@ def test_after_a_power_failure_the_restored_messages_keep_their_cluster(swap: Sw
 
 def test_a_topic_that_is_created_again_is_reported_and_gets_the_next_messages(tmp_path: Path) -> None:
     with DevBroker(topics={"clicks": 1, "news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
-        with DatagramClient(daemon.socket_path, timeout=20) as client:
-            client.send("clicks", b"before")
-            daemon.wait_settled(1)
-            broker.delete_topic("clicks")
-            broker.add_topic("clicks", 1)
-            daemon.refresh_metadata()
-            daemon.wait_for(lambda: "deleted and created again" in daemon.log(), "the warning", 20)
-            client.send("clicks", b"after")
-            assert daemon.wait_settled(2).delivered == 2
-            daemon.wait_for(lambda: warned_of_recreation(daemon) == ["clicks"], "the warning of the health page", 10)
-            assert "bruce_recreated_topics_total 1\n" in daemon.get_text("/metrics")
+        daemon.send("clicks", b"before")
+        daemon.wait_settled(1)
+        broker.delete_topic("clicks")
+        broker.add_topic("clicks", 1)
+        daemon.refresh_metadata()
+        daemon.wait_for(lambda: "deleted and created again" in daemon.log(), "the warning", 20)
+        daemon.send("clicks", b"after")
+        assert daemon.wait_settled(2).delivered == 2
+        daemon.wait_for(lambda: warned_of_recreation(daemon) == ["clicks"], "the warning of the health page", 10)
+        assert "bruce_recreated_topics_total 1\n" in daemon.get_text("/metrics")
         assert [record.value for record in broker.fetch("clicks")[0]] == [b"after"]
         assert "Topic news was deleted" not in daemon.log()
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from support.daemon import Daemon
@@ -22,17 +21,12 @@ def problems(daemon: Daemon) -> str:
 
 
 def send(daemon: Daemon, topic: str, count: int = 1) -> None:
-    with DatagramClient(str(daemon.socket_path), timeout=20) as client:
-        for number in range(count):
-            client.send(topic, b"value", partition_key=number)
+    for number in range(count):
+        daemon.send(topic, b"value", partition_key=number)
 
 
 def brokers(daemon: Daemon) -> dict[int, dict[str, Any]]:
     return {line["node"]: line for line in daemon.get("/brokers/json")["brokers"]}
-
-
-def connections(daemon: Daemon) -> list[str]:
-    return [line["connection"] for line in brokers(daemon).values()]
 
 
 def test_the_pages_show_brokers_that_go_down_and_return(tmp_path: Path) -> None:

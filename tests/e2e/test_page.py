@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -13,10 +12,10 @@ from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
 from support.ports import ReservedPort
+from support.read_back import broker_fixture
 from support.traffic import Load, start_senders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from support.browser import Browser
@@ -31,12 +30,7 @@ ONE_EACH: Final = {
     "rate_limit.configs.few.interval_ms": 100_000,
 }
 WIDTHS: Final = (320, 360, 700, 1024, 1100, 1280, 1920)
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(brokers=3, topics=dict.fromkeys(TOPICS, 4)) as running:
-        yield running
+broker = broker_fixture(brokers=3, topics=dict.fromkeys(TOPICS, 4))
 
 
 def send(daemon: Daemon, *messages: tuple[str, bytes]) -> None:
@@ -49,10 +43,6 @@ def open_page(browser: Browser, daemon: Daemon, *, width: int = 1280, dark: bool
     """Open the page and wait for its first answer."""
     browser.open(daemon.url("/"), width=width, dark=dark)
     browser.wait(lambda: browser.text("#updated"), "the first answer")
-
-
-def number(browser: Browser, selector: str) -> int:
-    return int(browser.text(selector).replace(",", ""))
 
 
 def wait_state(browser: Browser, state: str) -> None:
@@ -176,9 +166,9 @@ def test_topic_names_and_samples_are_never_executed(tmp_path: Path, browser: Bro
     )
     with DevBroker(topics={"fine": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         send(daemon, *[(topic, b"<script>hacked=1</script>") for topic in hostile], ("fine", b"x"))
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
-            client.sendto(b"<script>hacked=1</script> \xff\x00 <img src=x onerror=hacked=1>", str(daemon.socket_path))
-            client.sendto("\u202eevil \u00fc<b>".encode(), str(daemon.socket_path))
+        daemon.send_encoded(
+            b"<script>hacked=1</script> \xff\x00 <img src=x onerror=hacked=1>", "\u202eevil \u00fc<b>".encode()
+        )
         daemon.wait_settled(len(hostile) + 3)
         open_page(browser, daemon)
         browser.wait(lambda: len(browser.texts("#samples code")) == len(hostile) + 2, "the samples")
@@ -267,9 +257,8 @@ def test_the_page_shows_partitions_without_a_leader(tmp_path: Path, broker: DevB
         open_page(browser, daemon)
         for node in (1, 2):
             broker.broker_down(node)
-        with DatagramClient(str(daemon.socket_path), timeout=60) as client:
-            for key in range(40):
-                client.send("topic-0", b"2", partition_key=key)
+        for key in range(40):
+            daemon.send("topic-0", b"2", partition_key=key)
         browser.wait(lambda: "no leader" in browser.text("#paused-table"), "what waits for a leader")
         wait_state(browser, "warn")
         browser.wait(lambda: "have no leader, of topic-0" in browser.text("#complaints"), "the warning")

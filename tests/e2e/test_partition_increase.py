@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -46,12 +44,6 @@ def kill_router(daemon: Daemon) -> None:
     daemon.kill("router")
 
 
-def upgrade(daemon: Daemon) -> None:
-    command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def kill_router_and_input(daemon: Daemon) -> None:
     daemon.kill("input")
     daemon.kill("router")
@@ -62,7 +54,7 @@ def continue_router(daemon: Daemon) -> None:
     daemon.refresh_metadata()
 
 
-RESTARTS: Final = [kill_router, upgrade, kill_router_and_input, continue_router]
+RESTARTS: Final = [kill_router, Daemon.upgrade, kill_router_and_input, continue_router]
 
 
 def send(daemon: Daemon, messages: Iterable[Message]) -> None:

@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.client import DatagramClient, StreamClient, partition_key_of
+from bruce_mp.client import StreamClient, partition_key_of
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from support.daemon import Daemon
 from support.kafka_dist import NEWEST, ensure
 from support.key_traffic import partitions_of_java, partitions_of_librdkafka, random_keys
+from support.read_back import read_back, read_back_kafka
+from support.stream_inputs import ONE_WORKER, daemon_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from support.kafka_cluster import KafkaCluster
+    from support.traffic import Seen
 
 pytestmark = pytest.mark.process
 
@@ -30,9 +33,15 @@ Placed = dict[bytes, list[tuple[int, bytes]]]
 
 
 def send_round(daemon: Daemon, topic: str, keys: Sequence[bytes], update: int) -> None:
-    with DatagramClient(daemon.socket_path, timeout=30) as client:
-        for key in keys:
-            client.send(topic, b"%d" % update, key=key)
+    for key in keys:
+        daemon.send(topic, b"%d" % update, key=key)
+
+
+def placed(records: Sequence[Seen]) -> Placed:
+    found: Placed = {}
+    for seen in records:
+        found.setdefault(seen.key or b"", []).append((seen.partition, seen.value or b""))
+    return found
 
 
 def expect_in_order(found: Placed, partitions: Mapping[bytes, int], updates: Sequence[int]) -> None:
@@ -62,10 +71,7 @@ def test_updates_of_a_key_are_where_the_java_producer_puts_it(tmp_path: Path, ka
         books = daemon.wait_settled(UPDATES * len(keys))
         assert books.received == books.delivered == UPDATES * len(keys)
         assert daemon.terminate() == 0
-    found: Placed = {}
-    for partition, records in kafka_3.read_all("keyed-by-us").items():
-        for record in records:
-            found.setdefault(record.key or b"", []).append((partition, record.value or b""))
+    found = placed(read_back_kafka(kafka_3, ["keyed-by-us"])["keyed-by-us"])
     expect_in_order(found, partitions_of_java(ensure(NEWEST), kafka_3.bootstrap, "keyed-by-java", keys), range(UPDATES))
 
 
@@ -74,15 +80,10 @@ def test_keys_are_where_librdkafka_puts_them(tmp_path: Path, partitioner: str) -
     keys = random_keys(200)
     with DevBroker(brokers=3, topics={"ours": 7, "theirs": 7}, strict=True) as broker:
         expected = partitions_of_librdkafka(broker.bootstrap, "theirs", keys, LIBRDKAFKA[partitioner])
-        settings = {
-            "partitioner.default": partitioner,
-            "input.unix_stream.enable": "true",
-            "input.unix_stream.path": str(tmp_path / "in.stream"),
-        }
-        with Daemon(tmp_path, broker.bootstrap, settings) as daemon:
+        with daemon_in(tmp_path, broker, **ONE_WORKER, **{"partitioner.default": partitioner}) as daemon:
             send_round(daemon, "ours", keys, 0)
             daemon.wait_settled(len(keys))
-            with StreamClient(tmp_path / "in.stream", linger=0.01) as client:
+            with StreamClient(daemon.stream_path, linger=0.01) as client:
                 with client.attempt("fenced"):
                     for key in keys:
                         client.send("ours", b"1", key=key)
@@ -91,11 +92,7 @@ def test_keys_are_where_librdkafka_puts_them(tmp_path: Path, partitioner: str) -
                 assert client.flush(timeout=30).delivered == 2 * len(keys)
             books = daemon.wait_settled(3 * len(keys))
             assert books.received == books.delivered == 3 * len(keys)
-        found: Placed = {}
-        for partition, records in enumerate(broker.fetch("ours")):
-            for record in records:
-                found.setdefault(record.key or b"", []).append((partition, record.value or b""))
-        expect_in_order(found, expected, range(3))
+        expect_in_order(placed(read_back(broker, ["ours"])["ours"]), expected, range(3))
 
 
 def test_updates_of_a_key_keep_their_order_through_retries_restarts_and_leader_moves(tmp_path: Path) -> None:
@@ -117,12 +114,8 @@ def test_updates_of_a_key_keep_their_order_through_retries_restarts_and_leader_m
         books = daemon.wait_settled(updates * len(keys))
         assert books.received == books.delivered == updates * len(keys)
         assert broker.statistics().faults.keys() == {"ack_lost", "error", "error_appended"}
-        stored = broker.fetch("ours")
-    found: Placed = {}
-    for partition, records in enumerate(stored):
-        for record in records:
-            found.setdefault(record.key or b"", []).append((partition, record.value or b""))
-    expect_in_order(found, {key: partition_key_of(key) % 4 for key in keys}, range(updates))
+        stored = read_back(broker, ["ours"])["ours"]
+    expect_in_order(placed(stored), {key: partition_key_of(key) % 4 for key in keys}, range(updates))
 
 
 @pytest.mark.parametrize("choice", ["wait", "next"])
@@ -134,10 +127,10 @@ def test_keys_without_a_leader_wait_or_go_to_the_next_partition(tmp_path: Path, 
     with DevBroker(brokers=2, topics={"ours": 2}) as broker, Daemon(tmp_path, broker.bootstrap, settings) as daemon:
         send_round(daemon, "ours", keys, 0)
         daemon.wait_settled(len(keys))
-        changes = counter(daemon, "MetadataChangedOnRefresh")
+        changes = daemon.counters()["MetadataChangedOnRefresh"]
         broker.broker_down(2)
         daemon.refresh_metadata()
-        daemon.wait_for(lambda: counter(daemon, "MetadataChangedOnRefresh") > changes, "the loss of a leader", 20)
+        daemon.wait_for(lambda: daemon.counters()["MetadataChangedOnRefresh"] > changes, "the loss of a leader", 20)
         send_round(daemon, "ours", keys, 1)
         daemon.wait_received(2 * len(keys))
         held = len(leaderless) if choice == "wait" else 0
@@ -153,8 +146,3 @@ def test_keys_without_a_leader_wait_or_go_to_the_next_partition(tmp_path: Path, 
         for key in keys:
             expected = [(key, b"0")] * (own[key] == partition) + [(key, b"1")] * (second[key] == partition)
             assert [each for each in found if each[0] == key] == expected
-
-
-def counter(daemon: Daemon, name: str) -> int:
-    lines = daemon.get("/counters/json")["counters"]
-    return next(int(line["value"]) for line in lines if line["name"] == name)

@@ -8,28 +8,25 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.client import FlushError, StreamClient
-from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.journal.journal_file import read_journal
 from support.daemon import Daemon
 from support.journals import as_of_an_earlier_boot, journal_of, journaled_messages, lose
-from support.read_back import read_back
+from support.read_back import broker_fixture, read_back
+from support.stream_inputs import ONE_WORKER, daemon_in
 from support.traffic import Load, assert_all_there, messages_of, send_all, send_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
 TOPICS: Final = ("red", "green")
 LOAD: Final = Load(TOPICS, senders=1, messages=300, largest=20_000)
 EACH_INTERVAL: Final = {"slab.sync": "interval", "slab.sync_interval_ms": 20}
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 3)) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 3))
 
 
 def hold_a_load(daemon: Daemon, broker: DevBroker) -> None:
@@ -115,18 +112,11 @@ def test_a_daemon_that_ended_with_messages_left_them_in_slab_and_journal(tmp_pat
 def test_a_durable_flush_returns_when_the_messages_are_in_the_journal(
     tmp_path: Path, broker: DevBroker, sync: str
 ) -> None:
-    interval_ms = 100 if sync == "interval" else 60_000
-    stream = tmp_path / "in.stream"
-    settings = {
-        "slab.sync": sync,
-        "slab.sync_interval_ms": interval_ms,
-        "input.unix_stream.enable": "true",
-        "input.unix_stream.path": stream,
-    }
-    with Daemon(tmp_path, broker.bootstrap, settings) as daemon:
+    settings = {"slab.sync": sync, "slab.sync_interval_ms": 100 if sync == "interval" else 60_000}
+    with daemon_in(tmp_path, broker, **ONE_WORKER, **settings) as daemon:
         daemon.wait_for(lambda: "dispatcher-0" in daemon.pids(), "the dispatcher", 20)
         broker.broker_down(1)
-        with StreamClient(stream) as client:
+        with StreamClient(daemon.stream_path) as client:
             for message in messages_of(LOAD, 0):
                 send_message(client, message)
             outcome = client.flush(timeout=20, level="durable")
@@ -140,9 +130,7 @@ def test_a_durable_flush_returns_when_the_messages_are_in_the_journal(
 
 
 def test_a_durable_flush_without_a_journal_fails_with_the_remedy(tmp_path: Path, broker: DevBroker) -> None:
-    stream = tmp_path / "in.stream"
-    settings = {"input.unix_stream.enable": "true", "input.unix_stream.path": stream}
-    with Daemon(tmp_path, broker.bootstrap, settings) as daemon, StreamClient(stream) as client:
+    with daemon_in(tmp_path, broker, **ONE_WORKER) as daemon, StreamClient(daemon.stream_path) as client:
         client.send("red", b"value")
         with pytest.raises(FlushError, match=r"keeps no journal\. Set slab\.sync"):
             client.flush(timeout=20, level="durable")

@@ -9,8 +9,9 @@ import pytest
 from bruce_mp.client import DatagramClient
 from bruce_mp.client.stream import StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from support.daemon import Daemon
+from support.read_back import values_in
+from support.stream_inputs import daemon_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,24 +55,17 @@ def test_a_rate_limit_holds_and_a_new_router_grants_one_more_allowance(tmp_path:
 
 
 def values_of(broker: DevBroker, topic: str) -> list[int]:
-    return sorted(int(record.value or b"") for records in broker.fetch(topic) for record in records)
+    return sorted(map(int, values_in(broker, topic)))
 
 
 def test_a_rate_limit_covers_all_inputs_together(tmp_path: Path) -> None:
     """A datagram socket and two kinds of streams, each with separate processes, send at the same time."""
-    streams = {
-        "input.unix_stream.enable": "true",
-        "input.unix_stream.path": tmp_path / "in.stream",
-        "input.tcp.enable": "true",
-        "input.tcp.port": 0,
-        "input.streams.workers": 2,
-    }
     with (
         DevBroker(topics={"noisy": 2}) as broker,
-        Daemon(tmp_path, broker.bootstrap, SETTINGS | streams) as daemon,
+        daemon_in(tmp_path, broker, **SETTINGS) as daemon,
         DatagramClient(daemon.socket_path, timeout=20) as datagrams,
-        StreamClient(tmp_path / "in.stream", timeout=20) as stream,
-        TcpClient(int((daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")[2]), timeout=20) as tcp,
+        StreamClient(daemon.stream_path, timeout=20) as stream,
+        TcpClient(daemon.tcp_port, timeout=20) as tcp,
     ):
         clients = (datagrams, stream, tcp)
         for number in range(300):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -12,7 +10,7 @@ from bruce_mp.client import DatagramClient, StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.discard_line import parse_line
 from bruce_mp.protocol.client.messages import encode
-from bruce_mp.supervisor.run_dir import TCP_ADDRESS
+from support.processes import run_bruce
 from support.stream_inputs import daemon_in
 
 if TYPE_CHECKING:
@@ -58,13 +56,11 @@ def send_all(client: Client, kind: str) -> None:
 
 def send_by_all_inputs(daemon: Daemon) -> list[RecordContent]:
     """Send by datagrams, UNIX streams and TCP, also messages of version 1 without headers."""
-    _, _, port = (daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")
     send_all(DatagramClient(daemon.socket_path, timeout=60, send_buffer=200_000), "datagram")
-    send_all(StreamClient(daemon.directory / "in.stream", timeout=60), "unix")
-    send_all(TcpClient(int(port), timeout=60), "tcp")
-    with DatagramClient(daemon.socket_path, timeout=60) as client:
-        plain = encode(TOPIC, b"plain", timestamp_ms=1)
-        client.send_encoded((len(plain) + 4).to_bytes(4) + plain[4:6] + b"\0\1" + plain[8:] + bytes(4))
+    send_all(StreamClient(daemon.stream_path, timeout=60), "unix")
+    send_all(TcpClient(daemon.tcp_port, timeout=60), "tcp")
+    plain = encode(TOPIC, b"plain", timestamp_ms=1)
+    daemon.send_encoded((len(plain) + 4).to_bytes(4) + plain[4:6] + b"\0\1" + plain[8:] + bytes(4))
     return [*sent("datagram"), *sent("unix"), *sent("tcp"), (b"plain", None, ())]
 
 
@@ -73,11 +69,11 @@ def ordered(contents: Iterable[RecordContent]) -> list[RecordContent]:
 
 
 def test_headers_of_the_send_command_reach_the_broker(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bruce_mp", "send", "--topic", TOPIC, "--value", "v", "--count", "3"]
+    words = ("send", "--topic", TOPIC, "--value", "v", "--count", "3")
     headers = [word for header in ("a=1=2", "empty=", "null", "a=again", "größe=ß") for word in ("--header", header)]
     with DevBroker(topics={TOPIC: 1}) as broker, daemon_in(tmp_path, broker) as daemon:
-        for option, path in (("--socket-path", daemon.socket_path), ("--stream-socket-path", tmp_path / "in.stream")):
-            subprocess.run([*command, option, path, *headers], timeout=60, check=True)
+        for option, path in (("--socket-path", daemon.socket_path), ("--stream-socket-path", daemon.stream_path)):
+            assert run_bruce(*words, option, path, *headers).returncode == 0
         assert daemon.wait_settled(6).delivered == 6
         [records] = broker.fetch(TOPIC)
     expected: Headers = (("a", b"1=2"), ("empty", b""), ("null", None), ("a", b"again"), ("größe", "ß".encode()))
@@ -91,7 +87,7 @@ def test_record_headers_reach_kafka(tmp_path: Path, kafka_versions: KafkaCluster
         books = daemon.wait_settled(len(expected), 120)
         assert books.delivered == len(expected)
     records = [each for some in kafka_versions.read_all(TOPIC).values() for each in some]
-    assert ordered((each.value, each.key, tuple(each.headers)) for each in records) == ordered(expected)
+    assert ordered((each.value, each.key, each.headers) for each in records) == ordered(expected)
 
 
 def test_a_discarded_message_keeps_its_headers_in_the_discard_file(tmp_path: Path) -> None:
@@ -99,8 +95,7 @@ def test_a_discarded_message_keeps_its_headers_in_the_discard_file(tmp_path: Pat
     settings = {"discard_log.enable": "true", "discard_log.path": path}
     headers: Headers = (("a", b"1"), ("b", None))
     with DevBroker(topics={TOPIC: 1}) as broker, daemon_in(tmp_path, broker, **settings) as daemon:
-        with DatagramClient(daemon.socket_path, timeout=60) as client:
-            client.send("nobody", b"v", headers=headers)
+        daemon.send("nobody", b"v", headers=headers)
         assert daemon.wait_settled(1).discarded == {"BAD_TOPIC": 1}
         daemon.terminate()
     (line,) = [parse_line(line) for line in path.read_bytes().splitlines()]

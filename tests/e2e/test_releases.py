@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from bruce_mp.client import DatagramClient
 from support.daemon import Daemon
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST, TESTED
-from support.traffic import EPOCH_MS, Load, Seen, assert_all_there, start_senders
+from support.read_back import read_back_kafka
+from support.traffic import EPOCH_MS, Load, Name, assert_all_there, deliver, start_senders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from bruce_mp.telemetry.books import Books
-    from support.kafka_reader import Record
+    from support.traffic import Seen
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
@@ -105,32 +104,16 @@ def compressed_topics(daemon: Daemon) -> set[str]:
     return {row["topic"] for row in daemon.get("/compression/json")["topics"]}
 
 
-def deliver(load: Load, daemon: Daemon) -> Books:
-    """Send a load and wait until none of it is held."""
-    for sender in start_senders(load, daemon.socket_path):
-        assert sender.wait(TIMEOUT_S) == 0
-    return daemon.wait_settled(load.total, TIMEOUT_S)
-
-
 def read_back(cluster: KafkaCluster, topics: Sequence[str], *, has_timestamps: bool) -> dict[str, list[Seen]]:
     """Read all records of these topics."""
-    return {
-        topic: [
-            _seen(partition, record, has_timestamps=has_timestamps)
-            for partition, records in sorted(cluster.read_all(topic).items())
-            for record in records
-        ]
-        for topic in topics
-    }
+    found = read_back_kafka(cluster, topics)
+    return found if has_timestamps else {topic: list(map(_dated, records)) for topic, records in found.items()}
 
 
-def _seen(partition: int, record: Record, *, has_timestamps: bool) -> Seen:
-    """Return a record; without a timestamp in its format, use the one that its value names."""
-    if has_timestamps:
-        return Seen(partition, record.key, record.value, record.timestamp)
-    assert record.timestamp == 0
-    assert record.value is not None
-    return Seen(partition, record.key, record.value, EPOCH_MS + int(record.value.split(b":", 2)[1]))
+def _dated(seen: Seen) -> Seen:
+    """Return a record without a timestamp with the one that its value names."""
+    assert seen.timestamp_ms == 0
+    return seen._replace(timestamp_ms=EPOCH_MS + Name.of(seen.value).number)
 
 
 def stored(cluster: KafkaCluster, topic: str) -> set[tuple[int, int]]:
@@ -156,8 +139,7 @@ def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release
     load = Load(topics, senders=2, messages=3000, largest=200)
     settings = {**compressed(CODECS), **AUTOCREATE}
     with Daemon(tmp_path, cluster.bootstrap, settings) as daemon:
-        books = deliver(load, daemon)
-        assert (books.delivered, books.possible_duplicates) == (load.total, 0)
+        assert deliver(load, daemon, TIMEOUT_S).possible_duplicates == 0
         assert daemon.get("/server_info/json")["delivery"] == release.delivery
         for codec in CODECS:
             substituted = f"Topic {topic_of(codec)} is compressed with snappy: its broker is too old for {codec}."
@@ -180,9 +162,8 @@ def test_large_messages_arrive_with_a_configured_broker_version(
     load = Load(("large",), senders=2, messages=500, largest=60_000)
     settings = {"kafka.broker_version": f'"{release.version}"', "kafka.empty_values": "empty"}
     with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, **AUTOCREATE, **settings}) as daemon:
-        assert deliver(load, daemon).delivered == load.total
-        with DatagramClient(daemon.socket_path) as client:
-            client.send("hollow", b"", key=b"key")
+        deliver(load, daemon, TIMEOUT_S)
+        daemon.send("hollow", b"", key=b"key")
         assert daemon.wait_settled(load.total + 1).delivered == load.total + 1
         assert DOUBT not in daemon.log()
     assert_all_there(load, read_back(cluster, load.topics, has_timestamps=release.magic > 0))

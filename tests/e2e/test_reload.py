@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import socket
 import threading
 from base64 import b64encode
 from contextlib import suppress
@@ -17,7 +16,6 @@ import pytest
 from msgspec import Struct
 
 from bruce_mp.cli import main
-from bruce_mp.client import DatagramClient
 from bruce_mp.client.stream import StreamClient
 from bruce_mp.config.fields import LIVE, setting_type
 from bruce_mp.config.model import Config
@@ -25,7 +23,7 @@ from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.daemon import Daemon
 from support.processes import wait_until
-from support.read_back import read_back
+from support.read_back import broker_fixture, read_back, values_in
 from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
@@ -38,12 +36,7 @@ pytestmark = pytest.mark.process
 
 TOPICS: Final = ("clicks", "views", "noise")
 DAY_MS: Final = 24 * 3600 * 1000
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(brokers=2, topics=dict.fromkeys(TOPICS, 2)) as running:
-        yield running
+broker = broker_fixture(brokers=2, topics=dict.fromkeys(TOPICS, 2), scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +58,7 @@ def daemon(started: Daemon) -> Iterator[Daemon]:
 
 
 def send(daemon: Daemon, topic: str, count: int, value: bytes = b"value", key: int | None = None) -> None:
-    with DatagramClient(daemon.socket_path, timeout=20) as client:
-        for _ in range(count):
-            client.send(topic, value, partition_key=key)
+    daemon.send(topic, *[value] * count, partition_key=key)
 
 
 def settled(daemon: Daemon, before: Books, count: int) -> Books:
@@ -311,16 +302,15 @@ def test_a_reloaded_message_size_limit_applies(daemon: Daemon) -> None:
 
 
 def test_a_reloaded_stream_size_limit_applies(daemon: Daemon) -> None:
-    path = daemon.directory / "in.stream"
     before = daemon.books()
     daemon.reload({"input.max_stream_size": 1000})
-    with StreamClient(path, timeout=20) as client:
+    with StreamClient(daemon.stream_path, timeout=20) as client:
         client.send("views", bytes(2000))
         wait_until(
             lambda: daemon.books().discarded.get("MALFORMED", 0) > before.discarded.get("MALFORMED", 0), "refusal"
         )
     daemon.reload({})
-    with StreamClient(path, timeout=20) as client:
+    with StreamClient(daemon.stream_path, timeout=20) as client:
         client.send("views", bytes(2000))
         settled(daemon, before, 2)
 
@@ -330,8 +320,7 @@ def test_reloaded_logging_applies_to_every_process(daemon: Daemon, tmp_path: Pat
     daemon.reload({"logging.file.enable": True, "logging.file.path": str(file)})
     daemon.kill("router")
     wait_until(lambda: "Process router is ready" in file.read_text(), "the supervisor's line in the new file")
-    with DatagramClient(daemon.socket_path, timeout=20) as client:
-        client.send("nobody-made-this", b"")
+    send(daemon, "nobody-made-this", 1)
     wait_until(lambda: "bruce[router" in file.read_text(), "a line of the router")
     daemon.reload({"logging.level": "CRIT", "logging.file.enable": True, "logging.file.path": str(file)})
     length = len(file.read_text())
@@ -369,8 +358,7 @@ def test_reloaded_message_debugging_applies(daemon: Daemon, tmp_path: Path) -> N
 def test_a_reloaded_sample_size_applies_to_bad_messages(daemon: Daemon) -> None:
     for size in (5, 9):
         daemon.reload({"http.bad_msg_prefix_size": size, "http.discard_report_interval_s": 86_000 + size})
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(b"x" * 20, str(daemon.socket_path))
+        daemon.send_encoded(b"x" * 20)
         sample = b64encode(b"x" * size).decode()
         daemon.wait_for(lambda: sample in recent_malformed(daemon), "the sample", 20)  # noqa: B023
         assert daemon.get("/discards/json")["interval"] == 86_000 + size
@@ -400,17 +388,15 @@ def test_reloaded_brokers_get_the_next_messages(tmp_path: Path, broker: DevBroke
         daemon.wait_settled(1)
         daemon.reload({"kafka.bootstrap_servers": other.bootstrap.split(",")})
         daemon.wait_for(lambda: knows(daemon, other), "the other cluster's brokers", 30)
-        for _ in range(3):
-            send(daemon, "clicks", 1, b"here")
+        send(daemon, "clicks", 3, b"here")
         daemon.wait_settled(4)
-        values = [record.value for records in other.fetch("clicks") for record in records]
-        assert values == [b"here"] * 3
+        assert values_in(other, "clicks") == [b"here"] * 3
         daemon.reload({"kafka.bootstrap_servers": ["127.0.0.1:1"]})
         daemon.reload({"kafka.bootstrap_servers": broker.bootstrap.split(",")})
         daemon.wait_for(lambda: knows(daemon, broker), "the first cluster's brokers", 30)
         send(daemon, "clicks", 1, b"back")
         daemon.wait_settled(5)
-        assert b"back" in [record.value for records in broker.fetch("clicks") for record in records]
+        assert b"back" in values_in(broker, "clicks")
 
 
 def knows(daemon: Daemon, cluster: DevBroker) -> bool:
@@ -420,19 +406,15 @@ def knows(daemon: Daemon, cluster: DevBroker) -> bool:
 
 
 def test_a_reloaded_client_id_reopens_broker_connections(daemon: Daemon, broker: DevBroker) -> None:
-    before, connected = daemon.books(), connections(daemon)
+    before, connected = daemon.books(), daemon.counters()["ConnectorConnectSuccess"]
     daemon.reload({"kafka.client_id": "another-name", "kafka.replication_timeout_ms": 4321})
     send(daemon, "views", 4)
     settled(daemon, before, 4)
-    assert connections(daemon) > connected
+    assert daemon.counters()["ConnectorConnectSuccess"] > connected
     statistics = broker.statistics()
     assert statistics.client_ids["another-name"] > 0
     assert statistics.timeouts_ms[4321] > 0
     assert daemon.books().possible_duplicates == before.possible_duplicates
-
-
-def connections(daemon: Daemon) -> int:
-    return daemon.counters()["ConnectorConnectSuccess"]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

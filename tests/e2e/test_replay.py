@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -13,25 +12,21 @@ from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from support.daemon import Daemon
+from support.processes import BRUCE, run_bruce
+from support.stream_inputs import ONE_WORKER, daemon_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.process
 
-BRUCE: Final = (sys.executable, "-m", "bruce_mp")
 STAMP: Final = 1_700_000_000_000
 MESSAGES: Final = 60
 
 
-def settings_of(directory: Path) -> dict[str, object]:
-    return {
-        "discard_log.enable": "true",
-        "discard_log.path": directory / "discard.log",
-        "input.unix_stream.enable": "true",
-        "input.unix_stream.path": directory / "in.stream",
-        "input.streams.workers": 1,
-    }
+def with_discard_file(directory: Path, broker: DevBroker) -> Daemon:
+    settings = {"discard_log.enable": "true", "discard_log.path": directory / "discard.log"}
+    return daemon_in(directory, broker, **ONE_WORKER, **settings)
 
 
 def command(directory: Path, *files: Path) -> list[str]:
@@ -45,17 +40,9 @@ def replay(directory: Path, *files: Path) -> str:
     return done.stdout
 
 
-def metadata_changes(daemon: Daemon) -> int:
-    lines = daemon.get("/counters/json")["counters"]
-    return next(int(line["value"]) for line in lines if line["name"] == "MetadataChangedOnRefresh")
-
-
 def test_the_messages_of_a_discard_file_reach_their_topic_once(tmp_path: Path) -> None:
     log = tmp_path / "discard.log"
-    with (
-        DevBroker(topics={"there": 1}) as broker,
-        Daemon(tmp_path, broker.bootstrap, settings_of(tmp_path)) as daemon,
-    ):
+    with DevBroker(topics={"there": 1}) as broker, with_discard_file(tmp_path, broker) as daemon:
         with DatagramClient(daemon.socket_path, timeout=30) as client:
             for number in range(MESSAGES):
                 headers = [("n", b"%d" % number)]
@@ -65,9 +52,9 @@ def test_the_messages_of_a_discard_file_reach_their_topic_once(tmp_path: Path) -
         daemon.wait_settled(total)
         daemon.wait_for(lambda: len(log.read_bytes().splitlines()) == total, "the lines", 20)
         broker.add_topic("later", 2)
-        changed = metadata_changes(daemon)
+        changed = daemon.counters()["MetadataChangedOnRefresh"]
         daemon.refresh_metadata()
-        daemon.wait_for(lambda: metadata_changes(daemon) > changed, "the topic", 20)
+        daemon.wait_for(lambda: daemon.counters()["MetadataChangedOnRefresh"] > changed, "the topic", 20)
         assert replay(tmp_path, log).startswith(f"{total} sent, 0 replayed before")
         moved = log.rename(tmp_path / "moved")
         assert replay(tmp_path, moved).startswith(f"0 sent, {total} replayed before")
@@ -88,10 +75,7 @@ def test_kills_of_the_command_and_of_the_daemon_repeat_and_lose_nothing(tmp_path
     file = tmp_path / "lines"
     lines = (DiscardLine(1, STAMP, LineEvent.DISCARD, "NO_MEM", b"hits", b"", b"%d" % n, n % 2) for n in range(count))
     file.write_bytes(b"".join(map(format_line, lines)))
-    with (
-        DevBroker(topics={"hits": 2}, ack_delay_ms=100) as broker,
-        Daemon(tmp_path, broker.bootstrap, settings_of(tmp_path)) as daemon,
-    ):
+    with DevBroker(topics={"hits": 2}, ack_delay_ms=100) as broker, with_discard_file(tmp_path, broker) as daemon:
         for goal in (1, count // 2):
             running = subprocess.Popen(command(tmp_path, file), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             daemon.wait_for(lambda: daemon.books().received >= goal, "messages of the replay", 40)  # noqa: B023
@@ -117,16 +101,12 @@ def test_the_messages_of_an_export_reach_another_daemon(tmp_path: Path) -> None:
     values = [b"%d" % number for number in range(MESSAGES)]
     with DevBroker(topics={"hits": 1}) as broker:
         with Daemon(first, "127.0.0.1:1") as daemon:
-            with DatagramClient(daemon.socket_path, timeout=30) as client:
-                for value in values:
-                    client.send("hits", value, timestamp_ms=STAMP)
+            daemon.send("hits", *values, timestamp_ms=STAMP)
             daemon.wait_received(MESSAGES)
             daemon.kill_all()
         export = tmp_path / "export"
-        subprocess.run(
-            [*BRUCE, "slab", "export", str(daemon.slab_path), "--output", str(export)], check=True, timeout=60
-        )
-        with Daemon(second, broker.bootstrap, settings_of(second)) as daemon:
+        assert run_bruce("slab", "export", daemon.slab_path, "--output", export).returncode == 0
+        with with_discard_file(second, broker) as daemon:
             assert replay(second, export).startswith(f"{MESSAGES} sent")
             assert daemon.wait_settled(MESSAGES).delivered == MESSAGES
             assert [record.value for record in broker.fetch("hits")[0]] == values

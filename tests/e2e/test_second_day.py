@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 import psutil
 import pytest
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.daemon import Daemon
 from support.daemon_runs import run_until_exit
 from support.ports import ReservedPort
-from support.read_back import read_back
-from support.traffic import Load, assert_all_there, start_senders
+from support.read_back import broker_fixture, read_back
+from support.traffic import Load, assert_all_there, run_senders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 TOPICS: Final = ("red", "green")
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 3)) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 3))
 
 
 @pytest.fixture
@@ -43,9 +37,7 @@ def port() -> Iterator[int]:
 
 
 def send(daemon: Daemon, count: int, topic: str = "red") -> None:
-    with DatagramClient(daemon.socket_path, timeout=20) as client:
-        for number in range(count):
-            client.send(topic, b"%d" % number)
+    daemon.send(topic, *(b"%d" % number for number in range(count)))
 
 
 # --- brokers ---------------------------------------------------------------------------------------------------------
@@ -56,8 +48,7 @@ def test_messages_wait_for_a_broker_that_starts_later(tmp_path: Path, broker: De
     load = Load(TOPICS, senders=2, messages=500, largest=3000)
     broker.broker_down(1)
     with Daemon(tmp_path, broker.bootstrap) as daemon:
-        for sender in start_senders(load, daemon.socket_path):
-            assert sender.wait(60) == 0
+        run_senders(load, daemon.socket_path)
         daemon.wait_for(lambda: daemon.books().received == load.total, "the messages", 20)
         assert sum(daemon.books().held.values()) == load.total
         assert f"Broker {broker.bootstrap} cannot be reached: Connection refused." in daemon.log()
@@ -80,8 +71,7 @@ def test_a_whole_cluster_that_returns_on_other_ports_is_found(tmp_path: Path, po
         daemon.wait_settled(100)
         for node in (1, 2, 3):
             broker.broker_down(node)
-        for sender in start_senders(load, daemon.socket_path):
-            assert sender.wait(60) == 0
+        run_senders(load, daemon.socket_path)
         daemon.wait_for(lambda: "No metadata" in daemon.log(), "the loss of all brokers", 20)
         for node, its_port in ((1, 0), (2, 0), (3, port)):
             broker.broker_up(node, port=its_port)
@@ -114,28 +104,26 @@ def refused(daemon: Daemon, **settings: object) -> str:
     return ended.text
 
 
-def test_an_unwritable_socket_directory_is_reported(daemon: Daemon) -> None:
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        (
+            "input__unix_datagram__path",
+            'input.unix_datagram.path = "{0}" cannot be used: the daemon\'s user must be allowed to write to {1}',
+        ),
+        ("slab__path", "The slab {0} cannot be created: Permission denied"),
+        (
+            "daemon__run_dir",
+            "run directory {0} cannot be created: Permission denied. Give the daemon's user write permission in {1},",
+        ),
+    ],
+)
+def test_an_unwritable_directory_is_reported(daemon: Daemon, setting: str, sentence: str) -> None:
     closed = daemon.directory / "closed"
     closed.mkdir(mode=0o500)
-    text = refused(daemon, input__unix_datagram__path=closed / "in.dgram")
-    assert f'input.unix_datagram.path = "{closed / "in.dgram"}" cannot be used: ' in text
-    assert f"the daemon's user must be allowed to write to {closed}" in text
+    text = refused(daemon, **{setting: closed / "new"})
+    assert sentence.format(closed / "new", closed) in text
     assert not daemon.slab_path.exists()
-
-
-def test_an_unwritable_slab_directory_is_reported(daemon: Daemon) -> None:
-    closed = daemon.directory / "closed"
-    closed.mkdir(mode=0o500)
-    text = refused(daemon, slab__path=closed / "slab")
-    assert f"The slab {closed / 'slab'} cannot be created: Permission denied" in text
-
-
-def test_an_impossible_run_directory_is_reported(daemon: Daemon) -> None:
-    closed = daemon.directory / "closed"
-    closed.mkdir(mode=0o500)
-    text = refused(daemon, daemon__run_dir=closed / "run")
-    remedy = f"Give the daemon's user write permission in {closed},"
-    assert f"The run directory {closed / 'run'} cannot be created: Permission denied. {remedy}" in text
 
 
 def test_a_slab_of_the_same_name_does_not_get_the_journal_of_another(tmp_path: Path, broker: DevBroker) -> None:
@@ -193,8 +181,7 @@ def test_a_moved_log_file_is_reopened(tmp_path: Path, broker: DevBroker) -> None
         path.rename(moved)
         os.kill(daemon.pid, signal.SIGUSR1)
         send(daemon, 3, "unknown")
-        with DatagramClient(daemon.socket_path) as client:
-            client.send_encoded(b"malformed")
+        daemon.send_encoded(b"malformed")
         daemon.wait_for(path.exists, "a new log", 10)
         daemon.wait_for(lambda: "bruce[router " in path.read_text(), "the router in the new log", 10)
         daemon.wait_for(lambda: "bruce[input " in path.read_text(), "the input in the new log", 10)
@@ -211,8 +198,7 @@ def test_processes_die_with_the_supervisor_and_the_next_run_adopts_the_slab(tmp_
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         daemon.wait_for(lambda: "dispatcher-0" in daemon.pids(), "the dispatcher", 20)
         broker.broker_down(1)
-        for sender in start_senders(load, daemon.socket_path):
-            assert sender.wait(60) == 0
+        run_senders(load, daemon.socket_path)
         daemon.wait_for(lambda: daemon.books().received == load.total, "the messages", 20)
         children = [psutil.Process(pid) for pid in daemon.pids().values()]
         assert len(children) == 4

@@ -25,7 +25,7 @@ from support.kafka_secure import PASSWORDS, SESSION_MS, SecureKafka
 from support.read_back import read_back_kafka
 from support.signed_tokens import TokenIssuer, unsigned_token
 from support.token_endpoint import Answer, serve_tokens
-from support.traffic import Load, assert_all_there, start_senders
+from support.traffic import Load, assert_all_there, run_senders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,14 +56,20 @@ def a_load(kafka: SecureKafka, name: str, messages: int = 300) -> Load:
     return Load((name,), senders=1, messages=messages)
 
 
-def deliver(load: Load, daemon: Daemon) -> None:
-    for sender in start_senders(load, daemon.socket_path):
-        assert sender.wait(TIMEOUT_S) == 0
-
-
 def assert_delivered(load: Load, daemon: Daemon, kafka: SecureKafka) -> None:
     assert daemon.wait_settled(load.total, TIMEOUT_S).delivered == load.total
     assert_all_there(load, read_back_kafka(kafka, load.topics))
+
+
+def denials(*, may_describe: bool) -> list[tuple[AclPermissionType, Acl]]:
+    """Return rules that deny writing; without one that allows DESCRIBE, brokers hide the topics too."""
+    rules: list[tuple[AclPermissionType, Acl]] = [
+        (AclPermissionType.DENY, (ResourceType.TOPIC, "*", AclOperation.WRITE)),
+        (AclPermissionType.DENY, (ResourceType.BROKER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE)),
+    ]
+    if may_describe:
+        rules.append((AclPermissionType.ALLOW, (ResourceType.TOPIC, "*", AclOperation.DESCRIBE)))
+    return rules
 
 
 def everything_said(daemon: Daemon) -> str:
@@ -85,7 +91,7 @@ def test_a_wrong_password_is_reported_and_corrected_without_a_restart(tmp_path: 
     }
     load = a_load(kafka, "mended")
     with Daemon(tmp_path, kafka.server("SASL_SSL"), settings) as daemon:
-        deliver(load, daemon)
+        run_senders(load, daemon.socket_path)
         daemon.wait_for(lambda: "No broker can be used" in problems(daemon), "a red page", TIMEOUT_S)
         assert 'refuses the login of user "alice" by SCRAM-SHA-512: SASL_AUTHENTICATION_FAILED (58)' in problems(daemon)
         assert "for a broker" in problems(daemon)
@@ -105,7 +111,7 @@ def test_an_expired_client_certificate_is_replaced_without_a_restart(tmp_path: P
     settings = {**over_tls(kafka), "kafka.tls.certificate_file": file}
     load = a_load(kafka, "renewed")
     with Daemon(tmp_path, kafka.server("MTLS"), settings) as daemon:
-        deliver(load, daemon)
+        run_senders(load, daemon.socket_path)
         daemon.wait_for(lambda: "No broker can be used" in problems(daemon), "a red page", TIMEOUT_S)
         assert "refuses the daemon's certificate" in problems(daemon)
         assert f"The certificate of {file} (our own) has expired: new connections with it fail." in problems(daemon)
@@ -132,21 +138,15 @@ def test_an_expired_client_certificate_is_replaced_without_a_restart(tmp_path: P
 def test_messages_without_permission_wait_for_it(
     tmp_path: Path, kafka: SecureKafka, name: str, words: str, *, may_describe: bool
 ) -> None:
-    """The topic and producer ids have no ACL; brokers also hide a topic without permission to describe it."""
+    """The topic and producer ids have no ACL."""
     file = tmp_path / "password"
     file.write_text(PASSWORDS["bob"])
     settings = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "bob", "kafka.sasl.password_file": file}
     load = a_load(kafka, name)
-    rules: list[tuple[AclPermissionType, Acl]] = [
-        (AclPermissionType.DENY, (ResourceType.TOPIC, "*", AclOperation.WRITE)),
-        (AclPermissionType.DENY, (ResourceType.BROKER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE)),
-    ]
-    if may_describe:
-        rules.append((AclPermissionType.ALLOW, (ResourceType.TOPIC, "*", AclOperation.DESCRIBE)))
     with ExitStack() as cleanup:
-        with_acls = cleanup.enter_context(kafka.with_acls("bob", rules))
+        with_acls = cleanup.enter_context(kafka.with_acls("bob", denials(may_describe=may_describe)))
         daemon = cleanup.enter_context(Daemon(tmp_path, kafka.server("SASL_PLAIN"), settings))
-        deliver(load, daemon)
+        run_senders(load, daemon.socket_path)
         for text in (words, "refuse the daemon a producer id, CLUSTER_AUTHORIZATION_FAILED (31)"):
             daemon.wait_for(lambda text=text: text in problems(daemon), "a red page", TIMEOUT_S)  # type: ignore[misc]
         assert "Allow the daemon's user IDEMPOTENT_WRITE on the cluster" in daemon.log()
@@ -212,7 +212,7 @@ def test_client_credentials_log_in_with_a_token_that_the_broker_verifies(tmp_pat
         }
         endpoint.answer(Answer({"error": "invalid_client"}, 401))
         with Daemon(tmp_path, kafka.server("JWKS"), settings) as daemon:
-            deliver(load, daemon)
+            run_senders(load, daemon.socket_path)
             refusal = "reports invalid_client: The token endpoint"
             daemon.wait_for(lambda: refusal in problems(daemon), "a red page", TIMEOUT_S)
             assert "(invalid_client). Check --client-id and the client's secret." in daemon.log()
@@ -258,7 +258,7 @@ def test_a_reload_switches_credentials_and_authorities(tmp_path: Path, kafka: Se
     daemon = Daemon(tmp_path, kafka.server("SASL_SSL"))
     daemon.configure(start)
     with daemon:
-        deliver(load, daemon)
+        run_senders(load, daemon.socket_path)
         daemon.wait_for(
             lambda: "of an authority that the daemon does not trust" in problems(daemon), "a red page", TIMEOUT_S
         )
@@ -271,7 +271,7 @@ def test_a_reload_switches_credentials_and_authorities(tmp_path: Path, kafka: Se
         (tmp_path / "bob").write_text(PASSWORDS["bob"])
         connected = daemon.counters()[Counter.ConnectorConnectSuccess.name]
         daemon.reload(other)
-        deliver(more, daemon)
+        run_senders(more, daemon.socket_path)
         assert daemon.wait_settled(load.total + more.total, TIMEOUT_S).delivered == load.total + more.total
         assert daemon.counters()[Counter.ConnectorConnectSuccess.name] > connected  # accepted connections log in again
         assert daemon.books().possible_duplicates == 0
@@ -320,13 +320,7 @@ def test_the_check_names_a_missing_permission(
 ) -> None:
     topic = f"checked-{may_describe}"
     kafka.create_topic(topic, 2)
-    rules: list[tuple[AclPermissionType, Acl]] = [
-        (AclPermissionType.DENY, (ResourceType.TOPIC, "*", AclOperation.WRITE)),
-        (AclPermissionType.DENY, (ResourceType.BROKER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE)),
-    ]
-    if may_describe:
-        rules.append((AclPermissionType.ALLOW, (ResourceType.TOPIC, "*", AclOperation.DESCRIBE)))
-    with kafka.with_acls("bob", rules):
+    with kafka.with_acls("bob", denials(may_describe=may_describe)):
         done = site.check(kafka.server("SASL_PLAIN"), sasl_of(tmp_path) + rule_of(topic))
     assert "refuses a producer id (CLUSTER_AUTHORIZATION_FAILED)" in done.line("broker ")
     text = "may not write to it. Allow the user WRITE" if may_describe else "may not see it. Allow the user WRITE"

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, decode_answer, encode_barrier
 from bruce_mp.protocol.client.discard_line import parse_line
 from bruce_mp.protocol.client.messages import encode
-from support.as_user import ONESELF, STRANGERS, Account, send_as, start_as
+from support.as_user import ONESELF, STRANGERS, Account, UserProcess, send_as
 from support.daemon import Daemon
+from support.read_back import broker_fixture, values_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
@@ -33,12 +35,7 @@ DAY_MS: Final = 86_400_000
 COUNT: Final = 40
 KINDS: Final = ("datagram", "stream")
 BARRIER: Final = encode_barrier(b"barrier!", Level.DELIVERED, 60_000)
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics={"t": 1}) as running:
-        yield running
+broker = broker_fixture(topics={"t": 1})
 
 
 @pytest.fixture
@@ -68,10 +65,6 @@ def messages_of(account: Account, count: int = COUNT) -> list[bytes]:
 
 def values_of(account: Account, count: int = COUNT) -> list[bytes]:
     return [b"%d:%d" % (account.uid, number) for number in range(count)]
-
-
-def read_back(broker: DevBroker) -> list[bytes | None]:
-    return [record.value for records in broker.fetch("t") for record in records]
 
 
 def line_of(daemon: Daemon, account: Account) -> dict[str, Any]:
@@ -119,7 +112,7 @@ def test_only_users_in_the_list_may_send(
             assert (books.delivered, books.discarded) == (delivered, {"SENDER_NOT_ALLOWED": lost} if lost else {})
             assert [line_of(daemon, each)["not_allowed"] for each in refused] == [COUNT] * len(refused)
             assert_told_of(daemon, refused)
-        assert read_back(broker) == (values_of(first) if is_let_in else [])
+        assert values_in(broker, "t") == (values_of(first) if is_let_in else [])
         phrases = [f"of user {each.uid} (process " for each in refused]
         daemon.wait_for(lambda: all(each in daemon.log() for each in phrases), "a word in the log", 10)
         assert (f"input.unix_{kind}.allow_users" in daemon.log()) == bool(refused)
@@ -153,7 +146,7 @@ def test_members_of_a_group_in_the_list_may_send(tmp_path: Path, place: Path, br
             send(daemon, place, "datagram", each)
         daemon.wait_settled(2 * COUNT * len(SENDERS))
         let_in = [*values_of(first), *(value for each in SENDERS for value in values_of(each))]
-        assert sorted(read_back(broker), key=str) == sorted(let_in, key=str)
+        assert sorted(values_in(broker, "t"), key=str) == sorted(let_in, key=str)
 
 
 def test_a_killed_input_admits_no_unlisted_sender(tmp_path: Path, place: Path, broker: DevBroker) -> None:
@@ -161,22 +154,15 @@ def test_a_killed_input_admits_no_unlisted_sender(tmp_path: Path, place: Path, b
     first, *others = SENDERS
     count = 3000
     with daemon_in(tmp_path, place, broker, **allowing("datagram", users=[first.uid])) as daemon:
-        senders = [start_as(each, "datagram", place / "datagram") for each in SENDERS]
-        for sender, account in zip(senders, SENDERS, strict=True):
-            assert sender.stdin is not None
-            sender.stdin.write(b"".join(messages_of(account, count)))
-            sender.stdin.close()
+        senders = [UserProcess(each, "datagram", place / "datagram", messages_of(each, count)) for each in SENDERS]
         for part in range(1, 5):
             daemon.wait_received(part * count * len(SENDERS) // 6)
             daemon.kill("input")
-        assert [sender.wait(60) for sender in senders] == [0] * len(senders)
-        for sender in senders:
-            assert sender.stdout is not None
-            sender.stdout.close()
+        assert [sender.answer() for sender in senders] == [b""] * len(senders)
         books = daemon.wait_settled(count * len(SENDERS))
         lost = count * len(others)
         assert (books.delivered, books.discarded) == (count, {"SENDER_NOT_ALLOWED": lost} if lost else {})
-        assert read_back(broker) == values_of(first, count)
+        assert values_in(broker, "t") == values_of(first, count)
 
 
 def test_an_unknown_user_name_is_reported_at_the_start(tmp_path: Path, place: Path, broker: DevBroker) -> None:
@@ -200,7 +186,7 @@ def test_datagrams_beyond_the_quota_are_discarded(tmp_path: Path, place: Path, b
         books = daemon.wait_settled(COUNT * len(SENDERS))
         assert books.discarded == {"OVER_QUOTA": COUNT - 10}
         expected = [*values_of(first)[:10], *(value for each in others for value in values_of(each))]
-        assert read_back(broker) == expected
+        assert values_in(broker, "t") == expected
         assert (line_of(daemon, first)["received"], line_of(daemon, first)["over_quota"]) == (COUNT, COUNT - 10)
         daemon.wait_for(lambda: len(over_quota(daemon)) == COUNT - 10, "copies: an input that dies has some", 20)
         daemon.kill("input")
@@ -230,20 +216,14 @@ def test_connections_wait_for_the_next_interval(tmp_path: Path, place: Path, bro
     quota = {"input.quota.interval_ms": interval_ms, "input.quota.max_messages": most}
     with daemon_in(tmp_path, place, broker, **quota) as daemon:
         began = time.monotonic()
-        senders = [start_as(first, "stream", place / "stream") for _ in range(2)]
-        for sender in senders:
-            assert sender.stdin is not None
-            sender.stdin.write(b"".join([*messages_of(first, count), BARRIER]))
-            sender.stdin.close()
-        for sender in senders:
-            assert sender.stdout is not None
-            answer = decode_answer(sender.stdout.read())
-            sender.stdout.close()
-            assert (answer.status, answer.delivered, sender.wait(60)) == (BarrierStatus.DONE, count, 0)
+        messages = [*messages_of(first, count), BARRIER]
+        senders = [UserProcess(first, "stream", place / "stream", messages) for _ in range(2)]
+        answers = [decode_answer(sender.answer()) for sender in senders]
+        assert [(each.status, each.delivered) for each in answers] == [(BarrierStatus.DONE, count)] * 2
         took_ms = (time.monotonic() - began) * 1000
         books = daemon.wait_settled(2 * count)
         assert (books.delivered, books.discarded) == (2 * count, {})
-        assert sorted(read_back(broker), key=str) == sorted(2 * values_of(first, count), key=str)
+        assert sorted(values_in(broker, "t"), key=str) == sorted(2 * values_of(first, count), key=str)
         assert took_ms > (2 * count // (2 * most) - 1) * interval_ms  # both processes may take a whole quota at once
         assert line_of(daemon, first)["received"] == 2 * count
         assert line_of(daemon, first)["waited"] > 0
@@ -259,17 +239,11 @@ def test_reloaded_allow_lists_and_quotas_apply(tmp_path: Path, place: Path, brok
     lines = [f"{key} = {value}" for key, value in quota.items()]
     daemon.config_path.write_text("\n".join([configured, "[input.quota]", *lines, ""]))
     with daemon:
-        sender = start_as(first, "stream", place / "stream")
-        assert sender.stdin is not None
-        assert sender.stdout is not None
-        sender.stdin.write(b"".join([*messages_of(first), BARRIER]))
-        sender.stdin.close()
+        sender = UserProcess(first, "stream", place / "stream", [*messages_of(first), BARRIER])
         daemon.wait_settled(5)
         daemon.config_path.write_text(configured)
         os.kill(daemon.pid, signal.SIGHUP)
-        assert decode_answer(sender.stdout.read()).delivered == COUNT
-        sender.stdout.close()
-        assert sender.wait(60) == 0
+        assert decode_answer(sender.answer()).delivered == COUNT
         daemon.config_path.write_text(f"{configured}[input.unix_stream]\nallow_users = [{NOBODY}]\n")
         os.kill(daemon.pid, signal.SIGHUP)
         daemon.wait_for(lambda: daemon.log().count("NOTICE: Reloaded") == 2, "the reload", 20)
@@ -279,20 +253,12 @@ def test_reloaded_allow_lists_and_quotas_apply(tmp_path: Path, place: Path, brok
 
 def test_shutdown_does_not_wait_for_a_quota(tmp_path: Path, place: Path, broker: DevBroker) -> None:
     first = SENDERS[0]
-    with daemon_in(
-        tmp_path, place, broker, **{"input.quota.interval_ms": DAY_MS, "input.quota.max_messages": 5}
-    ) as daemon:
-        sender = start_as(first, "stream", place / "stream")
-        assert sender.stdin is not None
-        assert sender.stdout is not None
-        try:
-            sender.stdin.write(b"".join([*messages_of(first), BARRIER]))
-            sender.stdin.close()
-            daemon.wait_settled(5)
-            assert daemon.terminate() == 0
-            assert sender.stdout.read() == b""
-            assert sender.wait(60) == 0
-        finally:
-            sender.kill()
-            sender.stdout.close()
-        assert read_back(broker) == values_of(first)[:5]
+    quota = {"input.quota.interval_ms": DAY_MS, "input.quota.max_messages": 5}
+    with (
+        daemon_in(tmp_path, place, broker, **quota) as daemon,
+        UserProcess(first, "stream", place / "stream", [*messages_of(first), BARRIER]) as sender,
+    ):
+        daemon.wait_settled(5)
+        assert daemon.terminate() == 0
+        assert sender.answer() == b""
+        assert values_in(broker, "t") == values_of(first)[:5]

@@ -14,7 +14,7 @@ from support.daemon import Daemon
 from support.kafka_cluster import KafkaCluster
 from support.processes import wait_until
 from support.read_back import read_back_kafka
-from support.traffic import Load, assert_all_there, start_senders
+from support.traffic import Load, assert_all_there, deliver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,19 +23,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
 TOPIC: Final = "numbered"
+LOAD: Final = Load((TOPIC,), senders=1, messages=500, largest=300)
 PARTITIONS: Final = 2
 TIMEOUT_S: Final = 60.0
 EXPIRES: Final = {"producer.id.expiration.ms": "500", "producer.id.expiration.check.interval.ms": "100"}
-
-
-def deliver(daemon: Daemon, count: int, before: int = 0, topic: str = TOPIC) -> Load:
-    """Send `count` messages and wait for their delivery."""
-    load = Load((topic,), senders=1, messages=count, largest=300)
-    for sender in start_senders(load, daemon.socket_path):
-        assert sender.wait(TIMEOUT_S) == 0
-    books = daemon.wait_settled(before + load.total, TIMEOUT_S)
-    assert books.delivered == before + load.total
-    return load
 
 
 def forget(cluster: KafkaCluster) -> None:
@@ -54,7 +45,8 @@ def test_a_topic_in_an_old_message_format_is_written_without_sequence_numbers(
     cluster = kafka_of("2.8.2")
     cluster.create_topic("unnumbered", PARTITIONS, config={"message.format.version": "0.10.2"})
     with Daemon(tmp_path, cluster.bootstrap) as daemon:
-        load = deliver(daemon, 2000, topic="unnumbered")
+        load = Load(("unnumbered",), senders=1, messages=2000, largest=300)
+        deliver(load, daemon)
         assert "its message format has no sequence numbers" in daemon.log()
         assert daemon.books().possible_duplicates == 0
     assert_all_there(load, read_back_kafka(cluster, load.topics))
@@ -65,24 +57,26 @@ def test_unknown_producer_id_from_an_old_broker_loses_no_message(tmp_path: Path)
     with KafkaCluster("1.1.1", directory=tmp_path / "kafka") as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         with Daemon(tmp_path, cluster.bootstrap) as daemon:
-            assert_all_there(deliver(daemon, 500), read_back_kafka(cluster, [TOPIC]))
+            deliver(LOAD, daemon)
+            assert_all_there(LOAD, read_back_kafka(cluster, [TOPIC]))
             forget(cluster)
-            load = deliver(daemon, 500, before=500)
+            deliver(LOAD, daemon)
             assert "UNKNOWN_PRODUCER_ID" in daemon.log()
             assert daemon.books().possible_duplicates > 0
-        assert_all_there(load, read_back_kafka(cluster, [TOPIC]))
+        assert_all_there(LOAD, read_back_kafka(cluster, [TOPIC]))
 
 
 def test_a_current_broker_accepts_any_sequence_after_the_producer_id_expires(tmp_path: Path) -> None:
     with KafkaCluster(config=EXPIRES, directory=tmp_path / "kafka") as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         with Daemon(tmp_path, cluster.bootstrap) as daemon:
-            assert_all_there(deliver(daemon, 500), read_back_kafka(cluster, [TOPIC]))
+            deliver(LOAD, daemon)
+            assert_all_there(LOAD, read_back_kafka(cluster, [TOPIC]))
             forget(cluster)
             wait_expired(cluster)
-            load = deliver(daemon, 500, before=500)
+            deliver(LOAD, daemon)
             assert daemon.books().possible_duplicates == 0
-        assert_all_there(load, read_back_kafka(cluster, [TOPIC]))
+        assert_all_there(LOAD, read_back_kafka(cluster, [TOPIC]))
 
 
 def wait_expired(cluster: KafkaCluster) -> None:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final
 import psutil
 import pytest
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.supervisor.shutdown import INPUT_TIMEOUT_S
 from support.daemon import Daemon
 from support.daemon_runs import Sender, run_until_exit
-from support.read_back import read_back
+from support.read_back import broker_fixture, read_back, values_in
 from support.traffic import Load, assert_all_there
 
 if TYPE_CHECKING:
@@ -27,12 +26,7 @@ pytestmark = pytest.mark.process
 
 TOPICS: Final = ("red", "green", "blue", "white")
 SMALL_SLAB: Final = {"slab.size": "8m"}
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 3)) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 3))
 
 
 @pytest.fixture
@@ -101,9 +95,8 @@ def test_the_next_run_delivers_the_rest_after_a_short_shutdown(tmp_path: Path, s
 def test_shutdown_ends_in_time_and_keeps_messages_when_the_broker_is_down(tmp_path: Path, broker: DevBroker) -> None:
     with Daemon(tmp_path, broker.bootstrap, {"delivery.shutdown_max_delay_ms": 1500}) as daemon:
         lose_broker(daemon, broker)
-        with DatagramClient(daemon.socket_path) as client:
-            for number in range(30):
-                client.send("red" if number % 3 else "green", b"%d" % number, partition_key=number)
+        for number in range(30):
+            daemon.send("red" if number % 3 else "green", b"%d" % number, partition_key=number)
         daemon.wait_for(lambda: daemon.books().received == 30, "30 messages", 10)
         started = time.monotonic()
         assert daemon.terminate() == 0
@@ -119,8 +112,7 @@ def test_shutdown_ends_in_time_and_keeps_messages_when_the_broker_is_down(tmp_pa
         daemon.wait_settled(30)
         assert daemon.terminate() == 0
     assert not daemon.slab_path.exists()
-    assert sum(map(len, broker.fetch("red"))) == 20
-    assert sum(map(len, broker.fetch("green"))) == 10
+    assert (len(values_in(broker, "red")), len(values_in(broker, "green"))) == (20, 10)
 
 
 def test_shutdown_waits_for_an_input_that_starts_slowly(tmp_path: Path, broker: DevBroker) -> None:
@@ -130,8 +122,7 @@ def test_shutdown_waits_for_an_input_that_starts_slowly(tmp_path: Path, broker: 
         daemon.wait_for(lambda: "input (loading)" in daemon.pids(), "the next input", 20)
         starting = psutil.Process(daemon.pids()["input (loading)"])
         starting.suspend()
-        with DatagramClient(daemon.socket_path) as client:
-            client.send("red", b"waits in the kernel")
+        daemon.send("red", b"waits in the kernel")
         os.kill(daemon.pid, signal.SIGTERM)
         daemon.wait_for(lambda: "Shutting down" in daemon.log(), "the shutdown to begin", 20)
         time.sleep(INPUT_TIMEOUT_S + 0.5)
@@ -139,7 +130,7 @@ def test_shutdown_waits_for_an_input_that_starts_slowly(tmp_path: Path, broker: 
         assert psutil.Process(daemon.pid).wait(40) in {0, None}
         assert "received 1 = delivered 1 + discarded 0 + held 0" in daemon.log()
     assert not daemon.slab_path.exists()
-    assert [seen.value for seen in read_back(broker, ("red",))["red"]] == [b"waits in the kernel"]
+    assert values_in(broker, "red") == [b"waits in the kernel"]
 
 
 # --- involuntary ends ------------------------------------------------------------------------------------------------

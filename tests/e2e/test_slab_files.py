@@ -12,15 +12,14 @@ import pytest
 
 import bruce_mp
 from bruce_mp.cli.commands import main
-from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.discard_line import parse_line
 from bruce_mp.slab import layout as lay
 from support.daemon import Daemon
-from support.read_back import read_back
+from support.read_back import broker_fixture, read_back
 from support.traffic import Load, assert_all_there, messages_of, send_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
@@ -29,12 +28,7 @@ LOAD: Final = Load(TOPICS, senders=1, messages=300, largest=20_000)
 SHARED_MEMORY: Final = Path("/dev/shm")
 VERSION_AT: Final = len(lay.SUPER_MAGIC)
 CHUNKS_AT: Final = 24
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 3)) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 3))
 
 
 def hold_a_load(daemon: Daemon, broker: DevBroker) -> None:

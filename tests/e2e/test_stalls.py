@@ -5,24 +5,20 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
-from support.accounts import compare
 from support.daemon import Daemon
 from support.endless_senders import UNLIMITED, EndlessSenders
-from support.read_back import read_back_kafka
-from support.traffic import Load
+from support.processes import run_bruce
+from support.read_back import read_back_kafka, values_in
+from support.traffic import Load, compare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from support.kafka_cluster import KafkaCluster
@@ -33,104 +29,78 @@ STALL = re.compile(r"has acknowledged nothing for (\d+) s while (\d+) messages? 
 PARTITION_STALL = re.compile(r"Nothing was acknowledged for news-0 for (\d+) s while (\d+) messages? waits?: (\w+)")
 
 
-def send(daemon: Daemon, values: list[bytes], key: int = 0) -> None:
-    with DatagramClient(str(daemon.socket_path), timeout=20) as client:
-        for value in values:
-            client.send("news", value, partition_key=key)
-
-
-def monitor(daemon: Daemon, directory: Path) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "bruce_mp",
-        "monitor",
-        "--url",
-        daemon.url(""),
-        "--state",
-        str(directory / "state"),
-    ]
-    return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
-
-
-def values_in(broker: DevBroker, partitions: int = 1) -> list[bytes]:
-    return sorted(record.value or b"" for part in range(partitions) for record in broker.fetch("news")[part])
+def monitor(daemon: Daemon) -> str:
+    return run_bruce("monitor", "--url", daemon.url(""), "--state", daemon.directory / "state").stdout
 
 
 def test_a_stopped_broker_is_a_problem_while_messages_wait(tmp_path: Path) -> None:
     with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         first, second = [b"a%03d" % number for number in range(20)], [b"b%03d" % number for number in range(200)]
-        send(daemon, first)
+        daemon.send("news", *first)
         daemon.wait_settled(20)
         daemon.wait_for(lambda: daemon.health()["ready"], "health", 20)
-        assert monitor(daemon, tmp_path).startswith("BRUCE OK: ")
+        assert monitor(daemon).startswith("BRUCE OK: ")
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             time.sleep(6)  # silence without messages is no stall
             assert daemon.health()["ready"]
             stopped = time.monotonic()
-            send(daemon, second)
+            daemon.send("news", *second)
             daemon.wait_for(lambda: not daemon.health()["ready"], "a red page", 15)
             assert time.monotonic() - stopped >= 5
             [found] = [STALL.search(text) for text in daemon.health()["problems"]]
             assert found is not None
             assert (5 <= int(found[1]) < 12, found[2]) == (True, "200")
-            assert monitor(daemon, tmp_path).startswith("BRUCE CRITICAL: 1 problems on /healthz: Broker 1 at ")
+            assert monitor(daemon).startswith("BRUCE CRITICAL: 1 problems on /healthz: Broker 1 at ")
             assert "\nbruce_stalled_messages 200\n" in daemon.get_text("/metrics")
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         assert daemon.wait_settled(220).delivered == 220
         daemon.wait_for(lambda: daemon.health()["ready"], "health again", 10)
-        assert values_in(broker) == first + second
+        assert values_in(broker, "news") == first + second
 
 
 def test_a_dead_bootstrap_is_a_warning_while_all_is_delivered(tmp_path: Path) -> None:
     with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
-        send(daemon, [b"a"])
+        daemon.send("news", b"a")
         daemon.wait_settled(1)
         daemon.reload({"kafka.bootstrap_servers": ["127.0.0.1:1"]})
         daemon.wait_for(lambda: "no metadata can be fetched" in " ".join(daemon.health()["warnings"]), "warning", 20)
-        send(daemon, [b"b"])
+        daemon.send("news", b"b")
         assert daemon.wait_settled(2).delivered == 2
         page = daemon.health()
         assert (page["ready"], page["problems"], len(page["warnings"])) == (True, [], 1)
-        assert monitor(daemon, tmp_path).startswith("BRUCE WARNING: 1 warnings on /healthz: The brokers take messages")
+        assert monitor(daemon).startswith("BRUCE WARNING: 1 warnings on /healthz: The brokers take messages")
 
 
 def connections(daemon: Daemon) -> list[str]:
     return [line["connection"] for line in daemon.get("/brokers/json")["brokers"]]
 
 
-def repeat_until(condition: Callable[[], bool], step: Callable[[], None], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        step()
-
-
 def test_a_refused_partition_is_a_warning_that_grows_older(tmp_path: Path) -> None:
     """A pause moves the messages to the router and back, which does not end the stall."""
     with DevBroker(topics={"news": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         broker.inject(Fault(action=FaultAction.ERROR, code=6, topic="news", partition=0, times=None))
-        send(daemon, [b"refused"])
+        daemon.send("news", b"refused", partition_key=0)
         taken: list[bytes] = []
-
-        def send_another() -> None:
-            taken.append(b"taken %03d" % len(taken))
-            send(daemon, taken[-1:], key=1)
-            time.sleep(0.2)
 
         def stall() -> re.Match[str] | None:
             return PARTITION_STALL.search(" ".join(daemon.health()["warnings"]))
 
-        repeat_until(lambda: bool((found := stall()) and int(found[1]) >= 9), send_another, 30)
+        def is_old_despite_another() -> bool:
+            taken.append(b"taken %03d" % len(taken))
+            daemon.send("news", taken[-1], partition_key=1)
+            time.sleep(0.2)
+            return bool((found := stall()) and int(found[1]) >= 9)
+
+        daemon.wait_for(is_old_despite_another, "an old stall", 30)
         found = stall()
         assert found is not None
         assert (found[2], found[3], daemon.health()["problems"]) == ("1", "NOT_LEADER_OR_FOLLOWER", [])
         broker.clear_faults()
         assert daemon.wait_settled(1 + len(taken)).delivered == 1 + len(taken)
         daemon.wait_for(lambda: stall() is None, "the end of the warning", 10)
-        assert values_in(broker, 2) == [b"refused", *taken]
+        assert values_in(broker, "news") == [b"refused", *taken]
 
 
 def test_a_restart_does_not_forget_the_discards_of_the_last_minute(tmp_path: Path) -> None:
@@ -138,7 +108,7 @@ def test_a_restart_does_not_forget_the_discards_of_the_last_minute(tmp_path: Pat
     with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         daemon.wait_for(lambda: daemon.health()["ready"], "health", 20)
         broker.inject(Fault(action=FaultAction.ERROR, code=42, topic="news", times=None))
-        send(daemon, [b"a", b"b", b"c"])
+        daemon.send("news", b"a", b"b", b"c")
         daemon.wait_for(lambda: refusal in " ".join(daemon.health()["problems"]), "the discards", 20)
         daemon.kill("status")
         daemon.wait_for(lambda: refusal in " ".join(daemon.health()["problems"]), "the same discards", 20)
@@ -164,7 +134,7 @@ def test_a_pause_and_the_health_reach_log_and_program(tmp_path: Path) -> None:
             return events.read_text().splitlines() if events.exists() else []
 
         broker.broker_down(1)
-        send(daemon, [b"a"])
+        daemon.send("news", b"a")
         daemon.wait_for(lambda: {"paused paused", "health problem"} <= set(seen()), "the pause", 30)
         assert "so messages wait; see /brokers: " in daemon.log()
         broker.broker_up(1)

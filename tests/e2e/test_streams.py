@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab import layout as lay
-from support.stream_inputs import TOPICS, connect, connections_of, daemon_in, message, names
+from support.read_back import broker_fixture, values_in
+from support.stream_inputs import ONE_WORKER, TOPICS, connect, connections_of, daemon_in, message, names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from bruce_mp.devbroker.control import DevBroker
     from support.daemon import Daemon
 
 pytestmark = pytest.mark.process
@@ -31,32 +31,12 @@ CONNECTIONS: Final = 2000
 BURST: Final = 50
 PAUSE_S: Final = 0.05
 FUZZ_S: Final = 6.0
+broker = broker_fixture(brokers=2, topics=dict.fromkeys(TOPICS, 4))
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(brokers=2, topics=dict.fromkeys(TOPICS, 4)) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def _empty(broker: DevBroker) -> None:
-    """Empty the broker, so that each test counts from zero."""
-    broker_starts.clear()
-    broker_starts.update({topic: [len(records) for records in broker.fetch(topic)] for topic in TOPICS})
-
-
-broker_starts: dict[str, list[int]] = {}
-
-
-def read_back(broker: DevBroker) -> list[bytes]:
-    """Return the values since the start of the test, those of each partition in order."""
-    return [
-        record.value or b""
-        for topic in TOPICS
-        for start, records in zip(broker_starts[topic], broker.fetch(topic), strict=True)
-        for record in records[start:]
-    ]
+def arrived(broker: DevBroker) -> list[bytes]:
+    """Return all values, those of each partition in order."""
+    return [value for topic in TOPICS for value in values_in(broker, topic)]
 
 
 def test_two_thousand_concurrent_connections_are_served(tmp_path: Path, broker: DevBroker) -> None:
@@ -73,7 +53,7 @@ def test_two_thousand_concurrent_connections_are_served(tmp_path: Path, broker: 
         assert all(connections_of(daemon))
         books = daemon.wait_settled(3 * CONNECTIONS)
         assert books.received == books.delivered == 3 * CONNECTIONS
-        found = names(read_back(broker))
+        found = names(arrived(broker))
         assert sorted(found) == [(who, number) for who in range(CONNECTIONS) for number in range(3)]
         stack.close()
         daemon.wait_for(lambda: not sum(connections_of(daemon)), "the connections to end", 30)
@@ -96,7 +76,7 @@ def test_clients_that_stall_within_a_message_delay_no_other(tmp_path: Path, brok
         stack.close()
         books = daemon.wait_settled(5101)
         assert books.discarded == {"UNCLEAN_DISCONNECT": 100}
-        assert sorted(names(read_back(broker))) == [(1, 0), *((2, number) for number in range(5000))]
+        assert sorted(names(arrived(broker))) == [(1, 0), *((2, number) for number in range(5000))]
 
 
 class Sender(threading.Thread):
@@ -139,7 +119,7 @@ def test_messages_appended_by_a_killed_worker_are_delivered(tmp_path: Path, brok
                 sender.join(30)
         daemon.wait_for(lambda: not sum(connections_of(daemon)), "everything to be read", 60)
         books = daemon.wait_settled(1)
-        found = names(read_back(broker))
+        found = names(arrived(broker))
         assert sum(sender.breaks for sender in senders) >= 3
         assert len(found) == len(set(found)) == books.delivered
         assert books.received == books.delivered + sum(books.discarded.values())
@@ -152,20 +132,17 @@ def test_messages_appended_by_a_killed_worker_are_delivered(tmp_path: Path, brok
 
 
 def test_fewer_workers_deliver_messages_held_by_more_workers(tmp_path: Path, broker: DevBroker) -> None:
-    nobody = DevBroker(brokers=1, topics={})
-    with nobody:
-        unreachable = nobody.bootstrap
-    first = daemon_in(tmp_path, broker, **{"kafka.bootstrap_servers": f'["{unreachable}"]', "input.streams.workers": 4})
-    with first:
+    alone = {"kafka.bootstrap_servers": '["127.0.0.1:1"]', "input.streams.workers": 4}
+    with daemon_in(tmp_path, broker, **alone) as first:
         for who in range(40):
             with connect(first, "tcp" if who % 2 else "unix") as client:
                 client.sendall(b"".join(message(who, number) for number in range(20)))
         first.wait_received(800)
         first.kill_all()
-    with daemon_in(tmp_path, broker, **{"input.streams.workers": 1}) as second:
+    with daemon_in(tmp_path, broker, **ONE_WORKER) as second:
         books = second.wait_settled(800)
         assert books.received == books.delivered == 800
-        assert sorted(names(read_back(broker))) == [(who, number) for who in range(40) for number in range(20)]
+        assert sorted(names(arrived(broker))) == [(who, number) for who in range(40) for number in range(20)]
 
 
 def damaged(rng: random.Random) -> bytes:
@@ -198,7 +175,7 @@ def test_random_bytes_on_all_inputs_affect_no_valid_message(tmp_path: Path, brok
             client.close()
         daemon.wait_for(lambda: not sum(connections_of(daemon)), "everything to be read", 60)
         daemon.wait_settled(3 * sent)
-        found = [name for name in names(good_ones(read_back(broker))) if name[0] >= 10]
+        found = names(good_ones(arrived(broker)))
         assert sorted(found) == [(who, number) for who in (10, 11, 12) for number in range(sent)]
         assert all(daemon.restarts(row) == 1 for row in range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + 3))
 

@@ -15,12 +15,14 @@ from bruce_mp.client.datagram import DatagramClient
 from bruce_mp.client.stream import StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
-from support.daemon import Daemon
+from support.read_back import values_in
+from support.stream_inputs import ONE_WORKER, daemon_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from bruce_mp.client.base import Client
+    from support.daemon import Daemon
 
 pytestmark = pytest.mark.process
 
@@ -43,19 +45,14 @@ class Sockets:
     is_stream: bool
     when_full: str
 
-    def settings(self, directory: Path) -> dict[str, object]:
+    def daemon(self, directory: Path, broker: DevBroker) -> Daemon:
         section = "streams" if self.is_stream else "unix_datagram"
-        return {
-            "slab.size": "16m",
-            f"input.{section}.when_full": self.when_full,
-            "input.unix_stream.enable": "true",
-            "input.unix_stream.path": directory / "in.stream",
-            "input.streams.workers": 1,
-        }
+        settings = {"slab.size": "16m", f"input.{section}.when_full": self.when_full}
+        return daemon_in(directory, broker, **ONE_WORKER, **settings)
 
     def connect(self, daemon: Daemon) -> Client:
         if self.is_stream:
-            return StreamClient(daemon.directory / "in.stream", timeout=120)
+            return StreamClient(daemon.stream_path, timeout=120)
         return DatagramClient(daemon.socket_path, timeout=120)
 
 
@@ -141,10 +138,6 @@ def is_still(daemon: Daemon) -> bool:
     return bool(before > 0.5) and abs(daemon.get("/held")["slab_in_use"] - before) < 0.005
 
 
-def values_of(broker: DevBroker, topic: str) -> Tally[bytes]:
-    return Tally(record.value or b"" for records in broker.fetch(topic) for record in records)
-
-
 @pytest.mark.parametrize(
     ("stuck", "how", "way"),
     [
@@ -157,14 +150,14 @@ def test_stuck_topics_lose_no_message_of_a_healthy_one(tmp_path: Path, stuck: in
     with DevBroker(brokers=2, topics=dict.fromkeys([HEALTHY, *topics], 1)) as broker:
         broker.move_leader(HEALTHY, 0, 1)
         refuse(broker, topics, how)
-        with Daemon(tmp_path, broker.bootstrap, sockets.settings(tmp_path)) as daemon:
+        with sockets.daemon(tmp_path, broker) as daemon:
             with sockets.connect(daemon) as client:
                 client.send(HEALTHY, b"first")
                 daemon.wait_for(lambda: daemon.books().delivered == 1, "the healthy topic to be known", 30)
                 senders = fill(daemon, sockets, topics)
                 healthy = [b"first", *send_healthy(client)]
                 daemon.wait_for(lambda: daemon.books().delivered >= len(healthy), "the healthy messages", 60)
-            assert values_of(broker, HEALTHY) == Tally(healthy)
+            assert Tally(values_in(broker, HEALTHY)) == Tally(healthy)
             let_go(broker, daemon, senders)
             books = daemon.wait_settled(len(healthy) + sum(len(sender.sent) for sender in senders), 90)
         check_stuck(broker, topics, senders, sum(books.discarded.values()))
@@ -185,9 +178,7 @@ def let_go(broker: DevBroker, daemon: Daemon, senders: list[StuckSender]) -> Non
 
 def check_stuck(broker: DevBroker, topics: list[str], senders: list[StuckSender], discarded: int) -> None:
     """Check that the messages of stuck topics arrived once each, except the discarded ones."""
-    arrived = Tally[bytes]()
-    for topic in topics:
-        arrived += Tally(value.rstrip(b".") for value in values_of(broker, topic).elements())
+    arrived = Tally(value.rstrip(b".") for topic in topics for value in values_in(broker, topic))
     sent = Tally(value for sender in senders for value in sender.sent)
     assert arrived <= sent
     assert sent.total() - arrived.total() == discarded

@@ -13,18 +13,17 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bruce_mp.client import Client, DatagramClient, StreamClient, TcpClient
-from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
-from bruce_mp.slab.file import Slab
-from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.kafka_cluster import KafkaCluster
-from support.stream_inputs import connect, daemon_in
+from support.read_back import broker_fixture, records_in
+from support.stream_inputs import daemon_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from bruce_mp.devbroker.control import DevBroker
     from support.daemon import Daemon
 
 pytestmark = pytest.mark.process
@@ -59,12 +58,10 @@ def now_ms() -> int:
 
 def send_from_all_clocks(daemon: Daemon, topics: Sequence[str] = (TOPIC,)) -> dict[bytes, int]:
     """Send a message of each clock by each input, to these topics in turn; return the timestamps by value."""
-    with connect(daemon, "tcp") as connection:
-        _, port = connection.getpeername()
     clients: dict[str, Client] = {
         "datagram": DatagramClient(daemon.socket_path, timeout=30),
-        "stream": StreamClient(daemon.directory / "in.stream", timeout=30),
-        "tcp": TcpClient(port, timeout=30),
+        "stream": StreamClient(daemon.stream_path, timeout=30),
+        "tcp": TcpClient(daemon.tcp_port, timeout=30),
     }
     sent: dict[bytes, int] = {}
     with ExitStack() as stack:
@@ -88,7 +85,7 @@ def assert_near_arrival(sent: Mapping[bytes, int], found: Mapping[bytes, int], b
 
 
 def in_broker(broker: DevBroker, topic: str = TOPIC) -> dict[bytes, int]:
-    return {record.value or b"": record.timestamp for records in broker.fetch(topic) for record in records}
+    return {record.value or b"": record.timestamp for record in records_in(broker, topic)}
 
 
 def in_kafka(cluster: KafkaCluster, topics: Sequence[str]) -> dict[bytes, int]:
@@ -96,19 +93,8 @@ def in_kafka(cluster: KafkaCluster, topics: Sequence[str]) -> dict[bytes, int]:
     return {record.value or b"": record.timestamp for records in found for record in records}
 
 
-def counted(daemon: Daemon, counter: Counter) -> int:
-    slab = Slab(daemon.slab_path)
-    try:
-        return counter_total(slab, counter)
-    finally:
-        slab.close()
-
-
 # --- the embedded broker ----------------------------------------------------------------------------------------------
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics={TOPIC: 2}) as running:
-        yield running
+broker = broker_fixture(topics={TOPIC: 2})
 
 
 def test_a_message_from_a_wrong_clock_gets_its_arrival_time(tmp_path: Path, broker: DevBroker) -> None:
@@ -118,7 +104,7 @@ def test_a_message_from_a_wrong_clock_gets_its_arrival_time(tmp_path: Path, brok
         books = daemon.wait_settled(len(sent))
         assert books.received == books.delivered == len(sent)
         assert_near_arrival(sent, in_broker(broker), began_ms)
-        assert counted(daemon, Counter.InputAgentReplaceTimestamp) == len(WRONG) * len(INPUTS)
+        assert daemon.counted(Counter.InputAgentReplaceTimestamp) == len(WRONG) * len(INPUTS)
         wrong = f'bruce_replaced_timestamps_total{{because="outside_window"}} {len(WRONG) * len(INPUTS)}'
         assert wrong in daemon.get_text("/metrics")
 
@@ -126,20 +112,19 @@ def test_a_message_from_a_wrong_clock_gets_its_arrival_time(tmp_path: Path, brok
 def test_the_timestamp_warning_names_the_sending_process_on_every_input(tmp_path: Path, broker: DevBroker) -> None:
     me = f"process {os.getpid()} ("
     with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
-        with StreamClient(daemon.directory / "in.stream", timeout=30) as client:
+        with StreamClient(daemon.stream_path, timeout=30) as client:
             client.send(TOPIC, b"stream", timestamp_ms=12345)
         daemon.wait_for(lambda: me in daemon.log(), "the warning about a stream", 20)
         assert 'set timestamps.topics."clocks" = "client"' in daemon.log()
         count = 1
-        with DatagramClient(daemon.socket_path, timeout=30) as datagrams:
 
-            def is_named() -> bool:
-                nonlocal count
-                datagrams.send(TOPIC, b"datagram", timestamp_ms=54321)
-                count += 1
-                return any(me in line and "such as 54321" in line for line in daemon.log().splitlines())
+        def is_named() -> bool:
+            nonlocal count
+            daemon.send(TOPIC, b"datagram", timestamp_ms=54321)
+            count += 1
+            return any(me in line and "such as 54321" in line for line in daemon.log().splitlines())
 
-            daemon.wait_for(is_named, "the warning about a datagram", 20)
+        daemon.wait_for(is_named, "the warning about a datagram", 20)
         assert daemon.wait_settled(count).delivered == count
 
 
@@ -157,7 +142,7 @@ def test_a_timestamp_policy_is_chosen_by_topic_and_input(tmp_path: Path, broker:
         old_ms = began_ms - 1000
         with (
             DatagramClient(daemon.socket_path, timeout=30) as datagrams,
-            StreamClient(daemon.directory / "in.stream", timeout=30) as stream,
+            StreamClient(daemon.stream_path, timeout=30) as stream,
         ):
             for topic in (TOPIC, "as-sent", "as-arrived"):
                 datagrams.send(topic, b"datagram", timestamp_ms=5)
@@ -168,16 +153,15 @@ def test_a_timestamp_policy_is_chosen_by_topic_and_input(tmp_path: Path, broker:
         found = in_broker(broker)
         assert found[b"datagram"] == 5
         assert found[b"stream"] >= began_ms
-        assert counted(daemon, Counter.InputAgentReplaceTimestamp) == 0
+        assert daemon.counted(Counter.InputAgentReplaceTimestamp) == 0
 
 
 def test_a_reload_changes_the_policy(tmp_path: Path, broker: DevBroker) -> None:
-    daemon = daemon_in(tmp_path, broker)
-    with daemon, DatagramClient(daemon.socket_path, timeout=30) as client:
-        client.send(TOPIC, b"before", timestamp_ms=5)
+    with daemon_in(tmp_path, broker) as daemon:
+        daemon.send(TOPIC, b"before", timestamp_ms=5)
         daemon.wait_settled(1)
         daemon.reload({"timestamps.policy": "arrival"})
-        client.send(TOPIC, b"behind", timestamp_ms=5)
+        daemon.send(TOPIC, b"behind", timestamp_ms=5)
         daemon.wait_settled(2)
         found = in_broker(broker)
         assert found[b"before"] == 5
@@ -186,7 +170,7 @@ def test_a_reload_changes_the_policy(tmp_path: Path, broker: DevBroker) -> None:
 
 def test_explicit_timestamps_are_kept_until_the_next_attempt(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
-        with StreamClient(daemon.directory / "in.stream", timeout=30) as client:
+        with StreamClient(daemon.stream_path, timeout=30) as client:
             with client.attempt("old", keep_timestamps=True):
                 client.send(TOPIC, b"old", timestamp_ms=12345)
             with client.attempt("new"):
@@ -204,12 +188,11 @@ def test_error_32_is_retried_once_with_the_arrival_time(
     broker.inject(Fault(action=FaultAction.ERROR, code=32, topic=TOPIC, times=refusals))
     with daemon_in(tmp_path, broker) as daemon:
         began_ms = now_ms()
-        with DatagramClient(daemon.socket_path, timeout=30) as client:
-            client.send(TOPIC, b"ahead", timestamp_ms=began_ms + 2 * HOUR_MS)
+        daemon.send(TOPIC, b"ahead", timestamp_ms=began_ms + 2 * HOUR_MS)
         books = daemon.wait_settled(1)
         assert books.delivered == delivered
         assert all(began_ms <= stamp <= now_ms() for stamp in in_broker(broker).values())
-        assert counted(daemon, Counter.ConnectorReplaceTimestamp) == 1
+        assert daemon.counted(Counter.ConnectorReplaceTimestamp) == 1
 
 
 # --- Kafka ------------------------------------------------------------------------------------------------------------
@@ -273,4 +256,4 @@ def test_messages_refused_under_policy_client_are_resent_with_the_arrival_time(
                 assert began_ms <= found[value] <= now_ms(), value
             elif timestamp >= 0:  # librdkafka displays others differently
                 assert found[value] == timestamp, value
-        assert counted(daemon, Counter.ConnectorReplaceTimestamp) == len(refused) * len(INPUTS)
+        assert daemon.counted(Counter.ConnectorReplaceTimestamp) == len(refused) * len(INPUTS)

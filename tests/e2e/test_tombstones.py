@@ -9,8 +9,9 @@ import pytest
 
 from bruce_mp.client import DatagramClient, StreamClient
 from bruce_mp.devbroker.control import DevBroker
-from support.daemon import Daemon
 from support.put_records import NULL_AND_EMPTY
+from support.read_back import records_in
+from support.stream_inputs import ONE_WORKER, daemon_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,16 +31,11 @@ def send_all(client: Client) -> None:
         client.send(TOPIC, value, key, keep_empty=True)
 
 
-def deliver(directory: Path, bootstrap: str, empty_values: str) -> None:
-    settings = {
-        "kafka.empty_values": empty_values,
-        "input.unix_stream.enable": "true",
-        "input.unix_stream.path": str(directory / "in.stream"),
-    }
-    with Daemon(directory, bootstrap, settings) as daemon:
+def deliver(directory: Path, broker: DevBroker | KafkaCluster, empty_values: str) -> None:
+    with daemon_in(directory, broker, **ONE_WORKER, **{"kafka.empty_values": empty_values}) as daemon:
         with DatagramClient(daemon.socket_path, timeout=30) as datagrams:
             send_all(datagrams)
-        with StreamClient(directory / "in.stream", timeout=30) as stream:
+        with StreamClient(daemon.stream_path, timeout=30) as stream:
             send_all(stream)
             with stream.attempt("fenced"):
                 send_all(stream)
@@ -56,13 +52,13 @@ def deliver(directory: Path, bootstrap: str, empty_values: str) -> None:
 
 def test_null_and_empty_reach_the_embedded_broker_as_sent(tmp_path: Path) -> None:
     with DevBroker(brokers=1, topics={TOPIC: 2}, strict=True) as broker:
-        deliver(tmp_path, broker.bootstrap, "empty")
-        found = [(record.key, record.value) for records in broker.fetch(TOPIC) for record in records]
+        deliver(tmp_path, broker, "empty")
+        found = [(record.key, record.value) for record in records_in(broker, TOPIC)]
     assert Counter(found) == dict.fromkeys(NULL_AND_EMPTY, ROUNDS)
 
 
 def test_null_and_empty_reach_kafka_as_sent(tmp_path: Path, kafka_3: KafkaCluster) -> None:
     kafka_3.create_topic(TOPIC, 2, 3)
-    deliver(tmp_path, kafka_3.bootstrap, "null")
+    deliver(tmp_path, kafka_3, "null")
     found = [(record.key, record.value) for records in kafka_3.read_all(TOPIC).values() for record in records]
     assert Counter(found) == dict.fromkeys(NULL_AND_EMPTY, ROUNDS)

@@ -10,16 +10,14 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 from typing import TYPE_CHECKING, Final, Self
 
 import pytest
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
-from support.processes import wait_until
+from support.processes import BRUCE, run_bruce, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +38,7 @@ class Terminal:
         self.resize(width, height)
         self.before = termios.tcgetattr(self._slave)
         self.text = ""
-        command = [sys.executable, "-m", "bruce_mp", *arguments]
+        command = [*BRUCE, *arguments]
         ends = {"stdin": self._slave, "stdout": self._slave, "stderr": self._slave}
         environment = {**os.environ, "TERM": "xterm-256color"}
         self.process = subprocess.Popen(command, **ends, env=environment, start_new_session=True)  # type: ignore[call-overload]
@@ -87,10 +85,8 @@ class Terminal:
 
 
 def send(daemon: Daemon) -> None:
-    with DatagramClient(str(daemon.socket_path), timeout=60) as client:
-        for index, topic in enumerate(TOPICS):
-            for number in range(index + 1):
-                client.send(topic, b"%d" % number)
+    for index, topic in enumerate(TOPICS):
+        daemon.send(topic, *(b"%d" % number for number in range(index + 1)))
 
 
 def test_top_shows_a_daemon_through_an_outage_and_obeys_keys(tmp_path: Path) -> None:
@@ -148,8 +144,7 @@ def test_top_survives_the_daemon_and_ends_with_a_signal(tmp_path: Path) -> None:
 
 
 def test_top_without_a_terminal_names_the_command_for_scripts() -> None:
-    command = [sys.executable, "-m", "bruce_mp", "top", "--url", "http://127.0.0.1:1"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+    ended = run_bruce("top", "--url", "http://127.0.0.1:1")
     assert (ended.returncode, ended.stderr) == (
         1, "bruce: `bruce top` needs a terminal. For a script, use `bruce status --json`.\n",
     )  # fmt: skip
@@ -157,9 +152,7 @@ def test_top_without_a_terminal_names_the_command_for_scripts() -> None:
 
 def test_top_without_rich_names_the_extra(tmp_path: Path) -> None:
     (tmp_path / "rich.py").write_text("raise ImportError")
-    command = [sys.executable, "-m", "bruce_mp", "top"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    ended = run_bruce("top", PYTHONPATH=str(tmp_path))
     assert (ended.returncode, ended.stderr) == (
         1, "bruce: `bruce top` needs the package rich: pip install 'bruce-mp[top]'.\n",
     )  # fmt: skip

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
 
@@ -25,6 +24,7 @@ SETTINGS: Final = {
     "rate_limit.configs.hundred.max_count": 100,
     "rate_limit.topics.noisy": "hundred",
 }
+TEN_BYTES: Final = b"0123456789"
 Totals = dict[str, dict[str, float]]
 
 
@@ -42,16 +42,10 @@ def totals_of(daemon: Daemon) -> Totals:
     return found
 
 
-def send(daemon: Daemon, topic: str, count: int) -> None:
-    with DatagramClient(daemon.socket_path, timeout=20) as client:
-        for _ in range(count):
-            client.send(topic, b"0123456789")
-
-
 def test_topics_count_what_is_received_delivered_discarded_and_held(tmp_path: Path) -> None:
     with DevBroker(topics={"noisy": 2, "quiet": 2}) as broker, Daemon(tmp_path, broker.bootstrap, SETTINGS) as daemon:
-        send(daemon, "noisy", 300)
-        send(daemon, "quiet", 50)
+        daemon.send("noisy", *[TEN_BYTES] * 300)
+        daemon.send("quiet", *[TEN_BYTES] * 50)
         daemon.wait_settled(350)
         noisy = {"received": 300, "delivered": 100, "discarded": 200, "delivered_bytes": 1000}
         other = {"received": 0, "delivered": 0, "discarded": 0, "delivered_bytes": 0}
@@ -60,7 +54,7 @@ def test_topics_count_what_is_received_delivered_discarded_and_held(tmp_path: Pa
         daemon.wait_for(lambda: totals_of(daemon) == settled, f"the counters to be {settled}", 10)
         os.kill(broker.pid, signal.SIGSTOP)
         try:
-            send(daemon, "quiet", 40)
+            daemon.send("quiet", *[TEN_BYTES] * 40)
             waiting = {**settled, "quiet": {**quiet, "received": 90}}
             daemon.wait_for(lambda: totals_of(daemon) == waiting, f"the counters to be {waiting}", 10)
             books = daemon.books()

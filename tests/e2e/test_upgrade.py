@@ -6,28 +6,29 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Final
 
 import psutil
 import pytest
 
-from bruce_mp.client import DatagramClient, StreamClient
-from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.client import StreamClient
 from bruce_mp.slab.layout import LAYOUT_VERSION
 from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
 from support.daemon_runs import Sender
 from support.installation import PACKAGE, Installation
 from support.journals import journal_of
-from support.processes import wait_until
-from support.read_back import read_back
+from support.processes import run_bruce, wait_until
+from support.read_back import broker_fixture, read_back, values_in
+from support.stream_inputs import ONE_WORKER, daemon_in
 from support.traffic import Load, assert_all_there
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
+
+    from bruce_mp.devbroker.control import DevBroker
 
 pytestmark = pytest.mark.process
 
@@ -35,12 +36,7 @@ TOPICS: Final = ("red", "green")
 BLOCKING: Final = {"input.unix_datagram.when_full": "block"}
 ENDLESS: Final = Load(TOPICS, senders=1, messages=10**9, largest=300)
 WITHIN_S: Final = 90
-
-
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 2)) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 2))
 
 
 @pytest.fixture
@@ -58,9 +54,7 @@ def daemon(tmp_path: Path, broker: DevBroker, installed: Installation) -> Iterat
 
 def upgrade(daemon: Daemon, package: Path = PACKAGE.parent) -> subprocess.CompletedProcess[str]:
     """Run `bruce upgrade` of the code in a directory."""
-    command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
-    env = {**os.environ, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    return run_bruce("upgrade", "--config", daemon.config_path, PYTHONPATH=str(package), PYTHONSAFEPATH="1")
 
 
 def wait_for_stage(daemon: Daemon, stage: UpgradeStage) -> None:
@@ -137,8 +131,7 @@ def test_an_upgrade_to_broken_code_or_config_is_refused(daemon: Daemon, installe
     assert "keeps running: it would not start: " in done.stderr
     assert "ImportError: half installed" in done.stderr
 
-    with DatagramClient(daemon.socket_path) as client:
-        client.send("red", b"still here")
+    daemon.send("red", b"still here")
     daemon.wait_settled(1)
     assert set(before.values()) <= set(daemon.pids().values())  # a starting process has another title
 
@@ -174,26 +167,23 @@ def test_shutdown_while_the_slab_drains_receives_queued_messages(
 ) -> None:
     """The old inputs have ended, and senders still succeed: the kernel queues their messages for the new code."""
     supervisor = psutil.Process(daemon.pid)
-    with DatagramClient(daemon.socket_path) as client:
-        client.send("red", b"0")
-        daemon.wait_settled(1)  # a dispatcher of the old code delivers it: none can be started later
-        broker.broker_down(1)
-        for number in range(1, 5):
-            client.send("red", b"%d" % number)
-        daemon.wait_received(5)
-        installed.set_layout(LAYOUT_VERSION + 1)
-        os.kill(daemon.pid, signal.SIGUSR2)
-        daemon.wait_for(lambda: "Process input has ended" in daemon.log(), "the input's end", WITHIN_S)
-        for number in range(5, 8):
-            client.send("red", b"%d" % number)
+    values = [b"%d" % number for number in range(8)]
+    daemon.send("red", values[0])
+    daemon.wait_settled(1)  # a dispatcher of the old code delivers it: none can be started later
+    broker.broker_down(1)
+    daemon.send("red", *values[1:5])
+    daemon.wait_received(5)
+    installed.set_layout(LAYOUT_VERSION + 1)
+    os.kill(daemon.pid, signal.SIGUSR2)
+    daemon.wait_for(lambda: "Process input has ended" in daemon.log(), "the input's end", WITHIN_S)
+    daemon.send("red", *values[5:])
     os.kill(daemon.pid, signal.SIGTERM)
     daemon.wait_for(
         lambda: "the new code receives the messages" in daemon.log(), "the supervisor to hear of it", WITHIN_S
     )
     broker.broker_up(1)
     assert supervisor.wait(WITHIN_S) in {0, None}
-    arrived = read_back(broker, TOPICS)["red"]
-    assert sorted(seen.value or b"" for seen in arrived) == [b"%d" % number for number in range(8)]
+    assert sorted(values_in(broker, "red")) == values
     assert not daemon.slab_path.exists()
     assert not daemon.socket_path.exists()
 
@@ -202,8 +192,7 @@ def test_a_daemon_in_shutdown_is_not_upgraded(daemon: Daemon, broker: DevBroker)
     """The socket is closed to senders: the new code would receive nothing and never be stopped."""
     supervisor = psutil.Process(daemon.pid)
     broker.broker_down(1)
-    with DatagramClient(daemon.socket_path) as client:
-        client.send("red", b"held")
+    daemon.send("red", b"held")
     daemon.wait_received(1)
     os.kill(daemon.pid, signal.SIGTERM)
     daemon.wait_for(lambda: "Shutting down" in daemon.log(), "the end to begin", WITHIN_S)
@@ -211,7 +200,7 @@ def test_a_daemon_in_shutdown_is_not_upgraded(daemon: Daemon, broker: DevBroker)
     wait_for_stage(daemon, UpgradeStage.REFUSED)
     broker.broker_up(1)
     assert supervisor.wait(WITHIN_S) in {0, None}
-    assert [seen.value for seen in read_back(broker, TOPICS)["red"]] == [b"held"]
+    assert values_in(broker, "red") == [b"held"]
     assert not daemon.slab_path.exists()
 
 
@@ -239,10 +228,8 @@ def test_a_supervisor_killed_during_an_upgrade_loses_nothing(
 
 
 def test_stream_connections_survive_an_upgrade(tmp_path: Path, broker: DevBroker, installed: Installation) -> None:
-    path = tmp_path / "in.stream"
-    settings = {**BLOCKING, "input.unix_stream.enable": "true", "input.unix_stream.path": path}
-    daemon = Daemon(tmp_path, broker.bootstrap, settings).start(installed.path)
-    with daemon.checked_at_end(), StreamClient(path, timeout=30) as client:
+    daemon = daemon_in(tmp_path, broker, **ONE_WORKER).start(installed.path)
+    with daemon.checked_at_end(), StreamClient(daemon.stream_path, timeout=30) as client:
         for number in range(2):
             client.send("red", b"%d" % number)
             client.flush()
@@ -250,11 +237,7 @@ def test_stream_connections_survive_an_upgrade(tmp_path: Path, broker: DevBroker
         client.send("red", b"2")
         client.flush()
         daemon.wait_settled(3)
-    assert sorted(record.value or b"" for records in broker.fetch("red") for record in records) == [
-        b"0",
-        b"1",
-        b"2",
-    ]
+    assert sorted(values_in(broker, "red")) == [b"0", b"1", b"2"]
 
 
 def test_an_upgrade_that_ends_the_journal_leaves_no_file_of_the_old_code(

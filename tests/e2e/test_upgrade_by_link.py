@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
 from support.installation import Installation
@@ -95,13 +94,13 @@ def test_upgrade_and_rollback_by_the_link_run_the_version_that_it_names(
 ) -> None:
     start(daemon, environments.link)
     pid = daemon.pid
-    with daemon.checked_at_end(), DatagramClient(daemon.socket_path) as client:
+    with daemon.checked_at_end():
         for count, (old, new) in enumerate(((OLD, NEW), (NEW, OLD)), 1):
             environments.choose(new)
             done = upgrade(daemon, environments.link)
             assert done.stdout.startswith(f"bruce {old} -> {new}: "), done.stderr + daemon.log()
             assert (done.returncode, running_version(daemon), daemon.pid) == (0, new, pid)
-            client.send("red", b"message")
+            daemon.send("red", b"message")
             daemon.wait_settled(count)
 
 

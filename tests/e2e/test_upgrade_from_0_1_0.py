@@ -14,14 +14,15 @@ import pytest
 
 from bruce_mp import __version__
 from bruce_mp.client import DatagramClient, StreamClient
-from bruce_mp.devbroker.control import DevBroker
 from support.old_slab import remove_newer_settings
 from support.processes import run_program
+from support.read_back import broker_fixture
 from support.stream_inputs import daemon_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from bruce_mp.devbroker.control import DevBroker
     from support.daemon import Daemon
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
@@ -76,10 +77,7 @@ def version_of(directory: Path) -> str:
     return said.split()[1].rstrip(",")
 
 
-@pytest.fixture
-def broker() -> Iterator[DevBroker]:
-    with DevBroker(topics=dict.fromkeys(TOPICS, 1), strict=True) as running:
-        yield running
+broker = broker_fixture(topics=dict.fromkeys(TOPICS, 1), strict=True)
 
 
 def values(first: int) -> list[bytes]:

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Self
 
-__all__ = ["ONESELF", "STRANGERS", "Account", "denied_connections", "send_as", "start_as"]
+__all__ = ["ONESELF", "STRANGERS", "Account", "UserProcess", "denied_connections", "send_as"]
 
 TIMEOUT_S: Final = 60
 
@@ -34,27 +36,38 @@ STRANGERS: Final = (Account(40001, 40001), Account(40002, 40002)) if os.getuid()
 """Two users that the tests may become; none without root."""
 
 
-def start_as(account: Account, kind: str, path: Path) -> subprocess.Popen[bytes]:
-    """Start a process of a user that sends the messages on its standard input and writes the answer to its output.
+class UserProcess:
+    """A process of a user that sends messages at once; the end of a `with` block kills it if it still runs.
 
-    `kind` is `datagram` or `stream`; messages begin with their sizes, as on the wire. A datagram socket gets no answer.
-    A stream gives one frame, or nothing if the connection ends first.
+    `kind` is `datagram` or `stream`; messages begin with their sizes, as on the wire.
     """
-    arguments = [str(account.uid), str(account.gid), ",".join(map(str, account.groups)), kind, str(path)]
-    command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __init__(self, account: Account, kind: str, path: Path, messages: Iterable[bytes]) -> None:
+        arguments = [str(account.uid), str(account.gid), ",".join(map(str, account.groups)), kind, str(path)]
+        command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), *arguments]
+        with TemporaryFile() as data:
+            data.write(b"".join(messages))
+            data.seek(0)
+            self._process = subprocess.Popen(command, stdin=data, stdout=subprocess.PIPE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def answer(self) -> bytes:
+        """Wait for its end, and return the answer: a stream's frame, or nothing if the connection ended first."""
+        answer, _ = self._process.communicate(timeout=TIMEOUT_S)
+        assert self._process.returncode == 0
+        return answer
 
 
 def send_as(account: Account, kind: str, path: Path, messages: Iterable[bytes]) -> bytes:
     """Send messages as a user and return the answer."""
-    process = start_as(account, kind, path)
-    try:
-        answer, _ = process.communicate(b"".join(messages), TIMEOUT_S)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0
-    return answer
+    with UserProcess(account, kind, path, messages) as process:
+        return process.answer()
 
 
 @contextmanager

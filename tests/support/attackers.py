@@ -21,7 +21,6 @@ from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from typing import Self
 
     from support.daemon import Daemon
@@ -53,11 +52,10 @@ class Tally:
 
 
 class Attackers:
-    """All attackers of a daemon; `stream` is the path of its stream input."""
+    """All attackers of a daemon."""
 
-    def __init__(self, daemon: Daemon, stream: Path) -> None:
+    def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._stream = stream
         self._stopped = threading.Event()
         attacks = (
             self._send_requests_slowly,
@@ -107,7 +105,7 @@ class Attackers:
             for _ in range(UNFINISHED):
                 client = stack.enter_context(socket.socket(socket.AF_UNIX))
                 client.settimeout(TIMEOUT_S)
-                client.connect(str(self._stream))
+                client.connect(str(self._daemon.stream_path))
                 client.sendall(UNFINISHED_BYTES.to_bytes(4, "big") + b"\x01\x00\x00\x00" + bytes(SENT_BYTES))
                 self.tally.unfinished += 1
             self._stopped.wait(ROUND_S)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from support.processes import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,8 +54,4 @@ class Authority:
 
 
 def _openssl(*words: str | Path) -> None:
-    done = subprocess.run(
-        ["openssl", *map(str, words)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout.decode(errors="replace")
+    run_program("openssl", *words, time_limit_s=TIMEOUT_S)

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from bruce_mp.client.flush import LevelName
-    from support.accounts import Account, Name
     from support.chaos_sites import Site
     from support.daemon import Daemon
     from support.endless_senders import Interval
     from support.power_cuts import PowerCut
-    from support.traffic import Load
+    from support.traffic import Account, Load, Name
 
 __all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "NO_GUARANTEES", "Chaos", "Guarantees", "Outcome", "check", "settings_for"]
 
@@ -43,7 +42,6 @@ MAX_QUEUED: Final = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) +
 """Most datagrams in the kernel's queue."""
 SETTLE_S: Final = 120.0
 STUCK_RATE: Final = 400.0
-STREAM: Final = "in.stream"
 SETTINGS: Final[Mapping[FaultKind, Mapping[str, object]]] = {
     FaultKind.STUCK: {"slab.size": "8m"},
     FaultKind.POWER: {"slab.sync": "interval", "slab.sync_interval_ms": 200},
@@ -63,7 +61,7 @@ def settings_for(directory: Path, fault_kinds: Collection[FaultKind]) -> dict[st
     """Return the settings that a run with these kinds of faults needs."""
     settings: dict[str, object] = {
         "input.unix_stream.enable": "true",
-        "input.unix_stream.path": directory / STREAM,
+        "input.unix_stream.path": directory / "in.stream",
         "discard_log.enable": "true",
         "discard_log.path": directory / "discards" / "file",
     }
@@ -152,7 +150,7 @@ class Chaos:
         self._daemon = daemon
         self._site = site
         level: LevelName = "durable" if FaultKind.POWER in fault_kinds else "received"
-        flusher = Flusher(daemon.directory / STREAM, level)
+        flusher = Flusher(daemon.stream_path, level)
         stuck_numbers = [load.senders + 1] if FaultKind.STUCK in fault_kinds else []
         self._stuck = EndlessSenders(daemon, stuck_load(load, site.stuck_topic), STUCK_RATE, stuck_numbers)
         self._senders = (
@@ -175,7 +173,7 @@ class Chaos:
             for senders in self._senders:
                 stack.enter_context(senders)
             if FaultKind.ATTACK in self._fault_kinds:
-                attackers = stack.enter_context(Attackers(self._daemon, self._daemon.directory / STREAM))
+                attackers = stack.enter_context(Attackers(self._daemon))
                 self._outcome.attacks = attackers.tally
             self._inject_faults_for(seconds)
             self._stop_senders()
@@ -198,7 +196,7 @@ class Chaos:
             time.sleep(self._rng.uniform(0.2, 1.5))
             self._site.repair_if_due()
             self._stuck.suspend(is_suspended=not self._site.is_refusing)
-            self._inject_fault()
+            self._rng.choices(self._faults, [fault.weight for fault in self._faults])[0].inject()
             self._check_books()
 
     def _check_books(self) -> None:
@@ -208,7 +206,7 @@ class Chaos:
 
     def _settle(self) -> None:
         daemon, outcome = self._daemon, self._outcome
-        daemon.wait_for(lambda: _is_settled(daemon), "everything to be delivered", SETTLE_S)
+        daemon.wait_for(daemon.is_settled, "everything to be delivered", SETTLE_S)
         books = daemon.books()
         assert books.balanced, books
         outcome.record_life(books.received, books.discarded)
@@ -226,9 +224,6 @@ class Chaos:
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
-    def _inject_fault(self) -> None:
-        self._rng.choices(self._faults, [fault.weight for fault in self._faults])[0].inject()
-
     def _record(self, text: str) -> None:
         self._outcome.faults.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
 
@@ -240,11 +235,6 @@ class Chaos:
         self._record(f"cut the power, {cut.harm} the slab, restore {cut.restored.total()}")
         outcome.cuts.append(cut)
         outcome.record_life(cut.books.received - cut.restored.total(), cut.books.discarded)
-
-
-def _is_settled(daemon: Daemon) -> bool:
-    books = daemon.books()
-    return books.consistent and not sum(books.held.values())
 
 
 def check(guarantees: Guarantees, outcome: Outcome, account: Account) -> None:

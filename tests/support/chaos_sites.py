@@ -7,9 +7,10 @@ next fault waits until every replica is in sync, because otherwise Kafka itself 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from enum import Enum, unique
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaException
 
@@ -20,7 +21,7 @@ from support.read_back import read_back, read_back_kafka
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from support.kafka_cluster import KafkaCluster
     from support.traffic import Seen
@@ -76,126 +77,91 @@ class WeightedFault(NamedTuple):
     inject: Callable[[], None]
 
 
-class Site(Protocol):
-    """The brokers."""
+class _Repair(NamedTuple):
+    """The repair of the disturbed broker, due at a monotonic time."""
 
-    stuck_topic: str
-    """The topic that the faults of kind STUCK refuse."""
+    act: Callable[[], object]
+    due_s: float
+    ends_refusal: bool
+
+
+class Site(ABC):
+    """The brokers. `stuck_topic` is the one that the faults of kind STUCK refuse."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.stuck_topic = ""
+        self._counts: dict[str, list[int]] = {}
+        self._repair: _Repair | None = None
 
     @property
     def is_refusing(self) -> bool:
         """Return True while a fault of kind STUCK lasts."""
-        ...
-
-    @property
-    def bootstrap(self) -> str: ...
+        return self._repair is not None and self._repair.ends_refusal
 
     def create_topics(self, topics: Sequence[str]) -> None:
         """Create topics; the last is the stuck topic."""
-        ...
+        self.stuck_topic = topics[-1]
+        self._counts = {topic: [PARTITIONS] for topic in topics}
+        for topic in topics:
+            self._create_topic(topic)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Raise the number of a topic's partitions to `partitions`."""
-        ...
+        self._counts[topic].append(partitions)  # first, because a request may succeed although it reports a failure
+        self._create_partitions(topic, partitions)
 
     def counts(self, topic: str) -> Sequence[int]:
         """Return the partition counts that a topic has had, the present one last."""
-        ...
-
-    def faults(self, rng: random.Random, record: Callable[[str], None]) -> list[WeightedFault]:
-        """Return the faults of these brokers; each describes itself through `record`."""
-        ...
-
-    def repair_if_due(self) -> None: ...
-
-    def heal(self) -> None:
-        """Undo all faults."""
-        ...
-
-    def read_back(self, topic: str) -> list[Seen]:
-        """Read all records, each partition's in order of offset."""
-        ...
-
-
-class _Repair:
-    """The repair of the disturbed broker, if any."""
-
-    def __init__(self) -> None:
-        self._action: Callable[[], object] | None = None
-        self._at = 0.0
-        self._is_refusal = False
-
-    @property
-    def is_pending(self) -> bool:
-        return self._action is not None
-
-    @property
-    def ends_refusal(self) -> bool:
-        """Return True if it ends a fault of kind STUCK."""
-        return self.is_pending and self._is_refusal
-
-    def schedule(self, repair: Callable[[], object], seconds: float, *, ends_refusal: bool = False) -> None:
-        self._action, self._at, self._is_refusal = repair, time.monotonic() + seconds, ends_refusal
-
-    def run_if_due(self) -> None:
-        if self._action is not None and time.monotonic() >= self._at:
-            repair, self._action = self._action, None
-            repair()
-
-
-class _Growth:
-    """The partition counts that topics have had."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, list[int]] = {}
-
-    def begin(self, topics: Iterable[str]) -> None:
-        self._counts.update({topic: [PARTITIONS] for topic in topics})
-
-    def record(self, topic: str, partitions: int) -> None:
-        """Record a count before the request: a request may succeed although it reports a failure."""
-        self._counts[topic].append(partitions)
-
-    def counts(self, topic: str) -> Sequence[int]:
         return self._counts[topic]
 
-    def grow_topic(self, site: Site, rng: random.Random, record: Callable[[str], None]) -> None:
+    def repair_if_due(self) -> None:
+        if self._repair is not None and time.monotonic() >= self._repair.due_s:
+            repair, self._repair = self._repair, None
+            repair.act()
+
+    def _schedule(self, repair: Callable[[], object], seconds: float, *, ends_refusal: bool = False) -> None:
+        self._repair = _Repair(repair, time.monotonic() + seconds, ends_refusal)
+
+    def _grow_topic(self, rng: random.Random, record: Callable[[str], None]) -> None:
         """Add one or two partitions to a topic, up to its limit."""
         topic = rng.choice(list(self._counts))
         wanted = self._counts[topic][-1] + rng.randint(1, 2)
         if wanted <= MOST_PARTITIONS:
             record(f"{wanted} partitions for {topic}")
-            site.add_partitions(topic, wanted)
+            self.add_partitions(topic, wanted)
+
+    @abstractmethod
+    def _create_topic(self, topic: str) -> None: ...
+
+    @abstractmethod
+    def _create_partitions(self, topic: str, partitions: int) -> None: ...
+
+    @abstractmethod
+    def faults(self, rng: random.Random, record: Callable[[str], None]) -> list[WeightedFault]:
+        """Return the faults of these brokers; each describes itself through `record`."""
+
+    @abstractmethod
+    def heal(self) -> None:
+        """Undo all faults."""
+
+    @abstractmethod
+    def read_back(self, topic: str) -> list[Seen]:
+        """Read all records, each partition's in order of offset."""
 
 
-class Real:
+class Real(Site):
     """A cluster of three real brokers."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
+        super().__init__(cluster.bootstrap)
         self._cluster = cluster
-        self._topics: Sequence[str] = ()
-        self.stuck_topic = ""
-        self._growth = _Growth()
-        self.counts = self._growth.counts
-        self._repair = _Repair()
 
-    @property
-    def bootstrap(self) -> str:
-        return self._cluster.bootstrap
+    def _create_topic(self, topic: str) -> None:
+        in_sync = ALL_IN_SYNC if topic == self.stuck_topic else MIN_IN_SYNC
+        self._cluster.create_topic(topic, PARTITIONS, REPLICAS, in_sync)
 
-    @property
-    def is_refusing(self) -> bool:
-        return self._repair.ends_refusal
-
-    def create_topics(self, topics: Sequence[str]) -> None:
-        self._topics, self.stuck_topic = topics, topics[-1]
-        for topic in topics:
-            in_sync = ALL_IN_SYNC if topic == self.stuck_topic else MIN_IN_SYNC
-            self._cluster.create_topic(topic, PARTITIONS, REPLICAS, in_sync)
-        self._growth.begin(topics)
-
-    def add_partitions(self, topic: str, partitions: int) -> None:
-        self._growth.record(topic, partitions)
+    def _create_partitions(self, topic: str, partitions: int) -> None:
         with suppress(KafkaException):  # a broker may have died that the others still list
             self._cluster.create_partitions(topic, partitions)
 
@@ -207,18 +173,18 @@ class Real:
                 node = rng.choice(cluster.node_ids)
                 record(f"{verb} broker {node}")
                 act(node)
-                self._repair.schedule(lambda: repair(node), rng.uniform(2, 8))
+                self._schedule(lambda: repair(node), rng.uniform(2, 8))
 
         def refuse() -> None:
             if self._is_whole():
                 node = rng.choice(cluster.node_ids)
                 record(f"refuse {self.stuck_topic}: kill broker {node}")
                 cluster.kill(node)
-                self._repair.schedule(lambda: cluster.begin_restart(node), rng.uniform(*STUCK_S), ends_refusal=True)
+                self._schedule(lambda: cluster.begin_restart(node), rng.uniform(*STUCK_S), ends_refusal=True)
 
         def move_leader() -> None:
             if self._is_whole():
-                topic = rng.choice(self._topics)
+                topic = rng.choice(list(self._counts))
                 replicas = list(cluster.node_ids)
                 rng.shuffle(replicas)
                 record(f"lead {topic}-0 from broker {replicas[0]}")
@@ -227,7 +193,7 @@ class Real:
 
         def grow() -> None:
             if self._is_whole():
-                self._growth.grow_topic(self, rng, record)
+                self._grow_topic(rng, record)
 
         return [
             WeightedFault(FaultKind.BROKER, 10, lambda: disturb("kill", cluster.kill, cluster.begin_restart)),
@@ -239,10 +205,7 @@ class Real:
         ]
 
     def _is_whole(self) -> bool:
-        return not self._repair.is_pending and self._cluster.is_whole(self._topics)
-
-    def repair_if_due(self) -> None:
-        self._repair.run_if_due()
+        return self._repair is None and self._cluster.is_whole(self._counts)
 
     def heal(self) -> None:
         self._cluster.heal()
@@ -256,64 +219,48 @@ def _is_endless(row: ErrorRow) -> bool:
     return row.action in {Action.RESEND, Action.PAUSE_AND_REROUTE} and row.retry_limit is None
 
 
-class Embedded:
+class Embedded(Site):
     """Embedded brokers; with `epochs` they also report wrong sequence numbers, which may duplicate messages."""
 
     def __init__(self, broker: DevBroker, brokers: int, *, epochs: bool = False) -> None:
+        super().__init__(broker.bootstrap)
         self._broker = broker
         self._ids = range(1, brokers + 1)
         self._rows = [row for row in ERROR_TABLE.values() if _is_endless(row)]
         self._rows += [row for row in ERROR_TABLE.values() if epochs and row.action is Action.BUMP_EPOCH]
-        self._topics: Sequence[str] = ()
-        self.stuck_topic = ""
-        self._repair = _Repair()
         self._foreign: DevBroker | None = None
-        self._growth = _Growth()
-        self.counts = self._growth.counts
 
-    @property
-    def bootstrap(self) -> str:
-        return self._broker.bootstrap
+    def _create_topic(self, topic: str) -> None:
+        self._broker.add_topic(topic, PARTITIONS)
 
-    @property
-    def is_refusing(self) -> bool:
-        return self._repair.ends_refusal
-
-    def create_topics(self, topics: Sequence[str]) -> None:
-        self._topics, self.stuck_topic = topics, topics[-1]
-        for topic in topics:
-            self._broker.add_topic(topic, PARTITIONS)
-        self._growth.begin(topics)
-
-    def add_partitions(self, topic: str, partitions: int) -> None:
-        self._growth.record(topic, partitions)
+    def _create_partitions(self, topic: str, partitions: int) -> None:
         self._broker.add_partitions(topic, partitions)
 
     def faults(self, rng: random.Random, record: Callable[[str], None]) -> list[WeightedFault]:
         broker = self._broker
 
         def take_down() -> None:
-            if not self._repair.is_pending:
+            if self._repair is None:
                 node, elect, stale = rng.choice(self._ids), rng.random() < 0.5, rng.randrange(4)
                 port = rng.choice((None, 0))  # the old port, or any; a restarted daemon needs one bootstrap server
                 port = None if node == self._ids[0] else port
                 record(f"broker {node} down, elect {elect}, stale {stale}, back on {port}")
                 broker.broker_down(node, elect=elect, stale=stale)
-                self._repair.schedule(lambda: broker.broker_up(node, port=port), rng.uniform(0.5, 4))
+                self._schedule(lambda: broker.broker_up(node, port=port), rng.uniform(0.5, 4))
 
         def move_leader() -> None:
-            topic = rng.choice(self._topics)
+            topic = rng.choice(list(self._counts))
             partition = rng.randrange(self.counts(topic)[-1])
             node, stale = rng.choice(self._ids), rng.randrange(4)
             record(f"lead {topic}-{partition} from broker {node}, stale {stale}")
             broker.move_leader(topic, partition, node, stale=stale)
 
         def refuse() -> None:
-            if not self._repair.is_pending:
+            if self._repair is None:
                 record(f"refuse {self.stuck_topic}")
                 error = Fault(action=FaultAction.ERROR, code=NOT_ENOUGH_REPLICAS, topic=self.stuck_topic, times=None)
                 broker.inject(error)
-                self._repair.schedule(broker.clear_faults, rng.uniform(*STUCK_S), ends_refusal=True)
+                self._schedule(broker.clear_faults, rng.uniform(*STUCK_S), ends_refusal=True)
 
         def inject(fault: Fault) -> None:
             record(f"{fault.action} {fault.code or ''} {fault.topic} {fault.nth} {fault.every} {fault.times}")
@@ -322,7 +269,7 @@ class Embedded:
         return [
             WeightedFault(FaultKind.BROKER, 15, take_down),
             WeightedFault(FaultKind.LEADER, 15, move_leader),
-            WeightedFault(FaultKind.GROWTH, 8, lambda: self._growth.grow_topic(self, rng, record)),
+            WeightedFault(FaultKind.GROWTH, 8, lambda: self._grow_topic(rng, record)),
             WeightedFault(FaultKind.ANSWER, 30, lambda: inject(self._fault(rng, rng.choice(BROKEN), 0))),
             WeightedFault(FaultKind.ANSWER, 30, lambda: inject(self._error(rng))),
             WeightedFault(FaultKind.STUCK, 8, refuse),
@@ -330,16 +277,16 @@ class Embedded:
         ]
 
     def _swap_cluster(self, rng: random.Random, record: Callable[[str], None]) -> None:
-        if not self._repair.is_pending:
+        if self._repair is None:
             node = rng.choice(self._ids)
             record(f"another cluster at the address of broker {node}")
             port = self._broker.broker_up(node)
             for each in self._ids:
                 self._broker.broker_down(each)
-            self._foreign = DevBroker(topics=dict.fromkeys(self._topics, PARTITIONS), cluster_id="another")
+            self._foreign = DevBroker(topics=dict.fromkeys(self._counts, PARTITIONS), cluster_id="another")
             self._foreign.broker_down(1)
             self._foreign.broker_up(1, port=port)
-            self._repair.schedule(self._restore_cluster, rng.uniform(*FOREIGN_S))
+            self._schedule(self._restore_cluster, rng.uniform(*FOREIGN_S))
 
     def _error(self, rng: random.Random) -> Fault:
         row = rng.choice(self._rows)
@@ -350,15 +297,12 @@ class Embedded:
         return Fault(
             action=action,
             code=code,
-            topic=rng.choice((None, *self._topics)),
+            topic=rng.choice((None, *self._counts)),
             nth=rng.randint(1, 4),
             every=rng.randint(1, 3),
             times=rng.randint(1, 4),
             ms=rng.choice((20, 200, 2000)),
         )
-
-    def repair_if_due(self) -> None:
-        self._repair.run_if_due()
 
     def heal(self) -> None:
         self._broker.clear_faults()
@@ -368,7 +312,7 @@ class Embedded:
         if self._foreign is not None:
             foreign, self._foreign = self._foreign, None
             with foreign:
-                stored = [foreign.fetch(topic) for topic in self._topics]
+                stored = [foreign.fetch(topic) for topic in self._counts]
                 assert not any(any(partitions) for partitions in stored), "The other cluster has messages."
         for node in self._ids:
             self._broker.broker_up(node)

@@ -26,10 +26,12 @@ from urllib.error import HTTPError
 
 import psutil
 
+from bruce_mp.client import DatagramClient
+from bruce_mp.config.sections import Delivery
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
-from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
+from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS
 from bruce_mp.telemetry.books import counter_total, read_books
 from bruce_mp.telemetry.counters import Counter
 from support import processes
@@ -53,6 +55,8 @@ QUICK_PAUSES: Final = {
     "delivery.pause_rate_limit_initial_ms": 100,
     "delivery.pause_rate_limit_max_double": 4,
 }
+UNHURRIED_PAUSES: Final = {name: getattr(Delivery(), name.removeprefix("delivery.")) for name in QUICK_PAUSES}
+"""The settings of an installed daemon."""
 
 
 class Daemon:
@@ -62,6 +66,7 @@ class Daemon:
         self.directory = directory
         self.run_dir = directory / "run"
         self.socket_path = directory / "in.dgram"
+        self.stream_path = directory / "in.stream"
         self.slab_path = Path(str((settings or {}).get("slab.path", directory / "slab")))
         self.config_path = directory / "bruce.toml"
         self.log_path = directory / "log"
@@ -106,7 +111,7 @@ class Daemon:
         """Start the daemon and wait for all its processes; `package` is the directory of another bruce_mp."""
         (self.run_dir / HTTP_ADDRESS).unlink(missing_ok=True)
         overrides = [f"--set={key}={value}" for key, value in self._settings.items()]
-        command = [sys.executable, "-m", "bruce_mp", "run", "--config", str(self.config_path), *overrides]
+        command = [*processes.BRUCE, "run", "--config", str(self.config_path), *overrides]
         env = None if package is None else {**os.environ, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"}
         command = [*self.prefix, *activated(command, self.handed_over)]
         inherited = [handed.fileno() for handed in self.handed_over.values()]
@@ -192,6 +197,24 @@ class Daemon:
             except subprocess.TimeoutExpired:
                 self.kill_all()
 
+    def upgrade(self) -> None:
+        """Run `bruce upgrade` of the code that runs."""
+        done = processes.run_bruce("upgrade", "--config", self.config_path)
+        assert done.returncode == 0, done.stderr
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def send(self, topic: str, *values: bytes, **fields: Any) -> None:
+        """Send datagrams with these values; `fields` are those of `DatagramClient.send`."""
+        with DatagramClient(self.socket_path, timeout=60) as client:
+            for value in values:
+                client.send(topic, value, **fields)
+
+    def send_encoded(self, *datagrams: bytes) -> None:
+        with DatagramClient(self.socket_path, timeout=60) as client:
+            for data in datagrams:
+                client.send_encoded(data)
+
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def log(self) -> str:
@@ -256,6 +279,10 @@ class Daemon:
                 page = json.load(error)
         return page
 
+    @property
+    def tcp_port(self) -> int:
+        return int((self.run_dir / TCP_ADDRESS).read_text().rpartition(":")[2])
+
     def refresh_metadata(self) -> None:
         """Request a refresh of the metadata."""
         with urllib.request.urlopen(self.url("/metadata_update"), data=b"", timeout=10):
@@ -263,21 +290,24 @@ class Daemon:
 
     def books(self) -> Books:
         """Read the books from the slab itself."""
-        slab = Slab(self.slab_path)
-        try:
+        with self.open_slab() as slab:
             return count_books(slab)
-        finally:
-            slab.close()
+
+    def open_slab(self) -> closing[Slab]:
+        """Map the slab until the end of a `with` block."""
+        return closing(Slab(self.slab_path))
+
+    def counted(self, counter: Counter) -> int:
+        """Read a counter from the slab itself."""
+        with self.open_slab() as slab:
+            return counter_total(slab, counter)
 
     def _rows_agree(self) -> bool:
         """Return True if rows and state words show the same held messages, or memory of the slab was damaged."""
-        slab = Slab(self.slab_path)
-        try:
+        with self.open_slab() as slab:
             if counter_total(slab, Counter.RefusedDamagedPlace):
                 return True
             return read_books(slab).held == count_books(slab).held
-        finally:
-            slab.close()
 
     def wait_consistent(self) -> Books:
         """Wait for a consistent reading of the books."""
@@ -319,23 +349,20 @@ class Daemon:
 
     def wait_settled(self, received: int, timeout: float = 60.0) -> Books:
         """Wait until the daemon has received this number of messages and holds none."""
-
-        def is_settled() -> bool:
-            books = self.books()
-            return books.received >= received and books.consistent and not sum(books.held.values())
-
-        self.wait_for(is_settled, f"{received} messages to be settled", timeout)
+        self.wait_for(lambda: self.is_settled(received), f"{received} messages to be settled", timeout)
         books = self.books()
         assert books.balanced, books
         return books
 
+    def is_settled(self, received: int = 0) -> bool:
+        """Return True if the daemon has received this number of messages and holds none."""
+        books = self.books()
+        return books.received >= received and books.consistent and not sum(books.held.values())
+
     def restarts(self, row: int) -> int:
         """Return the number of starts of a row's process."""
-        slab = Slab(self.slab_path)
-        try:
+        with self.open_slab() as slab:
             return slab.words[(slab.row_at(row) + lay.ROW_INCARNATION) >> 2]
-        finally:
-            slab.close()
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
         """Poll until a condition holds; a timeout raises NotInTimeError with the log and the books."""

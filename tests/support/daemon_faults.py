@@ -44,8 +44,8 @@ class DaemonFaults:
         return [
             WeightedFault(FaultKind.PROCESS, 30, self._kill_one),
             WeightedFault(FaultKind.PROCESS, 8, self._suspend_one),
-            WeightedFault(FaultKind.PROCESS, 4, self._kill_supervisor),
-            WeightedFault(FaultKind.PROCESS, 6, self._kill_everything),
+            WeightedFault(FaultKind.PROCESS, 4, lambda: self._kill("the supervisor", self._daemon.kill_supervisor)),
+            WeightedFault(FaultKind.PROCESS, 6, lambda: self._kill("everything", self._daemon.kill_all)),
             WeightedFault(FaultKind.RESTART, 4, self._restart),
         ]
 
@@ -67,16 +67,10 @@ class DaemonFaults:
                 time.sleep(self._rng.uniform(0.1, 1.5))
                 os.kill(victim[1], signal.SIGCONT)
 
-    def _kill_supervisor(self) -> None:
-        self._record("kill the supervisor")
+    def _kill(self, what: str, kill: Callable[[], object]) -> None:
+        self._record(f"kill {what}")
         self._lives.sockets_lost += 1
-        self._daemon.kill_supervisor()
-        self._daemon.start()
-
-    def _kill_everything(self) -> None:
-        self._record("kill everything")
-        self._lives.sockets_lost += 1
-        self._daemon.kill_all()
+        kill()
         self._daemon.start()
 
     def _restart(self) -> None:

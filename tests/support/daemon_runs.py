@@ -47,7 +47,7 @@ def run_until_exit(
     The daemon is subject to file permissions, even if the tests run as root.
     """
     overrides = [f"--set={key}={value}" for key, value in (settings or {}).items()]
-    daemon = [sys.executable, "-m", "bruce_mp", "run", "--config", str(config), *overrides]
+    daemon = [*processes.BRUCE, "run", "--config", str(config), *overrides]
     command = activated([sys.executable, "-c", WITHOUT_PRIVILEGE, *daemon], handed_over or {})
     inherited = [handed.fileno() for handed in (handed_over or {}).values()]
     output = config.with_suffix(".output")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Final
 
 from support import processes
@@ -31,9 +30,8 @@ class Hold:
 
     def start(self, until: str = "bruce hold keeps open") -> Self:
         """Start it and wait for these words in the log."""
-        command = [sys.executable, "-m", "bruce_mp", "hold", "--config", str(self._config)]
         with self._output.open("wb") as output:
-            self._process = processes.spawn(command, output=output)
+            self._process = processes.spawn([*processes.BRUCE, "hold", "--config", self._config], output=output)
         processes.long_lived.add(self._process.pid)
         processes.wait_until(lambda: until in self.log or self._has_ended, f"{until!r} of bruce hold", WITHIN_S)
         assert until in self.log, self.log

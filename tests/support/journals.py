@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.journal.journal_file import Journal, read_journal
@@ -51,11 +52,8 @@ def journaled_runs(slab: Path) -> dict[RunKey, JournaledRun]:
 def held_runs(slab: Path) -> set[RunKey]:
     """Return the keys of the runs that a slab holds."""
     directory = slab.with_name("slab.held")
-    opened = Slab(slab)
-    try:
+    with closing(Slab(slab)) as opened:
         JournalRecorder(opened, directory).rewrite()
-    finally:
-        opened.close()
     content = read_journal(directory / JOURNAL)
     return set(content.runs) if content else set()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import signal
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from support import kafka_config, processes
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
     from support.kafka_dist import KafkaDist
@@ -79,11 +79,7 @@ class JavaProcess:
 def run_java(dist: KafkaDist, directory: Path, main_class: str, arguments: Sequence[str | Path]) -> None:
     """Run a command of Kafka's to its end; `AssertionError` with its output if it fails."""
     command = kafka_config.java_command(dist, directory, main_class, arguments)
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-    )
-    if done.returncode:
-        raise AssertionError(f"{main_class} ended with code {done.returncode}:\n{done.stdout[-4000:]}")
+    processes.run_program(*command, time_limit_s=COMMAND_TIMEOUT_S)
 
 
 def formatted_checkpoint(dist: KafkaDist) -> Path:

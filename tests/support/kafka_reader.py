@@ -73,14 +73,14 @@ def read_topics(
     With `expected` the reader waits for this number and still reads to the end, so a surplus record shows. Raises
     `AssertionError` with the numbers if the end is not reached within `timeout` seconds.
     """
-    consumer = Consumer({**SETTINGS, **client, "error_cb": _ignore})
+    consumer = Consumer({**SETTINGS, **client, "error_cb": ignore_error})
     try:
         return _read(consumer, _partitions_of(consumer, topics, timeout), expected, timeout)
     finally:
         consumer.close()
 
 
-def _ignore(_error: KafkaError) -> None:
+def ignore_error(_error: KafkaError) -> None:
     """Ignore errors of brokers that are down; a real fault shows as missing records."""
 
 

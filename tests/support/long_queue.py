@@ -17,14 +17,12 @@ import struct
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Slab
 from support.daemon import Daemon
 
 __all__ = ["MESSAGES", "in_namespace", "may_have_namespaces"]
@@ -65,8 +63,7 @@ def main(directory: Path) -> None:
     _raise_loopback()
     with DevBroker(topics={"red": 4}) as broker, Daemon(directory, broker.bootstrap) as daemon:
         counts = [_least_batches(daemon)]
-        command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        daemon.upgrade()
         counts.append(_least_batches(daemon))
     print(json.dumps(counts))
 
@@ -82,7 +79,7 @@ def _least_batches(daemon: Daemon) -> int:
 
 def _batches(daemon: Daemon) -> int:
     """Send the messages, and return the number of batches: each changes the version of the input's row twice."""
-    with closing(Slab(daemon.slab_path)) as slab:
+    with daemon.open_slab() as slab:
         version = (slab.row_at(lay.ROW_FIRST_INPUT) + lay.ROW_VERSION) >> 3
         before, received = slab.longs[version], daemon.books().received
         _send(daemon.socket_path)

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,7 +26,7 @@ from bruce_mp.protocol.client.fence import encode_begin
 from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.salvage import Salvage
-from support.stream_inputs import connect, daemon_in
+from support.stream_inputs import ONE_WORKER, connect, daemon_in
 
 if TYPE_CHECKING:
     from bruce_mp.client import Client
@@ -87,7 +88,7 @@ def messages_of(topic: str) -> list[SentMessage]:
 
 def old_daemon(directory: Path, broker: DevBroker) -> Daemon:
     """Return a daemon with the settings of the recorded one, not started."""
-    return daemon_in(directory, broker, **{"slab.size": "8m", "input.streams.workers": 1})
+    return daemon_in(directory, broker, **ONE_WORKER, **{"slab.size": "8m"})
 
 
 def unpack(daemon: Daemon) -> None:
@@ -98,10 +99,8 @@ def unpack(daemon: Daemon) -> None:
 def held_states(path: Path) -> dict[str, dict[RunState, int]]:
     """Return the number of messages that a slab holds, by topic and state."""
     salvage = Salvage(path, is_live=True)
-    try:
+    with closing(salvage.slab):
         found = Counter((kept.topic.decode(), kept.state) for kept in salvage.records())
-    finally:
-        salvage.slab.close()
     states: dict[str, dict[RunState, int]] = {}
     for (topic, state), count in sorted(found.items()):
         states.setdefault(topic, {})[state] = count
@@ -157,20 +156,18 @@ def _fill(daemon: Daemon, broker: DevBroker) -> None:
 
 
 def _fill_streams(daemon: Daemon) -> None:
-    with StreamClient(daemon.directory / "in.stream") as client:
+    with StreamClient(daemon.stream_path) as client:
         _send(client, "stream")
         client.flush(60, "received")
-    with StreamClient(daemon.directory / "in.stream") as client:
+    with StreamClient(daemon.stream_path) as client:
         with client.attempt("complete"):
             _send(client, "attempt")
         client.flush(60, "received")
     connection = connect(daemon)  # stays open until the process ends
-    connection.sendall(encode_begin("incomplete") + b"".join(_encoded(ABANDONED)))
+    connection.sendall(encode_begin("incomplete"))
+    for each in messages_of(ABANDONED):
+        connection.sendall(encode(ABANDONED, each.value, each.key, timestamp_ms=each.timestamp))
     connection.detach()
-
-
-def _encoded(topic: str) -> list[bytes]:
-    return [encode(topic, each.value, each.key, timestamp_ms=each.timestamp) for each in messages_of(topic)]
 
 
 def _send(client: Client, topic: str) -> None:

@@ -13,9 +13,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Slab
-from support.accounts import Name
 from support.journals import held_runs, journaled_runs, lose, tear, values_in
+from support.traffic import Name
 
 if TYPE_CHECKING:
     import random
@@ -74,11 +73,8 @@ class PowerCuts:
         self._daemon.wait_for(lambda: self._recorded_ms() > last, "the journal to be written", RECORD_S)
 
     def _recorded_ms(self) -> int:
-        slab = Slab(self._daemon.slab_path)
-        try:
+        with self._daemon.open_slab() as slab:
             return slab.read_signed(lay.SUPER_JOURNALED_MS)
-        finally:
-            slab.close()
 
     def _restart(self, restored: int) -> None:
         daemon = self._daemon

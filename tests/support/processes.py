@@ -31,6 +31,8 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 MAX_LOAD_FACTOR: Final = 20.0
 """A loaded machine makes time limits at most this many times as long."""
 WRAPPER: Final = Path(__file__).with_name("die_with_parent.py")
+BRUCE: Final = (sys.executable, "-m", "bruce_mp")
+BRUCE_S: Final = 120.0
 KEPT_BY_MULTIPROCESSING: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 long_lived: Final[set[int]] = set()
@@ -56,17 +58,19 @@ def spawn(
 def run_program(*command: str | Path, time_limit_s: float, directory: Path | None = None, **environment: str) -> str:
     """Return the output of a program, of both streams, that ends with 0."""
     done = subprocess.run(
-        command,
-        cwd=directory,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=time_limit_s,
-    )
+        command, cwd=directory, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=time_limit_s, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return done.stdout
+
+
+def run_bruce(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `bruce WORDS...` to its end."""
+    return subprocess.run(
+        [*BRUCE, *words], env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=BRUCE_S, check=False,
+    )  # fmt: skip
 
 
 def become_subreaper() -> None:

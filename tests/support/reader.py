@@ -258,9 +258,8 @@ class Reader:
 
     def _start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         self.terminals[name] = self.root / f"{name}.out"
-        command = [sys.executable, "-m", "bruce_mp", name, *arguments]
         with self.terminals[name].open("wb") as output:
-            process = processes.spawn(command, output=output, env=self._environment())
+            process = processes.spawn([*processes.BRUCE, name, *arguments], output=output, env=self._environment())
         processes.long_lived_trees.add(process.pid)
         self._stack.callback(process.wait, WAIT_S)
         self._stack.callback(process.terminate)

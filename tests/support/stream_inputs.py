@@ -9,8 +9,6 @@ from bruce_mp.protocol.client.barrier import Level, decode_answer, encode_barrie
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, decode_inquiry_answer, encode_inquiry
 from bruce_mp.protocol.client.messages import encode
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Slab
-from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from bruce_mp.telemetry.counters import Counter
 from support.daemon import Daemon
 
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from support.kafka_cluster import KafkaCluster
 
 __all__ = [
+    "ONE_WORKER",
     "TOPICS",
     "WORKERS",
     "ask",
@@ -37,6 +36,7 @@ __all__ = [
 
 TOPICS: Final = tuple(f"topic-{number}" for number in range(4))
 WORKERS: Final = 2
+ONE_WORKER: Final = {"input.streams.workers": 1}
 PATIENCE_S: Final = 60
 
 
@@ -58,10 +58,9 @@ def connect(daemon: Daemon, kind: str = "unix") -> socket.socket:
     if kind == "unix":
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(PATIENCE_S)
-        connection.connect(str(daemon.directory / "in.stream"))
+        connection.connect(str(daemon.stream_path))
         return connection
-    host, _, port = (daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")
-    return socket.create_connection((host, int(port)), PATIENCE_S)
+    return socket.create_connection(("127.0.0.1", daemon.tcp_port), PATIENCE_S)
 
 
 def message(client: int, number: int, size: int = 0) -> bytes:
@@ -118,8 +117,6 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 def connections_of(daemon: Daemon) -> list[int]:
     """Return the number of connections of each worker."""
-    slab = Slab(daemon.slab_path)
-    rows = [slab.row_at(lay.ROW_FIRST_INPUT + 1 + i) for i in range(WORKERS)]
-    found = [slab.longs[(row + lay.ROW_COUNTERS >> 3) + Counter.StreamConnections] for row in rows]
-    slab.close()
-    return found
+    with daemon.open_slab() as slab:
+        rows = [slab.row_at(lay.ROW_FIRST_INPUT + 1 + i) for i in range(WORKERS)]
+        return [slab.longs[(row + lay.ROW_COUNTERS >> 3) + Counter.StreamConnections] for row in rows]
