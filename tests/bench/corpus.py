@@ -47,16 +47,12 @@ def datagrams(topics: Sequence[str], size: int, *, keyed: bool = False, largest:
 
 
 def _datagram(rng: random.Random, topic: str, size: int, now_ms: int, key: int | None) -> bytes:
-    overhead = len(_encoded(topic, b"", now_ms, key))
-    return _encoded(topic, _text(rng, size - overhead), now_ms, key)
+    overhead = len(encode(topic, b"", None, key, timestamp_ms=now_ms))
+    return encode(topic, _text(rng, size - overhead), None, key, timestamp_ms=now_ms)
 
 
 def _text(rng: random.Random, size: int) -> bytes:
     return " ".join(rng.choices(WORDS, k=size // 3 + 1)).encode()[:size]
-
-
-def _encoded(topic: str, value: bytes, now_ms: int, key: int | None) -> bytes:
-    return encode(topic, value, partition_key=key, timestamp_ms=now_ms)
 
 
 def write_datagrams(path: Path, topics: Sequence[str], size: int, *, keyed: bool = False, largest: int = 0) -> None:

@@ -76,13 +76,9 @@ def memory_of(pids: Mapping[str, int], slab: Path) -> Memory:
     own: dict[str, int] = {}
     shared = 0
     for name, pid in pids.items():
-        for path, size in _mappings(pid):
-            if path == str(slab):
-                shared += size
+        for mapping in psutil.Process(pid).memory_maps(grouped=False):
+            if mapping.path == str(slab):
+                shared += mapping.pss
             else:
-                own[name] = own.get(name, 0) + size
+                own[name] = own.get(name, 0) + mapping.pss
     return Memory(own, shared)
-
-
-def _mappings(pid: int) -> list[tuple[str, int]]:
-    return [(mapping.path, mapping.pss) for mapping in psutil.Process(pid).memory_maps(grouped=False)]

@@ -7,7 +7,6 @@ CPU is reported separately and belongs to no figure.
 
 from __future__ import annotations
 
-import socket
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -22,9 +21,7 @@ from bench.results import DaemonRun, Idle, Life
 from bench.tools import run_sender
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
-from bruce_mp.slab.file import Slab
 from bruce_mp.status.pages.slab_use import read_slab_use
-from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.daemon import Daemon
@@ -37,6 +34,7 @@ if TYPE_CHECKING:
     from bench.cases import Site, Transport
     from bench.cost import Usage
     from bench.tools import Sent, Tools
+    from bruce_mp.slab.file import Slab
 
 __all__ = ["MeasuredDaemon", "measured_daemon"]
 
@@ -78,11 +76,7 @@ class MeasuredDaemon:
     @property
     def connections(self) -> int:
         """Number of connections that dispatchers opened to their brokers."""
-        slab = Slab(self._daemon.slab_path)
-        try:
-            return counter_total(slab, Counter.ConnectorConnectSuccess)
-        finally:
-            slab.close()
+        return self._daemon.counted(Counter.ConnectorConnectSuccess)
 
     @property
     def processes(self) -> frozenset[str]:
@@ -105,11 +99,8 @@ class MeasuredDaemon:
         return count
 
     def _share_in_use(self) -> float:
-        slab = Slab(self._daemon.slab_path)
-        try:
+        with self._daemon.open_slab() as slab:
             return read_slab_use(slab).in_use_ratio
-        finally:
-            slab.close()
 
     def rest(self, seconds: float) -> None:
         """Measure the idle daemon."""
@@ -162,11 +153,7 @@ class MeasuredDaemon:
 
     def _runs(self) -> int:
         """Return the number of runs that inputs have published."""
-        slab = Slab(self._daemon.slab_path)
-        try:
-            return counter_total(slab, Counter.InputRunsPublished)
-        finally:
-            slab.close()
+        return self._daemon.counted(Counter.InputRunsPublished)
 
     def _latency_since(self, start: float) -> dict[str, float]:
         assert isinstance(self._broker, DevBroker), "only the embedded brokers know when something came"
@@ -175,12 +162,12 @@ class MeasuredDaemon:
     def address(self, transport: Transport) -> str:
         """Return the address for `run_sender`."""
         if transport == "tcp":
-            return "tcp:" + (self._daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")[2]
+            return f"tcp:{self._daemon.tcp_port}"
         return f"{transport}:{self.path(transport)}"
 
     def path(self, transport: Transport) -> str:
         """Return the path of a UNIX socket."""
-        return str(self._daemon.socket_path if transport == "datagram" else _stream_path(self._daemon.directory))
+        return str(self._daemon.socket_path if transport == "datagram" else self._daemon.stream_path)
 
     def _above_idle(self, before: Mapping[str, Usage], after: Mapping[str, Usage], seconds: float) -> dict[str, float]:
         idle = self._idle.cpu
@@ -188,14 +175,11 @@ class MeasuredDaemon:
 
     def _wait_settled(self, received: int, stuck: int) -> float:
         """Return the time when all messages but the stuck ones are settled, or of the timeout, as the books show."""
-        slab = Slab(self._daemon.slab_path)
-        try:
+        with self._daemon.open_slab() as slab:
             deadline = time.monotonic() + SETTLE_TIMEOUT_S
             while not _is_settled(slab, received, stuck) and time.monotonic() < deadline:
                 time.sleep(0.01)
             return time.monotonic()
-        finally:
-            slab.close()
 
     def _memory(self) -> cost.Memory:
         return cost.memory_of(self._pids, self._daemon.slab_path)
@@ -248,11 +232,7 @@ def _is_whole(daemon: Daemon, site: Site) -> bool:
     The first message is delivered by whichever dispatcher begins first.  On two busy cores the last of thirty begins
     half a minute later, and until then has another title.
     """
-    slab = Slab(daemon.slab_path)
-    try:
-        begun = counter_total(slab, Counter.StartKafkaDispatcher)
-    finally:
-        slab.close()
+    begun = daemon.counted(Counter.StartKafkaDispatcher)
     return begun >= site.brokers and not any(name.endswith(LOADING) for name in cost.family(daemon.pid))
 
 
@@ -261,19 +241,12 @@ def _meet_brokers(daemon: Daemon, site: Site) -> None:
 
     A dispatcher connects when it has something to send, which costs as much as thousands of messages.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        for datagram in datagrams(site.topic_names[:1], GREETING_SIZE, keyed=True)[: site.brokers]:
-            sock.sendto(datagram, str(daemon.socket_path))
+    daemon.send_encoded(*datagrams(site.topic_names[:1], GREETING_SIZE, keyed=True)[: site.brokers])
     daemon.wait_settled(1 + site.brokers)
 
 
 def _streams(directory: Path, site: Site) -> Mapping[str, object]:
     if not site.streams:
         return {}
-    path = _stream_path(directory)
-    unix = {"input.unix_stream.enable": "true", "input.unix_stream.path": path}
+    unix = {"input.unix_stream.enable": "true", "input.unix_stream.path": directory / "in.stream"}
     return {**unix, "input.tcp.enable": "true", "input.tcp.port": 0}
-
-
-def _stream_path(directory: Path) -> Path:
-    return directory / "in.stream"

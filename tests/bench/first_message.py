@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from bench.corpus import datagrams
 from bruce_mp.errors import SlabError
-from bruce_mp.slab.file import Slab
-from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
@@ -55,9 +53,5 @@ class FirstMessage(threading.Thread):
 
     def _is_received(self) -> bool:
         with suppress(SlabError):
-            slab = Slab(self._daemon.slab_path)
-            try:
-                return counter_total(slab, Counter.MsgReceived) > 0
-            finally:
-                slab.close()
+            return self._daemon.counted(Counter.MsgReceived) > 0
         return False

@@ -28,15 +28,11 @@ def latency_of(broker: DevBroker, start_ns: int) -> dict[str, float]:
         appended_ns - sent_ns
         for appended_ns, records in broker.appended_since(start_ns)
         for record in records
-        if start_ns <= (sent_ns := _stamp(record.value or b"")) <= appended_ns
+        if start_ns <= (sent_ns := int.from_bytes((record.value or b"")[-STAMP_BYTES:], sys.byteorder)) <= appended_ns
     )
     return {f"p{share}": percentile(waits, share) / 1e6 for share in PERCENTILES} if waits else {}
 
 
-def _stamp(value: bytes) -> int:
-    return int.from_bytes(value[-STAMP_BYTES:], sys.byteorder)
-
-
-def percentile(ordered: Sequence[int], share: int) -> int:
+def percentile(ordered: Sequence[float], share: int) -> float:
     """Return the value that `share` percent do not exceed."""
     return ordered[max(0, -(-len(ordered) * share // 100) - 1)]

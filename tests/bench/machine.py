@@ -6,9 +6,11 @@ import os
 import platform
 import resource
 import subprocess
+import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -17,7 +19,9 @@ from bruce_mp import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["OthersLoad", "busy_s", "facts"]
+__all__ = ["OthersLoad", "busy_s", "facts", "scratch_directory"]
+
+SHARED_MEMORY: Final = Path("/dev/shm")
 
 
 def facts() -> dict[str, str | float]:
@@ -50,6 +54,14 @@ def _processors() -> Iterator[str]:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             yield line.partition(":")[2].strip()
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """Yield a new directory, in shared memory if there is any, and remove it at the end."""
+    base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="bruce-bench-", dir=base) as directory:
+        yield Path(directory)
 
 
 class OthersLoad:

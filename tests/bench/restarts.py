@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.client import DatagramClient, SendError
 from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
+from support.read_back import values_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,21 +95,16 @@ def measure(change: Callable[[Daemon], None], *, handed_over: bool) -> Result:
         return Result(sender.longest_s, sender.failures, sender.accepted, sender.accepted - len(arrived))
 
 
-def _arrived(daemon: Daemon, broker: DevBroker, count: int) -> set[bytes | None]:
+def _arrived(daemon: Daemon, broker: DevBroker, count: int) -> set[bytes]:
     """Return the values in the broker once all have arrived, or once no more arrive."""
 
-    def values() -> set[bytes | None]:
-        return {record.value for records in broker.fetch(TOPIC) for record in records}
+    def values() -> set[bytes]:
+        return set(values_in(broker, TOPIC))
 
     deadline = time.monotonic() + SETTLED_S
     while len(values()) < count and time.monotonic() < deadline and any(daemon.wait_consistent().held.values()):
         time.sleep(0.1)
     return values()
-
-
-def upgrade(daemon: Daemon) -> None:
-    command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def restart(daemon: Daemon) -> None:
@@ -118,7 +113,7 @@ def restart(daemon: Daemon) -> None:
 
 
 CASES: Final[tuple[tuple[str, Callable[[Daemon], None], bool], ...]] = (
-    ("bruce upgrade", upgrade, False),
+    ("bruce upgrade", Daemon.upgrade, False),
     ("restart, socket of the service manager", restart, True),
     ("restart, socket of its own", restart, False),
 )

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bench.cases import BRUCE, GROUPS, IDLE, choose_cases
 from bench.corpus import write_datagrams
 from bench.daemon import measured_daemon
+from bench.machine import scratch_directory
 from bench.peers import absence, run_peer
 from bench.plain import run_plain
 from bench.results import Pair, refusals_of
@@ -24,6 +23,7 @@ from bench.tools import SendError, make_tools, run_sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from bench.cases import Case, Site
     from bench.daemon import MeasuredDaemon
@@ -36,7 +36,6 @@ TIME_LIMIT_S: Final = 230.0
 """No repetition of a group begins that might end later than this, unless the command line gives their number."""
 SHORT_REST_S: Final = 2.0
 LONG_REST_S: Final = 20.0
-SHARED_MEMORY: Final = Path("/dev/shm")
 QUICK_SHARE: Final = 4
 
 
@@ -95,9 +94,7 @@ class Session:
 
     def run(self) -> None:
         """Run all repetitions."""
-        base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-        with tempfile.TemporaryDirectory(prefix="bruce-bench-", dir=base) as directory:
-            place = Path(directory)
+        with scratch_directory() as place:
             tools = make_tools(place)
             self.language = tools.language
             self._repeat(tools, place)

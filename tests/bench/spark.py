@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from bench.cost import cpu_seconds
 from bench.machine import OthersLoad
 from bruce_mp.spark.audit.kafka_source import CONSUMER_OPTIONS, read_topics
 from bruce_mp.spark.audit.run import Audit, compare, write_facts
@@ -34,7 +35,7 @@ from support.daemon import Daemon
 from support.kafka_cluster import KafkaCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -74,17 +75,12 @@ def memory_of_spark() -> int:
 
 def cpu_of_daemon(daemon: Daemon) -> float:
     """Return the CPU seconds of the daemon's processes."""
-    return _cpu_of((daemon.pid, *daemon.pids().values()))
+    return sum(map(cpu_seconds, (daemon.pid, *daemon.pids().values())))
 
 
 def cpu_of_brokers(kafka: KafkaCluster) -> float:
     """Return the CPU seconds of all brokers."""
-    return _cpu_of(map(kafka.pid, kafka.node_ids))
-
-
-def _cpu_of(pids: Iterable[int]) -> float:
-    times = [psutil.Process(pid).cpu_times() for pid in pids]
-    return sum(time.user + time.system for time in times)
+    return sum(map(cpu_seconds, map(kafka.pid, kafka.node_ids)))
 
 
 @dataclass

@@ -24,22 +24,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TOPICS = Case("any", 100, 1).site.topic_names
-TOPICS = Case("any", 100, 1).site.topic_names
-BIND_AND_END = """
-import socket, sys
-socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).bind(sys.argv[1])
-print("READY")
-"""
-
-
-def no_compiler(_name: str) -> None:
-    return None
 
 
 @pytest.fixture(params=["C", "Python"])
 def tools(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
     if request.param == "Python":
-        monkeypatch.setattr(shutil, "which", no_compiler)
+        monkeypatch.setattr(shutil, "which", lambda _: None)
     elif not shutil.which("cc"):
         pytest.fail("There is no C compiler; on Debian and Ubuntu: apt install gcc")
     made = make_tools(tmp_path)

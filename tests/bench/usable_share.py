@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.topics import BUILT_IN_LIMITS, UNBATCHED, BatchingKind, TopicBatching
@@ -27,15 +25,16 @@ from bruce_mp.router.cluster import TopicView
 from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
-from bruce_mp.slab.file import Geometry, Slab, create_slab
+from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import read_run
 from bruce_mp.slab.tables import TopicTable
-from support.slabs import set_state
+from support.slabs import new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["CASES", "Case", "Share", "measure"]
@@ -90,10 +89,6 @@ def topic_0(run: Run) -> bool:
     return run.topic == b"topic-0"
 
 
-def partition_0_of_topic_0(run: Run) -> bool:
-    return topic_0(run) and run.partition == 0
-
-
 def every_twelfth_partition(run: Run) -> bool:
     return run.partition == 0
 
@@ -108,7 +103,7 @@ CASES: Final = (
     Case("20 topics, one stuck", topic_0, topics=20),
     Case("100 topics, one stuck", topic_0),
     Case("1000 topics, one stuck", topic_0, topics=1000),
-    Case("100 topics, one partition of one stuck", partition_0_of_topic_0),
+    Case("100 topics, one partition of one stuck", lambda run: topic_0(run) and run.partition == 0),
     Case("100 topics, up to 200 bytes, one stuck", topic_0, largest=SMALL),
     Case("20 topics, PartitionKey, one broker of 3 stuck", every_third_partition, topics=20, keyed=1.0),
     Case("20 topics, AnyPartition, one broker of 3 stuck", every_third_partition, topics=20, keyed=0.0),
@@ -249,14 +244,8 @@ class Simulation:
 
 def measure(case: Case, chunks: int) -> Share:
     """Return the shares of a case in a slab of `chunks` chunks."""
-    with TemporaryDirectory(prefix="bruce-usable-") as directory:
-        path = Path(directory) / "slab"
-        create_slab(path, Geometry(chunks=chunks, topics=2048), now_ms=0)
-        slab = Slab(path)
-        try:
-            return _measure(Simulation(case, slab), chunks * lay.CHUNK_BYTES)
-        finally:
-            slab.close()
+    with new_slab(Geometry(chunks=chunks, topics=2048)) as slab:
+        return _measure(Simulation(case, slab), chunks * lay.CHUNK_BYTES)
 
 
 def _measure(simulation: Simulation, size: int) -> Share:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,8 +16,7 @@ import msgspec
 from bench.applications.measure import LOADS, measure, resting_daemon
 from bench.applications.results import Applications, figures_of, render
 from bench.applications.senders import SENDERS, AbsentError
-from bench.machine import OthersLoad, facts
-from bench.session import SHARED_MEMORY
+from bench.machine import OthersLoad, facts, scratch_directory
 from bench.tools import SendError, make_tools
 from support import processes
 
@@ -64,9 +62,7 @@ class _Sitting:
     refused: dict[str, str] = field(default_factory=dict)
 
     def run(self, repetitions: int) -> None:
-        base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-        with tempfile.TemporaryDirectory(prefix="bruce-bench-", dir=base) as name:
-            place = Path(name)
+        with scratch_directory() as place:
             tools = make_tools(place)
             for number in range(repetitions):
                 home = place / str(number)

@@ -109,10 +109,6 @@ def _java(directory: Path) -> tuple[str, ...]:
     return (_tool("java"), "-XX:+UseSerialGC", "-cp", f"{classes}:{paths}", "Application")
 
 
-def _node(_: Path) -> tuple[str, ...]:
-    return (_tool("node"), str(PROGRAMS / "application.js"))
-
-
 SENDERS: Final = (
     Sender("Python datagrams", "datagram", "datagram", _python),
     Sender("Python stream", "stream", "unix", _python),
@@ -127,5 +123,5 @@ SENDERS: Final = (
     Sender("Kafka's Java client", "kafka-clients", None, _java),
     Sender("Rust datagrams", "datagram", "datagram", _rust),
     Sender("Rust stream", "stream", "unix", _rust),
-    Sender("Node.js stream", "stream", "unix", _node),
+    Sender("Node.js stream", "stream", "unix", lambda _: (_tool("node"), str(PROGRAMS / "application.js"))),
 )

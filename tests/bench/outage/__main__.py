@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bench.machine import OthersLoad, facts
+from bench.machine import OthersLoad, facts, scratch_directory
 from bench.outage.drive import EMBEDDED_TIMES, KAFKA_TIMES, Loads, drive
 from bench.outage.figures import report_of
 from bench.outage.results import TARGET
 from bench.outage.sites import Embedded, RealKafka
 from bench.outage.table import render
-from bench.session import SHARED_MEMORY
 from support import processes
 
 if TYPE_CHECKING:
@@ -44,12 +42,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _measure(*, kafka: bool) -> Report:
     others = OthersLoad()
     site_of, times = (RealKafka, KAFKA_TIMES) if kafka else (Embedded, EMBEDDED_TIMES)
-    base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-    with (
-        tempfile.TemporaryDirectory(prefix="bruce-bench-", dir=base) as directory,
-        site_of.open(LOADS.topics) as site,
-    ):
-        observed = drive(site, LOADS, times, Path(directory))
+    with scratch_directory() as directory, site_of.open(LOADS.topics) as site:
+        observed = drive(site, LOADS, times, directory)
     machine = facts() | {"brokers": site.traits.name, "cores busy with other work": round(others.cores(), 2)}
     return report_of(observed, site.traits, machine)
 

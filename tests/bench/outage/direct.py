@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Producer
 
+from support.kafka_reader import ignore_error
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
-
-    from confluent_kafka import KafkaError
 
     from bench.outage.load import Load
 
@@ -31,7 +31,7 @@ class DirectProducer(threading.Thread):
 
     def __init__(self, client: Mapping[str, Any], load: Load) -> None:
         super().__init__(name="direct producer", daemon=True)
-        self._producer = Producer({**client, **SETTINGS, "error_cb": _ignore})
+        self._producer = Producer({**client, **SETTINGS, "error_cb": ignore_error})
         self._load = load
         self._is_over = threading.Event()
         self.sent = 0
@@ -53,7 +53,3 @@ class DirectProducer(threading.Thread):
             self._producer.produce(home.topic, value, partition=home.partition)
             self._producer.poll(0)
             self.sent += 1
-
-
-def _ignore(_error: KafkaError) -> None:
-    """Ignore the errors of a broker that is down, which this benchmark causes."""

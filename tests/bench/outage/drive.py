@@ -24,11 +24,8 @@ from bench.outage.direct import DirectProducer
 from bench.outage.load import Load, Place
 from bench.outage.sites import client_of
 from bench.outage.watcher import Watcher
-from bruce_mp.config.sections import Delivery
-from bruce_mp.slab.file import Slab
-from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
-from support.daemon import QUICK_PAUSES, Daemon
+from support.daemon import UNHURRIED_PAUSES, Daemon
 from support.kafka_reader import read_topics
 from support.processes import wait_until
 
@@ -48,8 +45,7 @@ SETTLE_TIMEOUT_S: Final = 30.0
 SETTINGS: Final[Mapping[str, object]] = {
     "slab.size": "128m",
     "logging.level": "NOTICE",
-    # as installed: the tests' daemon is more impatient
-    **{name: getattr(Delivery(), name.removeprefix("delivery.")) for name in QUICK_PAUSES},
+    **UNHURRIED_PAUSES,
 }
 
 
@@ -134,7 +130,7 @@ def drive(site: Site, loads: Loads, times: Times, directory: Path) -> Observed:
             _live_through(site, times, watcher, observed)
             observed.sent = sender.stop(sending)
         observed.books = daemon.wait_settled(observed.sent, SETTLE_TIMEOUT_S)
-        observed.pauses = _pauses(daemon)
+        observed.pauses = daemon.counted(Counter.PauseStarted)
         everything = observed.sent + direct.sent
         wait_until(lambda: len(watcher.arrivals) >= everything, "the watcher has seen everything")
         observed.arrivals = watcher.arrivals
@@ -168,11 +164,3 @@ def _wait_for_flow(watcher: Watcher, observed: Observed) -> None:
         "the dead broker's partitions flow",
         FLOW_TIMEOUT_S,
     )
-
-
-def _pauses(daemon: Daemon) -> int:
-    slab = Slab(daemon.slab_path)
-    try:
-        return counter_total(slab, Counter.PauseStarted)
-    finally:
-        slab.close()

@@ -6,12 +6,13 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from bench.latency import percentile
 from bench.outage.load import parse_value
 from bench.outage.read_back import check
 from bench.outage.results import FORMAT, Flow, Group, Report, Silence, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from bench.outage.drive import Observed, Phase
     from bench.outage.load import Place
@@ -88,11 +89,6 @@ def _flow(arrivals: Iterable[Arrival], phase: Phase, logged: _Logged) -> Flow:
         logged_p50=percentile(in_log, 50) if in_log else None,
         logged_p99=percentile(in_log, 99) if in_log else None,
     )
-
-
-def percentile(ordered: Sequence[float], percent: int) -> float:
-    """Return the smallest value that `percent` percent do not exceed."""
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 def _silence(group: Group, arrivals: Iterable[Arrival], observed: Observed, site: Traits) -> Silence:

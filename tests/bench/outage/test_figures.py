@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from bench.latency import percentile
 from bench.outage.drive import Loads, Observed, Phase
-from bench.outage.figures import percentile, report_of
+from bench.outage.figures import report_of
 from bench.outage.load import Load, Place, parse_value
 from bench.outage.read_back import ReadBack, check
 from bench.outage.results import Group, Report

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from bench.outage.load import Place, parse_value
-from support.kafka_reader import SETTINGS
+from support.kafka_reader import SETTINGS, ignore_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Self
-
-    from confluent_kafka import KafkaError
 
 __all__ = ["Arrival", "Watcher"]
 
@@ -50,7 +48,7 @@ class Watcher(threading.Thread):
     def __init__(self, client: Mapping[str, Any], places: Iterable[Place]) -> None:
         super().__init__(name="watcher", daemon=True)
         self.places = {place: place for place in places}
-        self._consumer = Consumer({**SETTINGS, **client, **QUICK, "error_cb": _ignore})
+        self._consumer = Consumer({**SETTINGS, **client, **QUICK, "error_cb": ignore_error})
         self._is_over = False
         self._error: Exception | None = None
         self.arrivals: list[Arrival] = []
@@ -92,7 +90,3 @@ class Watcher(threading.Thread):
         number, sent_ns = parse_value(message.value() or b"")
         self.arrivals.append(Arrival(number, place, sent_ns, now_ns))
         self.last_ns[place] = now_ns
-
-
-def _ignore(_error: KafkaError) -> None:
-    """Ignore the errors of a broker that is down, which this benchmark causes."""
