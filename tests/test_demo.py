@@ -16,7 +16,7 @@ import pytest
 
 from bruce_mp.protocol.client.messages import Message, parse_message
 from support.doc_pages import blocks_of
-from support.processes import wait_until
+from support.processes import run_program, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -111,8 +111,7 @@ def test_the_demo_completes_and_leaves_nothing(checkout: Checkout) -> None:
     process = checkout.start("--stay", "--logs", logs)
     checkout.wait_for('b"hello")')
     (show_status,) = [line.strip() for line in checkout.lines() if " status --url " in line]
-    status = subprocess.run(show_status.split(), capture_output=True, text=True, timeout=60, check=True)
-    assert "received 3203 =" in status.stdout
+    assert "received 3203 =" in run_program(*show_status.split(), time_limit_s=60)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0, checkout.lines()
     lines = checkout.lines()
@@ -191,7 +190,7 @@ def received_from(code: str, directory: Path, count: int) -> Sequence[object]:
         receiver.bind(str(path))
         receiver.settimeout(10)
         code = code.replace("/run/bruce/in.dgram", str(path))
-        subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+        run_program(sys.executable, "-c", code, time_limit_s=60)
         return [parse_message(receiver.recv(65536)) for _ in range(count)]
 
 

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import tarfile
 from configparser import ConfigParser
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from zipfile import ZipFile
@@ -42,7 +42,7 @@ VERSIONS: Final = {
     "clients/ruby/bruce.rb": r"^  VERSION = '(.*)'",
     "clients/rust/Cargo.toml": r'^version = "(.*)"',
     "clients/rust/Cargo.lock": r'name = "bruce-client"\nversion = "(.*)"',
-    "deploy/kubernetes/bruce/Chart.yaml": r"^version: (.*)",
+    "deploy/kubernetes/bruce/Chart.yaml": r"^(?:version|appVersion): (.*)",
     "deploy/kubernetes/bruce/values.yaml": r"^image: bruce:(.*)",
     "docs/operating.md": r"example.com/bruce:(\S+)",
 }
@@ -51,13 +51,9 @@ VERSIONS: Final = {
 
 def script(name: str) -> ModuleType:
     """Import a module of scripts/."""
-    place = spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert place is not None
-    assert place.loader is not None
-    module = module_from_spec(place)
-    sys.modules[name] = module
-    place.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts")
+        return import_module(name)
 
 
 # --- versions --------------------------------------------------------------------------------------------------------
@@ -65,7 +61,8 @@ def script(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("name", VERSIONS)
 def test_each_file_with_a_version_has_that_of_the_package(name: str) -> None:
-    assert re.findall(VERSIONS[name], (ROOT / name).read_text(), re.MULTILINE) == [__version__]
+    found = re.findall(VERSIONS[name], (ROOT / name).read_text(), re.MULTILINE)
+    assert found == [__version__] * (2 if name.endswith("Chart.yaml") else 1)
 
 
 def test_the_changelog_describes_the_version_and_those_before() -> None:
@@ -261,14 +258,8 @@ def test_a_wheel_works_on_compiled_kernels(release: Path, tmp_path: Path) -> Non
         "from bruce_mp import kernels; from bruce_mp.client.kernels import CHOICE\n"
         "print(kernels.CHOICE.compiled and CHOICE.compiled, kernels.__file__)"
     )
-    said = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        env=os.environ | {"PYTHONPATH": str(tmp_path), "BRUCE_KERNELS": "compiled"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout.split()
+    command = (sys.executable, "-P", "-c", program)
+    said = run_program(*command, time_limit_s=60, PYTHONPATH=str(tmp_path), BRUCE_KERNELS="compiled").split()
     assert said[0] == "True"
     assert Path(said[1]).is_relative_to(tmp_path)
 

@@ -152,17 +152,13 @@ def test_a_cycle_of_imports_is_found() -> None:
     assert cycles(graph) == [["b", "c"]]
 
 
-def package_of(name: str) -> str:
-    return name.rpartition(".")[0]
-
-
 def test_a_small_module_of_one_user_states_its_reason() -> None:
     unexplained = [
         module.name
         for module in modules().values()
         if not module.is_package and not module.name.startswith(KERNELS)
         if len(module.text.splitlines()) < SMALL_LINES
-        if len(importers(module.name) - {package_of(module.name)}) == len(importers(module.name)) == 1
+        if len(importers(module.name) - {module.name.rpartition(".")[0]}) == len(importers(module.name)) == 1
         if not re.search(r"^Separate because ", ast.get_docstring(module.tree) or "", re.MULTILINE)
     ]
     assert not unexplained, "join each of these modules with its user, or state the reason in its head"

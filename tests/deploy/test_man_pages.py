@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -13,6 +11,7 @@ from typing import Final
 import pytest
 
 from bruce_mp.cli.commands import COMMANDS
+from support.processes import run_program
 
 pytestmark = pytest.mark.process
 
@@ -24,8 +23,7 @@ CHECKERS: Final = {"groff": ("-man", "-ww", "-z", "-rCHECKSTYLE=3"), "mandoc": (
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("man1")
-    command = [sys.executable, str(ROOT / "scripts" / "render_man.py"), str(directory)]
-    subprocess.run(command, timeout=60, check=True)
+    run_program(sys.executable, ROOT / "scripts" / "render_man.py", directory, time_limit_s=60)
     return directory
 
 
@@ -43,9 +41,8 @@ def test_each_command_has_a_page(pages: Path) -> None:
     ],
 )
 def test_a_page_has_the_options_of_the_help(pages: Path, module: str, page: str, words: str) -> None:
-    command = [sys.executable, "-m", module, *words.split(), "--help"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    options = set(re.findall(r"^  (--[a-z][a-z-]*)", result.stdout, re.MULTILINE))
+    shown = run_program(sys.executable, "-m", module, *words.split(), "--help", time_limit_s=60)
+    options = set(re.findall(r"^  (--[a-z][a-z-]*)", shown, re.MULTILINE))
     text = (pages / f"{page}.1").read_text().replace("\\-", "-")
     assert options - set(re.findall(r"\\fB(--[a-z][a-z-]*)", text)) == set()
 
@@ -60,10 +57,7 @@ def test_the_pages_have_no_faults(pages: Path, program: str) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
     for page in pages.iterdir():
-        result = subprocess.run(
-            [program, *CHECKERS[program], page], capture_output=True, text=True, timeout=60, check=True
-        )
-        assert result.stdout + result.stderr == ""
+        assert run_program(program, *CHECKERS[program], page, time_limit_s=60) == ""
 
 
 @pytest.mark.soak
@@ -74,9 +68,8 @@ def test_the_pages_have_no_faults(pages: Path, program: str) -> None:
 def test_a_package_has_the_pages_of_its_commands(tmp_path: Path, build: str, program: str, listing: str) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
-    environment = os.environ | {"PYTHON": sys.executable}
-    subprocess.run([ROOT / "deploy" / build, tmp_path], env=environment, timeout=400, check=True)
-    [package] = map(str, tmp_path.iterdir())
-    result = subprocess.run([*listing.split(), package], capture_output=True, text=True, timeout=60, check=True)
-    found = re.findall(r"/usr/share/man/man1/(.+)\.gz$", result.stdout, re.MULTILINE)
+    run_program(ROOT / "deploy" / build, tmp_path, time_limit_s=400, PYTHON=sys.executable)
+    [package] = tmp_path.iterdir()
+    listed = run_program(*listing.split(), package, time_limit_s=60)
+    found = re.findall(r"/usr/share/man/man1/(.+)\.gz$", listed, re.MULTILINE)
     assert set(found) == OF_THE_PACKAGES

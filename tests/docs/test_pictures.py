@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from support.doc_pages import PAGES, ROOT
+from support.processes import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,8 +24,7 @@ CHARTS: Final = {"cpu-per-message.svg": [], "application-and-daemon.svg": ["appl
 @pytest.mark.process
 @pytest.mark.parametrize("name", CHARTS)
 def test_chart_equals_the_drawing_of_the_recorded_figures(name: str) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "draw_chart.py"), *CHARTS[name]]
-    drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    drawn = run_program(sys.executable, ROOT / "scripts" / "draw_chart.py", *CHARTS[name], time_limit_s=60)
     chart = ROOT / "docs" / "images" / name
     assert chart.read_text() == drawn, f"run: scripts/draw_chart.py {' '.join(CHARTS[name])} > docs/images/{name}"
 
@@ -33,11 +32,8 @@ def test_chart_equals_the_drawing_of_the_recorded_figures(name: str) -> None:
 def test_the_picture_of_applications_stacks_application_and_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = spec_from_file_location("draw_chart", ROOT / "scripts" / "draw_chart.py")
-    assert place is not None
-    assert place.loader is not None
-    chart = module_from_spec(place)
-    place.loader.exec_module(chart)
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    chart = import_module("draw_chart")
     loads = {name: {"application_us": 0.5, "daemon_us": 1.5, "total_us": 2.0} for name in ("100B", "1KB", "10KB")}
     direct = {name: {"application_us": 4.0, "daemon_us": 0.0, "total_us": 4.0} for name in loads}
     figures = {"Python stream": loads, "librdkafka": direct}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 
 import pytest
@@ -11,14 +10,14 @@ import pytest
 from bruce_mp.router import pause_protocol
 from bruce_mp.slab import states
 from support.doc_pages import ROOT
+from support.processes import run_program
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 @pytest.mark.process
 def test_the_states_page_is_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "draw_states.py")]
-    drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    drawn = run_program(sys.executable, ROOT / "scripts" / "draw_states.py", time_limit_s=60)
     assert (ROOT / "docs" / "states.md").read_text() == drawn, "run: scripts/draw_states.py > docs/states.md"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from support.processes import run_program
 
 TESTS: Final = Path(__file__).parents[1]
 HANGING: Final = """
@@ -27,8 +27,7 @@ for _ in range(10):
 @pytest.mark.process
 @pytest.mark.parametrize(("rearm_s", "alarms"), [(100, 1), (0, 0)], ids=["hangs", "goes on"])
 def test_only_a_hang_shows_its_stack(rearm_s: float, alarms: int) -> None:
-    command = [sys.executable, "-c", HANGING.format(rearm_s=rearm_s)]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
-    assert done.stderr.count("Timeout (") == alarms
-    assert done.stderr.count('File "<string>", line 10 in <module>') == alarms
+    program = HANGING.format(rearm_s=rearm_s)
+    shown = run_program(sys.executable, "-c", program, time_limit_s=60, PYTHONPATH=str(TESTS))
+    assert shown.count("Timeout (") == alarms
+    assert shown.count('File "<string>", line 10 in <module>') == alarms
