@@ -326,7 +326,7 @@ class Dispatcher:
 
     def on_written(self, batches: Sequence[SentBatch], now: float) -> None:
         """Settle batches as delivered once the socket has accepted them; for acks 0."""
-        self._responses.ack_settler.settle(batches)  # acks 0 has no responses to count
+        self._responses.settle(batches)
         for batch in batches:
             queue = self._queues[batch.topic, batch.partition]
             queue.in_flight.remove(batch)

@@ -14,6 +14,10 @@ dispatcher also knows why the broker refuses it as out of order.
 
 The dispatcher reuses sequence numbers only if no request with them can still arrive over an abandoned connection.
 Otherwise it bumps the partition's producer epoch, and the broker refuses the late request.
+
+Acknowledged batches are settled several in one transaction, which marks the records of whole batches as delivered, and
+raises the counters of messages and delays.  The sums by topic are not part of it, so a crash may lose the last
+additions to them.  Records that were damaged after sending are quarantined, and the others are settled without them.
 """
 
 from __future__ import annotations
@@ -22,21 +26,22 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp import kernels
 from bruce_mp.discards.settlement import Discards
-from bruce_mp.dispatcher.ack_settlement import AckSettler
 from bruce_mp.dispatcher.connection_status import PartitionErrors
 from bruce_mp.dispatcher.refused_records import describe, restamp
 from bruce_mp.errors import DiscardReason, SlabError
-from bruce_mp.pipeline.corruption import is_undamaged, quarantine
+from bruce_mp.pipeline.corruption import is_undamaged, quarantine, without_damaged
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow, error_row
-from bruce_mp.slab.layout import FLAG_AFTER_GAP, FLAG_IN_DOUBT
+from bruce_mp.slab.layout import FLAG_AFTER_GAP, FLAG_IN_DOUBT, RunState
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter, response_counter
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, increments_of
 from bruce_mp.telemetry.traffic import TrafficSums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.dispatcher.queues import PartitionQueue
@@ -82,7 +87,6 @@ class ResponseHandler:
         self.retry_limit = retry_limit
         self.partition_errors = PartitionErrors(steady_ms)
         self.traffic = TrafficSums()
-        self.ack_settler = AckSettler(slab, row, topics, self.traffic)
         self.uncompressed: set[tuple[bytes, int]] = set()
         """The (topic, partition) pairs with a leader that refuses compressed batches."""
 
@@ -91,7 +95,33 @@ class ResponseHandler:
         self._row.add(response_counter(error), len(batches))
         for batch in batches if self.partition_errors else ():
             self.partition_errors.clear(self._topics.name_of(batch.topic), batch.partition)
-        self.ack_settler.settle(batches)
+        self.settle(batches)
+
+    def settle(self, batches: Sequence[SentBatch]) -> None:
+        """Settle batches as delivered, without counting a response, because acks 0 has none."""
+        for group in _transactions(batches):
+            try:
+                self._settle(group)
+            except SlabError:
+                self._settle_undamaged(group)
+
+    def _settle(self, batches: Sequence[SentBatch]) -> None:
+        """Settle batches in one transaction; raise SlabError for a damaged segment and settle nothing."""
+        total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
+        # Read the names first: the router may remove a topic once its messages are settled.
+        names = self._topics.names_of(by_topic)
+        self._topics.clear_refusals(by_topic)  # the brokers accept these topics again
+        segments = [segment for batch in batches for segment in batch.segments]
+        increments = {Counter.MsgDelivered: total.messages, **increments_of(total.delays, total.waited_ms)}
+        self._row.settle(segments, RunState.DELIVERED, 0, increments)  # 0 = no reason for a discard
+        self._row.add(Counter.ConnectorGotSuccessfulAck, len(batches))
+        self.traffic.add_delivered(zip(names, by_topic.values(), strict=True))
+
+    def _settle_undamaged(self, batches: Iterable[SentBatch]) -> None:
+        for batch in batches:
+            undamaged = without_damaged(self._slab, self._row, batch.segments)
+            if undamaged:
+                self._settle([batch._replace(segments=tuple(undamaged))])
 
     def apply_error(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Apply the error table to a batch in flight and its queue."""
@@ -364,3 +394,17 @@ def _log_error(batch: SentBatch, rule: ErrorRow, topic: bytes) -> None:
 
 def _decode(topic: bytes) -> str:
     return topic.decode("utf-8", "replace")
+
+
+def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:
+    """Group whole batches, in order, into transactions of at most `MAX_SETTLED_SEGMENTS`; no batch has more."""
+    group: list[SentBatch] = []
+    room = MAX_SETTLED_SEGMENTS
+    for batch in batches:
+        room -= len(batch.segments)
+        if room < 0 and group:
+            yield group
+            group, room = [], MAX_SETTLED_SEGMENTS - len(batch.segments)
+        group.append(batch)
+    if group:
+        yield group

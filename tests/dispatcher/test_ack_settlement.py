@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.dispatcher import ack_settlement
+from bruce_mp.dispatcher import produce_responses
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
@@ -101,7 +101,7 @@ def test_a_response_is_settled_in_one_transaction(slab: Slab, dispatcher: Dispat
 def test_excess_batches_of_a_response_are_settled_whole_in_more_transactions(
     slab: Slab, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(ack_settlement, "MAX_SETTLED_SEGMENTS", most)
+    monkeypatch.setattr(produce_responses, "MAX_SETTLED_SEGMENTS", most)
     batches = send(slab, dispatcher, 2, 3)
     version = ProcessRow(slab, DISPATCHER_ROW).version
     dispatcher.on_acks(batches, acks(batches), 0.0)

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 import bruce_mp
 from bruce_mp import __version__
 from bruce_mp.slab.chunks import used_chunk_headers
@@ -95,15 +97,9 @@ class Takeover:
             self._old_version,
             waited_ms,
         )
-        note = read_note(self._run_dir)
-        number = note.number if note else 1
-        package = str(Path(bruce_mp.__file__).parent)
-        write_note(
-            self._run_dir,
-            UpgradeNote(
-                number, UpgradeStage.DONE, self._old_version, __version__, waited_ms=waited_ms, package=package
-            ),
-        )
+        before, package = read_note(self._run_dir), str(Path(bruce_mp.__file__).parent)
+        done = UpgradeNote(before.number if before else 1, UpgradeStage.DONE, self._old_version, __version__)
+        write_note(self._run_dir, replace(done, waited_ms=waited_ms, package=package))
 
 
 def _end(processes: Sequence[PassedProcess]) -> None:

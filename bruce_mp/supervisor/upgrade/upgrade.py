@@ -14,6 +14,8 @@ import time
 from enum import Enum, auto, unique
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from bruce_mp import __version__
 from bruce_mp.slab.layout import LAYOUT_VERSION
 from bruce_mp.supervisor.upgrade.preflight import Preflight, PreflightError, PreflightReport
@@ -103,15 +105,13 @@ class Upgrade:
 
     def _advance(self, state: UpgradeState, stage: UpgradeStage, report: PreflightReport) -> None:
         self.state, self.since = state, time.monotonic()
-        self._note = UpgradeNote(self._note.number, stage, __version__, report.version)
+        self._note = replace(self._note, stage=stage, new=report.version)
         write_note(self._run_dir, self._note)
 
     def refuse(self, reason: str) -> None:
         """Log and record that the upgrade failed, and allow another one."""
         log.error("No upgrade from bruce %s to the installed code: %s", __version__, reason)
-        write_note(
-            self._run_dir, UpgradeNote(self._note.number, UpgradeStage.REFUSED, __version__, self._note.new, reason)
-        )
+        write_note(self._run_dir, replace(self._note, stage=UpgradeStage.REFUSED, reason=reason))
         self.state = UpgradeState.IDLE
 
     def cancel(self) -> None:
