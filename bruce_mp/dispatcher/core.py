@@ -165,9 +165,8 @@ class Dispatcher:
                 if self._topics.has(topic):  # a topic may be removed once its messages are settled
                     self._flush_topic(topic)
             elif kind is ParcelKind.SENT:
-                self._adopt_assigned(
-                    rebuild_batches(inspect_segment(self._slab, segment) for segment in self._claim_built(segments))
-                )
+                claimed = [inspect_segment(self._slab, segment) for segment in self._claim_built(segments)]
+                self._adopt_assigned(rebuild_batches(claimed))
             else:
                 self._claim_unbuilt(kind, topic, partition, segments, now_ms)
 

@@ -213,7 +213,6 @@ class ProduceSession:
     def _encode(
         self, names: Sequence[bytes], batches: Sequence[SentBatch], capabilities: BrokerCapabilities
     ) -> tuple[list[SentBatch], list[PartitionData]]:
-        """Return the batches without damage and their encoded data."""
         undamaged: list[SentBatch] = []
         data: list[PartitionData] = []
         encoded = self._encoder.encode(list(zip(names, batches, strict=True)), capabilities)

@@ -108,7 +108,6 @@ class Barriers:
 
     @property
     def clients(self) -> set[StreamClientState]:
-        """Return the clients that wait for an answer."""
         return {each.client for each in self._pending}
 
     def on_barrier(self, client: StreamClientState, data: bytes, now_ms: int) -> None:

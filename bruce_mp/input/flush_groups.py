@@ -96,7 +96,6 @@ class FlushGroups:
             client.flush_group = self.open()
 
     def close(self, flush_group: FlushGroup) -> None:
-        """Mark a flush group as closed to further messages."""
         flush_group.is_closed = True
         self.remove_if_finished(flush_group)
 

@@ -114,7 +114,6 @@ class PausedConnections:
                 client.paused_until_ms = now_ms + self._topic_pauses_ms[client.stuck_topic]
 
     def schedule_retry(self) -> None:
-        """Set a timer that calls `retry` when a connection may resume."""
         ends_ms = [client.paused_until_ms for client in self._clients.values()]  # 0 = soon
         self._schedule(min(ends_ms) if all(ends_ms) else steady_ms() + _ROOM_RETRY_MS)
 

@@ -78,7 +78,6 @@ class SenderQuotas:
         self.is_active = rules.is_active
 
     def admits(self, uid: int, gids: Iterable[int]) -> bool:
-        """Return True if the allow list admits a process of this user and these groups."""
         return self.rules.allowed is None or self.rules.allowed.admits(uid, gids)
 
     def remaining(self, user: int, now_ms: int) -> int | None:

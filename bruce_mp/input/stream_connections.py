@@ -299,7 +299,6 @@ class StreamConnections:
         self._serve_events(self._epoll.poll(0, _MAX_EVENTS))
 
     def _serve_events(self, ready: list[tuple[int, int]]) -> None:
-        """Handle these events once and admit the received data."""
         portions: list[Portion] = []
         descriptors: list[int] = []
         fill = 0  # bytes of the buffer that the portions take

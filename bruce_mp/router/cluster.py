@@ -35,8 +35,6 @@ _UNKNOWN_TOPIC: Final = frozenset({3, 17, 29, 100})
 
 
 class Address(Struct, frozen=True):
-    """The host and port of a broker."""
-
     host: str
     port: int
 

@@ -87,7 +87,6 @@ class RateLimits:
                 del self._windows[topic]
 
     def remove(self, topic: int) -> None:
-        """Remove the windows of a deleted topic."""
         self._windows.pop(topic, None)
         self._names.pop(topic, None)
 

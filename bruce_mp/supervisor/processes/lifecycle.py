@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, auto, unique
 from typing import Final
 
-__all__ = ["ALIVE", "TRANSITIONS", "UNWANTED", "ProcessEvent", "ProcessState", "advance"]
+__all__ = ["ALIVE", "TRANSITIONS", "UNWANTED", "ProcessEvent", "ProcessState"]
 
 
 @unique
@@ -82,8 +82,4 @@ TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
         ProcessEvent.REPLACE: ProcessState.WAITING,
     },
 }
-
-
-def advance(state: ProcessState, event: ProcessEvent) -> ProcessState:
-    """Return the state after an event. Raise KeyError for an impossible event, which is a bug of the supervisor."""
-    return TRANSITIONS[state][event]
+"""A KeyError, for an event that is impossible in a state, is a bug of the supervisor."""

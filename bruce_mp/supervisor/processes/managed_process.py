@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.ipc.control_messages import Begin, Control, Drain, Stop
 from bruce_mp.supervisor.processes.bootstrap import failure_file, run_program
-from bruce_mp.supervisor.processes.lifecycle import ALIVE, ProcessEvent, ProcessState, advance
+from bruce_mp.supervisor.processes.lifecycle import ALIVE, TRANSITIONS, ProcessEvent, ProcessState
 from bruce_mp.supervisor.processes.restart_policy import RestartPolicy
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class ManagedProcess:
 
     def _request_exit(self, event: ProcessEvent, now: float) -> None:
         was_requested = self.exit_is_requested
-        self.state = advance(self.state, event)
+        self.state = TRANSITIONS[self.state][event]
         if self.state in ALIVE and not was_requested:
             self.due = now + STOP_TIMEOUT_S
             self.send(Stop())
@@ -136,7 +136,7 @@ class ManagedProcess:
             self.due = now
 
     def on_ready(self) -> None:
-        self.state = advance(self.state, ProcessEvent.READY)
+        self.state = TRANSITIONS[self.state][ProcessEvent.READY]
         self.restart_policy.on_ready()
 
     def spawn_or_kill_if_due(self, now: float) -> bool:
@@ -167,7 +167,7 @@ class ManagedProcess:
         finally:
             child_end.close()
         self.process = process
-        self.state = advance(self.state, ProcessEvent.SPAWNED)
+        self.state = TRANSITIONS[self.state][ProcessEvent.SPAWNED]
         self._send_first_messages()
 
     def kill(self, reason: str) -> None:
@@ -197,7 +197,7 @@ class ManagedProcess:
         self._close_pipe()
         self.due = None
         has_drained = exit_code == 0 and self._drain_message is not None and self._ends_when_drained
-        self.state = advance(self.state, ProcessEvent.FINISHED if has_drained else ProcessEvent.EXITED)
+        self.state = TRANSITIONS[self.state][ProcessEvent.FINISHED if has_drained else ProcessEvent.EXITED]
         return self._describe_exit(exit_code)
 
     def _describe_exit(self, exit_code: int) -> str:

@@ -1,4 +1,4 @@
-"""Bind the sockets of inputs and status pages.
+"""Bind the sockets of inputs, status pages and `bruce hold`; an address that is in use or unusable raises StartError.
 
 The supervisor keeps the sockets open while its processes restart, so data in the kernel survives. It replaces a stale
 socket file, but not one that a live process serves. The permission bits are correct from the start, because the
@@ -79,24 +79,20 @@ class BoundSocket(NamedTuple):
 
 
 def bind_datagrams(config: UnixDatagram) -> BoundSocket:
-    """Bind the datagram socket. Raise StartError if its path is in use or unusable."""
     length = queue_length() or 0  # the limit that a socket gets when it is created
     bound = _bind_unix(Path(config.path), socket.SOCK_DGRAM, FileAccess.of(config), DATAGRAM_SETTING)
     return bound._replace(queue_length=length)
 
 
 def bind_unix_stream(config: UnixStream) -> BoundSocket:
-    """Bind the listening UNIX stream socket. Raise StartError if its path is in use or unusable."""
     return _bind_unix(Path(config.path), socket.SOCK_STREAM, FileAccess.of(config), STREAM_SETTING, _INPUT_BACKLOG)
 
 
 def bind_tcp(config: Tcp) -> BoundSocket:
-    """Bind the listening TCP socket. Raise StartError if the address is in use or unusable."""
     return BoundSocket(_listen_tcp(HostPort(config.host, config.port), TCP_SETTING, _INPUT_BACKLOG))
 
 
 def bind_http(config: Http) -> BoundSocket:
-    """Bind the listening socket of the status pages. Raise StartError if the address is in use or unusable."""
     address = config.address
     if isinstance(address, HostPort):
         return BoundSocket(_listen_tcp(address, HTTP_SETTING, _SMALL_BACKLOG))
@@ -104,7 +100,6 @@ def bind_http(config: Http) -> BoundSocket:
 
 
 def bind_hold(path: Path) -> BoundSocket:
-    """Bind the listening socket of `bruce hold`, for its own user. Raise StartError if a process serves the path."""
     return _bind_unix(path, socket.SOCK_SEQPACKET, FileAccess(mode=0o600), HOLD_NAME, _SMALL_BACKLOG)
 
 

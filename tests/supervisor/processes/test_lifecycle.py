@@ -1,6 +1,6 @@
 import pytest
 
-from bruce_mp.supervisor.processes.lifecycle import ALIVE, TRANSITIONS, UNWANTED, ProcessEvent, ProcessState, advance
+from bruce_mp.supervisor.processes.lifecycle import ALIVE, TRANSITIONS, UNWANTED, ProcessEvent, ProcessState
 
 
 @pytest.mark.parametrize("state", [state for state in ProcessState if state in ALIVE])
@@ -16,27 +16,29 @@ def test_a_live_process_can_end_stop_and_be_replaced_in_any_state(state: Process
 
 @pytest.mark.parametrize("state", ProcessState)
 def test_a_stopped_process_never_restarts(state: ProcessState) -> None:
-    stopped = advance(state, ProcessEvent.STOP)
+    stopped = TRANSITIONS[state][ProcessEvent.STOP]
     assert stopped in UNWANTED
     for end in (ProcessEvent.FINISHED, ProcessEvent.EXITED):
         if end in TRANSITIONS[stopped]:
-            assert advance(stopped, end) is ProcessState.ENDED
+            assert TRANSITIONS[stopped][end] is ProcessState.ENDED
 
 
 @pytest.mark.parametrize("state", ProcessState)
 def test_a_replaced_process_restarts_after_its_end(state: ProcessState) -> None:
-    replaced = advance(state, ProcessEvent.REPLACE)
+    replaced = TRANSITIONS[state][ProcessEvent.REPLACE]
     assert replaced not in UNWANTED
     if replaced is not ProcessState.WAITING:
         assert (
-            advance(replaced, ProcessEvent.FINISHED) is advance(replaced, ProcessEvent.EXITED) is ProcessState.WAITING
+            TRANSITIONS[replaced][ProcessEvent.FINISHED]
+            is TRANSITIONS[replaced][ProcessEvent.EXITED]
+            is ProcessState.WAITING
         )
 
 
 @pytest.mark.parametrize("state", [ProcessState.BOOTING, ProcessState.RUNNING])
 def test_a_crashed_process_restarts_and_a_finished_one_does_not(state: ProcessState) -> None:
-    assert advance(state, ProcessEvent.EXITED) is ProcessState.WAITING
-    assert advance(state, ProcessEvent.FINISHED) is ProcessState.ENDED
+    assert TRANSITIONS[state][ProcessEvent.EXITED] is ProcessState.WAITING
+    assert TRANSITIONS[state][ProcessEvent.FINISHED] is ProcessState.ENDED
 
 
 def test_only_a_waiting_process_can_be_spawned() -> None:
