@@ -115,10 +115,12 @@ def _required_directory(directory: Path, run_dir: Path) -> Path:
 
 
 def _summary(config: Config) -> dict[str, str]:
+    geometry = Geometry.for_size(config.slab.size, config.input.max_datagram_size)
+    file_mib = -(-geometry.file_size // MIB)
     return {
         "brokers": ", ".join(config.kafka.bootstrap_servers) + _describe_security(config.kafka),
         **_inputs(config),
-        "slab": f"{config.slab_path}, {format_size(config.slab.size)} for messages, {_file_mib(config)} MiB in all",
+        "slab": f"{config.slab_path}, {format_size(config.slab.size)} for messages, {file_mib} MiB in all",
         "run directory": config.daemon.run_dir,
         "status pages": config.http.listen,
     }
@@ -128,11 +130,6 @@ def _describe_security(kafka: Kafka) -> str:
     """Return the end of the line of the brokers, such as " by TLS and PLAIN"; empty without either."""
     protections = " and ".join(filter(None, ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)))
     return f" by {protections}" if protections else ""
-
-
-def _file_mib(config: Config) -> int:
-    """Return the size of the slab file in MiB, including tables and landing zone."""
-    return -(-Geometry.for_size(config.slab.size, config.input.max_datagram_size).file_size // MIB)
 
 
 def _inputs(config: Config) -> dict[str, str]:

@@ -206,15 +206,6 @@ def _report(inspection: Inspection) -> Iterator[str]:
     yield f"{inspection.file}: slab of {format_size(inspection.bytes)}, layout version {inspection.layout_version}"
     yield f"created {_format_time(inspection.created_ms)}, {inspection.age_ms // 1000:,} s ago"
     yield "A running daemon uses it: the figures change." if inspection.in_use else "No daemon uses it."
-    yield from _geometry_lines(inspection)
-    yield f"producer id {inspection.producer_id}; idempotence: {inspection.idempotence}"
-    yield balance_line(inspection.books)
-    yield from _section_lines("Processes", map(_process_line, inspection.processes))
-    yield from _section_lines("Held", map(_topic_line, inspection.topics))
-    yield from _section_lines("Damage", inspection.damage)
-
-
-def _geometry_lines(inspection: Inspection) -> Iterator[str]:
     chunks, landing = inspection.chunks, inspection.landing
     each = format_size(chunks.bytes_each)
     yield f"chunks of {each}: {chunks.used:,} in use, {chunks.free:,} free, {chunks.damaged:,} damaged"
@@ -222,6 +213,11 @@ def _geometry_lines(inspection: Inspection) -> Iterator[str]:
     slots = f"{inspection.landing_slots} slots of {format_size(inspection.landing_slot_bytes)}"
     pending = f"{landing.pending} of them ({landing.bytes:,} bytes) not examined yet"
     yield f"landing zone of {slots}: {landing.datagrams} datagrams, {pending}"
+    yield f"producer id {inspection.producer_id}; idempotence: {inspection.idempotence}"
+    yield balance_line(inspection.books)
+    yield from _section_lines("Processes", map(_process_line, inspection.processes))
+    yield from _section_lines("Held", map(_topic_line, inspection.topics))
+    yield from _section_lines("Damage", inspection.damage)
 
 
 def _section_lines(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:

@@ -13,7 +13,6 @@ from argparse import ArgumentTypeError
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -171,11 +170,11 @@ class StatusClient:
         return body
 
     def _send(
-        self, method: str, path: str, timeout_s: float, headers: Mapping[str, bytes] = MappingProxyType({})
+        self, method: str, path: str, timeout_s: float, headers: Mapping[str, bytes] | None = None
     ) -> tuple[int, bytes]:
         connection = _create_connection(self._address, timeout_s)
         try:
-            connection.request(method, path, headers=headers)
+            connection.request(method, path, headers=headers or {})
             response = connection.getresponse()
             return response.status, response.read()
         except PermissionError as error:
