@@ -35,16 +35,7 @@ __all__ = ["Client", "Stats", "check_path", "new_socket"]
 Errors = Literal["raise", "count"]
 
 Accept = Callable[
-    [
-        bytes | str,
-        Buffer | None,
-        Buffer | None,
-        int | None,
-        int | None,
-        "Sequence[HeaderInput]",
-        bool,
-    ],
-    bool,
+    [bytes | str, Buffer | None, Buffer | None, int | None, int | None, "Sequence[HeaderInput]", bool], bool
 ]
 """The parameters of `Client.send()`, in its order."""
 

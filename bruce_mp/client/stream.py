@@ -431,15 +431,9 @@ class StreamClient(_ConnectedClient):
     ) -> None:
         destination = check_path(path)
         super().__init__(
-            destination,
-            destination,
-            timeout=timeout,
-            linger=linger,
-            buffer=buffer,
-            errors=errors,
-            max_message=max_message,
-            send_buffer=send_buffer,
-        )
+            destination, destination, timeout=timeout, linger=linger, buffer=buffer, errors=errors,
+            max_message=max_message, send_buffer=send_buffer,
+        )  # fmt: skip
 
 
 class TcpClient(_ConnectedClient):
@@ -462,12 +456,6 @@ class TcpClient(_ConnectedClient):
         if not 0 < port < 1 << 16:
             raise SendError(f"{port} is not a TCP port: give the daemon's input.tcp.port, 1 to 65535.")
         super().__init__(
-            f"{LOOPBACK}:{port}",
-            (LOOPBACK, port),
-            timeout=timeout,
-            linger=linger,
-            buffer=buffer,
-            errors=errors,
-            max_message=max_message,
-            send_buffer=send_buffer,
-        )
+            f"{LOOPBACK}:{port}", (LOOPBACK, port), timeout=timeout, linger=linger, buffer=buffer, errors=errors,
+            max_message=max_message, send_buffer=send_buffer,
+        )  # fmt: skip

@@ -105,6 +105,7 @@ class Cluster:
         self._frozen: View | None = None
         self._frozen_responses = 0
         self._view: View | None = None
+        """The present snapshot; None after a change."""
 
     # --- topics
 
@@ -117,7 +118,7 @@ class Cluster:
         topic = HostedTopic(name, uuid4())
         topic.partitions = [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in range(partitions)]
         self.topics[name] = topic
-        self._discard_view()
+        self._view = None
         return topic
 
     def check_new_topic(self, name: str, partitions: int) -> None:
@@ -137,7 +138,7 @@ class Cluster:
         existing = self.check_growth(name, partitions)
         added = range(len(existing), partitions)
         existing += [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in added]
-        self._discard_view()
+        self._view = None
 
     def check_growth(self, name: str, partitions: int) -> list[Partition]:
         """Return the topic's list of partitions, to be extended. Raise RefusedError as `add_partitions` does."""
@@ -151,7 +152,7 @@ class Cluster:
         for partition in self.topic(name).partitions:
             partition.log.clear()
         del self.topics[name]
-        self._discard_view()
+        self._view = None
 
     def topic(self, name: str) -> HostedTopic:
         """Return a topic. Raise RefusedError (3) for an unknown name."""
@@ -189,7 +190,7 @@ class Cluster:
 
     def register(self, broker: int, host: str, port: int) -> None:
         self._nodes[self.check_id(broker)] = Node(broker, host, port)
-        self._discard_view()
+        self._view = None
 
     def unregister(self, broker: int, *, elect: bool = False) -> None:
         """Unregister `broker`. With `elect`, its partitions get live leaders, round-robin; else they wait for it."""
@@ -198,12 +199,12 @@ class Cluster:
             for partition in topic.partitions:
                 if partition.leader == broker:
                     self._set_leader(partition, self._choose_leader())
-        self._discard_view()
+        self._view = None
 
     def move_leader(self, name: str, index: int, broker: int) -> None:
         """Make `broker` the leader of the partition, in a new leader epoch."""
         self._set_leader(self.partition(name, index), self.check_id(broker))
-        self._discard_view()
+        self._view = None
 
     def check_id(self, broker: int) -> int:
         """Return the id `broker`. Raise RefusedError (42) if no such broker exists."""
@@ -235,9 +236,6 @@ class Cluster:
             PartitionView(p.leader if p.leader in self._nodes else NO_LEADER, p.epoch) for p in topic.partitions
         )
         return TopicSnapshot(topic.name, topic.id, tuple(partitions))
-
-    def _discard_view(self) -> None:
-        self._view = None
 
     def _set_leader(self, partition: Partition, broker: int) -> None:
         partition.leader = broker

@@ -22,33 +22,6 @@ if TYPE_CHECKING:
     from bruce_mp.devbroker.cluster import Partition
     from bruce_mp.devbroker.server import DevServer
 
-__all__ = [
-    "BY_NAME",
-    "AddPartitions",
-    "AddTopic",
-    "Answer",
-    "AppendedBatch",
-    "AppendedSince",
-    "Batches",
-    "BrokerCommand",
-    "BrokerDown",
-    "BrokerUp",
-    "ClearFaults",
-    "DeleteTopic",
-    "DoubleBatch",
-    "DropBatch",
-    "GetStatistics",
-    "Inject",
-    "ListFaults",
-    "LogSlice",
-    "MoveLeader",
-    "PartitionCount",
-    "SwapBatches",
-    "WaitUntil",
-    "encode_answer",
-    "execute",
-]
-
 
 def tag_of(name: str) -> str:
     """Return the tag of a command: `MoveLeader` is `move_leader` on the wire."""

@@ -102,7 +102,7 @@ def _fetchers() -> Iterator[tuple[str, Callable[[Sequence[str], Path, bool], Non
 
 def _fetch_with_maven(coordinates: Sequence[str], staging: Path, with_dependencies: bool) -> None:
     exclusions = "" if with_dependencies else _WITHOUT_DEPENDENCIES
-    dependencies = "".join(_DEPENDENCY.format(*_split_coordinate(each), exclusions=exclusions) for each in coordinates)
+    dependencies = "".join(_DEPENDENCY.format(*each.split(":"), exclusions=exclusions) for each in coordinates)
     pom = staging / "pom.xml"
     pom.write_text(_POM.format(dependencies=dependencies))
     subprocess.run(  # noqa: S603 - a fixed command
@@ -125,7 +125,7 @@ def _fetch_with_jgo(coordinates: Sequence[str], staging: Path, with_dependencies
         context = MavenContext(PythonResolver(), repo_cache=Path(repository), timeout=_CONNECTION_TIMEOUT_S)
         requested = [
             context.project(group, artifact).at_version(version).artifact()
-            for group, artifact, version in map(_split_coordinate, coordinates)
+            for group, artifact, version in (each.split(":") for each in coordinates)
         ]
         artifacts = list(requested)
         if with_dependencies:
@@ -134,8 +134,3 @@ def _fetch_with_jgo(coordinates: Sequence[str], staging: Path, with_dependencies
             artifacts = [dependency.artifact for dependency in needed]
         for artifact in artifacts:
             shutil.copy(artifact.resolve(), staging / "jars")
-
-
-def _split_coordinate(coordinate: str) -> tuple[str, str, str]:
-    group, artifact, version = coordinate.split(":")
-    return group, artifact, version
