@@ -71,8 +71,8 @@ def replay(
     """
     display = progress or Progress("replay")
     system, root = open_directory(state)
-    _resolve_doubtful(system, root, doubtful)
     replay_state = _ReplayState(spark, system, root, state)
+    replay_state.resolve_doubtful(doubtful)
     meter = ProgressMeter(f"messages {'to send' if dry_run else 'sent'}")
     replay_progress = _ReplayProgress(display, meter, list(map(file_size, files)), RetentionCheck(spark, kafka))
     for file in files:
@@ -120,14 +120,33 @@ class _ReplayState:
 
     def replayed(self) -> DataFrame | None:
         """Return the lines of all chunks that were sent, or skipped as doubtful; None without any."""
-        names = [entry.base_name for entry in _list_chunks(self.system, self.root) if entry.base_name.endswith(_DONE)]
-        if not names:
-            return None
-        return self.spark.read.parquet(*[f"{self.uri}/{name}" for name in names])
+        paths = [f"{self.uri}/{entry.base_name}" for entry in self._list_chunks(_DONE)]
+        return self.spark.read.parquet(*paths) if paths else None
 
     def rename(self, chunk: str, before: str, after: str) -> None:
         """Change the suffix of a chunk's name."""
         self.system.move(f"{self.root}/{chunk}{before}", f"{self.root}/{chunk}{after}")
+
+    def resolve_doubtful(self, doubtful: DoubtfulPolicy) -> None:
+        """Treat unconfirmed chunks by the policy, and remove incomplete ones. Raise `DoubtfulError`."""
+        for entry in self._list_chunks(_INCOMPLETE):
+            self.system.delete_dir(entry.path)
+        unconfirmed = self._list_chunks(_UNCONFIRMED)
+        if unconfirmed and doubtful is DoubtfulPolicy.REFUSE:
+            raise DoubtfulError(
+                f"{self.root}: a replay ended while it sent {len(unconfirmed)} chunks ({unconfirmed[0].base_name}, "
+                "...): their messages may be in Kafka or not. Check Kafka, then run again with --doubtful send or "
+                "--doubtful skip."
+            )
+        for entry in unconfirmed:
+            if doubtful is DoubtfulPolicy.SKIP:
+                self.system.move(entry.path, entry.path.removesuffix(_UNCONFIRMED) + _DONE)
+            else:  # SEND: without their chunk, the messages count as not replayed
+                self.system.delete_dir(entry.path)
+
+    def _list_chunks(self, suffix: str) -> list[FileInfo]:
+        entries = self.system.get_file_info(FileSelector(self.root))
+        return [entry for entry in entries if entry.base_name.endswith(suffix)]
 
 
 def _replay_file(
@@ -183,26 +202,3 @@ def _add_fate(lines: DataFrame, replayed: DataFrame | None, selection: LineSelec
     fate = F.when(is_repeated, "already").otherwise(F.col("line_fate"))
     fated = marked.withColumn("line_fate", line_fate).withColumn("fate", fate)
     return fated.withColumn("timestamp", F.timestamp_millis("time_ms"))
-
-
-def _resolve_doubtful(system: FileSystem, root: str, doubtful: DoubtfulPolicy) -> None:
-    """Treat unconfirmed chunks by the policy, and remove chunks of which nothing was sent. Raise `DoubtfulError`."""
-    chunks = _list_chunks(system, root)
-    for entry in chunks:
-        if entry.base_name.endswith(_INCOMPLETE):
-            system.delete_dir(entry.path)
-    unconfirmed = [entry for entry in chunks if entry.base_name.endswith(_UNCONFIRMED)]
-    if unconfirmed and doubtful is DoubtfulPolicy.REFUSE:
-        raise DoubtfulError(
-            f"{root}: a replay ended while it sent {len(unconfirmed)} chunks ({unconfirmed[0].base_name}, ...): their "
-            "messages may be in Kafka or not. Check Kafka, then run again with --doubtful send or --doubtful skip."
-        )
-    for entry in unconfirmed:
-        if doubtful is DoubtfulPolicy.SKIP:
-            system.move(entry.path, entry.path.removesuffix(_UNCONFIRMED) + _DONE)
-        else:  # SEND: without their chunk, the messages count as not replayed
-            system.delete_dir(entry.path)
-
-
-def _list_chunks(system: FileSystem, root: str) -> list[FileInfo]:
-    return list(system.get_file_info(FileSelector(root)))
