@@ -208,7 +208,8 @@ class Listener:
         """Return the response bytes, possibly none, after the delays and silences of faults."""
         server = self._server
         server.count_request(incoming, triggered)
-        self._extend_silence(triggered.milliseconds(FaultAction.SILENCE))
+        now = asyncio.get_running_loop().time()
+        self._silent_until = max(self._silent_until, now + triggered.milliseconds(FaultAction.SILENCE) / 1000)
         await self._wait_out_silence()
         response = await self._respond(incoming, triggered) if triggered.is_executed else None
         if triggered.faults or incoming.api.key is not ApiKey.FETCH:  # a plain Fetch changes no log
@@ -216,7 +217,8 @@ class Listener:
         if response is None:
             return b""
         frame = encode(response, incoming.correlation_id, triggered.milliseconds(FaultAction.THROTTLE))
-        await asyncio.sleep(self._delay(incoming, triggered) / 1000)
+        ack_delay_ms = server.ack_delay_ms if incoming.api.key is ApiKey.PRODUCE else 0
+        await asyncio.sleep((ack_delay_ms + triggered.milliseconds(FaultAction.DELAY)) / 1000)
         await self._wait_out_silence()
         return triggered.mangle(frame)
 
@@ -233,14 +235,6 @@ class Listener:
             await server.changes.wait(deadline - loop.time())
             response = api.handle(incoming.request, context)
         return response
-
-    def _delay(self, incoming: Incoming, triggered: TriggeredFaults) -> int:
-        delay = self._server.ack_delay_ms if incoming.api.key is ApiKey.PRODUCE else 0
-        return delay + triggered.milliseconds(FaultAction.DELAY)
-
-    def _extend_silence(self, milliseconds: int) -> None:
-        now = asyncio.get_running_loop().time()
-        self._silent_until = max(self._silent_until, now + milliseconds / 1000)
 
     async def _wait_out_silence(self) -> None:
         loop = asyncio.get_running_loop()

@@ -107,13 +107,8 @@ def _lines(results: Iterable[TaskResult]) -> list[bytes]:
 
 
 def _rows(result: TaskResult) -> list[dict[str, Any]]:
-    shared = {
-        **asdict(result.attempt),
-        "host": result.host,
-        "acks": result.acks,
-        "stamped": result.stamped,
-        "attempt_rows": result.total,
-    }
+    sender = {**asdict(result.attempt), "host": result.host, "acks": result.acks, "stamped": result.stamped}
+    shared = {**sender, "attempt_rows": result.total}
     outcome = {"delivered": result.delivered, "discarded": dict(result.discarded), "dead_letters": result.dead_letters}
     return [
         {**shared, "topic": topic, "minute": minute, "rows": rows, **outcome}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.spark.audit.missing_records import MissingRecordsError
+from bruce_mp.spark.audit.kafka_source import MissingRecordsError
 from bruce_mp.spark.audit.run import Audit, audit, read_samples
 from bruce_mp.spark.audit.samples import describe_samples
 from bruce_mp.spark.pipelines.backfill import Backfill, backfill

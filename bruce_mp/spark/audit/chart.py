@@ -89,9 +89,8 @@ def _draw_bar(bar: Bar, x: float, width: float, scale: float) -> str:
         if bar.counts[name]:
             mark_width = min(max(inner, 4.0), _MARK_SIZE)
             mark_x = x + (inner - mark_width) / 2
-            parts.append(
-                _draw_rectangle(bar, name, (mark_x, _MARKS_TOP + row * (_MARK_SIZE + 2), mark_width, _MARK_SIZE))
-            )
+            mark = (mark_x, _MARKS_TOP + row * (_MARK_SIZE + 2), mark_width, _MARK_SIZE)
+            parts.append(_draw_rectangle(bar, name, mark))
     return "".join(parts)
 
 

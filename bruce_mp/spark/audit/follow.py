@@ -113,11 +113,8 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
         if now_closed_ms > closed_ms:
             closed_ms = now_closed_ms
             yield closed_ms
-        if (
-            plan.until_idle_s is not None
-            and time.monotonic() - last_message_s > plan.until_idle_s
-            and _has_read_all(query)
-        ):
+        idle_s = time.monotonic() - last_message_s
+        if plan.until_idle_s is not None and idle_s > plan.until_idle_s and _has_read_all(query):
             break
     has_read_all = _has_read_all(query)  # before the stop: it is always True for a stopped query
     query.stop()

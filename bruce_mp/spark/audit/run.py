@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import BruceError
 from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, discard_lines, fill_books, read_ledger
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
-from bruce_mp.spark.audit.kafka_source import read_topics
-from bruce_mp.spark.audit.missing_records import MissingRecordsError, find_missing_offset
+from bruce_mp.spark.audit.kafka_source import MissingRecordsError, find_missing_offset, read_topics
 from bruce_mp.spark.audit.problems import PROBLEM_COLUMNS, find_problems
 from bruce_mp.spark.audit.report import (
     COUNTS,
