@@ -284,7 +284,7 @@ def _failure_text(check: BrokerCheck, config: Config, server: HostPort, failure:
 
 
 def _assess_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLevel, str]:
-    """Return level and text of the finding for a topic, whose metadata may be missing."""
+    """Return level and text of the finding for a topic with or without metadata."""
     if topic is None or topic.error == _UNKNOWN_TOPIC_OR_PARTITION:
         if config.delivery.topic_autocreate:
             text = "does not exist; the daemon will ask the brokers to create it at the first message."

@@ -86,7 +86,7 @@ class ChunkUsage(msgspec.Struct, frozen=True):
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """JSON of `bruce slab inspect`.
 
-    `in_use` marks the slab of a running daemon, whose figures change. `topic_table` and `partition_table` are the
+    `in_use` marks the slab of a running daemon, with figures that change. `topic_table` and `partition_table` are the
     numbers of entries that the tables have room for. `damage` lists sentences.
     """
 

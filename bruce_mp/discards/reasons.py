@@ -1,4 +1,4 @@
-"""Properties of discard reasons: which lists of a report show them, who causes them, and the remedy for each."""
+"""Properties of discard reasons: which lists of a report show them, their cause, and the remedy for each."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Spills:
         self.completed.append(CompletedSpill(file, flush_group))
 
     def remove_exhausted(self, completed: CompletedSpill) -> None:
-        """Remove a file whose messages are all back in the slab."""
+        """Remove a file after all its messages are back in the slab."""
         if completed.flush_group is not None:
             completed.flush_group.spill_files -= 1
         self.remove(completed.file)

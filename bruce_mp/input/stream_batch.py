@@ -113,7 +113,7 @@ class StreamBatch:
 
 
 def index_in_batch(arrival: int, first: int) -> int:
-    """Return the index of a message, by its arrival number, in a batch whose first message has the number `first`."""
+    """Return the index of a message, by its arrival number, in a batch with the first number `first`."""
     return lay.stream_number(arrival) - first
 
 

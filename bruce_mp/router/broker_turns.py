@@ -165,7 +165,7 @@ class BrokerTurns:
 
 
 def _irrationals() -> Iterator[float]:
-    """Yield the square roots of the primes, whose independence over the rationals keeps the sequences apart."""
+    """Yield the square roots of the primes: their independence over the rationals keeps the sequences apart."""
     primes: list[int] = []
     for number in count(2):
         if all(number % prime for prime in primes):

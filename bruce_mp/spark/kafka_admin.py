@@ -19,7 +19,7 @@ _Answer = TypeVar("_Answer")
 _PREFIX: Final = "kafka."
 _UNKNOWN_TOPIC: Final = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 UNLIMITED: Final = -1
-"""Kafka's `retention.ms` of a topic whose messages have no highest age."""
+"""Kafka's `retention.ms` of a topic without a highest age of messages."""
 
 
 class PartitionOffsets(NamedTuple):

@@ -160,7 +160,7 @@ class Reloads:
         self._on_config(config)
 
     def _check_confirmations(self) -> None:
-        """Finish the reload if all processes have confirmed; at the time limit, kill those that have not."""
+        """Finish the reload if all processes have confirmed; at the time limit, kill the others."""
         if not self._group.unconfirmed:
             self._finish()
         elif self.due is not None and time.monotonic() >= self.due:

@@ -27,7 +27,7 @@ assert Counter.AckDelayFirst + BUCKETS <= Counter.AckDelayMs
 
 
 def increments_of(messages_by_bucket: Mapping[int, int], total_ms: int) -> dict[int, int]:
-    """Return the counter increments for messages whose latencies add up to `total_ms`."""
+    """Return the counter increments for messages with `total_ms` as the sum of their latencies."""
     return {Counter.AckDelayFirst + bucket: messages for bucket, messages in messages_by_bucket.items()} | {
         Counter.AckDelayMs: total_ms
     }

@@ -5,7 +5,7 @@ refuses wait for the next flush; copies beyond the bound are dropped and counted
 it cannot write. Delivery does not depend on copies.
 
 A process *stages* copies of messages that it is about to discard, and queues them after the transaction that settles
-the messages and counts the copies (DiscardCopyQueued). DiscardCopySettled counts those that were written or lost.
+the messages and counts the copies (DiscardCopyQueued). DiscardCopySettled counts the written and the lost ones.
 After a kill, the next start adds the difference of the two to MsgCopyLost.
 """
 

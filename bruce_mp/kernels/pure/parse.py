@@ -89,7 +89,7 @@ def parse(
     """Parse the messages of `buffer` at `extents`, pairs of offset and length.
 
     Message i has the arrival number first_arrival + i, or with `sources` stream_arrival(first_arrival + i, sources[i]).
-    Messages whose arrival numbers are in `skip` are omitted.  Without `partitioners` no record key chooses a partition.
+    Messages with arrival numbers in `skip` are omitted.  Without `partitioners` no record key chooses a partition.
     """
     partitioner_of = None if partitioners is None else cache(partitioners)
     groups: dict[Group, list[Item]] = {}

@@ -144,7 +144,7 @@ def _oldest_time(plan: Follow) -> datetime:
 
 
 def _remove_old_facts(plan: Follow) -> None:
-    """Remove the facts of micro-batches whose files are all older than two windows."""
+    """Remove the facts of micro-batches with no file younger than two windows."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = open_directory(plan.audit.facts_directory)

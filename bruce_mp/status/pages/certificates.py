@@ -85,7 +85,7 @@ def _line(whose: str, file: str) -> CertificateLine:
 
 
 def certificate_problems(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
-    """Yield a sentence for each certificate whose expiry makes new connections fail."""
+    """Yield a sentence for each expired certificate that makes new connections fail."""
     for line in lines:
         # An expired authority does not break connections: the file may hold others that sign the brokers' certificates.
         if line.expires is not None and line.expires <= now_s and line.whose != AUTHORITIES:

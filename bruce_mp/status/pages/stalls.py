@@ -74,7 +74,7 @@ def _reason(status: BrokerStatus, stalls: Iterable[PartitionStall], cluster: Clu
 
 
 def partition_text(topic: bytes, partition: int) -> str:
-    """Return the name of a partition, or of a topic whose messages have no partition yet."""
+    """Return the name of a partition, or of a topic for messages without a partition."""
     if not topic:  # before the first metadata
         return "all topics"
     return topic_text(topic) if partition == ALL_PARTITIONS else f"{topic_text(topic)}-{partition}"
