@@ -16,7 +16,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import BarrierStatus
 from bruce_mp.protocol.client.messages import Message, parse_message
 from support.as_user import denied_connections
-from support.client_programs import CLIENTS, LANGUAGES, SHORT, ConformanceProgram, build, run_tool
+from support.client_programs import CLIENTS, LANGUAGES, SHORT, ConformanceProgram, build, param, run_tool
 from support.client_vectors import expand, is_same, read_vectors
 from support.processes import time_limit, wait_until
 from support.read_back import records_in, values_in
@@ -37,11 +37,6 @@ BRUCE_TIMED_OUT: Final = -8
 PROGRESS_S: Final = 60
 MOST_PENDING: Final = 500
 """Messages of a client without an outcome; the buffer has room for them while the daemon is away."""
-
-
-def param(name: str) -> Any:
-    """Return a language as parameter; `--clients` runs those beyond the short run."""
-    return pytest.param(name, marks=() if name in SHORT else pytest.mark.clients)
 
 
 @pytest.fixture(params=[param(name) for name in LANGUAGES])

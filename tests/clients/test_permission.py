@@ -1,6 +1,7 @@
 """Stream clients without permission to connect: a flush fails at the second denial in a row, not at its time limit.
 
 The first denial does not count, because a daemon that starts sets the owner after it creates the socket.
+`client/test_outage.py` has the tests of the client in Python.
 """
 
 from __future__ import annotations
@@ -9,23 +10,28 @@ import ctypes
 import shutil
 import subprocess
 import time
+from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from support.as_user import denied_connections
-from support.client_programs import CLIENTS, build
-from support.processes import time_limit
+from support.as_user import denied_connections, without_privilege
+from support.client_programs import CLIENTS, LANGUAGES, ConformanceProgram, build, param
+from support.processes import time_limit, wait_until
 from support.stream_daemon import StreamDaemon
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.process
 
 BRUCE_TIMED_OUT: Final = -8
 LONG_S: Final = 300
+LONG_MS: Final = 60_000
+NO_LIMIT: Final = {"c": -1}
+"""The time limits of languages that keep to it without permission: in C only calls without a limit end early."""
 
 PHP: Final = """
 [$_, $directory, $limit] = $argv;
@@ -92,16 +98,26 @@ puts "#{denied.write(timeout: limit)} #{denied.close(timeout: limit)}"
 PROGRAMS: Final = {"php": ("php", "-r", PHP, "--"), "ruby": ("ruby", "-e", RUBY, "--")}
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_client_without_permission_says_so_long_before_its_time_limit(tmp_path: Path, name: str) -> None:
+JAVA: Final = "bruce.client.FlushWithoutPermission"
+
+
+def command_of(name: str) -> list[str]:
+    """Return the command that flushes and closes clients with and without permission, in a language."""
+    if name == "java":
+        return without_privilege([*build(name)[:-1], JAVA])
     if not shutil.which(name):
         pytest.skip(f"{name} is not installed")
+    return list(PROGRAMS[name])
+
+
+@pytest.mark.parametrize("name", ["java", *PROGRAMS])
+def test_a_client_without_permission_says_so_long_before_its_time_limit(tmp_path: Path, name: str) -> None:
     directory = tmp_path / "sockets"
     directory.mkdir()
+    command = [*command_of(name), str(directory), str(LONG_S)]
     began_s = time.monotonic()
     with StreamDaemon(directory / "in"):
         try:
-            command = [*PROGRAMS[name], str(directory), str(LONG_S)]
             ended = subprocess.run(
                 command, cwd=CLIENTS / name, capture_output=True, text=True, timeout=time_limit(20), check=True
             )
@@ -112,8 +128,55 @@ def test_a_client_without_permission_says_so_long_before_its_time_limit(tmp_path
     assert later == "delivered 1"
     assert twice.startswith("NO_PERMISSION No permission to connect")
     assert "input.unix_stream.mode" in twice
-    assert closed == "false 1"
+    assert closed == ("1" if name == "java" else "false 1")
     assert time.monotonic() - began_s < LONG_S
+
+
+@contextmanager
+def denied_program(name: str, directory: Path) -> Iterator[tuple[ConformanceProgram, StreamDaemon]]:
+    """Yield a program with a client that may not enter the directory of the daemon's socket, and the daemon."""
+    directory.mkdir()
+    with StreamDaemon(directory / "in") as daemon, ConformanceProgram(without_privilege(build(name)), name) as program:
+        directory.chmod(0)
+        try:
+            program.open_stream(directory / "in")
+            yield program, daemon
+        finally:
+            directory.chmod(0o700)
+
+
+@pytest.mark.parametrize("name", [param(name) for name in LANGUAGES])
+def test_a_flush_without_permission_fails_and_keeps_the_messages(name: str, tmp_path: Path) -> None:
+    directory = tmp_path / "sockets"
+    with denied_program(name, directory) as (program, daemon):
+        assert program.send_stream("t", range(1), 20) == 1
+        for _ in range(2):
+            assert program.flush(NO_LIMIT.get(name, LONG_MS)).error == "NO_PERMISSION"
+        directory.chmod(0o700)
+        wait_until(lambda: program.flush(LONG_MS).error is None, "a connection")
+        assert len(daemon.messages) == 1
+        assert program.close_stream(LONG_MS) == ["ok"]
+
+
+@pytest.mark.parametrize("name", [param(name) for name in LANGUAGES if name not in {"go", "java"}])
+def test_close_without_permission_ends_before_its_time_limit(name: str, tmp_path: Path) -> None:
+    """The library in Go keeps to the deadline of its context; the program above closes clients in Java."""
+    with denied_program(name, tmp_path / "sockets") as (program, _):
+        assert program.send_stream("t", range(1), 20) == 1
+        began_s = time.monotonic()
+        program.close_stream(NO_LIMIT.get(name, LONG_MS))
+        assert time.monotonic() - began_s < LONG_MS / 1000
+
+
+@pytest.mark.parametrize("name", [param(name) for name in ("go", "java", "rust", "node")])
+def test_close_connects_once_more_after_a_denial(name: str, tmp_path: Path) -> None:
+    directory = tmp_path / "sockets"
+    with denied_program(name, directory) as (program, daemon):
+        assert program.flush(LONG_MS).error == "NO_PERMISSION"
+        directory.chmod(0o700)
+        assert program.send_stream("t", range(1), 20) == 1
+        assert program.close_stream(LONG_MS) == ["ok"]
+        assert len(daemon.wait(1)) == 1
 
 
 def test_the_c_client_gets_through_the_moment_before_the_daemon_sets_the_owner(tmp_path: Path) -> None:

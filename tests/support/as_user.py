@@ -15,12 +15,18 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Self
 
-__all__ = ["ONESELF", "STRANGERS", "Account", "UserProcess", "denied_connections", "send_as"]
+__all__ = ["ONESELF", "STRANGERS", "Account", "UserProcess", "denied_connections", "send_as", "without_privilege"]
 
 TIMEOUT_S: Final = 60
+WITHOUT_PRIVILEGE: Final = """
+import ctypes, os, sys
+for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH; the call fails harmlessly without them
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Account(NamedTuple):
@@ -82,6 +88,11 @@ def denied_connections(directory: Path) -> Iterator[None]:
     finally:
         os.seteuid(own)
         directory.chmod(0o700)
+
+
+def without_privilege(command: Sequence[str]) -> list[str]:
+    """Return a command that runs another one subject to file permissions, even as root."""
+    return [sys.executable, "-c", WITHOUT_PRIVILEGE, *command]
 
 
 def _become(uid: str, gid: str, groups: str) -> None:

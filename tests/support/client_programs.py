@@ -15,7 +15,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-__all__ = ["CLIENTS", "LANGUAGES", "SHORT", "ConformanceProgram", "Flushed", "Language", "build", "run_tool"]
+__all__ = ["CLIENTS", "LANGUAGES", "SHORT", "ConformanceProgram", "Flushed", "Language", "build", "param", "run_tool"]
 
 CLIENTS: Final = Path(__file__).parents[2] / "clients"
 BUILD_S: Final = 600
@@ -83,6 +83,11 @@ LANGUAGES: Final = {
     "ruby": Language(("ruby",), None, ("ruby", "conformance/conformance.rb"), has_forks=True),
     "php": Language(("php",), None, ("php", "conformance/conformance.php"), has_forks=True),
 }
+
+
+def param(name: str) -> Any:
+    """Return a language as parameter; `--clients` runs those beyond the short run."""
+    return pytest.param(name, marks=() if name in SHORT else pytest.mark.clients)
 
 
 def build(name: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from threading import Event, Thread
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.client import DatagramClient, SendError
 from support import processes
 from support.activated import activated
+from support.as_user import without_privilege
 from support.traffic import messages_of, send_message
 
 if TYPE_CHECKING:
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["FinishedDaemon", "Sender", "run_until_exit"]
 
 WITHIN_S: Final = 40.0
-WITHOUT_PRIVILEGE: Final = """
-import ctypes, os, sys
-for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH; the call fails harmlessly without them
-    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 class FinishedDaemon(NamedTuple):
@@ -48,7 +42,7 @@ def run_until_exit(
     """
     overrides = [f"--set={key}={value}" for key, value in (settings or {}).items()]
     daemon = [*processes.BRUCE, "run", "--config", str(config), *overrides]
-    command = activated([sys.executable, "-c", WITHOUT_PRIVILEGE, *daemon], handed_over or {})
+    command = activated(without_privilege(daemon), handed_over or {})
     inherited = [handed.fileno() for handed in (handed_over or {}).values()]
     output = config.with_suffix(".output")
     with output.open("wb") as file:

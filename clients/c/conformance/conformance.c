@@ -2,6 +2,7 @@
 
 #include <bruce.h>
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,6 +31,8 @@ static const char *error_name(int error)
     case BRUCE_BROKEN: return "BROKEN";
     case BRUCE_SHUTTING_DOWN: return "SHUTTING_DOWN";
     case BRUCE_REFUSED: return "REFUSED";
+    case EACCES:
+    case EPERM: return "NO_PERMISSION";
     default: snprintf(number, sizeof number, "%d", error); return number;
     }
 }

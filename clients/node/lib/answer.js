@@ -20,6 +20,9 @@ const REASONS = [
 const TEXTS = {
   TIMED_OUT: 'The time limit passed. The daemon still delivers the rest; flush again.',
   NO_CONNECTION: 'The time limit passed without a connection to the daemon; flush again.',
+  NO_PERMISSION:
+    'No permission to connect: senders need write permission on the socket (input.unix_stream.mode, such as "0222") and ' +
+    'access to its directory.',
   SHUTTING_DOWN: 'The daemon shuts down. It delivers the rest after its restart.',
   BROKEN: 'The connection broke; an unknown number of the messages written to it arrived.',
   REFUSED: 'The daemon refused the flush: it keeps no journal, or is too old.',

@@ -40,8 +40,11 @@ export interface Outcome {
 
 /** Some messages have no final outcome. */
 export class FlushError extends Error {
-  /** TIMED_OUT, SHUTTING_DOWN: flush again. BROKEN: `uncertain` messages may be delivered or not. */
-  readonly code: 'TIMED_OUT' | 'SHUTTING_DOWN' | 'BROKEN' | 'REFUSED' | 'CLOSED';
+  /**
+   * TIMED_OUT, SHUTTING_DOWN: flush again. NO_PERMISSION: the socket's mode denies the connection. BROKEN: `uncertain`
+   * messages may be delivered or not.
+   */
+  readonly code: 'TIMED_OUT' | 'SHUTTING_DOWN' | 'NO_PERMISSION' | 'BROKEN' | 'REFUSED' | 'CLOSED';
   readonly uncertain: number;
 }
 
@@ -76,7 +79,7 @@ export class StreamClient {
   send(message: Message): boolean;
   /** Wait until all earlier messages have reached the level. */
   flush(options?: { timeout?: number; level?: Level }): Promise<Outcome>;
-  /** Write the buffer for at most `timeout` ms; the number of dropped messages. */
+  /** Write the buffer for at most `timeout` ms, and not without permission; the number of dropped messages. */
   close(options?: { timeout?: number }): Promise<number>;
   readonly stats: StreamStats;
 }

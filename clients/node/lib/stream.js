@@ -11,6 +11,7 @@ const WRITE_SIZE = 64 << 10;
 const FIRST_BACKOFF = 50;
 const MAX_BACKOFF = 5000;
 const MAX_BREAKS = 5; // consecutive connections that may break within the same message
+const DENIALS = ['EACCES', 'EPERM'];
 
 /**
  * Sends messages over a UNIX stream socket or TCP, and connects again after a break.
@@ -29,13 +30,14 @@ class StreamClient {
   #link = null;
   #retryTimer = null;
   #backoff = FIRST_BACKOFF;
+  #denials = 0; // consecutive attempts to connect that failed for want of permission
   #breaks = 0;
 
   #flushes = []; // in their order; only the first one is asked for
   #lastToken = 0;
   #uncertain = 0;
   #isClosed = false;
-  #onEmpty = null;
+  #onDone = null; // ends the wait of close()
 
   #stats = { sent: 0, sentBytes: 0, bufferFull: 0, tooLarge: 0, refused: 0, closed: 0, connections: 0 };
 
@@ -139,7 +141,7 @@ class StreamClient {
     const isIdle = this.#waiting.length === 0 && this.#flushes.length === 0;
     if (isIdle) {
       this.#link?.socket.unref();
-      this.#onEmpty?.();
+      this.#onDone?.();
       return;
     }
     if (this.#link === null) {
@@ -191,7 +193,7 @@ class StreamClient {
   #connect() {
     if (this.#retryTimer !== null) return;
     const socket = net.connect(this.#address);
-    const link = { socket, isOpen: false, messages: 0, flushed: NONE, reader: new AnswerReader() };
+    const link = { socket, isOpen: false, isDenied: false, messages: 0, flushed: NONE, reader: new AnswerReader() };
     this.#link = link;
     socket.on('connect', () => {
       link.isOpen = true;
@@ -199,7 +201,9 @@ class StreamClient {
       this.#pump();
     });
     socket.on('data', (data) => this.#onData(link, data));
-    socket.on('error', () => {}); // 'close' follows
+    socket.on('error', (error) => { // 'close' follows
+      link.isDenied = this.#address.path !== undefined && !link.isOpen && DENIALS.includes(error.code);
+    });
     socket.on('end', () => this.#onEnd(link));
     socket.on('close', () => this.#onEnd(link));
   }
@@ -228,7 +232,9 @@ class StreamClient {
     this.#inFlight = 0;
     this.#uncertain += link.messages - link.flushed.received;
     for (const flush of this.#flushes) flush.token = null;
+    this.#denials = link.isDenied ? this.#denials + 1 : 0;
     this.#retryLater();
+    if (this.#denials > 1) this.#onDenied();
     if (this.#uncertain > 0 && this.#flushes.length > 0) this.#endFlush(this.#flushes[0], this.#takeUncertain());
   }
 
@@ -245,30 +251,40 @@ class StreamClient {
     this.#removeFirst(1);
   }
 
+  /** End the flushes from the second denial in a row: a daemon that starts sets the owner after it creates the socket. */
+  #onDenied() {
+    for (const flush of [...this.#flushes]) this.#endFlush(flush, new FlushError('NO_PERMISSION'));
+    this.#onDone?.();
+  }
+
   #retryLater() {
+    if (this.#denials > 0) this.#backoff = FIRST_BACKOFF; // so that each later call fails soon
     const pause = this.#backoff * (0.5 + Math.random() / 2);
     this.#backoff = Math.min(2 * this.#backoff, MAX_BACKOFF);
     this.#retryTimer = setTimeout(() => {
       this.#retryTimer = null;
       this.#pump();
     }, pause);
-    if (this.#flushes.length === 0 && this.#onEmpty === null) this.#retryTimer.unref();
+    if (this.#flushes.length === 0 && this.#onDone === null) this.#retryTimer.unref();
   }
 
   // --- closing -------------------------------------------------------------------------------------------------------
 
-  /** Write the buffer for at most `timeout` ms, and close the connection. Resolves to the number of dropped messages. */
+  /**
+   * Write the buffer for at most `timeout` ms, and not without permission to connect, and close the connection. Resolves to
+   * the number of dropped messages.
+   */
   async close({ timeout = 1000 } = {}) {
     this.#isClosed = true;
     await new Promise((resolve) => {
       const timer = setTimeout(resolve, timeout);
-      this.#onEmpty = () => {
+      this.#onDone = () => {
         clearTimeout(timer);
         resolve();
       };
       this.#pump();
     });
-    this.#onEmpty = null;
+    this.#onDone = null;
     const lost = this.#waiting.length;
     this.#stats.closed += lost;
     this.#waiting = [];

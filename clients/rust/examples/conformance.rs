@@ -168,6 +168,7 @@ impl Program {
             }
             Err(FlushError::Broken(messages)) => format!("error BROKEN {messages}"),
             Err(FlushError::TimedOut) => "error TIMED_OUT 0".to_owned(),
+            Err(FlushError::NoPermission) => "error NO_PERMISSION 0".to_owned(),
             Err(FlushError::ShuttingDown) => "error SHUTTING_DOWN 0".to_owned(),
             Err(FlushError::Refused) => "error REFUSED 0".to_owned(),
         }

@@ -58,6 +58,8 @@ pub enum FlushError {
     TimedOut,
     /// The daemon stops, and delivers the rest after its restart.
     ShuttingDown,
+    /// The socket's mode, or that of its directory, denies the connection.  The messages stay in the buffer.
+    NoPermission,
     /// A connection broke.  This number of messages, the first ones since the last flush, were written to it; each may
     /// be delivered or not, and the client does not send them again.  The next flush concerns later messages only.
     Broken(u64),
@@ -70,6 +72,10 @@ impl fmt::Display for FlushError {
         match self {
             Self::TimedOut => f.write_str("the time limit passed; the daemon still delivers the rest"),
             Self::ShuttingDown => f.write_str("the daemon shuts down; it delivers the rest after its restart"),
+            Self::NoPermission => f.write_str(
+                "no permission to connect: senders need write permission on the socket (input.unix_stream.mode, such as \
+                 \"0222\") and access to its directory",
+            ),
             Self::Broken(messages) => {
                 write!(f, "the connection broke; of the {messages} messages written to it, an unknown number arrived")
             }

@@ -333,7 +333,8 @@ impl StreamClient {
         self.shared.lock().stats
     }
 
-    /// Writes the buffer for at most this time, and closes the connection.  Returns the number of dropped messages.
+    /// Writes the buffer for at most this time, and not without permission to connect, and closes the connection.  Returns
+    /// the number of dropped messages.
     #[must_use]
     pub fn close(mut self, timeout: Duration) -> u64 {
         self.end(timeout)
@@ -345,7 +346,7 @@ impl StreamClient {
         let mut state = self.shared.lock();
         state.is_closing = true;
         self.shared.changed.notify_all();
-        while state.stats.waiting > 0 && Instant::now() < deadline {
+        while state.stats.waiting > 0 && !state.is_aborted && Instant::now() < deadline {
             state = self.shared.wait(state, deadline);
         }
         state.is_aborted = true;
@@ -374,6 +375,10 @@ struct Writer<'a> {
     written: usize,
     connection: Option<Connection>,
     backoff: Duration,
+    /// The last attempt to connect failed for want of permission.
+    was_denied: bool,
+    /// The present attempt began after the start of `close`.
+    is_closing: bool,
     breaks: u32,
     last_token: u64,
 }
@@ -387,6 +392,8 @@ impl<'a> Writer<'a> {
             written: 0,
             connection: None,
             backoff: FIRST_BACKOFF,
+            was_denied: false,
+            is_closing: false,
             breaks: 0,
             last_token: 0,
         }
@@ -425,6 +432,7 @@ impl<'a> Writer<'a> {
         if has_waited {
             state = self.shared.linger(state);
         }
+        self.is_closing = state.is_closing;
         if let Some(flush) = &mut state.flush {
             flush.is_covered = true;
         }
@@ -453,13 +461,36 @@ impl<'a> Writer<'a> {
                 let shared = Arc::clone(self.shared);
                 thread::spawn(move || read_answers(&shared, number, for_reader));
                 self.connection = Some(connection);
+                self.was_denied = false;
                 Ok(())
             }
             Err(error) => {
+                let is_path = matches!(self.shared.address, Address::Unix(_));
+                self.note_denial(is_path && error.kind() == io::ErrorKind::PermissionDenied);
                 self.back_off();
                 Err(error)
             }
         }
+    }
+
+    /// Ends a flush, or the client that closes, at the second denial in a row, because a daemon that starts sets the owner
+    /// after it creates the socket.  The pause stays short, so that each later call fails soon.
+    fn note_denial(&mut self, is_denied: bool) {
+        let was_denied = std::mem::replace(&mut self.was_denied, is_denied);
+        if !is_denied {
+            return;
+        }
+        self.backoff = FIRST_BACKOFF;
+        if !was_denied {
+            return;
+        }
+        let mut state = self.shared.lock();
+        if let Some(flush) = state.flush.as_mut().filter(|flush| flush.is_covered) {
+            flush.result.get_or_insert(Err(FlushError::NoPermission));
+        }
+        state.is_aborted |= self.is_closing;
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
     fn back_off(&mut self) {

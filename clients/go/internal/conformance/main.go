@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sort"
 	"strconv"
@@ -84,6 +85,7 @@ func errorName(err error) string {
 		{context.DeadlineExceeded, "TIMED_OUT"},
 		{bruce.ErrShuttingDown, "SHUTTING_DOWN"},
 		{bruce.ErrRefused, "REFUSED"},
+		{fs.ErrPermission, "NO_PERMISSION"},
 	} {
 		if errors.Is(err, each.err) {
 			return each.name

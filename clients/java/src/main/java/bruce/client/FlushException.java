@@ -12,6 +12,8 @@ public final class FlushException extends IOException {
         TIMED_OUT,
         /** The daemon stops, and delivers the rest after its restart. */
         SHUTTING_DOWN,
+        /** The socket's mode, or that of its directory, denies the connection. The messages stay in the buffer. */
+        NO_PERMISSION,
         /** The connection broke, see {@link FlushException#uncertain}. */
         BROKEN,
         /** The daemon keeps no journal, or is too old; or the peer is not the daemon. */

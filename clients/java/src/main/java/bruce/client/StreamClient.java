@@ -7,6 +7,7 @@ import java.io.BufferedInputStream;
 import java.io.Closeable;
 import java.io.DataInputStream;
 import java.io.IOException;
+import java.net.BindException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ProtocolException;
@@ -74,6 +75,9 @@ public final class StreamClient implements Closeable {
     private final List<byte[]> batch = new ArrayList<>();
     private final ByteBuffer output = ByteBuffer.allocateDirect(WRITE_SIZE);
     private long backoffMillis = FIRST_BACKOFF_MILLIS;
+    private boolean wasDenied; // the last attempt to connect failed for want of permission
+    private boolean isDenied; // so did the one before it
+    private boolean sawClosing; // the last attempt began after the start of close()
     private int breaks;
     private long token;
 
@@ -274,7 +278,10 @@ public final class StreamClient implements Closeable {
 
     // --- closing -----------------------------------------------------------------------------------------------------
 
-    /** Writes the buffer within the close timeout and closes the connection. {@link #stats} counts dropped messages. */
+    /**
+     * Writes the buffer within the close timeout, and not without permission to connect, and closes the connection.
+     * {@link #stats} counts dropped messages.
+     */
     @Override
     public void close() {
         lock.lock();
@@ -330,7 +337,7 @@ public final class StreamClient implements Closeable {
         List<FlushRequest> due = new ArrayList<>();
         while (awaitWork(due)) {
             try {
-                connect();
+                connect(due);
                 writeMessages();
                 writeBarriers(due);
             } catch (IOException e) {
@@ -371,7 +378,7 @@ public final class StreamClient implements Closeable {
                 if (connection != null && connection.hasEnded) {
                     disconnect(List.of());
                 }
-                if (isAborted || (isClosing && waiting.isEmpty())) {
+                if (isAborted || (isClosing && waiting.isEmpty()) || (sawClosing && isDenied)) {
                     return false;
                 }
                 if (!waiting.isEmpty() || !requests.isEmpty()) {
@@ -383,6 +390,7 @@ public final class StreamClient implements Closeable {
             if (hasWaited && lingerMillis > 0) {
                 pause(lingerMillis, WRITE_SIZE);
             }
+            sawClosing = isClosing;
             due.addAll(requests);
             requests.clear();
             return true;
@@ -407,7 +415,7 @@ public final class StreamClient implements Closeable {
     }
 
     /** Opens a connection if there is none; waits after a failure. */
-    private void connect() throws IOException {
+    private void connect(List<FlushRequest> due) throws IOException {
         if (connection != null) {
             return;
         }
@@ -420,10 +428,46 @@ public final class StreamClient implements Closeable {
             }
         } catch (IOException e) {
             closeQuietly(channel);
+            noteDenial(e, due);
             backOff();
             throw e;
         }
+        wasDenied = false;
+        isDenied = false;
         onConnected(new Connection(channel));
+    }
+
+    /**
+     * Ends the flushes at the second denial in a row, because a daemon that starts sets the owner after it creates the socket.
+     * The pause stays short, so that each later call fails soon.
+     */
+    private void noteDenial(IOException error, List<FlushRequest> due) {
+        boolean isDenial = address instanceof UnixDomainSocketAddress && isDenial(error);
+        isDenied = isDenial && wasDenied;
+        wasDenied = isDenial;
+        if (isDenial) {
+            backoffMillis = FIRST_BACKOFF_MILLIS;
+        }
+        if (isDenied) {
+            failAll(due);
+        }
+    }
+
+    /** Tells EACCES and EPERM, of which the JDK leaves a class and a text, from the other errors of a UNIX socket. */
+    private static boolean isDenial(IOException error) {
+        return error instanceof BindException || String.valueOf(error.getMessage()).startsWith("Operation not permitted");
+    }
+
+    private void failAll(List<FlushRequest> due) {
+        String text = "No permission to connect to " + address + ": senders need write permission on the socket "
+                + "(input.unix_stream.mode, such as \"0222\") and access to its directory.";
+        lock.lock();
+        try {
+            due.forEach(request -> request.fail(new FlushException(FlushException.Reason.NO_PERMISSION, text)));
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
     }
 
     private void register(SocketChannel channel) throws IOException {
