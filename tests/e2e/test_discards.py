@@ -236,7 +236,7 @@ def test_every_copy_lost_in_a_kill_of_all_processes_is_counted(tmp_path: Path) -
         daemon = bench.daemon
         with daemon.checked_at_end():
             daemon.start()
-            for count in (2000, 4000, 6000):
+            for kills, count in enumerate((2000, 4000, 6000), 1):
                 if count == 6000:
                     os.kill(daemon.pids()["status"], signal.SIGSTOP)  # no line of this round is written
                 for _ in range(1000):
@@ -247,8 +247,10 @@ def test_every_copy_lost_in_a_kill_of_all_processes_is_counted(tmp_path: Path) -
                 daemon.start()
                 assert sum(daemon.wait_settled(count).discarded.values()) == count
                 wait_accounted(daemon, count)
-                assert accounted(daemon) == count
-                assert len(bench.lines()) == daemon.counters()["DiscardLogLine"]
+                uncounted = len(bench.lines()) - daemon.counters()["DiscardLogLine"]
+                # A kill may hit between a write and its two counters: that line is uncounted, or counted as lost, too.
+                assert 0 <= uncounted <= kills
+                assert 0 <= accounted(daemon) - count <= kills
             assert daemon.counters()["MsgCopyLost"] >= 2000
             assert "The discard file lacks" in daemon.log()
             assert daemon.terminate() == 0
