@@ -16,6 +16,8 @@ from bruce_mp.ipc.frames import Parcel, ParcelKind, unpack_parcels
 from bruce_mp.router import cluster_status
 from bruce_mp.router.cluster import MISSING_GRACE_MS
 from bruce_mp.router.cluster_status import ClusterStatus
+from bruce_mp.router.dispatchers import DispatcherSet
+from bruce_mp.router.slab_tables import SlabTables
 from bruce_mp.router.unknown_topics import START_GRACE_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -732,6 +734,18 @@ def test_the_slot_of_a_removed_broker_is_reused(make: MakeWorld) -> None:
         world.router.request_refresh_now(world.now_ms)
         settle(world)
     assert len(world.router._assignments._slots) <= 2
+
+
+def test_a_new_router_does_not_know_the_slot_of_a_removed_broker(make: MakeWorld) -> None:
+    world = make({b"t": [1], b"u": [2]})
+    world.step_until_synced()
+    world.brokers = {2}
+    world.cluster.leaders[b"t", 0] = 2
+    for _ in range(2):  # the first one moves the leader, the second one finds the slot unused
+        world.router.request_refresh_now(world.now_ms)
+        world.send_one(b"t")
+        settle(world)
+    assert DispatcherSet(world.slab, SlabTables(world.slab), set).slots.keys() == {2}
 
 
 def test_the_removal_of_a_broker_ends_the_pause_of_its_dispatcher(make: MakeWorld) -> None:

@@ -233,6 +233,7 @@ def test_a_range_names_the_fates_of_its_messages(spark: SparkSession, books: Boo
     books.enter("wide", {("a", M1): 3, ("c", M1): 3}, delivered=6)
     books.enter("partly", {("a", M1): 4, (f"{OTHER}1", M1): 1}, delivered=4, discarded={"BAD_TOPIC": 1})
     books.enter("partly lossy", {("a", M1): 4, (f"{OTHER}1", M1): 1}, delivered=5)
+    books.enter("unclear", {("a", M1): 4, (f"{OTHER}1", M1): 1}, delivered=3, discarded={"BAD_TOPIC": 2})
     books.enter("open 1", {("d", M1): 2}, "received")
     books.enter("open 2", {("d", M1): 2}, "received")
     books.lines["d", "NO_MEM"] = 2
@@ -241,6 +242,7 @@ def test_a_range_names_the_fates_of_its_messages(spark: SparkSession, books: Boo
     books.arrive("wide", "a", range(3))
     books.arrive("partly", "a", range(4))
     books.arrive("partly lossy", "a", range(3))
+    books.arrive("unclear", "a", range(3))
     books.balance(spark, tmp_path)
     assert named(books) == {
         ("missing", "a", "lossy", 2, 4),
@@ -248,6 +250,7 @@ def test_a_range_names_the_fates_of_its_messages(spark: SparkSession, books: Boo
         ("missing or discarded", "a", "both", 2, 4),
         ("missing", "c", "wide", 3, 5),
         ("missing or not audited", None, "partly lossy", 3, 4),
+        ("missing or discarded or not audited", None, "unclear", 3, 4),
         ("discarded", "d", "open 1", 0, 0),
         ("discarded", "d", "open 2", 0, 0),
     }
