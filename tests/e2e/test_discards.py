@@ -230,7 +230,7 @@ def wait_accounted(daemon: Daemon, count: int) -> None:
 
 
 def test_every_copy_lost_in_a_kill_of_all_processes_is_counted(tmp_path: Path) -> None:
-    """The router and the input discard; lines, lost copies and discards agree after each kill."""
+    """The router and the input discard; lines, lost copies and discards agree but for one line a kill."""
     with DevBroker(topics={"limited": 1}) as broker:
         bench = Bench(tmp_path, broker)
         daemon = bench.daemon
