@@ -29,7 +29,7 @@ LOADS: Final = {"audio": "src", "iframe": "src", "img": "src", "link": "href", "
 
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
     command = [str(root / "scripts" / "docs"), str(site)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture(scope="module")
