@@ -3,6 +3,8 @@
 * A test that uses a real Kafka broker is marked `kafka` by its fixtures, one that uses a browser `browser`; `--fast`
   leaves those out, and says so.
 * A test that starts a process is marked `process`, or else it fails; `--unit` leaves those out, and says so.
+* A test that tries every place of a death, or many histories, for longer than most is marked `exhaustive`; `--unit`
+  leaves those out, too.
 * A test that compares times or CPU with those of other processes, or needs most of the machine, is marked `quiet`;
   `scripts/test` runs it alone, after the parallel tests.
 * A test that takes long, and covers more of a behaviour than a shorter one, is marked `soak`; only `--soak` runs it.
@@ -47,12 +49,13 @@ MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions", "secure_kafka"
 """Fixtures that mark their tests."""
 START_PROCESSES: Final = ("kafka", "browser", "spark")
 """Marks of tests that start a process, too."""
-LEAVES_OUT: Final = {"fast": ("kafka", "browser"), "unit": ("process",)}
+LEAVES_OUT: Final = {"fast": ("kafka", "browser"), "unit": ("process", "exhaustive")}
 """By option: the marks of the tests that it leaves out."""
 LEFT_OUT_SENTENCES: Final = {
     "kafka": "need a real Kafka broker",
     "browser": "need a browser",
     "process": "start a process",
+    "exhaustive": "try every place of a death or many histories",
     "soak": "take long, which scripts/test --soak runs",
     "clients": "need a further language, which scripts/test --clients runs",
     "short": "scripts/test runs",
@@ -67,7 +70,7 @@ register_profiles()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out what needs a Kafka broker or a browser")
-    parser.addoption("--unit", action="store_true", help="leave out what starts a process")
+    parser.addoption("--unit", action="store_true", help="leave out what starts a process, and what is exhaustive")
     parser.addoption("--soak", action="store_true", help="run the long tests only")
     parser.addoption("--clients", action="store_true", help="run the client libraries of all languages")
 

@@ -49,6 +49,7 @@ def test_the_bounds_name_cases() -> None:
     assert BOUNDS.keys() <= BY_NAME.keys()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=case.name, marks=() if case.name in BOUNDS else pytest.mark.soak) for case in CASES],

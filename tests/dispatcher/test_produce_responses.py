@@ -693,6 +693,7 @@ def test_a_rejected_explicit_timestamp_is_discarded_and_not_replaced(make: MakeW
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 1}
 
 
+@pytest.mark.exhaustive
 @examples(30)
 @given(
     batches=st.lists(st.lists(st.sampled_from([5, AHEAD_MS]), min_size=1, max_size=8), min_size=1, max_size=8),

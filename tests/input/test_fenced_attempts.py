@@ -229,6 +229,7 @@ def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) 
         assert_books(slab, number, **({"ABANDONED_ATTEMPT": abandoned} if abandoned else {}))
 
 
+@pytest.mark.exhaustive
 def test_a_death_at_any_store_keeps_an_attempt_atomic() -> None:
     """The crash happens at each store of sending, completing and leaving."""
     with kernels("pure"), checked_slab(SMALL) as (slab, words):

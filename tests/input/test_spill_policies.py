@@ -254,6 +254,7 @@ def test_an_attempt_keeps_its_order_behind_waiting_messages(slab: Slab) -> None:
     assert count_books(slab).discarded == {}
 
 
+@pytest.mark.exhaustive
 def test_a_death_at_any_step_keeps_a_partly_waiting_slice() -> None:
     """At each store to the slab and each act on a file while a topic is over its part."""
     both = b"".join(datagram(topic, b"%d:" % n + bytes(3000)) for n in range(8) for topic in (b"other", b"stuck"))

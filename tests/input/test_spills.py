@@ -315,6 +315,7 @@ def test_files_of_another_slab_are_removed(slab: Slab) -> None:
     assert files_of(slab) == []
 
 
+@pytest.mark.exhaustive
 def test_a_death_at_any_step_keeps_a_spilled_attempt_atomic() -> None:
     """At each store to the slab and each act on a file of sending, completing, feeding and leaving."""
     with kernels("pure"), new_slab(SMALL) as slab:
@@ -404,6 +405,7 @@ class Model:
             self.worker.feed(*((client, b"") for client in self.clients if client.is_blocked))
 
 
+@pytest.mark.exhaustive
 @examples(40)
 @given(
     steps=st.lists(

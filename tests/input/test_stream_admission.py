@@ -229,6 +229,7 @@ def test_a_message_larger_than_the_slab_is_discarded(slab: Slab) -> None:
     assert client.flush_group.discards == {DiscardReason.NO_MEM: 1}
 
 
+@pytest.mark.exhaustive
 def test_a_crash_at_any_store_counts_exactly_the_messages_in_lanes() -> None:
     with kernels("pure"), new_slab(SMALL) as slab:
         worker = StreamInput(slab, topics=[(b"t1", 2)])

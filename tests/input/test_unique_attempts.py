@@ -145,6 +145,7 @@ def test_a_successor_knows_the_attempts_of_a_dead_worker(slab: Slab) -> None:
     assert settle(slab) == [0, 1, 2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [0, 600])
 def test_a_repetition_after_a_death_at_any_store_doubles_and_loses_nothing(size: int) -> None:
     """The client repeats its attempt after the crash if the daemon does not know it; a large one has a spill file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +14,6 @@ from support.examples import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 BOOT: Final = b"11111111-2222-3333-4444-555555555555"
 PAGE: Final = 4096
@@ -186,6 +185,7 @@ def test_a_file_that_ends_anywhere_has_whole_attempts_only(tmp_path: Path) -> No
     assert found == [set()] * (len(found) - 1) + [{fenced(1, 2)[0], fenced(1, 3)[0]}]
 
 
+@pytest.mark.exhaustive
 @examples(100)
 @given(
     synced=st.lists(st.integers(1, 9000), max_size=6),

@@ -328,6 +328,7 @@ _messages = st.builds(
 _outcomes = st.sampled_from([RunState.DELIVERED, RunState.DISCARDED, RunState.QUEUED, RunState.IN_FLIGHT])
 
 
+@pytest.mark.exhaustive
 @examples(50)
 @given(rounds=st.lists(st.tuples(st.lists(_messages, max_size=6), st.lists(_outcomes, max_size=8)), max_size=4))
 def test_a_restored_slab_holds_the_messages_of_the_old_one_after_any_events(

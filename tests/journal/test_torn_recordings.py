@@ -131,6 +131,7 @@ def torn_images(before: bytes, after: bytes, rng: random.Random) -> Iterator[byt
         yield bytes(image[: rng.choice((len(after), rng.randint(len(before), len(after))))])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", seeds(SEEDS))
 def test_an_attempt_is_restored_as_a_whole_or_not_at_all(seed: int) -> None:
     rng = random.Random(seed)

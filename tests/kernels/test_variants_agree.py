@@ -189,6 +189,7 @@ def _settle(it: Variant, segment: Segment, amount: int) -> Any:
     return None
 
 
+@pytest.mark.exhaustive
 @examples(30)
 @given(
     sent=batches,

@@ -113,6 +113,7 @@ def tell(slab: Slab, story: Story, who: int, stores: int) -> bool:
     return who not in world.stores_until_kill
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("who", [ROUTER, 0, 1], ids=["router", "old leader", "new leader"])
 def test_a_death_at_any_store_neither_loses_nor_duplicates_messages(story: Story, who: int) -> None:

@@ -154,6 +154,7 @@ def test_every_message_is_delivered_once_and_in_order(script: list[Step], seed: 
     run(script, seed, action)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", seeds(60))
 def test_long_random_scripts_deliver_once_and_in_order(seed: int) -> None:
     """Hypothesis makes short scripts; some mishaps take many steps."""

@@ -120,6 +120,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("chunks", [MANY_LANES, FEW_LANES])
 @examples(30)
 @given(actions=st.lists(steps, min_size=1, max_size=30))

@@ -135,6 +135,7 @@ def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
         yield made
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", SEEDS)
 def test_repeated_deaths_during_recovery_neither_lose_nor_duplicate_messages(slab: Slab, seed: int) -> None:
     rng = random.Random(seed)

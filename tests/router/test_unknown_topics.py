@@ -195,6 +195,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.exhaustive
 @examples(30)
 @given(steps=STEPS)
 def test_each_message_is_delivered_or_discarded_in_any_sequence_of_events(steps: list[tuple[str, object]]) -> None:

@@ -107,6 +107,7 @@ def test_a_reload_changes_the_choice_for_later_keys() -> None:
         assert (keys_in(world, 1), keys_in(world, 2)) == ([7], [4])
 
 
+@pytest.mark.exhaustive
 @examples(40)
 @given(
     story=st.lists(st.tuples(st.lists(st.integers(0, 40), max_size=5), leaders, st.booleans()), min_size=1, max_size=6)

@@ -25,18 +25,21 @@ def test_the_same_seed_gives_the_same_requests() -> None:
     assert run(name, 3, seed=5) == run(name, 3, seed=5)
 
 
+@pytest.mark.exhaustive
 def test_refreshes_spread() -> None:
     result = run("half an hour without an event", HOSTS, seed=1)
     assert result.requests >= HOSTS
     assert result.peak <= 3
 
 
+@pytest.mark.exhaustive
 def test_starts_spread() -> None:
     result = run("all hosts restart at once", HOSTS, seed=1)
     assert result.by_kind == {"metadata": HOSTS, "connection": 3 * HOSTS}
     assert result.peak <= 4 * 4, "four requests of a host, and few hosts in the same second of two minutes"
 
 
+@pytest.mark.exhaustive
 def test_a_dead_broker_causes_few_requests_for_each_host() -> None:
     result = run("a broker dies and returns", HOSTS, seed=1)
     assert result.peak <= 4 * HOSTS
@@ -44,6 +47,7 @@ def test_a_dead_broker_causes_few_requests_for_each_host() -> None:
     assert result.returned_peak <= 2 * HOSTS
 
 
+@pytest.mark.exhaustive
 def test_failovers_spread_when_the_config_spreads_them() -> None:
     result = run("a broker dies and returns", HOSTS, seed=1, failover_spread_s=60)
     assert result.peak <= 10, "two requests of a host, and few hosts in the same second of a minute"

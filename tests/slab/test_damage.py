@@ -115,6 +115,7 @@ def headers(slab: Slab) -> list[int]:
     return places
 
 
+@pytest.mark.exhaustive
 @examples(60)
 @given(
     flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255), st.booleans()), min_size=1, max_size=6),

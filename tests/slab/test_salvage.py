@@ -175,6 +175,7 @@ def test_salvage_never_writes_to_the_file(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.exhaustive
 def test_a_crash_at_any_store_neither_loses_nor_duplicates_records(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create_slab(path, SMALL, now_ms=0)
@@ -338,6 +339,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         Salvage(tmp_path / "slab", is_live=False)
 
 
+@pytest.mark.exhaustive
 @examples(40)
 @given(flips=st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 255)), min_size=1, max_size=20))
 def test_any_damage_raises_only_slab_errors(flips: list[tuple[int, int]]) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _TEARS: Final = 4
 """Number of tested prefixes of one store."""
+_BLOCK: Final = 512
+"""Bytes that one comparison passes over; a multiple of a word."""
 _STORES_NOTHING: Final = tuple(
     "LOAD_ STORE_FAST STORE_DEREF POP_ JUMP_ BUILD_ COMPARE_OP BINARY_OP IS_OP CONTAINS_OP UNARY_NOT"
     " RESUME CACHE NOP PRECALL KW_NAMES PUSH_NULL COPY SWAP".split()
@@ -114,8 +116,16 @@ class Recorder:
                 self._append(region, before, now)
 
     def _append(self, region: range, before: bytes, now: bytes) -> None:
-        pairs = enumerate(zip(memoryview(before).cast("Q"), memoryview(now).cast("Q"), strict=True))
-        store = [(region.start + 8 * index, new) for index, (old, new) in pairs if old != new]
+        store = [(region.start + at, value) for at, value in _changed_words(before, now)]
         cuts = sorted({len(store) * tear // _TEARS for tear in range(1, _TEARS)} - {0, len(store)})
         edges = [0, *cuts, len(store)]
         self.stores += [store[start:stop] for start, stop in pairwise(edges)]
+
+
+def _changed_words(before: bytes, now: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the offsets of the 8-byte words that differ, and their new values."""
+    for start in range(0, len(now), _BLOCK):
+        old, new = before[start : start + _BLOCK], now[start : start + _BLOCK]
+        if old != new:
+            pairs = enumerate(zip(memoryview(old).cast("Q"), memoryview(new).cast("Q"), strict=True))
+            yield from ((start + 8 * index, value) for index, (was, value) in pairs if was != value)

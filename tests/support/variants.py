@@ -40,11 +40,12 @@ def replacements(variant: str) -> dict[int, Any]:
 def kernels(variant: str) -> Iterator[None]:
     """Replace the kernels in all modules that imported them by the kernels of a variant."""
     swaps = replacements(variant) if CHOICE.compiled else {}
+    names = set(kernels_package.__all__)
     with pytest.MonkeyPatch.context() as patch:
         for module in [module for name, module in sys.modules.items() if _is_user(name)]:
-            for name, value in list(vars(module).items()):
-                if id(value) in swaps:
-                    patch.setattr(module, name, swaps[id(value)])
+            for name in names & vars(module).keys():
+                if (kernel := swaps.get(id(vars(module)[name]))) is not None:
+                    patch.setattr(module, name, kernel)
         yield
 
 

@@ -138,6 +138,7 @@ def test_books_stay_inconsistent_until_the_batch_of_a_dead_input_is_recovered(sl
     assert books.received == 1
 
 
+@pytest.mark.exhaustive
 def test_rows_and_words_agree_after_a_kill_of_an_input_at_any_store(slab: Slab) -> None:
     sender = Input(slab, topics=TOPICS)
     sender.receive([datagram(b"t1", b"a")])

@@ -55,6 +55,7 @@ def test_the_next_process_continues_a_step(file: HistoryFile, path: Path) -> Non
     again.close()
 
 
+@pytest.mark.exhaustive
 def test_old_steps_expire_and_the_file_stops_growing(file: HistoryFile, path: Path) -> None:
     topics = {WHOLE: MINUTE, **{b"topic-%d" % number: MINUTE for number in range(20)}}
     sizes = []
