@@ -1,6 +1,7 @@
 """The number of examples that hypothesis tries: few by default, so that all tests together stay quick.
 
-`pytest --hypothesis-profile=deep ...` tries DEEP examples for each property, and twenty times as many seeds.
+`pytest --hypothesis-profile=deep ...` tries DEEP examples for each property, and twenty times as many seeds; with the
+profile `brief`, for the loop of an edit, it tries a third of the examples.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ __all__ = ["DEEP", "examples", "register_profiles", "seeds"]
 
 DEEP: Final = 20_000
 _DEEP_SEEDS: Final = 20
-_NAME: Final = "deep"
+_BRIEF_PART: Final = 3
 
 
 def register_profiles() -> None:
     """Register the profiles that `--hypothesis-profile` can name, and load the one that serves without it."""
-    settings.register_profile(_NAME, max_examples=DEEP, deadline=None)
+    settings.register_profile("deep", max_examples=DEEP, deadline=None)
+    settings.register_profile("brief", max_examples=50 // _BRIEF_PART, deadline=None)
     settings.register_profile("quick", max_examples=50, deadline=None)  # a busy machine is no failure
     settings.load_profile("quick")
 
@@ -26,7 +28,7 @@ def register_profiles() -> None:
 def examples(count: int, *, steps: int = 50) -> settings:
     """Return the settings of a property: examples to try, and steps of each example of a state machine."""
     return settings(
-        max_examples=DEEP if _is_deep() else count,
+        max_examples=_scaled(count),
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=[
@@ -39,8 +41,8 @@ def examples(count: int, *, steps: int = 50) -> settings:
 
 def seeds(count: int) -> range:
     """Return the seeds of randomized tests without hypothesis."""
-    return range(count * _DEEP_SEEDS if _is_deep() else count)
+    return range(count * _DEEP_SEEDS if settings.get_current_profile_name() == "deep" else count)
 
 
-def _is_deep() -> bool:
-    return settings.get_current_profile_name() == _NAME
+def _scaled(count: int) -> int:
+    return {"deep": DEEP, "brief": max(count // _BRIEF_PART, 1)}.get(settings.get_current_profile_name(), count)
