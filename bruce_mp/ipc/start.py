@@ -17,7 +17,7 @@ __all__ = ["Start"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The arguments of a process besides slab and control pipe; picklable while a process is being spawned.
+    """The arguments of a process besides slab and control pipe.
 
     * `row`: the process's row in the slab
     * `listener`: the socket that an input or status process serves; the supervisor keeps it open across restarts
@@ -41,3 +41,7 @@ class Start:
     unix_stream: socket | None = None
     tcp: socket | None = None
     queue_length: int = 0
+
+    def descriptors(self) -> set[int]:
+        """Return the descriptors of the sockets that the process serves."""
+        return {each.fileno() for each in (self.listener, self.unix_stream, self.tcp) if each is not None}

@@ -39,7 +39,6 @@ from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.private_directory import check_owner
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SPILL_SETTING, SpillDirectory
-from bruce_mp.supervisor.processes.bootstrap import InheritedDescriptor
 from bruce_mp.supervisor.processes.process_group import ProcessGroup, Resources
 from bruce_mp.supervisor.processes.programs import PROGRAMS
 from bruce_mp.supervisor.reload import ConfigSource, Reloads
@@ -86,7 +85,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
 
     `config` is the content of the file at `config_path` with the overrides; a reload reads the file again. If the start
     fails, raise BruceError, or return its exit code if the log already wrote the error to standard error. Call this in
-    the main thread: the kernel kills the processes when the thread that spawned them ends.
+    the main thread: the kernel kills the processes when the thread that forked them ends.
     """
     setproctitle("bruce: supervisor")
     set_up_logging(config.logging, "supervisor")
@@ -161,7 +160,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
         config,
         run_dir,
         slab,
-        (InheritedDescriptor(run_lock), InheritedDescriptor(slab_lock)),
+        (run_lock, slab_lock),
         # Only now may the daemon remove socket files: `bruce hold` still needs the files of its sockets after a failed
         # start.
         InputSockets(*(bound and with_file(bound) for bound in input_sockets)),
@@ -179,7 +178,7 @@ def _take_over_resources(config: Config, handover: Handover) -> Resources:
     warn_of_other_size(slab, Geometry.for_size(config.slab.size, config.input.max_datagram_size))
     http, input_sockets = _open_sockets(config, handover.inherited_sockets)
     rows = input_rows(config.input, slab, had_datagrams=handover.had_datagrams)
-    return Resources(config, run_dir, slab, tuple(map(InheritedDescriptor, handover.locks)), input_sockets, http, rows)
+    return Resources(config, run_dir, slab, handover.locks, input_sockets, http, rows)
 
 
 def _open_sockets(config: Config, inherited: InheritedSockets) -> tuple[BoundSocket, InputSockets]:
@@ -300,7 +299,7 @@ class _Supervisor:
         resources = self._resources
         processes = self._group.processes_to_pass()
         # Without processes the new code starts as usual, and acquires the locks itself.
-        locks = tuple(lock.descriptor for lock in resources.locks) if processes else ()
+        locks = resources.locks if processes else ()
         sockets = tuple(
             PassedSocket(setting, each.socket.fileno(), each.is_ours, each.queue_length)
             for setting, each in _bound_sockets(resources)

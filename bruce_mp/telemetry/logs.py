@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import LogFile, Logging
 
-__all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "plural", "printable", "set_up_logging"]
+__all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "plural", "printable", "remove_handlers", "set_up_logging"]
 
 NOTICE: Final = 25
 """Level of important events in normal operation: starts, stops, changes."""
@@ -74,9 +74,7 @@ def set_up_logging(config: Logging, process: str) -> None:
     for name, number in _LEVELS.items():
         logging.addLevelName(number, name)
     root = logging.getLogger()
-    for handler in root.handlers[:]:
-        root.removeHandler(handler)
-        handler.close()
+    remove_handlers()
     for handler, formatter in _handlers(config, process):
         handler.setFormatter(formatter)
         handler.addFilter(RepeatFilter())
@@ -88,6 +86,14 @@ def set_up_logging(config: Logging, process: str) -> None:
             root.warning(text, extra={"about": name})
             if process == "supervisor" and not config.stdout_stderr:  # the warning may reach no other destination
                 sys.stderr.write(f"bruce: {text}\n")
+
+
+def remove_handlers() -> None:
+    """Close the handlers of the root logger."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        handler.close()
 
 
 def is_on_stderr(config: Logging) -> bool:

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import time
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,33 @@ def fill(path: Path, count: int = 3, topic: bytes = b"clicks") -> None:
     slab = FilledSlab(path, known=(topic,))
     slab.receive(topic, count)
     slab.close()
+
+
+def sockets_and_pipes(pid: int) -> set[str]:
+    """Return those of a process behind its standard streams, by inode."""
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        target = str(entry.readlink())
+        if int(entry.name) > 2 and target.startswith(("socket:", "pipe:")):
+            found.add(target)
+    return found
+
+
+def test_a_forked_process_keeps_only_the_sockets_that_it_serves(tmp_path: Path) -> None:
+    """Else the end of a process or of a client would go unnoticed, because another process holds the descriptor."""
+    with FakeDaemon(tmp_path) as daemon:
+        daemon.start_ready()
+        assert daemon.process is not None
+        old = daemon.pid_of("router")
+        os.kill(old, signal.SIGKILL)  # its successor is forked while the supervisor has pipes to the others
+        daemon.wait_for("router is ready", 2)
+        pids = {name: daemon.pid_of(name) for name in ("input", "router", "status")}
+        supervisor = {each for each in sockets_and_pipes(daemon.process.pid) if each.startswith("socket:")}
+        held = {name: sockets_and_pipes(pid) for name, pid in pids.items()}
+        assert {name: len(found & supervisor) for name, found in held.items()} == {"input": 1, "router": 0, "status": 1}
+        assert [pair for pair in combinations(held, 2) if held[pair[0]] & held[pair[1]]] == []
+        assert psutil.Process(daemon.process.pid).num_threads() == 1, "a fork copies no threads, but their locks"
+        assert daemon.end() == 0
 
 
 def test_sigterm_without_held_messages_removes_everything_and_exits_0(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Entry point of each process of the daemon: set-up before its program runs, and exit handling.
 
-A process imports its program, sends Loaded, and waits for Begin before it runs the program, because during an upgrade
-the process that it replaces must end first.
+A process begins as a fork of the supervisor with the program already imported. It drops what it inherited but does not
+need, sends Loaded, and waits for Begin before it runs the program, because during an upgrade the process that it
+replaces must end first.
 
 The kernel kills the process when the supervisor dies.
 
@@ -12,13 +13,16 @@ when it logs the exit.
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import logging
 import os
 import signal
 import sys
-from multiprocessing import parent_process, reduction
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from setproctitle import setproctitle
 
@@ -26,16 +30,15 @@ from bruce_mp.errors import BruceError
 from bruce_mp.ipc.control_messages import Begin, Control, Loaded
 from bruce_mp.slab.file import Slab
 from bruce_mp.telemetry.clock import steady
-from bruce_mp.telemetry.logs import set_up_logging
+from bruce_mp.telemetry.logs import remove_handlers, set_up_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from multiprocessing.connection import Connection
-    from pathlib import Path
 
     from bruce_mp.ipc.start import Start
 
-__all__ = ["InheritedDescriptor", "failure_file", "run_program"]
+__all__ = ["failure_file", "load_program", "open_descriptors", "run_program"]
 
 _PR_SET_PDEATHSIG: Final = 1
 _IGNORED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -44,32 +47,30 @@ _IGNORED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.
 log = logging.getLogger(__name__)
 
 
-class InheritedDescriptor:
-    """Descriptor of which each spawned process gets a copy. The copy stays open until the process exits."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def __getstate__(self) -> Any:
-        return reduction.DupFd(self.descriptor)
-
-    def __setstate__(self, copy: Any) -> None:
-        self.descriptor = copy.detach()
-
-
 def failure_file(start: Start) -> Path:
     """Return the path of the file to which a process writes the reason of its failure."""
     return start.run_dir / f"{start.name}.failed"
 
 
-def run_program(program: str, start: Start, connection: Connection, _locks: Sequence[InheritedDescriptor]) -> None:
+def load_program(program: str) -> None:
+    """Import a program in the supervisor. An error is left to the process, which imports again and reports it."""
+    with suppress(Exception):
+        importlib.import_module(program)
+
+
+def open_descriptors() -> set[int]:
+    """Return the open descriptors of this process but those of its standard streams."""
+    entries = list(Path("/proc/self/fd").iterdir())
+    return {int(entry.name) for entry in entries if entry.is_symlink()} - {0, 1, 2}  # not the closed one of the listing
+
+
+def run_program(program: str, start: Start, connection: Connection, unneeded: Iterable[int]) -> None:
     """Run the module `program` (see `programs.py`). Exit with the code of a BruceError, or 70 for any other exception.
 
-    The arguments include the locks because a process that receives their descriptors holds them until it exits.
+    `unneeded` are the supervisor's descriptors that the process closes.
     """
     _die_with_parent()
-    for number in _IGNORED_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    _drop_inheritance(unneeded)
     setproctitle(f"bruce: {start.name} (loading)")
     if start.clock_offset_ms is not None:
         steady.offset_ms = start.clock_offset_ms
@@ -88,6 +89,19 @@ def run_program(program: str, start: Start, connection: Connection, _locks: Sequ
     except Exception:
         log.critical("Unexpected error; this is a bug.", exc_info=True)
         _exit_with_reason(start, "a bug, whose traceback is in the log", os.EX_SOFTWARE)
+
+
+def _drop_inheritance(unneeded: Iterable[int]) -> None:
+    """Drop the supervisor's signal handlers, log handlers and descriptors."""
+    gc.freeze()  # a later collection of the supervisor's garbage could close a descriptor number of this process
+    signal.set_wakeup_fd(-1)
+    for number in _IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED_SIGNALS)
+    remove_handlers()
+    for descriptor in unneeded:
+        with suppress(OSError):  # a log handler has closed its own
+            os.close(descriptor)
 
 
 def _die_with_parent() -> None:

@@ -1,28 +1,32 @@
 """One process of the daemon, as the supervisor manages it: spawn, control messages, kill and reap.
 
+A spawn forks the supervisor, which has imported the program: so all processes share the memory of the code, and one
+that died is back within milliseconds. A fork needs a process without other threads, so the supervisor starts none.
+
 `lifecycle.py` has the state table, `restart_policy.py` the restart delays.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from dataclasses import replace
 from signal import strsignal
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.ipc.control_messages import Begin, Control, Drain, Stop
-from bruce_mp.supervisor.processes.bootstrap import failure_file, run_program
+from bruce_mp.supervisor.processes.bootstrap import failure_file, load_program, open_descriptors, run_program
 from bruce_mp.supervisor.processes.lifecycle import ALIVE, TRANSITIONS, ProcessEvent, ProcessState
 from bruce_mp.supervisor.processes.restart_policy import RestartPolicy
+from bruce_mp.supervisor.signal_pipe import WATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.connection import Connection
-    from multiprocessing.context import SpawnProcess
+    from multiprocessing.context import ForkProcess
 
     from bruce_mp.ipc.control_messages import Broker, ControlMessage
     from bruce_mp.ipc.start import Start
-    from bruce_mp.supervisor.processes.bootstrap import InheritedDescriptor
 
 __all__ = ["CLEAN_EXIT", "ManagedProcess"]
 
@@ -33,7 +37,7 @@ CLEAN_EXIT: Final = "exit code 0"
 """The text that `reap` returns after exit code 0."""
 _DEFAULT_DRAIN: Final = Drain()
 
-_SPAWN: Final = multiprocessing.get_context("spawn")
+_FORK: Final = multiprocessing.get_context("fork")
 
 
 class ManagedProcess:
@@ -47,7 +51,7 @@ class ManagedProcess:
         self,
         program: str,
         start: Start,
-        locks: Sequence[InheritedDescriptor],
+        locks: Sequence[int],
         now: float,
         *,
         ends_when_drained: bool = False,
@@ -57,7 +61,7 @@ class ManagedProcess:
         self.restart_policy = RestartPolicy()
         self.due: float | None = now
         self.connection: Connection | None = None
-        self.process: SpawnProcess | None = None
+        self.process: ForkProcess | None = None
         self._program = program
         self._locks = locks
         self._ends_when_drained = ends_when_drained
@@ -155,16 +159,20 @@ class ManagedProcess:
         self.restart_policy.on_started(now)
         self._start_count += 1
         self._kill_reason = ""
-        self.connection, child_end = _SPAWN.Pipe()
-        arguments = (self._program, self.start, child_end, self._locks)
+        load_program(self._program)
+        self.connection, child_end = _FORK.Pipe()
+        needed = {*self._locks, *self.start.descriptors(), child_end.fileno()}
+        arguments = (self._program, self.start, child_end, open_descriptors() - needed)
         # daemon=True: when the supervisor exits after an exception, its interpreter does not wait for the children
-        process = _SPAWN.Process(target=run_program, args=arguments, name=self.name, daemon=True)
+        process = _FORK.Process(target=run_program, args=arguments, name=self.name, daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # the child still has the supervisor's handlers
         try:
             process.start()
         except OSError:
             self._close_pipe()
             raise
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             child_end.close()
         self.process = process
         self.state = TRANSITIONS[self.state][ProcessEvent.SPAWNED]

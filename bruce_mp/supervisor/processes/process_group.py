@@ -46,14 +46,13 @@ from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
     from pathlib import Path
 
     from bruce_mp.config.model import Config
     from bruce_mp.ipc.control_messages import ActiveConfig, Broker, ControlMessage, NewConfig
     from bruce_mp.slab.file import Slab
-    from bruce_mp.supervisor.processes.bootstrap import InheritedDescriptor
     from bruce_mp.supervisor.processes.programs import Programs
     from bruce_mp.supervisor.sockets.input_sockets import InputSockets
 
@@ -68,14 +67,14 @@ HEAD_START_S: Final = 1.0
 class Resources(NamedTuple):
     """Resources that the supervisor acquires before it starts a process.
 
-    Every process gets copies of `locks`, so the kernel releases a lock only after the last process has exited.
+    Every process inherits the descriptors `locks`, so the kernel releases a lock only after the last one has exited.
     `input_rows` are the rows of the input processes.
     """
 
     config: Config
     run_dir: Path
     slab: Slab
-    locks: Sequence[InheritedDescriptor]
+    locks: tuple[int, ...]
     input_sockets: InputSockets
     http: BoundSocket
     input_rows: tuple[int, ...]

@@ -1,7 +1,6 @@
 """Programs of the daemon's processes.
 
-They are dotted module names. Only the new process imports its program, so the supervisor stays small and loads no Kafka
-or Flask code.
+They are dotted module names. The supervisor imports a program only before it first spawns a process with it.
 """
 
 from __future__ import annotations
