@@ -70,9 +70,12 @@ class ReplayState:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = _open(path)
         except sqlite3.OperationalError as error:
-            is_used = error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-            reason = "another replay uses it" if is_used else "it cannot be opened or written"
-            raise ReplayStateError(f"The state {path}: {reason}. Give another --state.") from error
+            # A new state would know no sent lines, and so send all of them again.
+            if error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                text = f"The state {path} is in use by another replay. Wait until that replay ends."
+            else:
+                text = f"The state {path} cannot be opened or written. Let this user write to it and to its directory."
+            raise ReplayStateError(text) from error
         except sqlite3.Error as error:
             raise ReplayStateError(f"{path} is not the state of a replay. Give another --state.") from error
         except OSError as error:
@@ -86,7 +89,7 @@ class ReplayState:
     ) -> None:
         self._database.close()
         if isinstance(error, sqlite3.Error):
-            text = f"The state {self._path} cannot be read or written: {error}. Mend its disk, and run again."
+            text = f"The state {self._path} cannot be read or written: {error}. Free or repair its disk, and run again."
             raise ReplayStateError(text) from error
 
     def contains(self, key: LineKey) -> bool:

@@ -65,7 +65,7 @@ def _tables(client: StatusClient) -> Iterator[str]:
         yield "\nStream connections: " + ", ".join(f"{line.name} {line.connections}" for line in stream_workers)
     brokers = client.get("brokers", BrokersPage)
     if brokers.metadata_failing_since is not None:
-        yield f"\nNo broker can be reached: {brokers.metadata_error}"
+        yield f"\nMetadata requests fail: {brokers.metadata_error}"
     if brokers.brokers:
         yield ""
         yield from _table(
@@ -74,7 +74,9 @@ def _tables(client: StatusClient) -> Iterator[str]:
     if brokers.paused_count is None:
         yield "\nPaused: not known yet"
     elif brokers.paused_count:
-        yield f"\nPaused: {', '.join(paused.scope for paused in brokers.paused)}"
+        more = brokers.paused_count - len(brokers.paused)
+        scopes = [paused.scope for paused in brokers.paused] + ([f"{more} more"] if more else [])
+        yield f"\nPaused: {', '.join(scopes)}"
     if queues.new:
         yield f"\nNot yet claimed by the router: {queues.new}"
     if queues.spill:

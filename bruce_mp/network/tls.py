@@ -41,8 +41,8 @@ _CLOSED: Final = (
 _PLAIN: Final = "does not speak TLS on this port. Set kafka.tls.enable = false, or name the port of its TLS listener"
 _CLIENT_CERTIFICATE: Final = "Check kafka.tls.certificate_file, and the authorities that the broker trusts"
 _AUTHORITY: Final = (
-    "has a certificate of an authority that the daemon does not trust. If it is the right one, put its certificate "
-    "into kafka.tls.ca_file"
+    "has a certificate of an authority that the daemon does not trust. If you trust the authority, add its certificate "
+    "to kafka.tls.ca_file"
 )
 _HOST: Final = (
     "has a certificate for other hosts ({error}). Name the broker as its certificate does (its subjectAltName; "
@@ -51,7 +51,7 @@ _HOST: Final = (
 
 _BAD_CERTIFICATES: Final[Mapping[int, str]] = {
     9: "has a certificate that is not valid yet. Check the clocks of both hosts",
-    10: "has a certificate that has expired, or that of its authority has. Renew it on the broker",
+    10: "has an expired certificate, or its authority has. Renew it on the broker",
     18: _AUTHORITY,
     19: _AUTHORITY,
     20: _AUTHORITY,
@@ -235,6 +235,9 @@ def _load_certificate(context: ssl.SSLContext, tls: Tls, certificate_file: str) 
     password = read_secret(tls.key_password_file, tls.key_password_env, "The password of the key") or ""
     try:
         context.load_cert_chain(certificate_file, tls.key_file, password)
+    except ValueError as error:  # longer than OpenSSL's buffer
+        given = f"file = {tls.key_password_file}" if tls.key_password_file else f"env = {tls.key_password_env}"
+        raise ConfigError(f"kafka.tls.key_password_{given} cannot be the password of the key: {error}.") from error
     except OSError as error:
         raise ConfigError(_explain_unusable(tls, certificate_file, error)) from error
 
@@ -247,7 +250,7 @@ def _explain_unusable(tls: Tls, certificate_file: str, error: OSError) -> str:
         if read_error := _read_error(file):
             return _unusable_file(name, file, read_error)
     text = _unusable_file("certificate_file", certificate_file, error)
-    return f"{text} Or its key, in {key_file}, cannot be used: does it need kafka.tls.key_password_file?"
+    return f"{text} The cause may also be the key in {key_file}: if it is encrypted, set kafka.tls.key_password_file."
 
 
 def _read_error(file: str) -> OSError | None:

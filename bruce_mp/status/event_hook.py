@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -67,6 +68,7 @@ class EventHook:
         """Use a reloaded config from the next event on."""
         with self._changed:
             self._config = config
+            self._changed.notify()
 
     def post(self, event: DaemonEvent) -> None:
         """Queue an event; it replaces a waiting one of its kind."""
@@ -92,8 +94,8 @@ class EventHook:
             started = time.monotonic()
             self._execute(event)
             with self._changed:
-                rest_s = self._config.interval_s - (time.monotonic() - started)
-                self._changed.wait_for(lambda: self._is_stopped, max(0.0, rest_s))
+                while not self._is_stopped and (rest_s := started + self._config.interval_s - time.monotonic()) > 0:
+                    self._changed.wait(rest_s)
 
     def _await_event(self) -> DaemonEvent | None:
         with self._changed:
@@ -138,7 +140,8 @@ class EventHook:
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill the program and its children, unless it has ended."""
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ended since
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _warn(command: Sequence[str], failure: str) -> None:

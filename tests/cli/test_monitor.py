@@ -122,6 +122,7 @@ def test_counters_of_a_new_slab_count_from_0(state: Path, capsys: pytest.Capture
         ({"held": {"slab_in_use": 0.8}}, (), (1, "80% of the slab")),
         ({"held": {"slab_in_use": 0.95}}, (), (2, "95% of the slab")),
         ({"held": {"messages": 9}}, ("--held-warning=8",), (1, "9 messages are held")),
+        ({"held": {"messages": 9}}, ("--held-warning=1234567",), (0, "held=9;1234567;")),
         ({"health": {"metadata_age_ms": 1_900_000}}, (), (1, "metadata are 1900s old")),
         ({"health": {"metadata_age_ms": None}}, ("--metadata-age-critical=999",), (2, "metadata are 1000s old")),
         ({"health": {"problems": ["A.", "B."]}}, (), (2, "BRUCE CRITICAL: 2 problems on /healthz: A. B. |")),

@@ -380,7 +380,7 @@ def test_discards_of_an_unanswered_group_are_counted(state: ReplayState, daemon:
 
 def test_a_second_run_with_the_same_state_is_refused(state: ReplayState, tmp_path: Path) -> None:
     assert state.unconfirmed() == []
-    with pytest.raises(ReplayStateError, match="another replay uses it"):
+    with pytest.raises(ReplayStateError, match="in use by another replay"):
         ReplayState(tmp_path / "state")
 
 

@@ -340,8 +340,23 @@ def test_a_wrong_key_password_fails_without_a_prompt(tmp_path: Path) -> None:
             key_file=str(made.key),
             key_password_file=password,
         )
-        with pytest.raises(ConfigError, match=r"does it need kafka\.tls\.key_password_file"):
+        with pytest.raises(ConfigError, match=r"if it is encrypted, set kafka\.tls\.key_password_file"):
             TlsContexts(tls).current_context()
+
+
+@pytest.mark.process
+def test_a_file_that_is_too_long_for_a_password_is_named(tmp_path: Path) -> None:
+    made = Authority(tmp_path).issue("ours", password="right")
+    password = tmp_path / "password"
+    password.write_text("x" * 2000)  # longer than OpenSSL reads
+    tls = Tls(
+        enable=True,
+        certificate_file=str(made.certificate),
+        key_file=str(made.key),
+        key_password_file=str(password),
+    )
+    with pytest.raises(ConfigError, match=r"kafka\.tls\.key_password_file = \S+ cannot be the password of the key"):
+        TlsContexts(tls).current_context()
 
 
 @pytest.mark.parametrize("host", ["", ".x", "a" * 300])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from msgspec import structs
 
 from bruce_mp.config.sections import Events
 from bruce_mp.status.event_hook import DaemonEvent, EventHook
@@ -36,7 +37,8 @@ class Hook:
         body = script or f'echo "$BRUCE_EVENT $BRUCE_STATE $BRUCE_TEXT" >> {self.file}'
         command = ("/bin/sh", "-c", body.replace("PID_FILE", str(self.pid_file)))
         values: dict[str, Any] = {"command": command, "interval_s": 1} | settings
-        self.hook = EventHook(Events(**values))
+        self.config = Events(**values)
+        self.hook = EventHook(self.config)
         self.hook.start()
 
     def lines(self) -> list[str]:
@@ -80,6 +82,15 @@ def test_last_event_of_each_kind_runs_after_the_interval(make: Callable[..., Hoo
     wait_until(lambda: len(hook.lines()) == 3, "the last events")
     assert time.monotonic() - started >= 4
     assert hook.lines() == ["health warning 0", "health problem 49", "paused paused 49"]
+
+
+def test_a_reloaded_interval_holds_at_once(make: Callable[..., Hook]) -> None:
+    hook = make(interval_s=3600)
+    hook.hook.post(DaemonEvent("health", "warning", "0"))
+    wait_until(lambda: len(hook.lines()) == 1, "the first event")
+    hook.hook.post(DaemonEvent("health", "warning", "1"))
+    hook.hook.apply_config(structs.replace(hook.config, interval_s=1))
+    wait_until(lambda: len(hook.lines()) == 2, "the second event")
 
 
 def test_program_that_hangs_is_killed_with_its_children(

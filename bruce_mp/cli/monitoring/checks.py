@@ -62,7 +62,7 @@ class Check(NamedTuple):
     ) -> Result:
         value = self._number(readings, previous_state)
         severity = _severity_of(value, warning, critical)
-        limits = ";".join("" if limit is None else f"{limit:g}" for limit in (warning, critical))
+        limits = ";".join("" if limit is None else f"{limit:.12g}" for limit in (warning, critical))
         # Nagios reads U as unknown. It reads no exponents: 12 digits avoid them.
         shown = "U" if value is None else f"{round(value, 3):.12g}{self.unit}"
         text = self.text.format(shown) + " ".join(self.sentences(readings))
@@ -77,7 +77,7 @@ class Check(NamedTuple):
 
 
 def _severity_of(value: float | None, warning: float | None, critical: float | None) -> Severity:
-    if value is None:  # no fault: the first `bruce monitor`, or books that change
+    if value is None:  # the first `bruce monitor`, or books that changed while they were read
         return Severity.OK
     if critical is not None and value > critical:
         return Severity.CRITICAL

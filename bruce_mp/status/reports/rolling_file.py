@@ -161,8 +161,8 @@ class RollingFile:
                 continue
             except OSError as error:
                 raise FileWriteError(
-                    f"{rotated} is too old and cannot be removed: {error.strerror}. Remove it, or make the daemon's "
-                    "user its owner."
+                    f"{rotated} is over the limit and cannot be removed: {error.strerror}. Remove it, or let the "
+                    "daemon's user write to the directory."
                 ) from error
 
     def _rotated_files(self) -> list[Path]:

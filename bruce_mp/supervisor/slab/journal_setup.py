@@ -61,7 +61,7 @@ class JournalSetup:
             ) from error
 
     def replaces(self, slab: Path) -> bool:
-        """Return True if the journal has newer messages than the slab file at a path.
+        """Return True if the slab file at a path may lack messages that the journal has.
 
         A power failure can leave zeros at the beginning of a slab file, in place of its id.
         """
@@ -101,12 +101,13 @@ class JournalSetup:
             else "removed, because the disk has no room for another",
         )
 
-    def ignore_content(self) -> None:
-        """Ignore the journal's content, because the slab is sound and empty."""
-        self._content = None
+    def ignore_content_of(self, slab: Slab) -> None:
+        """Ignore the content of this slab's journal, because the slab is sound and empty."""
+        if self._content is not None and self._content.slab_id == slab.read_signed(lay.SUPER_CREATED_MS):
+            self._content = None
 
     def apply(self, slab: Slab, *, is_empty: bool, partitioners: Partitioners | None) -> None:
-        """Restore a lost slab's messages from its journal, or move the journal aside if this slab has some.
+        """Restore a lost slab's messages from its journal; if this slab holds some, move that journal aside instead.
 
         Then begin or remove the journal of this slab. `is_empty` is True if the slab holds no messages.
         """
@@ -121,7 +122,7 @@ class JournalSetup:
             slab.words[lay.SUPER_RESTORING >> 2] = 0  # the slab has the messages; the journal may go
             self.remove(self._directory, slab.path)
         elif content is not None and content.slab_id == slab_id:
-            self._mark_older_than_slab(slab_id)
+            self._record_use_of_slab(slab_id)
         else:
             self._write_new(slab)
         slab.words[lay.SUPER_RESTORING >> 2] = 0
@@ -159,7 +160,7 @@ class JournalSetup:
                 self._directory,
             )
 
-    def _mark_older_than_slab(self, slab_id: int) -> None:
+    def _record_use_of_slab(self, slab_id: int) -> None:
         """Mark the journal as older than the slab, because the daemon begins to change the slab."""
         try:
             journal = Journal.open(self._directory / JOURNAL)

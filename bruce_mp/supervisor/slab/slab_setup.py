@@ -150,7 +150,7 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
     if held:
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
     if slab.geometry != wanted and not held:
-        journal.ignore_content()
+        journal.ignore_content_of(slab)
         SpillDirectory.for_slab(slab, spill_path).remove()  # loses nothing: `held` counts spilled messages, too
         path.unlink()
         return None

@@ -195,7 +195,10 @@ def test_an_old_file_that_cannot_be_removed_is_named(path: Path, monkeypatch: py
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(FileWriteError, match=r"log\.\d+ is too old and cannot be removed: Operation not permitted\."):
+    with pytest.raises(
+        FileWriteError,
+        match=r"log\.\d+ is over the limit and cannot be removed: Operation not permitted\.",
+    ):
         file.write([LINE, LINE])
     file.write([LINE])
     assert path.read_bytes() == LINE

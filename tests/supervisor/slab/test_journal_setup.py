@@ -169,6 +169,19 @@ def test_the_journal_of_an_empty_slab_is_ignored(start: Start) -> None:
     assert held(start(size=2 * SIZE)) == 0
 
 
+def test_a_start_that_was_killed_before_it_restored_is_repeated_at_another_size(start: Start) -> None:
+    """The empty slab of the killed start has no journal yet, so that of the lost slab is not its own."""
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    start.path.unlink()
+    as_of_an_earlier_boot(start.journal / JOURNAL)
+    setup = JournalSetup(start.journal, is_kept=True)
+    _, lock = acquire_slab(start.path, SIZE, LARGEST, setup, start.path.with_name("spill"))
+    os.close(lock)
+    assert held(start(size=2 * SIZE)) == 3
+
+
 def test_the_journal_of_another_slab_is_moved_aside(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
