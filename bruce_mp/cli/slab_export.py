@@ -29,6 +29,7 @@ from bruce_mp.slab.layout import SETTLED, RunState
 from bruce_mp.slab.salvage import Salvage
 from bruce_mp.telemetry.books import spilled_total
 from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.logs import plural
 from bruce_mp.telemetry.stages import SPILLED
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def export(options: ExportOptions) -> int:
     if is_live and not options.ignores_lock:
         raise SlabError(
             f"The slab {options.file} belongs to a daemon that is running and delivers its messages. Messages that you "
-            "send again from an export would be in Kafka twice. Stop the daemon, or use --force for a copy to inspect."
+            "send again from an export would be in Kafka twice. Stop the daemon, or use --force for a mere inspection."
         )
     try:
         with closing(Salvage(options.file, is_live=is_live)) as salvage:
@@ -77,7 +78,7 @@ def export(options: ExportOptions) -> int:
 
 def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
     lines = _Lines(salvage, options, wall_ms())
-    salvage.count_chunks()  # reads all chunk headers, so that `damage` has theirs
+    salvage.count_chunks()  # reads all chunk headers, and adds a sentence for each damaged one to `damage`
     with _open_output(options.output) as output:
         for line in lines:
             output.write(format_line(line))
@@ -85,8 +86,8 @@ def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
     omissions = _spilled_warning(salvage)
     for text in (*damage, *omissions):
         sys.stderr.write(f"bruce: {text}\n")
-    damage_text = f"; {len(damage)} parts of the slab are damaged or inconsistent" if damage else ""
-    counts = f"{lines.written:,} of {lines.found:,} messages were written to {_output_name(options.output)}"
+    damage_text = f"; found {plural(len(damage), 'damaged or inconsistent part')} of the slab" if damage else ""
+    counts = f"{lines.written:,} of {plural(lines.found, 'message')} went to {_output_name(options.output)}"
     sys.stderr.write(f"bruce: {counts}{damage_text}.\n")
     return ExitCode.SETUP if damage or omissions else ExitCode.OK
 
@@ -99,13 +100,13 @@ def compare_with_books(salvage: Salvage, held: int) -> list[str]:
     expected = books.received + uncounted - books.delivered - sum(books.discarded.values()) - books.held[SPILLED]
     if held == expected:
         return []
-    return [f"{expected:,} messages should be held according to the books, but {held:,} were found."]
+    return [f"The books say that the slab holds {plural(expected, 'message')}, but it has {held:,}."]
 
 
 def _spilled_warning(salvage: Salvage) -> list[str]:
     """Return a sentence if there are messages in spill files, which an export omits."""
     count = spilled_total(salvage.slab)
-    text = f"{count:,} messages of fenced attempts are in spill files (input.streams.spill_dir), and are not written."
+    text = f"The export omits {plural(count, 'message')} of fenced attempts in spill files (input.streams.spill_dir)."
     return [text] if count else []
 
 
@@ -156,7 +157,7 @@ class _Lines:
         slab = self._salvage.slab
         available = min(landed.length, slab.geometry.landing_slot_size)
         data = bytes(slab.view[landed.at : landed.at + available])
-        # Only a damaged length exceeds the slot. `parse_message` rejects a datagram that Linux cut, by its Size.
+        # Only a damaged length exceeds the slot. `parse_message` rejects a datagram shorter than its Size field.
         message = parse_message(data) if available == landed.length else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
             return self._create_line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))

@@ -62,7 +62,7 @@ _FAILURE_COUNTERS: Final = {
 _MAX_THROTTLE_S: Final = 60.0
 """The longest throttle time that the dispatcher obeys; a broker's default quota windows are far shorter."""
 _ENOUGH_OLD_CONNECTIONS: Final = 3
-"""A broker that looks old on so many connections in a row is taken for old, although its cluster has producer ids."""
+"""Successive connections on which a broker must look old to count as old, although its cluster has producer ids."""
 
 
 class ProduceSession:
@@ -253,7 +253,7 @@ class ProduceSession:
         assert self._socket is not None
         if self._is_probably_slow(capabilities):
             self._version_probes.on_failed((self._broker.host, self._broker.port))  # negotiate again
-            text = f"Broker {self._broker.host}:{self._broker.port} was too slow to tell its versions."
+            text = f"Broker {self._broker.host}:{self._broker.port} took too long to report its API versions."
             self._reject(self._socket, text, FailureCause.NO_API_VERSIONS)
             return
         self._core.on_connected(broker_deduplicates=capabilities.has_producer_ids)
@@ -263,7 +263,7 @@ class ProduceSession:
             self._on_usable()
 
     def _is_probably_slow(self, capabilities: BrokerCapabilities) -> bool:
-        """Return True for a broker that looks older than Kafka 0.10, probably because it told its versions too late.
+        """Return True for a broker that looks older than Kafka 0.10, probably because its versions came too late.
 
         Such a broker would get no sequence numbers and no record headers.  During an upgrade a cluster may really have
         an old broker, so the dispatcher believes it after `_ENOUGH_OLD_CONNECTIONS`.

@@ -4,8 +4,8 @@ A flush group's messages carry its number in their arrival numbers. So the worke
 whichever process settles them.
 
 No other process reports outcomes to a worker, so the death of another process cannot hide them.  The worker reads the
-state words of its chunks while a barrier or a unique attempt is pending, and before it reuses a chunk.  It counts each
-run once, when the run is settled, and keeps its position in each chunk until the chunk is reused.
+state words of its chunks while a barrier or a unique attempt (`unique_attempts.py`) is pending, and before it reuses a
+chunk.  It counts each run once, when the run is settled, and keeps its position in each chunk until the reuse.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FlushGroup:
     delivered: int = 0
     discards: Tally[DiscardReason] = field(default_factory=Tally)
     is_closed: bool = False
-    """The connection has ended, or sends its next flush group."""
+    """The connection has ended, or its totals include this finished group."""
     spill_files: int = 0
     """Spill files of complete attempts that have messages of the group."""
 
@@ -135,7 +135,7 @@ class Outcomes:
         self._positions[chunk] = position
         for (number, state, reason), count in counts.items():
             flush_group = self._flush_groups.find(number)
-            if flush_group is None:  # the number is 0, for messages without a flush group, or damaged
+            if flush_group is None:  # 0: messages without a flush group; or damaged
                 continue
             if state == RunState.DELIVERED:
                 flush_group.delivered += count

@@ -168,7 +168,7 @@ class LaneChunks:
         return False
 
     def _donor_keys(self, topic: int) -> Iterator[LaneKey]:
-        """Yield keys of a topic's lanes; the last adopter of a chunk comes first, so that few lanes are donors."""
+        """Yield keys of a topic's lanes, the last adopter of a chunk first, so that the other lanes keep theirs."""
         last = self._last_searched.get(topic, (topic, -1, 0))
         yield last
         yield topic, -1, 0  # the lane of AnyPartition messages
@@ -184,8 +184,8 @@ class LaneChunks:
         is_over_threshold = self._thresholds is not None and self._thresholds.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over_threshold else DiscardReason.NO_MEM
         # If a single chunk was refused, no later message of the lane fits.  After a message that needs a span, a
-        # smaller one may fit, but must not overtake it if the caller retries.  No caller retries after NO_MEM, so each
-        # one is tried.
+        # smaller one may fit, but must not overtake it if the caller retries.  No caller retries after NO_MEM, so the
+        # lane's later messages are each tried.
         self.refuses_rest = is_over_threshold and (needed == 1 or self.caller_retries)
 
     def _next_span(self, lane: Lane) -> int:

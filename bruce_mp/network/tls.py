@@ -45,8 +45,8 @@ _AUTHORITY: Final = (
     "to kafka.tls.ca_file"
 )
 _HOST: Final = (
-    "has a certificate for other hosts ({error}). Name the broker as its certificate does (its subjectAltName; "
-    "advertised.listeners on the broker), give it another certificate, or set kafka.tls.verify_host_name = false"
+    "has a certificate for other hosts ({error}). Use a name of its subjectAltName in kafka.bootstrap_servers and the "
+    "broker's advertised.listeners, give it another certificate, or set kafka.tls.verify_host_name = false"
 )
 
 _BAD_CERTIFICATES: Final[Mapping[int, str]] = {

@@ -44,7 +44,7 @@ TRIAL_MESSAGES: Final = 8
 
 
 class _Excess(NamedTuple):
-    """A topic over its threshold: since when it has freed no chunk, and the freed spans (its own, all) until then."""
+    """A topic over its threshold: the time of its last freed chunk, and the spans that it and all had freed by then."""
 
     since_ms: int
     freed_spans: int
@@ -108,7 +108,7 @@ class TopicThresholds:
         return self._fits_after_search(topic, self._pool.holdings.holding_of(topic), span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if a refused topic may hold `span` more chunks, or half as many more as it holds if that is less.
+        """Return True if a refused topic may grow by `span` chunks, or by half of its present ones if that is less.
 
         With room for fewer, it is not worth parsing all messages that wait in stream connections again.
         """
@@ -149,7 +149,7 @@ class TopicThresholds:
             excess = self._excesses[topic] = _Excess(now_ms, freed_spans, holdings.freed_spans)
         if not self._is_stuck(topic, now_ms):
             return True
-        has_idle_topic = holdings.numbered < len(self._topics)  # all messages of a numbered topic are settled
+        has_idle_topic = holdings.numbered < len(self._topics)  # a topic in the table holds no chunks
         are_all_stuck = holdings.freed_spans == excess.freed_spans_of_all and not has_idle_topic
         return are_all_stuck and not self.is_on_trial
 

@@ -202,7 +202,7 @@ def test_a_broker_slow_to_tell_its_versions_is_no_reason_for_duplicates(tmp_path
             stage.daemon.wait_for(lambda: stage.idempotence() > 0, "metadata", 20)
             assert stage.idempotence() == IDEMPOTENT
             stage.delivered(stage.load())
-            assert "was too slow to tell its versions" in stage.daemon.log()
+            assert "took too long to report its API versions" in stage.daemon.log()
 
 
 # --- error codes ------------------------------------------------------------------------------------------------------

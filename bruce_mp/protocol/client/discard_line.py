@@ -5,10 +5,10 @@
 This is Dory's line; LEN counts the bytes between the brackets. Four additions allow a message to be sent again from
 its line:
 
-* ` pkey: N` at the end holds the unsigned key of a PartitionKey message. Parsers of Dory's lines skip unknown fields
-  behind `msg`.
-* ` hdrs: K:V,K:V,...` behind that holds record headers: keys and values in base64, `-` for a null value.
-* ` empty: N` behind that holds the client's choice between null and empty, a sum of `messages.EmptyFields`.
+* ` pkey: N` after `msg` holds the unsigned key of a PartitionKey message. Parsers of Dory's lines skip unknown fields
+  there.
+* ` hdrs: K:V,K:V,...` after these fields holds record headers: keys and values in base64, `-` for a null value.
+* ` empty: N` comes last and holds the client's choice between null and empty, a sum of `messages.EmptyFields`.
 * In a topic, every byte outside printable ASCII, and the backslash, is written as `\\xHH`. A line thus stays one line
   for any client data. Topics that Kafka allows contain no such byte.
 

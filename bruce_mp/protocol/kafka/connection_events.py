@@ -103,7 +103,7 @@ class FailureCause(Enum):
     NO_CREDENTIALS = "no credentials"
     """The configured password, token, certificate or key is not available."""
     FOREIGN_CLUSTER = "another cluster"
-    """The broker belongs to another cluster than the messages are for."""
+    """The broker does not belong to the cluster that the messages are for."""
 
     @property
     def needs_operator(self) -> bool:
@@ -136,13 +136,16 @@ class ConnectionReady(Struct, frozen=True):
 
 
 class LoggedIn(Struct, frozen=True):
-    """A login for `lifetime_s`, or for the whole connection if 0.  Comes before ConnectionReady and after a renewal."""
+    """The broker accepted a login for `lifetime_s`; 0 means the whole connection.
+
+    The first one precedes ConnectionReady; a later one ends a renewal.
+    """
 
     lifetime_s: float
 
 
 class ProduceAcked(Struct, frozen=True):
-    """A produce response, with each partition of the request once and in its order."""
+    """A produce response: one ack for each partition of the request, in the request's order."""
 
     correlation_id: int
     response: ProduceResponse

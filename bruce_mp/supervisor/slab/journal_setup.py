@@ -1,4 +1,4 @@
-"""The journal at a start and at the end of the daemon: restore a lost slab from it, or mark it as older than the slab.
+"""The journal at the daemon's start and end: restore a lost slab from it, or record in it that the slab is in use.
 
 The slab is complete after a clean end, and while the kernel has not restarted since its last use. Otherwise a slab on a
 disk may lack any of the pages that were written last, so the journal replaces it.
@@ -94,9 +94,9 @@ class JournalSetup:
             slab.unlink()
         log.log(
             NOTICE,
-            "The machine stopped before the slab %s was known to be on the disk as a whole. It was %s.",
+            "The machine stopped before the whole slab %s was on the disk. The slab was %s.",
             slab,
-            f"moved to {aside}; it may have further messages of the last moment, for bruce slab export"
+            f"moved to {aside}: bruce slab export shows messages in it that the journal may lack"
             if has_room
             else "removed, because the disk has no room for another",
         )
@@ -143,12 +143,14 @@ class JournalSetup:
     def _restore(self, slab: Slab, content: JournalContent, partitioners: Partitioners | None) -> None:
         slab.words[lay.SUPER_RESTORING >> 2] = 1
         if content.damaged_bytes:
-            log.warning("%s of the journal %s are damaged.", plural(content.damaged_bytes, "byte"), self._directory)
+            log.warning(
+                "The journal %s has %s of damaged data.", self._directory, plural(content.damaged_bytes, "byte")
+            )
         if content.incomplete:
             log.warning(
-                "%s of the journal %s are not delivered, because it lacks others of their fenced attempts.",
-                plural(content.incomplete, "message"),
+                "The journal %s has incomplete fenced attempts, and %s of them will not be delivered.",
                 self._directory,
+                plural(content.incomplete, "message"),
             )
         store_cluster(slab, content.cluster_id)  # the router refuses any other cluster
         restored = restore(slab, content.runs.values(), partitioners)
@@ -161,7 +163,7 @@ class JournalSetup:
             )
 
     def _record_use_of_slab(self, slab_id: int) -> None:
-        """Mark the journal as older than the slab, because the daemon begins to change the slab."""
+        """Record in the journal that a daemon of this boot begins to change the slab."""
         try:
             journal = Journal.open(self._directory / JOURNAL)
             journal.add_begin(slab_id, boot_id())
@@ -183,8 +185,8 @@ class JournalSetup:
         self._directory.rename(aside)
         log.error(
             "The journal %s belongs to another slab, and the slab in use holds messages. It was moved to %s; its "
-            "messages are not delivered. To deliver them, stop the daemon with an empty slab, and move the directory "
-            "back.",
+            "messages are not delivered. To deliver them, wait until the daemon holds no messages, end it, move the "
+            "directory back, and start it.",
             self._directory,
             aside,
         )
