@@ -70,12 +70,14 @@ class ReplayState:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = _open(path)
         except sqlite3.OperationalError as error:
-            # A new state would know no sent lines, and so send all of them again.
             if error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-                text = f"The state {path} is in use by another replay. Wait until that replay ends."
+                fault = "is in use by another replay. Wait until that replay ends."
             else:
-                text = f"The state {path} cannot be opened or written. Let this user write to it and to its directory."
-            raise ReplayStateError(text) from error
+                fault = (
+                    f"cannot be opened or written: {error}. Free its disk, or allow this user to write to the file and "
+                    "its directory; a new --state would send all lines again."
+                )
+            raise ReplayStateError(f"The state file {path} {fault}") from error
         except sqlite3.Error as error:
             raise ReplayStateError(f"{path} is not the state of a replay. Give another --state.") from error
         except OSError as error:

@@ -74,9 +74,9 @@ def _tables(client: StatusClient) -> Iterator[str]:
     if brokers.paused_count is None:
         yield "\nPaused: not known yet"
     elif brokers.paused_count:
-        more = brokers.paused_count - len(brokers.paused)
-        scopes = [paused.scope for paused in brokers.paused] + ([f"{more} more"] if more else [])
-        yield f"\nPaused: {', '.join(scopes)}"
+        unnamed = brokers.paused_count - len(brokers.paused)
+        more = f" and {unnamed} more" if unnamed else ""
+        yield f"\nPaused: {', '.join(paused.scope for paused in brokers.paused)}{more}"
     if queues.new:
         yield f"\nNot yet claimed by the router: {queues.new}"
     if queues.spill:

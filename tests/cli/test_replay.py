@@ -380,7 +380,13 @@ def test_discards_of_an_unanswered_group_are_counted(state: ReplayState, daemon:
 
 def test_a_second_run_with_the_same_state_is_refused(state: ReplayState, tmp_path: Path) -> None:
     assert state.unconfirmed() == []
-    with pytest.raises(ReplayStateError, match="in use by another replay"):
+    with pytest.raises(ReplayStateError, match=r"in use by another replay\. Wait until that replay ends"):
+        ReplayState(tmp_path / "state")
+
+
+def test_a_state_that_cannot_be_opened_names_no_other_state_as_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    with pytest.raises(ReplayStateError, match=r"unable to open database file.* a new --state would send all lines"):
         ReplayState(tmp_path / "state")
 
 

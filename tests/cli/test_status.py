@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -73,14 +73,21 @@ clicks      1         20         3
 """
 
 
-def serve() -> JsonPages:
-    return JsonPages({path: lambda page=page: page for path, page in PAGES.items()})  # type: ignore[misc]
+def serve(**brokers: Any) -> JsonPages:
+    pages = PAGES | {"/brokers/json": PAGES["/brokers/json"] | brokers}
+    return JsonPages({path: lambda page=page: page for path, page in pages.items()})  # type: ignore[misc]
 
 
 def test_status_prints_readable_tables(capsys: pytest.CaptureFixture[str]) -> None:
     with serve() as pages:
         assert main(["status", "--url", pages.url]) == 0
     assert capsys.readouterr().out == EXPECTED
+
+
+def test_status_counts_the_paused_scopes_that_the_page_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(paused_count=1234) as pages:
+        assert main(["status", "--url", pages.url]) == 0
+    assert "Paused: broker 1 and 1233 more\n" in capsys.readouterr().out
 
 
 def test_status_json_equals_the_pages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,8 +62,8 @@ class Check(NamedTuple):
     ) -> Result:
         value = self._number(readings, previous_state)
         severity = _severity_of(value, warning, critical)
-        limits = ";".join("" if limit is None else f"{limit:.12g}" for limit in (warning, critical))
         # Nagios reads U as unknown. It reads no exponents: 12 digits avoid them.
+        limits = ";".join("" if limit is None else f"{limit:.12g}" for limit in (warning, critical))
         shown = "U" if value is None else f"{round(value, 3):.12g}{self.unit}"
         text = self.text.format(shown) + " ".join(self.sentences(readings))
         return Result(severity, text, f"{self.option.replace('-', '_')}={shown};{limits}")
@@ -93,7 +93,7 @@ def _discard_counters(reasons: Iterable[DiscardReason]) -> tuple[str, ...]:
 
 
 def _unaccounted(readings: Readings) -> float | None:
-    """Return the imbalance of the books; if they balance, the difference between held messages and records.
+    """Return the number of messages that keep the books from balancing (`Books.balanced`).
 
     The result is None if the books changed during the reading.
     """
@@ -101,7 +101,7 @@ def _unaccounted(readings: Readings) -> float | None:
     if not books.consistent:
         return None
     difference = books.received - books.delivered - sum(books.discarded.values()) - sum(books.held.values())
-    return abs(difference) or books.unaccounted
+    return abs(difference) or books.unaccounted or -sum(min(0, held) for held in books.held.values())
 
 
 def _dead_or_stalled(readings: Readings) -> float:
