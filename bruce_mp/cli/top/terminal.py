@@ -24,7 +24,11 @@ KEY_NAMES: Final = {
 """The names of the keys that are not printable, by the text that a terminal sends."""
 _SEQUENCE: Final = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|O[ -~])")
 """A whole escape sequence: of any key, or of a response of the terminal."""
+_INCOMPLETE: Final = re.compile(rb"\x1b(\[[0-?]*[ -/]*|O)?\Z")
+"""A text that ends with the beginning of an escape sequence, or with the escape key."""
 _READ_BYTES: Final = 1024
+_REST_S: Final = 0.05
+"""Longest wait for the rest of an escape sequence; without a rest, the user pressed the escape key."""
 
 
 class Keys:
@@ -40,8 +44,18 @@ class Keys:
             os.read(self._signals_fd, _READ_BYTES)
         if self._fd not in ready:
             return []
-        data = os.read(self._fd, _READ_BYTES)
+        data = self._read_whole_keys()
         return split_keys(data.decode("utf-8", "ignore")) if data else None
+
+    def _read_whole_keys(self) -> bytes:
+        """Read the text that the terminal sent, with the rest of an escape sequence that arrives in parts."""
+        data = os.read(self._fd, _READ_BYTES)
+        while _INCOMPLETE.search(data) and select.select([self._fd], [], [], _REST_S)[0]:
+            rest = os.read(self._fd, _READ_BYTES)
+            if not rest:
+                break
+            data += rest
+        return data
 
 
 def split_keys(text: str) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from io import StringIO
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -12,10 +15,12 @@ from rich.console import Console
 from bruce_mp.cli.status_client import StatusClient, UnreadableError
 from bruce_mp.cli.top.command import TopState
 from bruce_mp.cli.top.page import SORT_KEYS, TopPage, TopSelection
-from bruce_mp.cli.top.terminal import split_keys
+from bruce_mp.cli.top.terminal import Keys, split_keys
 from bruce_mp.cli.top.view import TopScreen, duration_text, rate_text, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from support.status_pages import OfflineStatusPages
 
 SIZES: Final = [(80, 24), (130, 40), (60, 12), (220, 60)]
@@ -150,6 +155,37 @@ def test_numbers_have_units(text: str, expected: str) -> None:
 )
 def test_the_terminals_bytes_become_keys(sent: str, keys: list[str]) -> None:
     assert split_keys(sent) == keys
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, Keys]]:
+    (keys_fd, terminal_fd), (signals_fd, wakeup_fd) = os.pipe(), os.pipe()
+    yield terminal_fd, Keys(keys_fd, signals_fd)
+    for each in (keys_fd, terminal_fd, signals_fd, wakeup_fd):
+        with suppress(OSError):  # a test closed it
+            os.close(each)
+
+
+@pytest.mark.parametrize("split_at", [1, 2, 3])
+def test_a_key_is_whole_although_its_bytes_come_in_two_reads(
+    terminal: tuple[int, Keys], split_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bruce_mp.cli.top.terminal._REST_S", 9)
+    terminal_fd, keys = terminal
+    os.write(terminal_fd, b"\x1b[5~"[:split_at])
+    rest = Timer(0.01, os.write, (terminal_fd, b"\x1b[5~"[split_at:]))
+    rest.start()
+    assert keys.wait(9) == ["pgup"]
+    rest.join()
+
+
+def test_the_escape_key_needs_no_further_byte(terminal: tuple[int, Keys]) -> None:
+    terminal_fd, keys = terminal
+    os.write(terminal_fd, b"q\x1b")
+    assert keys.wait(9) == ["q", "escape"]
+    os.write(terminal_fd, b"\x1b")
+    os.close(terminal_fd)
+    assert (keys.wait(9), keys.wait(9)) == (["escape"], None)
 
 
 class _Client(StatusClient):
