@@ -33,6 +33,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
+from bruce_mp.errors import StartError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -239,7 +241,7 @@ class JournalContent(NamedTuple):
 def read_journal(path: Path) -> JournalContent | None:
     """Read a journal; return None if the file is missing or does not begin with a valid BEGIN.
 
-    The data of the runs are views of the mapped file.
+    The data of the runs are views of the mapped file.  Raise StartError for a journal of a newer version.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -251,17 +253,24 @@ def read_journal(path: Path) -> JournalContent | None:
         file = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
     finally:
         os.close(descriptor)
-    return _read_mapped(file)
+    return _read_mapped(file, path)
 
 
-def _read_mapped(file: mmap.mmap) -> JournalContent | None:
+def _read_mapped(file: mmap.mmap, path: Path) -> JournalContent | None:
     seed = _seed_in(file[: mmap.PAGESIZE])
     if seed is None:
         return None
     reader, valid_bytes = _JournalReader(), 0
     for kind, body in _entries(file, seed):
+        try:
+            known = _EntryKind(kind)
+        except ValueError as error:
+            raise StartError(
+                f"The journal {path} has entries of the unknown kind {kind}: a newer version of bruce wrote it. Start "
+                "that version."
+            ) from error
         valid_bytes += _ENTRY.size + len(body)
-        reader.apply(kind, body)
+        reader.apply(known, body)
     return reader.finish(len(file) - valid_bytes)
 
 
@@ -334,13 +343,13 @@ def _header_checksum(header: bytes, seed: bytes) -> bytes:
     return crc32(header, int.from_bytes(seed, "little")).to_bytes(4, "little")
 
 
-def _entries(file: mmap.mmap, seed: bytes) -> Iterator[tuple[_EntryKind, memoryview]]:
+def _entries(file: mmap.mmap, seed: bytes) -> Iterator[tuple[int, memoryview]]:
     view, at = memoryview(file), 0
     while (at := _next_entry(file, at, seed)) >= 0:
         _, kind, length, checksum, _ = _ENTRY.unpack_from(file, at)
         body = view[at + _ENTRY.size : at + _ENTRY.size + length]
         if len(body) == length and crc32(body) == checksum:
-            yield _EntryKind(kind), body
+            yield kind, body
             at += _ENTRY.size + length
         else:
             at += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from support.slabs import Input, datagram
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bruce_mp.journal.journal_file import _EntryKind
     from bruce_mp.slab.file import Slab
 
 SIZE: Final = 1 << 20
@@ -199,6 +200,17 @@ def test_the_journal_of_another_slab_is_moved_aside(
     content = read_journal(aside / JOURNAL)
     assert content is not None
     assert content.messages == 3
+
+
+def test_the_journal_of_a_newer_version_ends_the_start(start: Start) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    newer = Journal.open(start.journal / JOURNAL)
+    newer._add(cast("_EntryKind", 99), b"")
+    newer.sync()
+    with pytest.raises(StartError, match=f"{start.journal / JOURNAL} .*newer version of bruce.* Start that version"):
+        start()
 
 
 def test_a_journal_in_another_directory_is_removed_before_it_gets_old(start: Start, tmp_path: Path) -> None:
