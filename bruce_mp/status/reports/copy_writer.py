@@ -60,6 +60,7 @@ class DiscardFile:
                 self._count(Counter.DiscardCopySettled, 1)
         finally:
             count_lost(self._count, copies[written:])
+        self._file.raise_failed_removal()
 
 
 def _discard_line(copy: Copy, max_bytes: int | None) -> DiscardLine:

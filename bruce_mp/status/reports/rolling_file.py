@@ -90,9 +90,13 @@ class RollingFile:
         self._now_ms = now_ms
         self._descriptor: int | None = None
         self._size = 0
+        self._failed_removal: FileWriteError | None = None
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Append lines and rotate as needed. On FileWriteError, each line is written whole or not at all."""
+        """Append lines and rotate as needed. On FileWriteError, each line is written whole or not at all.
+
+        A rotated file that cannot be removed costs no line: `raise_failed_removal` reports it afterwards.
+        """
         for line in lines:
             self._open_with_room(len(line))
             self._append(line)
@@ -101,6 +105,13 @@ class RollingFile:
         """Open the file, rotate it if it is full, and remove the rotated files over the limit. Raise FileWriteError."""
         self._open_with_room(line_size=0)
         self._remove_oldest()
+        self.raise_failed_removal()
+
+    def raise_failed_removal(self) -> None:
+        """Raise FileWriteError if the last removal of rotated files failed and was not reported yet."""
+        error, self._failed_removal = self._failed_removal, None
+        if error is not None:
+            raise error
 
     def _open_with_room(self, line_size: int) -> None:
         """Open the file and make room for a line. A line larger than the size limit gets a separate file."""
@@ -150,8 +161,8 @@ class RollingFile:
         self._open_with_room(line_size=0)
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest rotated files until the total is within the limit."""
-        total = 0
+        """Remove the oldest rotated files until the total is within the limit; keep the error of a failure."""
+        self._failed_removal, total = None, 0
         for rotated in sorted(self._rotated_files(), key=self._rotation_ms, reverse=True):
             try:
                 total += rotated.stat().st_size
@@ -160,10 +171,12 @@ class RollingFile:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise FileWriteError(
-                    f"{rotated} is over the limit and cannot be removed: {error.strerror}. Remove it, or let the "
-                    "daemon's user write to the directory."
-                ) from error
+                self._failed_removal = FileWriteError(
+                    f"The rotated files exceed their limit, and {rotated} cannot be removed: {error.strerror}. Remove "
+                    "it, or let the daemon's user remove it: give the user the file (chown), and the right to write to "
+                    "the directory."
+                )
+                return
 
     def _rotated_files(self) -> list[Path]:
         prefix = f"{self.path.name}."

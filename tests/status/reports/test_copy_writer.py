@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections import Counter as Tally
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +20,6 @@ from bruce_mp.telemetry.message_copies import Copy, CopyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     import pytest
 
@@ -41,10 +42,10 @@ class Debug:
 
 
 class Made:
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, max_size: int = 10_000, max_archive: int = 10_000) -> None:
         self.counted: Tally[Counter] = Tally()
         self.debug = Debug()
-        discards = DiscardFile(RollingFile(path, 10_000, 10_000, lambda: 1), self._count) if path else None
+        discards = DiscardFile(RollingFile(path, max_size, max_archive, lambda: 1), self._count) if path else None
         self.writer = CopyWriter(DiscardDestinations(discards), cast("MessageDebug", self.debug), self._count)
 
     def _count(self, counter: Counter, amount: int = 1) -> None:
@@ -104,6 +105,20 @@ def test_writing_resumes_when_the_file_is_writable_again(tmp_path: Path) -> None
     made.writer.stop()
     assert len((tmp_path / "log").read_bytes().splitlines()) == 1
     assert +made.counted == {Counter.MsgCopyLost: 1, Counter.DiscardLogLine: 1, Counter.DiscardCopySettled: 2}
+
+
+def test_an_old_file_that_cannot_be_removed_costs_no_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    made = Made(tmp_path / "log", max_size=8, max_archive=0)
+    made.enqueue(*[copy_of(CopyTarget.DISCARDS)] * 3)
+    made.write_all()
+    assert +made.counted == {Counter.DiscardLogLine: 3, Counter.DiscardCopySettled: 3}
+    assert "cannot be removed: Operation not permitted" in caplog.text
 
 
 def test_no_discard_file_is_written_unless_configured(tmp_path: Path) -> None:

@@ -187,7 +187,9 @@ def test_a_clock_that_goes_back_keeps_the_newest_files(path: Path) -> None:
     assert [(path.parent / name).read_bytes() for name in rolled(path)] == lines[4:6]
 
 
-def test_an_old_file_that_cannot_be_removed_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_file_that_cannot_be_removed_costs_no_line_and_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a sticky directory, after the daemon got another user."""
     file = made(path, 8, 0)
 
@@ -195,10 +197,10 @@ def test_an_old_file_that_cannot_be_removed_is_named(path: Path, monkeypatch: py
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(
-        FileWriteError,
-        match=r"log\.\d+ is over the limit and cannot be removed: Operation not permitted\.",
-    ):
-        file.write([LINE, LINE])
-    file.write([LINE])
-    assert path.read_bytes() == LINE
+    file.write([LINE, LINE, LINE])
+    assert (path.read_bytes(), len(rolled(path))) == (LINE, 2)
+    with pytest.raises(FileWriteError, match=r"log\.\d+ cannot be removed: Operation not permitted\."):
+        file.raise_failed_removal()
+    file.raise_failed_removal()
+    with pytest.raises(FileWriteError, match="Operation not permitted"):
+        file.prepare()
