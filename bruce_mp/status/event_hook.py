@@ -65,7 +65,7 @@ class EventHook:
         self._thread.start()
 
     def apply_config(self, config: Events) -> None:
-        """Use a reloaded config from the next event on."""
+        """Use a reloaded config from the next event on, and its interval at once."""
         with self._changed:
             self._config = config
             self._changed.notify()
@@ -93,14 +93,18 @@ class EventHook:
         while (event := self._await_event()) is not None:
             started = time.monotonic()
             self._execute(event)
-            with self._changed:
-                while not self._is_stopped and (rest_s := started + self._config.interval_s - time.monotonic()) > 0:
-                    self._changed.wait(rest_s)
+            self._await_interval(started)
 
     def _await_event(self) -> DaemonEvent | None:
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._is_stopped)
             return None if self._is_stopped else self._pending.pop(next(iter(self._pending)))
+
+    def _await_interval(self, started: float) -> None:
+        """Wait until `interval_s` after `started`, as the config is then, or until `stop`."""
+        with self._changed:
+            while not self._is_stopped and (rest_s := started + self._config.interval_s - time.monotonic()) > 0:
+                self._changed.wait(rest_s)
 
     def _execute(self, event: DaemonEvent) -> None:
         command, timeout_s = self._config.command, self._config.timeout_s
@@ -140,7 +144,7 @@ class EventHook:
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill the program and its children, unless it has ended."""
     if process.poll() is None:
-        with suppress(ProcessLookupError):  # it ended since
+        with suppress(ProcessLookupError):  # the program ended after `poll`
             os.killpg(process.pid, signal.SIGKILL)
 
 

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psutil
 import pytest
 from msgspec import structs
@@ -84,12 +85,13 @@ def test_last_event_of_each_kind_runs_after_the_interval(make: Callable[..., Hoo
     assert hook.lines() == ["health warning 0", "health problem 49", "paused paused 49"]
 
 
-def test_a_reloaded_interval_holds_at_once(make: Callable[..., Hook]) -> None:
+def test_shorter_interval_of_a_reload_ends_the_wait(make: Callable[..., Hook]) -> None:
     hook = make(interval_s=3600)
     hook.hook.post(DaemonEvent("health", "warning", "0"))
     wait_until(lambda: len(hook.lines()) == 1, "the first event")
-    hook.hook.post(DaemonEvent("health", "warning", "1"))
-    hook.hook.apply_config(structs.replace(hook.config, interval_s=1))
+    hook.hook.post(DaemonEvent("health", "problem", "1"))
+    time.sleep(0.1)  # the thread waits for the end of the interval
+    hook.hook.apply_config(msgspec.structs.replace(hook.config, interval_s=1))
     wait_until(lambda: len(hook.lines()) == 2, "the second event")
 
 
@@ -124,6 +126,23 @@ def test_stop_kills_a_running_program(make: Callable[..., Hook]) -> None:
     hook.hook.stop()
     with pytest.raises(ProcessLookupError):
         os.kill(int(hook.pid_file.read_text()), 0)
+
+
+def test_stop_ignores_a_program_that_ends_at_this_moment(
+    make: Callable[..., Hook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = make("echo $$ > PID_FILE; exec sleep infinity")
+    hook.hook.post(DaemonEvent("health", "problem", ""))
+    wait_until(lambda: hook.pid_file.exists() and bool(hook.pid_file.read_text()), "the program")
+    kill_group = os.killpg
+
+    def end_first(pid: int, number: int) -> None:
+        kill_group(pid, number)
+        wait_until(lambda: not psutil.pid_exists(pid), "the end of the program")
+        kill_group(pid, number)
+
+    monkeypatch.setattr(os, "killpg", end_first)
+    hook.hook.stop()
 
 
 def test_stop_just_before_the_start_runs_no_program(make: Callable[..., Hook], monkeypatch: pytest.MonkeyPatch) -> None:
