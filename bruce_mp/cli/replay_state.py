@@ -1,7 +1,7 @@
-"""The state file of `bruce replay`: a SQLite file with each line that was sent or was about to be, by group.
+"""The state file of `bruce replay`: a SQLite file that identifies each line that a run sent or was about to send.
 
-`bruce replay` stores a group before it sends any of its messages, and confirms it when the daemon has answered for all
-of them. So an unconfirmed group is in doubt after a kill.
+A *group* is the lines that a run sends as one attempt. `bruce replay` stores a group before it sends any of its
+messages, and confirms it when the daemon has answered for all of them. An unconfirmed group is in doubt after a kill.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LineKey", "ReplayState", "ReplayStateError", "UnconfirmedGroup"]
 
-# The names of tables and columns stay as they are, because users keep the files: a chunk is a group, and its address
+# Users keep these files, so tables and columns keep their old names: "chunk" means a group, and the column "address"
 # holds `UnconfirmedGroup.daemon`.
 _CREATE_TABLES: Final = (
     """create table chunks(
@@ -91,8 +91,10 @@ class ReplayState:
     ) -> None:
         self._database.close()
         if isinstance(error, sqlite3.Error):
-            text = f"The state {self._path} cannot be read or written: {error}. Free or repair its disk, and run again."
-            raise ReplayStateError(text) from error
+            raise ReplayStateError(
+                f"The state file {self._path} cannot be read or written: {error}. Free or repair its disk, then run "
+                "the command again."
+            ) from error
 
     def contains(self, key: LineKey) -> bool:
         with closing(self._database.execute("select 1 from lines where hash = ? and number = ?", key)) as found:

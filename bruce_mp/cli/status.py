@@ -31,8 +31,8 @@ __all__ = ["main"]
 
 JSON_PAGES: Final = ("server_info", "books", "processes", "brokers", "queues")
 DESCRIPTION: Final = (
-    "Show the state of a daemon. In the table of topics, BATCH counts messages in the router, SEND WAIT messages to be "
-    "sent, and ACK WAIT sent messages without a response."
+    "Show the state of a daemon. In the table of topics, BATCH counts messages that the router has claimed and that "
+    "were never sent, SEND WAIT all others that wait to be sent, and ACK WAIT sent messages without a response."
 )
 
 

@@ -41,10 +41,10 @@ class Result(NamedTuple):
 class Check(NamedTuple):
     """A number with its limits.
 
-    `meaning` is a noun phrase for the help. `text` has `{}` in place of the number, and names the remedy; the daemon's
-    `sentences` follow it. `value` computes the number from the readings; without it, the number is the increase of
-    `counters` since the last `bruce monitor`. `warning` and `critical` are the default limits; one of None is never
-    exceeded.
+    `meaning` is a noun phrase for the help. `text` has `{}` in place of the number, and names a remedy or a place to
+    look, if there is one; the daemon's `sentences` follow it. `value` computes the number from the readings; without
+    it, the number is the increase of `counters` since the last `bruce monitor`. `warning` and `critical` are the
+    default limits; None means no limit.
     """
 
     option: str
@@ -77,7 +77,8 @@ class Check(NamedTuple):
 
 
 def _severity_of(value: float | None, warning: float | None, critical: float | None) -> Severity:
-    if value is None:  # the first `bruce monitor`, or books that changed while they were read
+    # no number and so no fault: this is the first run, or the books changed while they were read
+    if value is None:
         return Severity.OK
     if critical is not None and value > critical:
         return Severity.CRITICAL
@@ -242,14 +243,14 @@ CHECKS: Final = (
     Check(
         "duplicates",
         "possible duplicates since the last check",
-        "{} messages may be in Kafka more than once since the last check; docs/delivery.md says when that happens.",
+        "{} messages since the last check may be in Kafka twice or more; docs/delivery.md says when that happens.",
         counters=("PossibleDuplicateMsg",),
         warning=0,
     ),
     Check(
         "unread-reports",
-        "periods without a reader of /discards since the last check",
-        "{} discard report periods had no reader since the last check.",
+        "discard reports without a reader since the last check",
+        "{} discard reports had no reader since the last check.",
         counters=("NoDiscardQuery",),
     ),
 )
