@@ -2,9 +2,9 @@
 
 A repeated task must also have the rows of the earlier attempt (`RepeatedRows`).
 
-The ledger has the intent to complete an attempt, but not the outcome, if the task died between the attempt's end frame
-and the daemon's answer. The daemon that received the end frame knows the attempt by its name, so the repeated task asks
-this daemon. If the daemon cannot tell, the attempt is in doubt, and the option `onDoubt` decides.
+If the task died between the attempt's end frame and the daemon's answer, the ledger records that the task wanted to
+complete the attempt, but not the outcome. The daemon that received the end frame knows the attempt by its name, so the
+repeated task asks this daemon. If the daemon cannot tell, the attempt is in doubt, and the option `onDoubt` decides.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def find_complete(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
         return entry
     host = entry.result.host
     if host != socket.gethostname():
-        return _resolve_doubt(
-            entry, f"only the daemon on {host} knows, and this task runs on {socket.gethostname()}", options
-        )
+        reason = f"only the daemon on {host} knows the outcome, and this task runs on {socket.gethostname()}"
+        return _resolve_doubt(entry, reason, options)
     answer = _settled_answer(entry, options)
     if answer is not None and answer.outcome in _COMPLETE_OUTCOMES:
         return _with_outcome(entry, answer, options)
@@ -90,14 +89,16 @@ def _with_outcome(entry: TaskEntry, answer: InquiryAnswer, options: SinkOptions)
 
 def _resolve_doubt(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskEntry | None:
     task = entry.result.attempt.task
-    doubt = f"Messages of task {task} may be in Kafka or not: the task ended an attempt, and {reason}"
+    doubt = f"It is unknown whether Kafka has the messages of task {task}: the task ended an attempt, but {reason}"
     if options.on_doubt is OnDoubt.FAIL:
         raise TaskError(
-            f"{doubt}. Run the job again with option onDoubt=send, which may double these {entry.result.total} "
+            f"{doubt}. Run the job again with option onDoubt=send, which may duplicate these {entry.result.total} "
             "messages, or onDoubt=skip, which may lose them."
         )
-    log.warning("%s. Option onDoubt=%s decides.", doubt, options.on_doubt.value)
-    return replace(entry, is_done=True) if options.on_doubt is OnDoubt.SKIP else None
+    is_skipped = options.on_doubt is OnDoubt.SKIP
+    action = "skips its rows" if is_skipped else "sends its rows again"
+    log.warning("%s. The task %s (onDoubt=%s).", doubt, action, options.on_doubt.value)
+    return replace(entry, is_done=True) if is_skipped else None
 
 
 class RepeatedRows:
@@ -120,7 +121,7 @@ class RepeatedRows:
             self._topics.add(self._options.topic or "")
 
     def check(self, earlier: TaskEntry) -> None:
-        """Raise `TaskError` if the rows, their headers or their topics are others than those of `earlier`."""
+        """Raise `TaskError` if the rows, headers or topics differ from those of `earlier`."""
         difference = self._find_difference(earlier)
         if difference:
             fresh_start = describe_fresh_start(self._attempt, self._options)
@@ -139,7 +140,9 @@ class RepeatedRows:
                 f"was sent to topic {join_topics(topics)} by an earlier run; this one names topic "
                 f"{join_topics(self._topics)}. Nothing was sent again.{advice}"
             )
-        contrast = f"than its delivered attempt on {earlier.result.host}, so neither to send nor to skip them is right"
+        contrast = (
+            f"than its delivered attempt on {earlier.result.host}, so the sink can neither send nor skip the rows"
+        )
         if not has_same_rows:
             return (
                 f"has other rows {contrast}. Repeat a batch with the same input and partitions (for files, set "

@@ -145,7 +145,9 @@ def test_the_option_decides_about_an_attempt_in_doubt(
     assert entry is not None
     if cause is elsewhere:
         ledger.store(replace(entry, result=replace(entry.result, host="gone")))
-    with pytest.raises(TaskError, match=r"task query/7/2 may be in Kafka or not.*onDoubt=send"):
+    with pytest.raises(
+        TaskError, match=r"unknown whether Kafka has the messages of task query/7/2: .*, but .*onDoubt=send"
+    ):
         run(options)
     assert sent(daemon) == 3
     assert run(replace(options, on_doubt=OnDoubt.SKIP)).delivered is None
