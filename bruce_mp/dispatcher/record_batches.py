@@ -74,7 +74,10 @@ class BatchBuilder:
         return kernels.assign_sequences(self._slab, self._row, batches, self._build, is_numbered=self.idempotent)
 
     def _find_entry(self, queue: PartitionQueue) -> int:
-        """Store the place of a queue's entry in the partition table, which stays while its topic exists; return it."""
+        """Find the file offset of a queue's entry in the partition table, keep it in `entry_at`, and return it.
+
+        It stays valid while the topic exists.
+        """
         queue.entry_at = self._sequences.entry_at(queue.topic, queue.partition)
         return queue.entry_at
 

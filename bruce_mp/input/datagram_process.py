@@ -1,7 +1,7 @@
 """The datagram input: receives messages, validates them, appends them to the slab and publishes the runs.
 
-The input never waits for a later stage.  It delivers or counts every message that the kernel accepted from a sender,
-also at shutdown:
+The input never waits for a later stage.  It hands over every message that the operating system accepted from a sender,
+or counts it as discarded, also at shutdown:
 
 * Before Drain, the supervisor closes the socket to senders.  The input then receives until the socket is empty.  With
   `when_full = "block"` it also waits for room.
@@ -36,11 +36,11 @@ __all__ = ["main", "prepare"]
 
 log = logging.getLogger(__name__)
 _MAX_TURNS: Final = 4
-"""Turns (see `backpressure.py`) before the loop serves its other sources."""
+"""The most turns (calls of `_receive_turn`) of a round; after a round, the loop serves its other sources."""
 _MAX_ROUND_MS: Final = 200
-"""Longest time between reads of the supervisor's control messages."""
+"""Longest duration of a round (one call of `_on_datagrams`); after it, the loop reads the supervisor's messages."""
 _MIN_WAIT_MS: Final = 50
-"""Remaining time of a round below which it ends: another wait would cost as much as the next round."""
+"""A round with less time left than this ends, because another wait would cost as much as the next round."""
 _MAX_BATCHES_AT_STOP: Final = 2048
 """Bound on the batches after Stop, because senders may continue to send."""
 _ERROR_PAUSE_S: Final = 1.0
@@ -149,8 +149,10 @@ class _DatagramInput(InputShell):
         if self._thresholds.must_pause(steady_ms()):
             return Allowance(0, MAX_PAUSE_S)
         allowance = self._backpressure.next_allowance(size)
-        if not self._thresholds.is_on_trial:  # trials: see `TopicThresholds.must_pause`
+        if not self._thresholds.is_on_trial:
             return allowance
+        # While all topics over their thresholds are stuck, each trial receives a few messages, to admit those of other
+        # topics.
         return Allowance(min(allowance.messages, TRIAL_MESSAGES), MAX_PAUSE_S)
 
     def _pause(self, seconds: float) -> None:
@@ -171,7 +173,7 @@ class _DatagramInput(InputShell):
             return None
 
     def _receive(self, limit: int, until_ms: int = 0) -> bool:
-        """Receive at most `limit` messages, waiting until `until_ms` for the first; return False if there were none."""
+        """Receive at most `limit` messages, and wait at most until `until_ms`. Return False if there were none."""
         self._lanes.wall_offset_ms = wall_offset_ms()
         try:
             count = self._admission.receive(self._socket.fileno(), limit, steady_ms(), until_ms)

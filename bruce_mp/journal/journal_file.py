@@ -149,7 +149,7 @@ class Journal:
         self._add(_EntryKind.CLUSTER, cluster_id.encode())
 
     def add_run(self, key: RunKey, run: JournaledRun) -> None:
-        """Add a run; a reader ignores one of a fenced attempt without a later commit."""
+        """Add a run.  A reader ignores the run of a fenced attempt unless a commit of the attempt follows."""
         kind, fields = _EntryKind.RUN, _RUN.pack(*key, run.records, len(run.topic))
         if run.attempt is not None:
             self._uncommitted[run.attempt] += 1
@@ -221,8 +221,8 @@ class JournalContent(NamedTuple):
     """The content of a journal: the held runs in the order of their entries, and the state of their slab.
 
     `is_clean` is True if the daemon wrote the slab to its file and ended.  `damaged_bytes` have no valid checksum.
-    `incomplete` counts messages that are not in `runs`, because others of their attempts are missing.  `cluster_id` is
-    empty if no broker had reported it.
+    `incomplete` counts the messages left out of `runs` because their attempt lacks its commit or some of its runs.
+    `cluster_id` is empty if no broker had reported it.
     """
 
     slab_id: int

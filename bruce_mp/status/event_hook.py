@@ -1,8 +1,9 @@
 """The operator's program `events.command`, which runs when partitions pause or flow again and when the health changes.
 
 A thread of the status process starts the program for one event at a time, and at most once in `events.interval_s`.
-While an event waits, a later one of its kind replaces it, so the last state always arrives. The program gets no input,
-and no secret of the daemon's environment. A failure is logged, and affects nothing else.
+While an event waits, a later one of its kind replaces it. So the program always gets the latest health; only the log
+names the partitions of a replaced event. The program gets no input, and no secret of the daemon's environment. A
+failure is logged, and affects nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ log = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
 """Wait for the thread at the end of the status process, after `stop` has killed the program."""
 _MAX_TEXT_BYTES: Final = 8192
-"""The most bytes of an event's text, as Linux limits an environment variable; `/healthz` or the log has all."""
+"""The most bytes of an event's text, well below Linux's limit for an environment variable.
+
+`/healthz` (for `health`) and the log (for partitions) have the whole text.
+"""
 
 
 class DaemonEvent(NamedTuple):

@@ -22,8 +22,8 @@ MAX_TOPICS: Final = 5000
 class TrafficEvent(msgspec.Struct, tag=True):
     """Messages of a topic that a broker acknowledged, and error responses for the topic.
 
-    `size` sums the bytes of keys, values and headers. `delays` counts messages by latency bucket, see
-    `latency_histogram`. `last_error` is empty without an error.
+    `size` sums the bytes of keys, values and headers. `delays` counts the messages of each latency bucket: the
+    index in `BOUNDS_MS` of `telemetry/latency_histogram.py`. `last_error` is empty without an error.
     """
 
     topic: bytes
@@ -35,7 +35,7 @@ class TrafficEvent(msgspec.Struct, tag=True):
 
 
 Delivered = tuple[int, int, int, dict[int, int]]
-"""Acknowledged messages of a topic: their number, size, sum of latencies in ms, and delays as in `TrafficEvent`."""
+"""Acknowledged messages of a topic: their number, size, sum of latencies in ms, and `delays` as in `TrafficEvent`."""
 
 
 class TrafficSums:
@@ -56,7 +56,10 @@ class TrafficSums:
         return sums
 
     def add_delivered(self, delivered: "Iterable[tuple[bytes, Delivered]]") -> None:
-        """Add the acknowledged messages of topics; the sums may keep and change their mappings of delays."""
+        """Add the acknowledged messages of topics.
+
+        The caller gives up the mappings, which this method may keep and modify.
+        """
         topics = self._topics
         for topic, (messages, size, _waited_ms, delays) in delivered:
             if topic not in topics and len(topics) < MAX_TOPICS:  # the usual case if there are many topics

@@ -107,7 +107,7 @@ def limit_series(
 ) -> list[Sample]:
     """Return a series for each of the first `limit` topics, and always one for the combination of all others."""
     named: dict[str, float] = {}
-    others: list[float] = [0]  # the sum and the maximum of no topics
+    others: list[float] = [0]  # `combine` gets at least this 0, because `max` of nothing fails
     for topic, value in values:
         if len(named) < limit and topic != OTHER:
             named[topic] = value
