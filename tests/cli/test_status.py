@@ -40,7 +40,7 @@ PAGES = {
         "metadata_error": "Connection refused.",
         "brokers": [{"node": 1, "address": "kafka1:9092", "connection": "failed", "queued": 20, "in_flight": 3}],
         "paused": [{"scope": "broker 1", "state": "waiting", "since": 7, "reason": "Connection refused."}],
-        "paused_count": 501,
+        "paused_count": 1,
     },
     "/queues/json": HEAD
     | {"sending": [{"topic": "clicks", "batch": 1, "send_wait": 20, "ack_wait": 3}], "new": 4, "spill": 9},
@@ -62,7 +62,7 @@ Metadata requests fail: Connection refused.
 BROKER      ADDRESS  CONNECTION  WAITING  IN FLIGHT
 1       kafka1:9092      failed       20          3
 
-Paused: broker 1, 500 more
+Paused: broker 1
 
 Not yet claimed by the router: 4
 

@@ -9,7 +9,6 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import psutil
 import pytest
 from msgspec import structs
@@ -91,7 +90,7 @@ def test_shorter_interval_of_a_reload_ends_the_wait(make: Callable[..., Hook]) -
     wait_until(lambda: len(hook.lines()) == 1, "the first event")
     hook.hook.post(DaemonEvent("health", "problem", "1"))
     time.sleep(0.1)  # the thread waits for the end of the interval
-    hook.hook.apply_config(msgspec.structs.replace(hook.config, interval_s=1))
+    hook.hook.apply_config(structs.replace(hook.config, interval_s=1))
     wait_until(lambda: len(hook.lines()) == 2, "the second event")
 
 
