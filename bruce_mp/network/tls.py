@@ -240,6 +240,13 @@ def _load_certificate(context: ssl.SSLContext, tls: Tls, certificate_file: str) 
         raise ConfigError(f"kafka.tls.key_password_{given} cannot be the password of the key: {error}.") from error
     except OSError as error:
         raise ConfigError(_explain_unusable(tls, certificate_file, error)) from error
+    except ValueError:
+        # Not chained: an error of the encoding contains the password.
+        place = tls.key_password_file or f"the environment variable {tls.key_password_env}"
+        raise ConfigError(
+            f"The password of the key in {place} is too long for OpenSSL or not UTF-8. Check that {place} contains "
+            "only the password."
+        ) from None
 
 
 def _explain_unusable(tls: Tls, certificate_file: str, error: OSError) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from bruce_mp.config.load import load_config
 from bruce_mp.config.model import Config
@@ -345,18 +346,19 @@ def test_a_wrong_key_password_fails_without_a_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_file_that_is_too_long_for_a_password_is_named(tmp_path: Path) -> None:
+def test_an_unusable_key_password_names_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Authority(tmp_path).issue("ours", password="right")
-    password = tmp_path / "password"
-    password.write_text("x" * 2000)  # longer than OpenSSL reads
-    tls = Tls(
-        enable=True,
-        certificate_file=str(made.certificate),
-        key_file=str(made.key),
-        key_password_file=str(password),
-    )
-    with pytest.raises(ConfigError, match=r"kafka\.tls\.key_password_file = \S+ cannot be the password of the key"):
-        TlsContexts(tls).current_context()
+    wrong = tmp_path / "password"
+    wrong.write_text("x" * 5000)
+    monkeypatch.setenv("KEY_PASSWORD", "\udcff")
+    tls = Tls(enable=True, certificate_file=str(made.certificate), key_file=str(made.key))
+    for place, source in (
+        (str(wrong), {"key_password_file": str(wrong)}),
+        ("the environment variable KEY_PASSWORD", {"key_password_env": "KEY_PASSWORD"}),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            TlsContexts(replace(tls, **source)).current_context()
+        assert f"{place} is too long for OpenSSL or not UTF-8. Check that {place} contains only" in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["", ".x", "a" * 300])
