@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -86,10 +87,12 @@ class JournalSetup:
         if identity is not None and identity.is_restoring:
             slab.unlink()  # the journal still has all its messages
             return
-        aside = slab.with_name(f"{slab.name}.unsynced")
-        has_room = shutil.disk_usage(slab.parent).free > slab.stat().st_size
+        aside = slab.with_name(f"{slab.name}.unsynced-{wall_ms()}")
+        # Each earlier copy raises the limit, so that copies never fill more than half of the disk.
+        copies = 1 + len(list(slab.parent.glob(f"{escape(slab.name)}.unsynced-*")))
+        has_room = shutil.disk_usage(slab.parent).free > copies * slab.stat().st_size
         if has_room:
-            slab.replace(aside)
+            slab.rename(aside)
         else:
             slab.unlink()
         log.log(
@@ -102,7 +105,7 @@ class JournalSetup:
         )
 
     def ignore_content_of(self, slab: Slab) -> None:
-        """Ignore the content of this slab's journal, because the slab is sound and empty."""
+        """Ignore the journal's content if it belongs to this sound and empty slab."""
         if self._content is not None and self._content.slab_id == slab.read_signed(lay.SUPER_CREATED_MS):
             self._content = None
 

@@ -169,16 +169,15 @@ def test_the_journal_of_an_empty_slab_is_ignored(start: Start) -> None:
     assert held(start(size=2 * SIZE)) == 0
 
 
-def test_a_start_that_was_killed_before_it_restored_is_repeated_at_another_size(start: Start) -> None:
-    """The empty slab of the killed start has no journal yet, so that of the lost slab is not its own."""
+def test_the_journal_of_another_slab_outlives_an_empty_slab_of_another_size(start: Start, tmp_path: Path) -> None:
     slab = start()
     hold(slab, 3)
     record(start, slab)
     start.path.unlink()
-    as_of_an_earlier_boot(start.journal / JOURNAL)
-    setup = JournalSetup(start.journal, is_kept=True)
-    _, lock = acquire_slab(start.path, SIZE, LARGEST, setup, start.path.with_name("spill"))
-    os.close(lock)
+    start.journal.rename(tmp_path / "kept")
+    start()
+    start.journal.rename(tmp_path / "newer")
+    (tmp_path / "kept").rename(start.journal)
     assert held(start(size=2 * SIZE)) == 3
 
 
@@ -273,6 +272,19 @@ def test_a_replaced_slab_is_kept_if_the_disk_has_room(start: Start, monkeypatch:
     whole = slab.path.read_bytes()
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
     assert held(start()) == 3
-    aside = start.path.with_name("slab.unsynced")
-    assert aside.exists() == bool(free)
-    assert not free or aside.read_bytes() == whole
+    copies = list(start.path.parent.glob("slab.unsynced-*"))
+    assert [copy.read_bytes() for copy in copies] == ([whole] if free else [])
+
+
+def test_a_replaced_slab_leaves_earlier_copies_while_the_disk_has_room(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    size = slab.path.stat().st_size
+    for room, copies in ((2, 1), (3, 2), (3, 2), (4, 3)):  # the third copy needs more room
+        as_of_an_earlier_boot(start.journal / JOURNAL)
+        monkeypatch.setattr("shutil.disk_usage", lambda _, free=room * size: SimpleNamespace(free=free))
+        assert held(start()) == 3
+        assert len(list(start.path.parent.glob("slab.unsynced-*"))) == copies
