@@ -157,8 +157,7 @@ class _Lines:
         slab = self._salvage.slab
         available = min(landed.length, slab.geometry.landing_slot_size)
         data = bytes(slab.view[landed.at : landed.at + available])
-        # Only a damaged length exceeds the slot. `parse_message` rejects a datagram shorter than its Size field.
-        message = parse_message(data) if available == landed.length else Rejection(DiscardReason.MALFORMED)
+        message = parse_message(data) if landed.is_whole else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
             return self._create_line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))
         return self._create_line("SLAB", message)

@@ -33,6 +33,7 @@ __all__ = [
     "request_credentials",
     "senders_of",
     "slot_at",
+    "was_truncated",
 ]
 
 
@@ -94,12 +95,13 @@ def landed_extents_within(slab: Slab, count: int, max_size: int) -> list[tuple[i
     if max(map(_length_of, extents), default=0) < max_size:
         return extents
     return [
-        (at, 0 if length > max_size or (length == max_size and _was_truncated(slab, slot)) else length)
+        (at, 0 if length > max_size or (length == max_size and was_truncated(slab, slot)) else length)
         for slot, (at, length) in enumerate(extents)
     ]
 
 
-def _was_truncated(slab: Slab, slot: int) -> bool:
+def was_truncated(slab: Slab, slot: int) -> bool:
+    """Return True if the datagram of a slot was longer than the slot."""
     header = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
     return bool(slab.words[(header + _MSG_FLAGS_AT) >> 2] & _MSG_TRUNC)
 

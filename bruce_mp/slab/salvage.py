@@ -71,11 +71,15 @@ class RecordBody(NamedTuple):
 
 
 class LandedDatagram(NamedTuple):
-    """A datagram at file offset `at` in the landing zone; `length` is at most the size of a slot."""
+    """A datagram at file offset `at` in the landing zone. Only a damaged `length` exceeds the size of a slot.
+
+    `is_whole` is False also if the datagram was longer than its slot.
+    """
 
     arrival: int
     at: int
     length: int
+    is_whole: bool
 
 
 class LandingZone(NamedTuple):
@@ -253,5 +257,14 @@ class Salvage:
         base = self.slab.longs[landing_zone.base_at(self.slab) >> 3]
         extents = landing_zone.landed_extents(self.slab)
         copied = copied_arrivals(self.slab, base) if extents else frozenset()
-        landed = (LandedDatagram(arrival, at, length) for arrival, (at, length) in enumerate(extents, base))
+        size = self.slab.geometry.landing_slot_size
+        landed = (
+            LandedDatagram(
+                base + slot,
+                at,
+                length,
+                is_whole=length < size or (length == size and not landing_zone.was_truncated(self.slab, slot)),
+            )
+            for slot, (at, length) in enumerate(extents)
+        )
         return LandingZone(len(extents), [item for item in landed if item.arrival not in copied])

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from itertools import groupby
+from socket import MSG_TRUNC
 from typing import TYPE_CHECKING
 
 import pytest
@@ -132,6 +133,22 @@ def test_export_names_the_discard_reason_of_landed_datagrams(tmp_path: Path) -> 
     _, lines = export(path)
     assert [line.info for line in lines] == ["API_KEY(7)", "VERSION(3)", "MALFORMED", "SLAB"]
     assert [line.value for line in lines[:2]] == [good[:4] + b"\0\7" + good[6:], good[:6] + b"\0\3" + good[8:]]
+
+
+def test_export_writes_a_truncated_datagram_as_malformed(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create_slab(path, SMALL, now_ms=0)
+    slab = Slab(path)
+    overhead = len(datagram(b"t"))
+    full = datagram(b"t", bytes(SMALL.landing_slot_size - overhead))
+    put_in_landing_zone(slab, [full, full])
+    flags_at = SMALL.landing_at + lay.LANDING_HEADERS + 48
+    slab.words[flags_at >> 2] = 0
+    slab.words[(flags_at + lay.MMSGHDR_BYTES) >> 2] = MSG_TRUNC
+    slab.close()
+    _, lines = export(path)
+    assert [(line.info, line.topic) for line in lines] == [("SLAB", b"t"), ("MALFORMED", b"")]
+    assert lines[1].value == full
 
 
 def test_standard_output_is_the_default(path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
