@@ -66,7 +66,8 @@ def export(options: ExportOptions) -> int:
     if is_live and not options.ignores_lock:
         raise SlabError(
             f"The slab {options.file} belongs to a daemon that is running and delivers its messages. Messages that you "
-            "send again from an export would be in Kafka twice. Stop the daemon, or use --force for a mere inspection."
+            "send again from an export would be in Kafka twice. Stop the daemon, or use --force to export "
+            "the messages for inspection only."
         )
     try:
         with closing(Salvage(options.file, is_live=is_live)) as salvage:
@@ -87,7 +88,7 @@ def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
     for text in (*damage, *omissions):
         sys.stderr.write(f"bruce: {text}\n")
     damage_text = f"; found {plural(len(damage), 'damaged or inconsistent part')} of the slab" if damage else ""
-    counts = f"{lines.written:,} of {plural(lines.found, 'message')} went to {_output_name(options.output)}"
+    counts = f"Wrote {lines.written:,} of {plural(lines.found, 'message')} to {_output_name(options.output)}"
     sys.stderr.write(f"bruce: {counts}{damage_text}.\n")
     return ExitCode.SETUP if damage or omissions else ExitCode.OK
 
@@ -100,7 +101,7 @@ def compare_with_books(salvage: Salvage, held: int) -> list[str]:
     expected = books.received + uncounted - books.delivered - sum(books.discarded.values()) - books.held[SPILLED]
     if held == expected:
         return []
-    return [f"The books say that the slab holds {plural(expected, 'message')}, but it has {held:,}."]
+    return [f"The books say that {plural(expected, 'message')} should be held, but the slab has {held:,}."]
 
 
 def _spilled_warning(salvage: Salvage) -> list[str]:

@@ -190,7 +190,7 @@ class SettingType:
 
     @property
     def allowed(self) -> str:
-        """Return the description of the allowed values, as the object of "give" in an error text."""
+        """Describe the allowed values, as the object of "give" in an error text."""
         return self.kind.allowed.format(range=self._range()) or self._describe_plain()
 
     @property
@@ -208,7 +208,7 @@ class SettingType:
         return f" from {self._show_bound(self.meta.ge)} to {self._show_bound(self.meta.le)}"
 
     def _short_range(self) -> str:
-        # The 0 for a missing bound is never shown: every integer and size setting has both bounds.
+        # The 0 for a missing bound is never shown: plain integers and sizes have both bounds.
         return f"{self._show_bound(self.meta.ge or 0)}..{self._show_bound(self.meta.le or 0)}"
 
     def _summarize_plain(self) -> str:

@@ -62,7 +62,10 @@ _FAILURE_COUNTERS: Final = {
 _MAX_THROTTLE_S: Final = 60.0
 """The longest throttle time that the dispatcher obeys; a broker's default quota windows are far shorter."""
 _ENOUGH_OLD_CONNECTIONS: Final = 3
-"""Successive connections on which a broker must look old to count as old, although its cluster has producer ids."""
+"""Successive connections on which a broker must look old before the dispatcher believes it.
+
+Until then, the producer ids of its cluster are evidence of a newer broker.
+"""
 
 
 class ProduceSession:

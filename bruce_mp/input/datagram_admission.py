@@ -53,7 +53,7 @@ _PLAIN_COUNTERS: Final = PlainCounters(
     Counter.InputAgentProcessAnyPartitionMsg,
     Counter.InputAgentProcessPartitionKeyMsg,
 )
-"""The counters that the compiled `DatagramIntake` adds to itself, for a batch without rejected or refused messages."""
+"""The counters that the compiled `DatagramIntake` raises itself, for a batch without rejected or refused messages."""
 
 
 class DatagramAdmission:

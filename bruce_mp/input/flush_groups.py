@@ -4,8 +4,9 @@ A flush group's messages carry its number in their arrival numbers. So the worke
 whichever process settles them.
 
 No other process reports outcomes to a worker, so the death of another process cannot hide them.  The worker reads the
-state words of its chunks while a barrier or a unique attempt (`unique_attempts.py`) is pending, and before it reuses a
-chunk.  It counts each run once, when the run is settled, and keeps its position in each chunk until the reuse.
+state words of its chunks while a barrier or a unique attempt (a fenced attempt with a name, see `unique_attempts.py`)
+is pending, and before it reuses a chunk.  It counts each run once, when the run is settled, and keeps its position in
+each chunk until the chunk is reused.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CHUNKS_PER_POLL: Final = 512
 
 @dataclass(slots=True, eq=False)
 class FlushGroup:
-    """The messages of a connection between two barriers, or of a unique attempt; with the counts of their outcomes."""
+    """The messages of a connection between two barriers or of a unique attempt, with the counts of their outcomes."""
 
     number: int
     received: int = 0
@@ -135,7 +136,7 @@ class Outcomes:
         self._positions[chunk] = position
         for (number, state, reason), count in counts.items():
             flush_group = self._flush_groups.find(number)
-            if flush_group is None:  # 0: messages without a flush group; or damaged
+            if flush_group is None:  # number 0 (messages without a flush group), or a damaged number
                 continue
             if state == RunState.DELIVERED:
                 flush_group.delivered += count

@@ -168,7 +168,10 @@ class LaneChunks:
         return False
 
     def _donor_keys(self, topic: int) -> Iterator[LaneKey]:
-        """Yield keys of a topic's lanes, the last adopter of a chunk first, so that the other lanes keep theirs."""
+        """Yield keys of a topic's lanes, the last adopter of a chunk first.
+
+        One chunk thus passes from lane to lane, and the other lanes keep theirs.
+        """
         last = self._last_searched.get(topic, (topic, -1, 0))
         yield last
         yield topic, -1, 0  # the lane of AnyPartition messages

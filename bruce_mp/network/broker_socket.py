@@ -4,9 +4,9 @@ The socket tries all addresses of the host in turn. An address gets the remainin
 addresses that remain, itself included; the timeout bounds the whole connect. For a broker that does not report its API
 versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS lies between the
 socket and the Kafka protocol, which starts after the handshake. With `renews_login`, a login with a lifetime is renewed
-before it expires. The timeout also bounds each wait for credentials from a KDC or a program. The socket
-handles the events `Send` and `LoggedIn` itself; the owner receives all others of `protocol.kafka.connection_events`
-through one callback. `Failed` also reports an unreachable broker.
+before it expires. The timeout also bounds each wait for credentials from a KDC or a program. The socket handles the
+events `Send` and `LoggedIn` itself; the owner receives all others of `protocol.kafka.connection_events` through one
+callback. `Failed` also reports an unreachable broker.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class BrokerSocket:
         timer = self._login_timer = self._loop.call_later(self._timeout_s, lambda: on_answer(None, reason))
 
         def answer(mechanism: Mechanism | None, reason: str) -> None:
-            if not timer.cancelled:  # neither closed nor timed out: both set `cancelled`
+            if not timer.cancelled:  # neither closed nor timed out: closing and the expiry set `cancelled`
                 timer.cancel()
                 on_answer(mechanism, reason)
 
@@ -375,7 +375,8 @@ class BrokerSocket:
 
     def _try_fallback(self, event: Failed) -> bool:
         """Reconnect with the fallback negotiation if the broker reported no versions; return True if so."""
-        self._probes.on_failed((self._host, self._port))  # the broker may have been upgraded
+        # After any failure, because the broker may have been upgraded or downgraded.
+        self._probes.on_failed((self._host, self._port))
         fallback = self._negotiation.fallback
         if event.cause is not FailureCause.NO_API_VERSIONS or fallback is None:
             return False

@@ -41,17 +41,18 @@ _CLOSED: Final = (
 _PLAIN: Final = "does not speak TLS on this port. Set kafka.tls.enable = false, or name the port of its TLS listener"
 _CLIENT_CERTIFICATE: Final = "Check kafka.tls.certificate_file, and the authorities that the broker trusts"
 _AUTHORITY: Final = (
-    "has a certificate of an authority that the daemon does not trust. If you trust the authority, add its certificate "
-    "to kafka.tls.ca_file"
+    "has a certificate from an authority that the daemon does not trust. If you trust this authority, add the "
+    "authority's certificate to kafka.tls.ca_file"
 )
 _HOST: Final = (
-    "has a certificate for other hosts ({error}). Use a name of its subjectAltName in kafka.bootstrap_servers and the "
-    "broker's advertised.listeners, give it another certificate, or set kafka.tls.verify_host_name = false"
+    "has a certificate for other hosts ({error}). Use a name from the certificate's subjectAltName in "
+    "kafka.bootstrap_servers and in the broker's advertised.listeners, give the broker another certificate, or set "
+    "kafka.tls.verify_host_name = false"
 )
 
 _BAD_CERTIFICATES: Final[Mapping[int, str]] = {
     9: "has a certificate that is not valid yet. Check the clocks of both hosts",
-    10: "has an expired certificate, or its authority has. Renew it on the broker",
+    10: "has an expired certificate, or its authority's certificate has expired. Renew it on the broker",
     18: _AUTHORITY,
     19: _AUTHORITY,
     20: _AUTHORITY,
@@ -257,7 +258,10 @@ def _explain_unusable(tls: Tls, certificate_file: str, error: OSError) -> str:
         if read_error := _read_error(file):
             return _unusable_file(name, file, read_error)
     text = _unusable_file("certificate_file", certificate_file, error)
-    return f"{text} The cause may also be the key in {key_file}: if it is encrypted, set kafka.tls.key_password_file."
+    return (
+        f"{text} The cause may also be the key in {key_file}: if it is encrypted, kafka.tls.key_password_file must "
+        "contain its password."
+    )
 
 
 def _read_error(file: str) -> OSError | None:

@@ -44,7 +44,10 @@ TRIAL_MESSAGES: Final = 8
 
 
 class _Excess(NamedTuple):
-    """A topic over its threshold: the time of its last freed chunk, and the spans that it and all had freed by then."""
+    """A topic over its threshold: the time since which it has freed no chunk.
+
+    The counts are the spans that the topic and all topics had freed by then.
+    """
 
     since_ms: int
     freed_spans: int
@@ -108,7 +111,7 @@ class TopicThresholds:
         return self._fits_after_search(topic, self._pool.holdings.holding_of(topic), span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if a refused topic may grow by `span` chunks, or by half of its present ones if that is less.
+        """Return True if a refused topic may grow by `span` chunks, or by about half of its chunks if that is less.
 
         With room for fewer, it is not worth parsing all messages that wait in stream connections again.
         """

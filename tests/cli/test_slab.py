@@ -96,7 +96,7 @@ def test_export_writes_every_held_message(path: Path, capsys: pytest.CaptureFixt
         line("MALFORMED", b"", b"malformed"),
         line("MALFORMED", b"", bytes(SMALL.landing_slot_size)),
     ]
-    assert capsys.readouterr().err == f"bruce: 6 of 6 messages went to {path.with_name('out')}.\n"
+    assert capsys.readouterr().err == f"bruce: Wrote 6 of 6 messages to {path.with_name('out')}.\n"
 
 
 def test_export_all_includes_settled_messages(path: Path) -> None:
@@ -110,7 +110,7 @@ def test_topics_are_chosen_by_their_bytes(path: Path, capsys: pytest.CaptureFixt
     status, lines = export(path, "--topic", "clicks", "--topic", os.fsdecode(BAD_NAME))
     assert status == 0
     assert [line.value for line in lines] == [b"zero", b"two", b"four", b"five"]
-    assert "4 of 6 messages went" in capsys.readouterr().err
+    assert "Wrote 4 of 6 messages" in capsys.readouterr().err
 
 
 def test_export_distinguishes_null_from_empty(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_standard_output_is_the_default(path: Path, capfdbinary: pytest.CaptureF
     assert main(["slab", "export", str(path)]) == 0
     captured = capfdbinary.readouterr()
     assert [parse_line(line).value for line in captured.out.splitlines()][:3] == [b"zero", b"two", b"four"]
-    assert captured.err == b"bruce: 6 of 6 messages went to standard output.\n"
+    assert captured.err == b"bruce: Wrote 6 of 6 messages to standard output.\n"
 
 
 @pytest.mark.process
@@ -222,7 +222,7 @@ def test_export_skips_and_reports_a_damaged_chunk(path: Path, capsys: pytest.Cap
     *places, end = capsys.readouterr().err.splitlines()
     assert places == [
         "bruce: Chunk 0 has no valid header; it was skipped.",
-        "bruce: The books say that the slab holds 3 messages, but it has 2.",
+        "bruce: The books say that 3 messages should be held, but the slab has 2.",
     ]
     assert end.endswith("; found 2 damaged or inconsistent parts of the slab.")
 
@@ -244,7 +244,7 @@ def test_export_reports_zeroed_memory_that_the_books_miss(path: Path, capsys: py
         file.seek(SMALL.chunks_at)
         file.write(bytes(lay.CHUNK_BYTES))
     assert export(path)[0] == 1
-    assert "The books say that the slab holds 3 messages, but it has 2." in capsys.readouterr().err
+    assert "The books say that 3 messages should be held, but the slab has 2." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["inspect", "export"])
@@ -341,7 +341,7 @@ def test_a_damaged_chunk_is_in_the_report(path: Path, capsys: pytest.CaptureFixt
     assert "chunks of 8k: 4 in use, 11 free, 1 damaged" in out
     assert out.endswith(
         "Damage:\n  Chunk 0 has no valid header; it was skipped.\n"
-        "  The books say that the slab holds 3 messages, but it has 2.\n"
+        "  The books say that 3 messages should be held, but the slab has 2.\n"
     )
 
 

@@ -260,7 +260,7 @@ def test_a_reload_switches_credentials_and_authorities(tmp_path: Path, kafka: Se
     with daemon:
         run_senders(load, daemon.socket_path)
         daemon.wait_for(
-            lambda: "of an authority that the daemon does not trust" in problems(daemon), "a red page", TIMEOUT_S
+            lambda: "from an authority that the daemon does not trust" in problems(daemon), "a red page", TIMEOUT_S
         )
         trusting = start | {"kafka.tls.ca_file": str(kafka.authority.certificate)}
         assert "kafka.tls.ca_file" in daemon.reload(trusting)
@@ -339,7 +339,7 @@ def test_the_check_names_each_fault_of_tls_and_login(site: Site, tmp_path: Path,
         ("SSL", ""): "expects TLS on this port",
         ("SSL", tls + login): "It expects no login on this port",
         ("SSL", tls.replace(str(kafka.authority.certificate), str(other.certificate))): "does not trust",
-        ("EXPIRED", tls): "has expired",
+        ("EXPIRED", tls): "has an expired certificate",
         ("ELSEWHERE", tls): "has a certificate for other hosts",
         ("MTLS", tls): "kafka.tls.certificate_file",
     }

@@ -341,7 +341,7 @@ def test_a_wrong_key_password_fails_without_a_prompt(tmp_path: Path) -> None:
             key_file=str(made.key),
             key_password_file=password,
         )
-        with pytest.raises(ConfigError, match=r"if it is encrypted, set kafka\.tls\.key_password_file"):
+        with pytest.raises(ConfigError, match=r"if it is encrypted, kafka\.tls\.key_password_file must contain"):
             TlsContexts(tls).current_context()
 
 

@@ -171,7 +171,7 @@ def test_an_unknown_authority_is_explained(stack: ExitStack, kafka: SecureKafka,
     other = Authority(tmp_path)
     failure = Client(stack, kafka.at("SSL"), Tls(enable=True, ca_file=str(other.certificate)), Sasl()).failure()
     assert failure.cause is FailureCause.TLS_FAILED
-    assert f"Broker {kafka.server('SSL')} has a certificate of an authority that the daemon does not trust." in str(
+    assert f"Broker {kafka.server('SSL')} has a certificate from an authority that the daemon does not trust." in str(
         failure.error
     )
     assert "kafka.tls.ca_file" in str(failure.error)
@@ -179,7 +179,10 @@ def test_an_unknown_authority_is_explained(stack: ExitStack, kafka: SecureKafka,
 
 @pytest.mark.parametrize(
     ("listener", "words"),
-    [("EXPIRED", "has expired, or that of its authority has. Renew it"), ("ELSEWHERE", "certificate for other hosts")],
+    [
+        ("EXPIRED", "has an expired certificate, or its authority's certificate has expired"),
+        ("ELSEWHERE", "certificate for other hosts"),
+    ],
 )
 def test_an_invalid_broker_certificate_is_explained(
     stack: ExitStack, kafka: SecureKafka, listener: str, words: str

@@ -6,7 +6,7 @@ This is Dory's line; LEN counts the bytes between the brackets. Four additions a
 its line:
 
 * ` pkey: N` after `msg` holds the unsigned key of a PartitionKey message. Parsers of Dory's lines skip unknown fields
-  there.
+  after `msg`.
 * ` hdrs: K:V,K:V,...` after these fields holds record headers: keys and values in base64, `-` for a null value.
 * ` empty: N` comes last and holds the client's choice between null and empty, a sum of `messages.EmptyFields`.
 * In a topic, every byte outside printable ASCII, and the backslash, is written as `\\xHH`. A line thus stays one line

@@ -103,7 +103,7 @@ class FailureCause(Enum):
     NO_CREDENTIALS = "no credentials"
     """The configured password, token, certificate or key is not available."""
     FOREIGN_CLUSTER = "another cluster"
-    """The broker does not belong to the cluster that the messages are for."""
+    """The messages are for another cluster than the broker's."""
 
     @property
     def needs_operator(self) -> bool:

@@ -62,7 +62,7 @@ class JournalSetup:
             ) from error
 
     def replaces(self, slab: Path) -> bool:
-        """Return True if the slab file at a path may lack messages that the journal has.
+        """Return True if the slab file at `slab` may lack messages that the journal has.
 
         A power failure can leave zeros at the beginning of a slab file, in place of its id.
         """
@@ -97,9 +97,9 @@ class JournalSetup:
             slab.unlink()
         log.log(
             NOTICE,
-            "The machine stopped before the whole slab %s was on the disk. The slab was %s.",
+            "The machine stopped, and the slab %s may not be on the disk as a whole. It was %s.",
             slab,
-            f"moved to {aside}: bruce slab export shows messages in it that the journal may lack"
+            f"moved to {aside}; `bruce slab export` shows messages in it that the journal may lack"
             if has_room
             else "removed, because the disk has no room for another",
         )
@@ -110,7 +110,7 @@ class JournalSetup:
             self._content = None
 
     def apply(self, slab: Slab, *, is_empty: bool, partitioners: Partitioners | None) -> None:
-        """Restore a lost slab's messages from its journal; if this slab holds some, move that journal aside instead.
+        """Restore a lost slab's messages from its journal; if this slab holds messages, move that journal aside.
 
         Then begin or remove the journal of this slab. `is_empty` is True if the slab holds no messages.
         """
@@ -151,7 +151,7 @@ class JournalSetup:
             )
         if content.incomplete:
             log.warning(
-                "The journal %s has incomplete fenced attempts, and %s of them will not be delivered.",
+                "The journal %s has incomplete fenced attempts; %s of them will not be delivered.",
                 self._directory,
                 plural(content.incomplete, "message"),
             )
@@ -188,8 +188,8 @@ class JournalSetup:
         self._directory.rename(aside)
         log.error(
             "The journal %s belongs to another slab, and the slab in use holds messages. It was moved to %s; its "
-            "messages are not delivered. To deliver them, wait until the daemon holds no messages, end it, move the "
-            "directory back, and start it.",
+            "messages are not delivered. To deliver them, wait until the daemon holds no messages, shut it down, move "
+            "the directory back, and start the daemon.",
             self._directory,
             aside,
         )

@@ -114,7 +114,7 @@ def test_messages_of_half_an_attempt_are_counted_in_the_log(start: Start, caplog
     journal.sync()
     start.path.unlink()
     assert held(start()) == 3
-    assert "has incomplete fenced attempts, and 2 messages of them will not be delivered." in caplog.text
+    assert "incomplete fenced attempts; 2 messages of them will not be delivered" in caplog.text
 
 
 def test_a_restart_of_the_machine_after_a_begin_restores(start: Start) -> None:
