@@ -236,9 +236,6 @@ def _load_certificate(context: ssl.SSLContext, tls: Tls, certificate_file: str) 
     password = read_secret(tls.key_password_file, tls.key_password_env, "The password of the key") or ""
     try:
         context.load_cert_chain(certificate_file, tls.key_file, password)
-    except ValueError as error:  # longer than OpenSSL's buffer
-        given = f"file = {tls.key_password_file}" if tls.key_password_file else f"env = {tls.key_password_env}"
-        raise ConfigError(f"kafka.tls.key_password_{given} cannot be the password of the key: {error}.") from error
     except OSError as error:
         raise ConfigError(_explain_unusable(tls, certificate_file, error)) from error
     except ValueError:
