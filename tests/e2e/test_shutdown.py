@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psutil
@@ -20,7 +21,6 @@ from support.traffic import Load, assert_all_there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -115,13 +115,31 @@ def test_shutdown_ends_in_time_and_keeps_messages_when_the_broker_is_down(tmp_pa
     assert (len(values_in(broker, "red")), len(values_in(broker, "green"))) == (20, 10)
 
 
+def children(pid: int) -> set[str]:
+    return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def suspend_before_ready(daemon: Daemon, name: str) -> psutil.Process:
+    """Kill a process, and suspend its successor before it is ready; try again if that comes too late."""
+    for _ in range(10):
+        daemon.wait_for(lambda: name in daemon.pids(), name, 20)
+        known, ready = children(daemon.pid), daemon.log().count(f"{name} is ready")
+        os.kill(daemon.pids()[name], signal.SIGKILL)
+        while not (new := children(daemon.pid) - known):
+            pass  # a fork is ready within some 15 ms, so no sleep
+        successor = psutil.Process(int(new.pop()))
+        successor.suspend()
+        time.sleep(1)  # the log tells it if it was ready
+        if daemon.log().count(f"{name} is ready") == ready:
+            return successor
+        successor.resume()
+    pytest.fail(f"{name} was ready each time before it was suspended")
+
+
 def test_shutdown_waits_for_an_input_that_starts_slowly(tmp_path: Path, broker: DevBroker) -> None:
     """The time limit for a hung input begins when the input can receive."""
     with Daemon(tmp_path, broker.bootstrap) as daemon:
-        os.kill(daemon.pids()["input"], signal.SIGKILL)
-        daemon.wait_for(lambda: "input (loading)" in daemon.pids(), "the next input", 20)
-        starting = psutil.Process(daemon.pids()["input (loading)"])
-        starting.suspend()
+        starting = suspend_before_ready(daemon, "input")
         daemon.send("red", b"waits in the kernel")
         os.kill(daemon.pid, signal.SIGTERM)
         daemon.wait_for(lambda: "Shutting down" in daemon.log(), "the shutdown to begin", 20)
