@@ -85,7 +85,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
 
     `config` is the content of the file at `config_path` with the overrides; a reload reads the file again. If the start
     fails, raise BruceError, or return its exit code if the log already wrote the error to standard error. Call this in
-    the main thread: the kernel kills the processes when the thread that forked them ends.
+    the main thread: the kernel kills the processes when the thread that spawned them ends.
     """
     setproctitle("bruce: supervisor")
     set_up_logging(config.logging, "supervisor")

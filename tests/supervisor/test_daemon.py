@@ -52,7 +52,7 @@ def fill(path: Path, count: int = 3, topic: bytes = b"clicks") -> None:
 
 
 def sockets_and_pipes(pid: int) -> set[str]:
-    """Return those of a process behind its standard streams, by inode."""
+    """Return the sockets and pipes of a process, without its standard streams."""
     found = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         target = str(entry.readlink())

@@ -29,6 +29,7 @@ from setproctitle import setproctitle
 from bruce_mp.errors import BruceError
 from bruce_mp.ipc.control_messages import Begin, Control, Loaded
 from bruce_mp.slab.file import Slab
+from bruce_mp.supervisor.signal_pipe import WATCHED
 from bruce_mp.telemetry.clock import steady
 from bruce_mp.telemetry.logs import remove_handlers, set_up_logging
 
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["failure_file", "load_program", "open_descriptors", "run_program"]
 
 _PR_SET_PDEATHSIG: Final = 1
-_IGNORED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Service managers and terminals send these signals to the whole process group; only the supervisor handles them."""
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +94,9 @@ def _drop_inheritance(unneeded: Iterable[int]) -> None:
     """Drop the supervisor's signal handlers, log handlers and descriptors."""
     gc.freeze()  # a later collection of the supervisor's garbage could close a descriptor number of this process
     signal.set_wakeup_fd(-1)
-    for number in _IGNORED_SIGNALS:
+    for number in WATCHED:  # a service manager or terminal signals the whole group, but only the supervisor acts
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
     remove_handlers()
     for descriptor in unneeded:
         with suppress(OSError):  # a log handler has closed its own
