@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 import pytest
 
+from bruce_mp.devbroker import control
 from bruce_mp.kernels import CHOICE
 from support import processes
 from support.browser import Browser
 from support.examples import register_profiles
+from support.fork_server import FORK_SERVER, start_broker
 from support.hang_watch import HangWatch
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST, TESTED
@@ -77,7 +79,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     processes.become_subreaper()
+    FORK_SERVER.enable()
+    setattr(control, "start_process", start_broker)  # noqa: B010 - mypy refuses to assign to a function
     HANG_WATCH.start()
+
+
+def pytest_unconfigure() -> None:
+    FORK_SERVER.stop()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the marks
@@ -174,6 +182,12 @@ def _fail_if_left(found: Iterable[psutil.Process], who: str) -> None:
         report = processes.describe(left)
         processes.kill(left)
         pytest.fail(f"{who} left processes behind:\n{report}")
+
+
+@pytest.fixture
+def unforked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each daemon and embedded broker as a user does, for tests of a start or of loaded modules."""
+    monkeypatch.setattr(FORK_SERVER, "is_enabled", False)
 
 
 @pytest.hookimpl(wrapper=True)

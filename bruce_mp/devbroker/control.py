@@ -31,7 +31,7 @@ from bruce_mp.devbroker.statistics import Statistics
 from bruce_mp.errors import BruceError, StartError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bruce_mp.devbroker.faults import Fault
 
@@ -160,10 +160,7 @@ class DevBroker:
         arguments += [f"--auto-create={auto_create}"] if auto_create else []
         arguments += ["--strict"] if strict else []
         arguments.append(f"--cluster-id={cluster_id}")
-        command = [sys.executable, "-m", "bruce_mp.devbroker", *arguments]
-        self._process = subprocess.Popen(  # noqa: S603  our own module
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )
+        self._process = start_process(arguments)
         try:
             ready = read_ready(self._process, start_within)
             self._channel = ControlChannel(ready["CONTROL"])
@@ -292,6 +289,11 @@ class DevBroker:
 
     def _request(self, command: commands.BrokerCommand, kind: type[Result]) -> Result:
         return msgspec.convert(self._channel.request(command), kind, strict=False)
+
+
+def start_process(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bruce_mp.devbroker", *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603  our module
 
 
 def read_ready(process: subprocess.Popen[bytes], within: float) -> dict[str, str]:

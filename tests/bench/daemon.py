@@ -221,12 +221,12 @@ def measured_daemon(tools: Tools, directory: Path, site: Site) -> Iterator[Measu
         with daemon:
             first.join()
             daemon.wait_settled(1)
-            daemon.wait_for(lambda: _is_whole(daemon, site), "every process to begin", WHOLE_S)
+            daemon.wait_for(lambda: is_whole(daemon, site), "every process to begin", WHOLE_S)
             _meet_brokers(daemon, site)
             yield MeasuredDaemon(daemon, broker, first, messages=1 + site.brokers)
 
 
-def _is_whole(daemon: Daemon, site: Site) -> bool:
+def is_whole(daemon: Daemon, site: Site) -> bool:
     """Return True if each broker has its dispatcher, and no process still loads code, which is no cost of a message.
 
     The first message is delivered by whichever dispatcher begins first.  On two busy cores the last of thirty begins

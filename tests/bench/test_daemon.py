@@ -2,60 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-import psutil
 import pytest
 
-from bench import daemon as module
+from bench import cost
 from bench.cases import Site
-from bench.daemon import LOADING, measured_daemon
-from bench.first_message import FirstMessage
+from bench.daemon import LOADING, is_whole, measured_daemon
 from bench.tools import make_tools
-from support.daemon import Daemon
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bruce_mp.telemetry.books import Books
+    from support.daemon import Daemon
 
-pytestmark = pytest.mark.process
 BROKERS = 3
-stopped: list[psutil.Process] = []
 
 
-class Stopper(FirstMessage):
-    """Has one dispatcher begin late: not before the first message is delivered by another."""
+class StartingDaemon:
+    """A daemon with a number of dispatchers that have begun."""
 
-    def run(self) -> None:
-        self._wait_for(self._stop_one)
-        super().run()
+    def __init__(self, begun: int) -> None:
+        self.pid = 1
+        self.begun = begun
 
-    def _stop_one(self) -> bool:
-        titles = self._daemon.pids() if self._daemon.has_process else {}
-        late = [pid for name, pid in titles.items() if name.startswith("dispatcher") and name.endswith(LOADING)]
-        stopped.extend(psutil.Process(pid) for pid in late[-1:])
-        for process in stopped:
-            process.suspend()
-        return bool(stopped)
+    def counted(self, _: object) -> int:
+        return self.begun
 
 
-class Resuming(Daemon):
-    def wait_settled(self, received: int, timeout: float = 60.0) -> Books:
-        books = super().wait_settled(received, timeout)
-        for process in stopped:
-            process.resume()
-        return books
-
-
-def test_measurement_starts_after_every_dispatcher_has_connected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("begun", "titles", "whole"),
+    [
+        (BROKERS, ("router", "dispatcher-0"), True),
+        (BROKERS - 1, ("router", "dispatcher-0"), False),
+        (BROKERS, ("router", f"dispatcher-0{LOADING}"), False),
+    ],
+)
+def test_a_daemon_is_whole_once_each_dispatcher_has_begun_and_no_process_loads(
+    monkeypatch: pytest.MonkeyPatch, begun: int, titles: tuple[str, ...], whole: bool
 ) -> None:
-    stopped.clear()
-    monkeypatch.setattr(module, "FirstMessage", Stopper)
-    monkeypatch.setattr(module, "Daemon", Resuming)
+    monkeypatch.setattr(cost, "family", lambda _: dict.fromkeys(titles))
+    assert is_whole(cast("Daemon", StartingDaemon(begun)), Site(brokers=BROKERS)) is whole
+
+
+@pytest.mark.process
+def test_a_measured_daemon_has_all_processes_and_connections(tmp_path: Path) -> None:
     with measured_daemon(make_tools(tmp_path), tmp_path, Site(brokers=BROKERS, streams=True)) as daemon:
-        assert stopped
         assert daemon.connections == BROKERS
         always = {"supervisor", "input", "input-1", "router", "status"}
         assert daemon.processes - {"helper"} == always | {f"dispatcher-{slot}" for slot in range(BROKERS)}

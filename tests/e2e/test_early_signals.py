@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.devbroker.control import DevBroker
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("unforked")]
 
 TOPIC: Final = "t"
 EVERY_S: Final = 0.003

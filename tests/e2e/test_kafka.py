@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from support.kafka_cluster import KafkaCluster
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("unforked")]
 
 
 @pytest.mark.parametrize("messages", [2_500, pytest.param(50_000, marks=pytest.mark.soak)])

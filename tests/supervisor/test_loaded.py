@@ -51,6 +51,7 @@ def libraries(pid: int) -> str:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("unforked")
 def test_a_dispatcher_loads_only_the_configured_codec(tmp_path: Path) -> None:
     """Also after a delivery; and the codec is present before the first batch that uses it."""
     with DevBroker(topics={"plain": 1, "packed": 1}) as broker, Daemon(tmp_path, broker.bootstrap, PACKED) as daemon:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessGuard"]
 
-_EVENTS: Final = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.spawn", "os.system"})
+_EVENTS: Final = frozenset({
+    "subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.spawn", "os.system", "support.fork_server.start"
+})  # fmt: skip
 
 
 class ProcessGuard:

@@ -4,8 +4,8 @@
 * `become_subreaper` makes orphans our children: a process with a killed parent (our tests kill some) still
   shows up in `descendants`, where it would otherwise hide below process 1.  When it ends it stays a zombie until the
   test is over, so ask `descendants` or `still_alive`, and not whether the number of the process is gone.
-* `descendants` is what the leak checks of `conftest.py` compare; it leaves out the helpers that `multiprocessing` keeps
-  until the interpreter ends, and zombies, which have ended and only wait to be reaped.
+* `descendants` is what the leak checks of `conftest.py` compare; it leaves out the helpers that `multiprocessing` and
+  `fork_server` keep until the interpreter ends, and zombies, which have ended and only wait to be reaped.
 * `long_lived` names the processes that may be started during one test and used by the next: a restarted broker of a
   cluster that the whole session shares.  They must be gone at the end of the session like all others.
 * `long_lived_trees` names the processes that start and end their own children: Spark's JVM with its workers.
@@ -20,9 +20,11 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, cast
 
 import psutil
+
+from support.fork_server import FORK_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -33,7 +35,7 @@ MAX_LOAD_FACTOR: Final = 20.0
 WRAPPER: Final = Path(__file__).with_name("die_with_parent.py")
 BRUCE: Final = (sys.executable, "-m", "bruce_mp")
 BRUCE_S: Final = 120.0
-KEPT_BY_MULTIPROCESSING: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+KEPT_BY_SESSION: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "support/fork_server.py")
 
 long_lived: Final[set[int]] = set()
 long_lived_trees: Final[set[int]] = set()
@@ -51,6 +53,11 @@ def spawn(
 
     Call it from a thread that lives as long as the process should: the kernel takes the thread for the parent.
     """
+    words = list(map(str, command))
+    if tuple(words[:4]) == (*BRUCE, "run") and input == subprocess.DEVNULL and FORK_SERVER.can_start(env, pass_fds):
+        number = output if isinstance(output, int) else output.fileno()
+        forked = FORK_SERVER.start("bruce_mp", words[3:], stdin=input, stdout=number, stderr=subprocess.STDOUT)
+        return cast("subprocess.Popen[bytes]", forked)
     wrapped = [sys.executable, "-I", "-S", WRAPPER, str(os.getpid()), *command]
     return subprocess.Popen(wrapped, stdin=input, stdout=output, stderr=subprocess.STDOUT, env=env, pass_fds=pass_fds)
 
@@ -102,11 +109,11 @@ def reap_orphans(known: Collection[psutil.Process]) -> None:
 
 
 def _is_of_test(process: psutil.Process) -> bool:
-    """Return True for a running process that is no helper of `multiprocessing`."""
+    """Return True for a running process that is no helper of the session."""
     with suppress(psutil.Error):
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
-        return not any(name in word for word in process.cmdline() for name in KEPT_BY_MULTIPROCESSING)
+        return not any(name in word for word in process.cmdline() for name in KEPT_BY_SESSION)
     return False  # the process ended during the checks
 
 
