@@ -34,19 +34,24 @@ class ExitCode(IntEnum):
 
     OK = 0
     SETUP = 1
-    """A mistake in the set-up, such as a wrong configuration; of a command also any other failure or damage."""
+    """A mistake in the setup, such as a wrong configuration. Commands return it for every other failure as well, and
+    for damage that they find."""
     USAGE = 2
     UNBALANCED = 3
-    """`bruce check`: the books do not balance.  `bruce-spark`: messages are lost, doubled or invalid."""
+    """`bruce check`: the daemon does not account for all messages.  `bruce-spark`: messages are lost, doubled or
+    invalid."""
     UNREADABLE = 4
-    """`bruce check` and `bruce status`: the daemon did not respond, or its answers were inconsistent."""
+    """Commands that ask a running daemon: the daemon did not respond, or its responses were unusable."""
     BOOT_LOOP = 70
     """A process of the daemon failed repeatedly during its start."""
 
 
 @unique
 class DiscardReason(IntEnum):
-    """The reason of a discard, which `discards/reasons.py` explains.  The slab's records store the number."""
+    """The reasons for which the daemon discards messages; `discards/reasons.py` explains them.
+
+    The slab, the file that holds the messages, stores the number of the reason.
+    """
 
     MALFORMED = 1
     UNSUPPORTED_API_KEY = 2
@@ -89,7 +94,7 @@ class SlabError(BruceError):
 
 
 class ProtocolError(BruceError):
-    """Base of the two protocol errors; the code raises only these."""
+    """Base of `LocalProtocolError` and `RemoteProtocolError`; the code raises only those two."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -101,7 +106,10 @@ class RemoteProtocolError(ProtocolError):
 
 
 class TlsError(RemoteProtocolError):
-    """A TLS handshake or session failed. `is_closed`: the broker only closed the connection, which may be temporary."""
+    """A TLS handshake or session failed.
+
+    With `is_closed`, the broker closed the connection without a TLS alert, so the cause may be temporary.
+    """
 
     def __init__(self, text: str, *, is_closed: bool = False) -> None:
         super().__init__(text)
@@ -109,11 +117,11 @@ class TlsError(RemoteProtocolError):
 
 
 class AttemptEndedError(RemoteProtocolError):
-    """The daemon ended the fenced attempt that was open; the text says why."""
+    """The daemon ended the client's open fenced attempt (messages delivered all or none); the text gives the reason."""
 
 
 def creation_remedy(error: OSError, directory: object) -> str:
-    """Return the remedy for a failed creation of a file in `directory`, as the beginning of a sentence."""
+    """Return the remedy if the creation of a file in `directory` failed with `error`: a sentence without its period."""
     if error.errno == errno.ENOENT:
         return f"Create the directory {directory}, with write permission for the daemon's user"
     return f"Give the daemon's user write permission in {directory}"

@@ -1,5 +1,7 @@
 """The choice between the compiled and the pure kernels of a package: the compiled ones, if they are usable.
 
+A *kernel* is a function that does the work for each message. It exists twice: compiled from Cython, and in pure Python.
+
 Compiled kernels are unusable if their sources have changed since the build, as in a checkout that was not rebuilt.  The
 environment variable BRUCE_KERNELS=pure selects the pure kernels; BRUCE_KERNELS=compiled makes missing or unusable
 compiled kernels an error.
@@ -22,55 +24,63 @@ if TYPE_CHECKING:
 __all__ = ["KernelChoice", "choose", "kernel_names"]
 
 _VARIABLE: Final = "BRUCE_KERNELS"
-_COST: Final = "a message costs several times as much CPU"
+_COST_OF_PURE: Final = "a message costs several times as much CPU"
 
 
 class KernelChoice(NamedTuple):
-    """The selected kernels, with a sentence for the log."""
+    """The selected kernels; `sentence` describes the choice and its reason for the log."""
 
     compiled: bool
     sentence: str
 
 
 def kernel_names(package: Path) -> tuple[str, ...]:
-    """Return the names of the modules in `pure`; `compiled` has a module of each name."""
+    """Return the names of the kernel modules, which the subpackages `pure` and `compiled` have in common."""
     return tuple(sorted(module.name for module in iter_modules([str(package / "pure")])))
 
 
 def choose(name: str, package: Path) -> KernelChoice:
-    """Choose for the package of that name and directory, which has the packages `pure` and `compiled`."""
+    """Choose the kernels of the package `name` in the directory `package`, which has subpackages `pure` and `compiled`.
+
+    Raise StartError if the environment requests compiled kernels that are not usable.
+    """
     requested = os.environ.get(_VARIABLE, "")
     if requested == "pure":
-        return KernelChoice(compiled=False, sentence=f"pure Python kernels, because {_VARIABLE} is pure: {_COST}")
+        return KernelChoice(
+            compiled=False, sentence=f"pure Python kernels, because {_VARIABLE} is pure: {_COST_OF_PURE}"
+        )
     defect = _find_defect(f"{name}.compiled", package / "compiled", kernel_names(package))
     if defect is None:
         return KernelChoice(compiled=True, sentence="compiled kernels")
     if requested == "compiled":
         raise StartError(f"{_VARIABLE} requests the compiled kernels, which {defect}.")
-    return KernelChoice(compiled=False, sentence=f"pure Python kernels: {_COST}; the compiled ones {defect}")
+    return KernelChoice(compiled=False, sentence=f"pure Python kernels: {_COST_OF_PURE}; the compiled ones {defect}")
 
 
-def _find_defect(compiled: str, directory: Path, names: Iterable[str]) -> str | None:
-    """Return the reason why the compiled kernels are unusable, as the end of a sentence; None if they are usable."""
+def _find_defect(package_name: str, directory: Path, kernels: Iterable[str]) -> str | None:
+    """Return the reason why the compiled kernels in `directory` are unusable; None if they are usable.
+
+    The reason is the end of a sentence that begins with the kernels.
+    """
     try:
-        files = {path.name for path in directory.iterdir()}
+        file_names = {path.name for path in directory.iterdir()}
     except OSError:
         return "are in no directory that can be read, as in a zip: install the package"
-    # `stamp` has the digest of the sources at the build.
-    if any(files.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*names, "stamp")):
+    # The build adds the compiled module `stamp`, which stores the digest of the sources.
+    if any(file_names.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*kernels, "stamp")):
         return "were not built: install the package where there is a C compiler, or a wheel"
     sources = [*sorted(directory.glob("*.pyx")), *sorted(directory.glob("*.pxd"))]
-    if sources and _digest(sources) != _digest_when_built(compiled):
+    if sources and _digest(sources) != _digest_when_built(package_name):
         return "were built from other sources than are here: run scripts/build-kernels"
     return None
 
 
 def _digest(sources: Iterable[Path]) -> str:
-    import hashlib  # noqa: PLC0415 - loads OpenSSL; an installed package has no sources to hash
+    import hashlib  # noqa: PLC0415 - hashlib loads OpenSSL, and an installed package has no sources to hash
 
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
-def _digest_when_built(compiled: str) -> str:
-    """Return the digest that setup.py compiled into `stamp`."""
-    return str(import_module(f"{compiled}.stamp").SOURCES)
+def _digest_when_built(package_name: str) -> str:
+    """Return the digest that setup.py compiled into the module `stamp` of the package."""
+    return str(import_module(f"{package_name}.stamp").SOURCES)

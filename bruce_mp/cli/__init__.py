@@ -1,7 +1,7 @@
 """The command `bruce`.
 
-Each subcommand is a module with `main(argv) -> int`, imported on demand: `bruce send` in a loop must not import Flask,
-and unused modules would cost the supervisor memory.
+Each subcommand is a module with `main(argv) -> int`. It is imported on demand: a script that runs `bruce send` in a
+loop must not wait for the import of Flask each time, and unused modules would cost the supervisor memory.
 
 The `main` of this package writes the text of a `BruceError` to standard error, and returns its `exit_code`.
 """

@@ -1,5 +1,7 @@
 """`bruce check`: verify that a daemon accounts for every message that it received.
 
+The *books* are the daemon's counts of messages. They balance if received = delivered + discarded + held.
+
 Exit status: 0 if the books balance, 3 if they do not, 4 if no consistent reading of the books succeeded.
 """
 
@@ -23,19 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 TIMEOUT_S: Final = 5.0
-"""Time limit for repeated readings, because traffic changes the books, and the status process may be restarting."""
+"""Time limit for all readings. A reading is repeated if traffic changed the books during the reading, or if the status
+process did not respond because it was restarting."""
 RETRY_S: Final = 0.1
 """Pause before the next reading."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the balance, and the problems and warnings of `/healthz`, which do not affect the exit status."""
+    """Print the balance, then the problems and warnings of `/healthz`. Only the balance affects the exit status."""
     description = "Check that a daemon's books balance: received = delivered + discarded + held messages."
     parser = command_parser("check", description, __doc__)
     add_address(parser)
     client = status_client(parser.parse_args(argv))
     books = _read_books(client)
-    print(balance_line(books), flush=True)  # before the lines on standard error, also in a pipe
+    print(balance_line(books), flush=True)  # so that it precedes the lines on standard error even in a shared pipe
     for line in health_lines(client.get_health()):
         print(line, file=sys.stderr)
     return ExitCode.OK if books.balanced else ExitCode.UNBALANCED

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["directory_warnings", "main"]
 
 _TITLE_WIDTH: Final = len("run directory ")
+"""Width of the longest title in the summary, with a space."""
 _LEVEL_WIDTH: Final = len("warning  ")
+"""Width of the longest `CheckLevel`, with two spaces."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_surroundings(config: Config) -> ExitCode:
-    """Check the brokers and this host, and print each finding without delay. Return the exit status."""
+    """Check the brokers and this host, and print each finding as soon as it is known. Return the exit status."""
     # Imported here, because a check without --connect needs neither TLS nor the network.
     from bruce_mp.cli.connection_check import CheckLevel, broker_findings  # noqa: PLC0415
     from bruce_mp.cli.host_check import host_findings  # noqa: PLC0415
@@ -73,10 +75,10 @@ def _check_surroundings(config: Config) -> ExitCode:
 
 def directory_warnings(config: Config) -> Iterator[str]:
     """Yield a sentence for each directory in which the present user cannot create the daemon's files."""
-    settings_of: dict[Path, list[str]] = {}
-    for setting, directory in _directories(config):
-        settings_of.setdefault(directory, []).append(setting)
-    for directory, settings in settings_of.items():
+    settings_by_directory: dict[Path, list[str]] = {}
+    for setting, directory in _required_directories(config):
+        settings_by_directory.setdefault(directory, []).append(setting)
+    for directory, settings in settings_by_directory.items():
         try:
             _check_writable(directory)
         except OSError as error:
@@ -91,8 +93,8 @@ def _check_writable(directory: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _directories(config: Config) -> Iterator[tuple[str, Path]]:
-    """Yield each setting with a path that the daemon creates, and the directory that must exist for that."""
+def _required_directories(config: Config) -> Iterator[tuple[str, Path]]:
+    """Yield each setting that names a file or directory for the daemon to create, and the directory to create it in."""
     run_dir = Path(config.daemon.run_dir)
     yield "daemon.run_dir", _required_directory(run_dir, run_dir)
     yield "slab.path", _required_directory(Path(config.slab_path).parent, run_dir)
@@ -104,19 +106,19 @@ def _directories(config: Config) -> Iterator[tuple[str, Path]]:
     if config.logging.file.enable:
         yield "logging.file.path", Path(config.logging.file.path).parent
     if config.discard_log.enable:
-        # The daemon creates the missing directories of this path in the nearest that exists.
+        # The daemon creates the missing parents of this file, so only the nearest existing one is required.
         parents = Path(config.discard_log.path).parents
         yield "discard_log.path", next(parent for parent in parents if os.access(parent, os.F_OK))
 
 
 def _required_directory(directory: Path, run_dir: Path) -> Path:
-    """Return the directory, or its parent if it is the run directory and missing, because the daemon creates that."""
+    """Return `directory`, or the parent of a missing run directory, because the daemon creates the run directory."""
     return run_dir.parent if directory == run_dir and not os.access(run_dir, os.F_OK) else directory
 
 
 def _summary(config: Config) -> dict[str, str]:
     geometry = Geometry.for_size(config.slab.size, config.input.max_datagram_size)
-    file_mib = -(-geometry.file_size // MIB)
+    file_mib = -(-geometry.file_size // MIB)  # rounded up
     return {
         "brokers": ", ".join(config.kafka.bootstrap_servers) + _describe_security(config.kafka),
         **_inputs(config),
@@ -127,7 +129,7 @@ def _summary(config: Config) -> dict[str, str]:
 
 
 def _describe_security(kafka: Kafka) -> str:
-    """Return the end of the line of the brokers, such as " by TLS and PLAIN"; empty without either."""
+    """Return the end of the summary's line of brokers, such as " by TLS and PLAIN"; empty without TLS and login."""
     protections = " and ".join(filter(None, ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)))
     return f" by {protections}" if protections else ""
 

@@ -21,7 +21,7 @@ __all__ = ["BLOCKED_AT_START", "COMMANDS", "EXIT_SIGPIPE", "main", "run_with_sig
 
 
 class Command(NamedTuple):
-    """A module with `main(argv) -> int`, and its summary for the help."""
+    """A subcommand: the name of its module, which has `main(argv) -> int`, and its line in the help."""
 
     module: str
     summary: str
@@ -62,7 +62,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _is_service(arguments: Sequence[str]) -> bool:
-    """Return True for a command that a service manager starts and signals; `bruce run --check` ends by itself."""
+    """Return True for a command that a service manager starts and sends signals to.
+
+    `bruce run --check` is not such a command: it ends after the check.
+    """
     return arguments[0] in {"run", "hold"} and "--check" not in arguments
 
 
@@ -74,7 +77,7 @@ def _run_command(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"bruce: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
-        return 128 + SIGINT  # as a shell reports it
+        return 128 + SIGINT  # the exit status that a shell reports for SIGINT
 
 
 # --- signals before the daemon handles them --------------------------------------------------------------------------
@@ -91,7 +94,7 @@ def signals_blocked() -> Iterator[None]:
     later. SIGTERM and SIGINT are not blocked: they end a daemon at once while it starts or waits for a lock. Signals
     that arrive before the interpreter runs cannot be blocked.
 
-    Pending signals are discarded at the end, because the daemon has ended or has not started.
+    Signals that are still pending at the end are discarded, because the daemon has ended or did not start.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_AT_START)
     try:
@@ -111,9 +114,9 @@ EXIT_SIGPIPE: Final = 128 + SIGPIPE
 def run_with_sigpipe(command: Callable[[], int]) -> int:
     """Run a command, flush its output, and return its exit status.
 
-    If the reader of its output has exited, as in `bruce status | head -1`, the command ends without a message, and the
-    status is EXIT_SIGPIPE. SIGPIPE stays ignored, as the interpreter sets it, because a broken connection must end
-    neither a daemon nor a reconnecting sender. A BrokenPipeError of such a connection propagates.
+    If the reader of the output has exited, as in `bruce status | head -1`, the command ends without a message, and the
+    exit status is EXIT_SIGPIPE. The function leaves SIGPIPE ignored, as the interpreter sets it, because a broken
+    connection must end neither a daemon nor a reconnecting sender. A BrokenPipeError of a connection propagates.
     """
     try:
         try:
@@ -122,16 +125,16 @@ def run_with_sigpipe(command: Callable[[], int]) -> int:
             if sys.stdout is not None:  # None if the descriptor is closed
                 sys.stdout.flush()
     except BrokenPipeError:
-        closed = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_no_reader(stream)]
-        if not closed:
-            raise
-        _redirect_to_null(closed)
+        unread = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_no_reader(stream)]
+        if not unread:
+            raise  # the error is one of a connection
+        _redirect_to_null(unread)
         return EXIT_SIGPIPE
 
 
 def _has_no_reader(stream: TextIO) -> bool:
     poll = select.poll()
-    poll.register(stream.fileno(), 0)
+    poll.register(stream.fileno(), 0)  # poll reports errors and hang-ups without a request for them
     return any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
 
 

@@ -1,8 +1,8 @@
-"""The part of `bruce check-config --connect` that checks the brokers, with the daemon's own connections.
+"""The part of `bruce check-config --connect` that checks the brokers, with the same code as the daemon's connections.
 
-For each broker it checks the name, the connection, TLS, the login, metadata, and the right to get a producer id. For
-each topic that the configuration names it checks the existence, and the right to write. The check creates nothing and
-sends no message; the producer ids that brokers assign stay unused.
+For each broker, it resolves the name, connects, with TLS and a login if they are configured, and requests metadata and,
+if the daemon needs one, a producer id. For each topic that the configuration names, it checks that the topic exists and that the daemon may write to it.
+The check creates no topics and sends no messages; the producer ids that brokers assign stay unused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckLevel", "Finding", "broker_findings", "configured_topics"]
 
-_CLOSED: Final = RemoteProtocolError("The broker closed the connection.")
+_CLOSED_ERROR: Final = RemoteProtocolError("The broker closed the connection.")
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3  # Kafka's error code
 _DAY_S: Final = 86_400
 _EXPIRES_SOON_S: Final = 14 * _DAY_S
@@ -63,9 +63,10 @@ _REMEDIES: Final = {
     FailureCause.BAD_DATA: _CHECK_PORT,
     FailureCause.NO_COMMON_VERSION: "Upgrade the broker, or set kafka.broker_version if it is older than 0.10",
 }
-"""The remedies of failures; the text of an error that names a setting, as "(kafka....)", includes its own."""
+"""The remedies of failures. They are omitted after an error whose text names a setting, as in "(kafka.tls.ca_file)",
+because such a text includes a remedy."""
 _AFTER_TLS: Final = frozenset({FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS})
-"""Failures that show that TLS succeeded."""
+"""Failures that occur only after TLS has succeeded."""
 
 
 @unique
@@ -78,7 +79,7 @@ class CheckLevel(StrEnum):
 
 
 class Finding(NamedTuple):
-    """A line of the output about `subject`; the text of a warning or failure includes the remedy."""
+    """A line of the output about `subject`; the text of a warning or failure includes a remedy."""
 
     level: CheckLevel
     subject: str
@@ -86,10 +87,10 @@ class Finding(NamedTuple):
 
 
 class BrokerResult(NamedTuple):
-    """The result for a broker: a failure, or the other fields.
+    """The result for a broker: only `failure` if the connection or login failed, else the other fields.
 
-    `metadata` is None if none was requested, `producer_id_error` is Kafka's error code, 0 for none, and
-    `certificate_ends_s` is in seconds since the epoch.
+    `metadata` is None if none was requested. `producer_id_error` is the error code in Kafka's response, 0 for success.
+    `certificate_ends_s` is in seconds since the epoch; None without a certificate.
     """
 
     failure: Failed | None = None
@@ -99,10 +100,10 @@ class BrokerResult(NamedTuple):
 
 
 class _Trial:
-    """A connection that requests metadata from a broker, and passes the result to `on_done`.
+    """A connection that requests metadata of `topics` from a broker, and passes the result to `on_done`.
 
-    With `needs_producer_id`, it also requests a producer id. With `topics` None, the result comes as soon as the
-    connection is ready, without requests.
+    With `needs_producer_id`, it then requests a producer id. If `topics` is None, it requests nothing, and passes the
+    result as soon as the connection is ready.
     """
 
     def __init__(
@@ -132,14 +133,14 @@ class _Trial:
             case Failed():
                 self._on_done(BrokerResult(failure=event))
             case Closed():
-                self._on_done(BrokerResult(failure=Failed(_CLOSED, FailureCause.CLOSED_BY_BROKER, ())))
+                self._on_done(BrokerResult(failure=Failed(_CLOSED_ERROR, FailureCause.CLOSED_BY_BROKER, ())))
 
     def _on_ready(self, event: ConnectionReady) -> None:
         if self._topics is None:
             self._finish(BrokerResult())
             return
         self._needs_producer_id &= event.capabilities.has_producer_ids
-        # Without this capability, a broker would create a named topic, so the request is for all topics.
+        # A broker without this capability creates a missing topic that a request names; None requests all topics.
         topics = self._topics if event.capabilities.can_name_topics else None
         request = self._socket.connection.request_metadata(topics, time.monotonic(), with_operations=True)
         self._socket.send(request.buffers)
@@ -157,7 +158,7 @@ class _Trial:
 
 
 class BrokerCheck:
-    """Connections to brokers, with a loop of their own."""
+    """Trial connections to brokers, and the event loop that serves them."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -167,7 +168,7 @@ class BrokerCheck:
         self.topics = configured_topics(config)
 
     def request_all(self, servers: Sequence[HostPort]) -> dict[HostPort, BrokerResult]:
-        """Request metadata, and with `required_acks` = -1 a producer id, from all servers at the same time."""
+        """Request metadata from all servers at the same time, and a producer id as well if `required_acks` is -1."""
         return self._try_all(servers, self.topics, self._security)
 
     def speaks_plain_text(self, server: HostPort) -> bool:
@@ -200,7 +201,7 @@ class BrokerCheck:
                 partial(on_done, server),
                 needs_producer_id=kafka.required_acks == ACKS_ALL,
             )
-        if len(results) < len(servers):  # a trial that fails at once ends before the loop runs
+        if len(results) < len(servers):  # not if each trial has failed already, before the loop runs
             self._loop.run()
         return results
 
@@ -222,23 +223,24 @@ def broker_findings(config: Config) -> Iterator[Finding]:
     results = check.request_all(list(dict.fromkeys(config.kafka.servers)))
     for server, result in results.items():
         yield _broker_finding(check, config, server, result, remark="")
-    clusters = [result.metadata for result in results.values() if result.metadata is not None]
-    if not clusters:
+    responses = [result.metadata for result in results.values() if result.metadata is not None]
+    if not responses:
         return
-    advertised = {HostPort(broker.host, broker.port) for broker in clusters[0].brokers.values()} - results.keys()
-    others = check.request_all(sorted(advertised)) if advertised else {}
-    for server, result in others.items():
+    all_brokers = {HostPort(broker.host, broker.port) for broker in responses[0].brokers.values()}
+    further_brokers = all_brokers - results.keys()
+    further_results = check.request_all(sorted(further_brokers)) if further_brokers else {}
+    for server, result in further_results.items():
         yield _broker_finding(check, config, server, result, remark=" (named by the cluster)")
-    if len({cluster.cluster_id for cluster in clusters}) > 1:
+    if len({metadata.cluster_id for metadata in responses}) > 1:
         text = "kafka.bootstrap_servers names brokers of different clusters. Name brokers of one cluster."
         yield Finding(CheckLevel.FAILED, "cluster", text)
     for name in check.topics:
-        level, text = _assess_topic(config, clusters[0].topics.get(name))
+        level, text = _assess_topic(config, responses[0].topics.get(name))
         yield Finding(level, f"topic {name.decode()}", text)
 
 
 def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, result: BrokerResult, remark: str) -> Finding:
-    """Return the finding for a result; `remark` follows the broker's name."""
+    """Return the finding for the result of a broker; `remark` follows the broker's name."""
     subject = f"broker {server}{remark}"
     if result.failure is not None:
         return Finding(CheckLevel.FAILED, subject, _failure_text(check, config, server, result.failure))
@@ -284,7 +286,7 @@ def _failure_text(check: BrokerCheck, config: Config, server: HostPort, failure:
 
 
 def _assess_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLevel, str]:
-    """Return level and text of the finding for a topic with or without metadata."""
+    """Return the level and the text of the finding for a topic; `topic` is None if it has no metadata."""
     if topic is None or topic.error == _UNKNOWN_TOPIC_OR_PARTITION:
         if config.delivery.topic_autocreate:
             text = "does not exist; the daemon will ask the brokers to create it at the first message."

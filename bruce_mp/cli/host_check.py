@@ -34,18 +34,19 @@ def host_findings(config: Config) -> Iterator[Finding]:
 
 
 def _file_findings(config: Config) -> Iterator[Finding]:
-    slab = Path(config.slab_path)
+    slab_path = Path(config.slab_path)
     size = Geometry.for_size(config.slab.size, config.input.max_datagram_size).file_size
     remedy = "lower slab.size, or set slab.path to a larger file system"
-    if _SHM in slab.parents:
+    if _SHM in slab_path.parents:
         remedy += ", or enlarge /dev/shm (mount -o remount,size=SIZE /dev/shm; --shm-size of a container)"
-    yield _space_finding("slab", slab, size, CheckLevel.FAILED, remedy)
+    yield _space_finding("slab", slab_path, size, CheckLevel.FAILED, remedy)
     if config.slab.sync != "off":
         remedy = "make room there, or set slab.journal_dir to a larger file system"
         yield _space_finding("journal", Path(config.journal_path), size, CheckLevel.FAILED, remedy)
     if (config.input.unix_stream.enable or config.input.tcp.enable) and config.input.streams.max_spill_size:
         remedy = (
-            "large attempts wait while it is full: lower input.streams.max_spill_size, or set input.streams.spill_dir"
+            "large attempts wait while the disk is full: lower input.streams.max_spill_size, or set "
+            "input.streams.spill_dir"
         )
         path, size = Path(config.spill_path), config.input.streams.max_spill_size
         yield _space_finding("spill files", path, size, CheckLevel.WARNING, remedy)
@@ -57,18 +58,25 @@ def _file_findings(config: Config) -> Iterator[Finding]:
 
 
 def _space_finding(subject: str, path: Path, size: int, level: CheckLevel, remedy: str) -> Finding:
-    """Return a finding of `level` if the free space plus the present files of `path` is below `size` bytes, else OK."""
+    """Compare the space for the files at `path` with `size`, the bytes that they may grow to in total.
+
+    The space is what is free, plus what these files already occupy. If it is too small, the finding has `level`, else
+    OK.
+    """
     directory = next(parent for parent in path.parents if os.access(parent, os.F_OK))
     file_system = os.statvfs(directory)
-    available = file_system.f_bavail * file_system.f_frsize + sum(map(_bytes_on_disk, _files_of(path)))
+    available = file_system.f_bavail * file_system.f_frsize + sum(map(_bytes_on_disk, _files_at(path)))
     text = f"{path}: up to {_mib(size)} MiB, {_mib(available)} MiB free"
     if available >= size:
         return Finding(CheckLevel.OK, subject, text)
     return Finding(level, subject, f"{text}; {remedy}.")
 
 
-def _files_of(path: Path) -> list[Path]:
-    """Return the file or directory `path`, its rotated files, and the content of a directory; empty if unreadable."""
+def _files_at(path: Path) -> list[Path]:
+    """Return the file or directory `path`, the rotated files beside it, and the content of a directory.
+
+    Return an empty list if they cannot be listed.
+    """
     try:
         return [*path.parent.glob(f"{path.name}*"), *(path.iterdir() if path.is_dir() else ())]
     except OSError:

@@ -25,7 +25,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     parser = command_parser("import-config", "Convert a configuration of Dory or Bruce, and print it as TOML.", __doc__)
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="the XML file of the old configuration")
-    help_text = "options of the old daemon's command line, as one quoted argument; FILE defaults to their --config_path"
+    help_text = "options of the old daemon's command line, as one quoted argument; FILE defaults to its --config_path"
     parser.add_argument("--command-line", metavar="OPTIONS", help=help_text)
     args = parser.parse_args(argv)
     options = None if args.command_line is None else parse_options(args.command_line)

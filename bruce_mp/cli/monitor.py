@@ -1,8 +1,8 @@
 """`bruce monitor`: a check for Nagios and compatible monitors.
 
-The first line is the summary, followed by `|` and the values with their limits. Checks of counters compare with the
-state file of the last `bruce monitor`; without one, their values are unknown, and a summary without faults
-ends with "first check".
+The first line of the output is the summary, followed by `|` and the values with their limits. The value of a counter is
+its increase since the last run of `bruce monitor`, which stored the counters in the state file. The first run finds no
+state file: it reports these values as unknown, and a summary without faults ends with "first check".
 
 Exit status: 0 OK, 1 warning, 2 critical (also for a daemon that does not answer), 3 unknown (also for invalid options).
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _WORST_FIRST: Final = (Severity.CRITICAL, Severity.WARNING, Severity.UNKNOWN, Severity.OK)
-"""UNKNOWN must not hide a fault that is known."""
+"""The order of faults in the output. UNKNOWN comes after known faults, so that it hides none from the summary."""
 
 
 class _Parser(ArgumentParser):
@@ -41,7 +41,7 @@ class _Parser(ArgumentParser):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the daemon's pages, evaluate the checks, and print the summary and one line for each further fault."""
+    """Read the daemon's pages, evaluate the checks, and print the summary, then a line for each further fault."""
     args = _create_parser().parse_args(argv)
     try:
         return _check(args)
@@ -91,7 +91,7 @@ def _limits(args: Namespace, option: str) -> tuple[float | None, float | None]:
 def _report(severity: Severity, summary: str, others: Sequence[str] = (), results: Sequence[Result] = ()) -> int:
     """Print the lines that Nagios expects, with `others` below the summary, and return the exit status."""
     values = " ".join(result.performance for result in results)
-    # In a text, a | would begin the values.
+    # A | in a text would mark the beginning of the values.
     lines = [text.replace("|", "/") for text in (f"BRUCE {severity.name}: {summary}", *others)]
     lines[0] += f" | {values}" if values else ""
     print("\n".join(lines))

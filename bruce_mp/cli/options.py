@@ -17,14 +17,14 @@ _MAX_PORT: Final = 65535
 def exit_statuses(documentation: str | None) -> str:
     """Return the paragraph of a module's docstring that begins with "Exit status:", for the end of the help.
 
-    `python -OO` has no docstrings; then the text is empty.
+    Return an empty text under `python -OO`, which removes the docstrings.
     """
     paragraphs = (documentation or "").split("\n\n")
     return next((paragraph.strip() for paragraph in paragraphs if paragraph.startswith("Exit status:")), "")
 
 
 def command_parser(command: str, description: str, documentation: str | None) -> ArgumentParser:
-    """Return a parser for `bruce COMMAND`; `documentation` is the docstring of its module."""
+    """Return a parser for `bruce COMMAND`; `documentation` is the docstring of the command's module."""
     return ArgumentParser(prog=f"bruce {command}", description=description, epilog=exit_statuses(documentation))
 
 
@@ -41,16 +41,16 @@ def port_number(text: str) -> int:
     return int(text)
 
 
-def seconds_from(low: float) -> Callable[[str], float]:
-    """Return an argument type for a finite number of seconds from `low`."""
+def seconds_from(minimum: float) -> Callable[[str], float]:
+    """Return an argument type for a finite number of seconds that is at least `minimum`."""
 
     def parse(text: str) -> float:
         try:
             seconds = float(text)
         except ValueError:
             seconds = math.nan
-        if not low <= seconds < math.inf:  # a NaN fails, too
-            raise ArgumentTypeError(f"{text} is not a number of seconds from {low:g}")
+        if not minimum <= seconds < math.inf:  # NaN fails this comparison
+            raise ArgumentTypeError(f"{text} is not a number of seconds from {minimum:g}")
         return seconds
 
     return parse

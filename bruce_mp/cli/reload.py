@@ -1,7 +1,7 @@
 """`bruce reload`: request a reload of the configuration from a running daemon, and print the outcome.
 
-Exit status: 0 if the reload was applied, 1 if it was refused, 4 after another response or none. With `--check` the
-daemon applies nothing, and the exit status is the one that the reload would have.
+Exit status: 0 if the daemon applied the reload, 1 if it refused the reload, 4 if it gave another response or none. With
+`--check` the daemon applies nothing, and the exit status is the one that the reload would have.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def main(argv: Sequence[str]) -> int:
     parser = command_parser("reload", description, __doc__)
     add_address(parser)
     add_token(parser)
-    parser.add_argument("--check", action="store_true", help="only list the changes, and those that need a restart")
+    help_text = "only list the changes that a reload would apply, and those that need a restart"
+    parser.add_argument("--check", action="store_true", help=help_text)
     args = parser.parse_args(argv)
     return request_change(args, "/reload?check=1" if args.check else "/reload")
