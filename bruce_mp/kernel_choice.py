@@ -57,7 +57,7 @@ def choose(name: str, package: Path) -> KernelChoice:
     return KernelChoice(compiled=False, sentence=f"pure Python kernels: {_COST_OF_PURE}; the compiled ones {defect}")
 
 
-def _find_defect(package_name: str, directory: Path, kernels: Iterable[str]) -> str | None:
+def _find_defect(package_name: str, directory: Path, module_names: Iterable[str]) -> str | None:
     """Return the reason why the compiled kernels in `directory` are unusable; None if they are usable.
 
     The reason is the end of a sentence that begins with the kernels.
@@ -67,7 +67,7 @@ def _find_defect(package_name: str, directory: Path, kernels: Iterable[str]) -> 
     except OSError:
         return "are in no directory that can be read, as in a zip: install the package"
     # The build adds the compiled module `stamp`, which stores the digest of the sources.
-    if any(file_names.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*kernels, "stamp")):
+    if any(file_names.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*module_names, "stamp")):
         return "were not built: install the package where there is a C compiler, or a wheel"
     sources = [*sorted(directory.glob("*.pyx")), *sorted(directory.glob("*.pxd"))]
     if sources and _digest(sources) != _digest_when_built(package_name):

@@ -1,8 +1,9 @@
 """The part of `bruce check-config --connect` that checks the brokers, with the same code as the daemon's connections.
 
-For each broker, it resolves the name, connects, with TLS and a login if they are configured, and requests metadata and,
-if the daemon needs one, a producer id. For each topic that the configuration names, it checks that the topic exists and that the daemon may write to it.
-The check creates no topics and sends no messages; the producer ids that brokers assign stay unused.
+For each broker, it resolves the name and connects, with TLS and a login if they are configured. Then it requests
+metadata, and a producer id if the daemon would need one. For each topic that the configuration names, it checks that
+the topic exists and that the daemon may write to it. The check creates no topics and sends no messages; the producer
+ids that brokers assign stay unused.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Finding(NamedTuple):
 
 
 class BrokerResult(NamedTuple):
-    """The result for a broker: only `failure` if the connection or login failed, else the other fields.
+    """The result for a broker: only `failure` if a step failed, else the other fields.
 
     `metadata` is None if none was requested. `producer_id_error` is the error code in Kafka's response, 0 for success.
     `certificate_ends_s` is in seconds since the epoch; None without a certificate.

@@ -1,15 +1,15 @@
 """`bruce replay`: send the messages of discard files and slab exports again, each line once.
 
-A run of the command sends the messages in groups. Each group is a unique attempt: the daemon delivers all of its
-messages or none, and remembers its name. After a kill, the next run inquires for the outcomes of unconfirmed groups, so
-few stay in doubt. A retry of a group keeps the group's name, because the daemon may still receive the rest of an
-earlier attempt; it completes only one attempt of a name.
+A run of the command sends the messages in groups. Each group is a *unique attempt*: the daemon delivers all messages of
+the attempt or none, and remembers the attempt's name. If a run is killed before the daemon has confirmed its last
+groups, the next run asks the daemon for their outcomes, so few groups stay in doubt. A run that retries a group reuses
+the name, because the daemon may still receive the rest of an earlier attempt: it completes only one attempt of a name.
 
 `PATH` and the files `PATH.MS` that the daemon rotated are one log, and equal lines in a log are different messages.
 Equal lines of different logs are one message, because one log may be a backup of the other.
 
 Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a last line without a
-newline, if the daemon lost their outcomes, or if the daemon failed. A further run continues.
+newline, if the daemon lost the outcomes of some, or if the daemon failed. A further run continues.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-GROUP_MESSAGES: Final = 1000
-GROUP_BYTES: Final = 1 << 20
-"""A group ends with the message that reaches one of these numbers. A kill leaves at most one more group in doubt."""
+MESSAGES_PER_GROUP: Final = 1000
+BYTES_PER_GROUP: Final = 1 << 20
+"""The message that reaches one of these limits completes a group. A kill leaves at most one more group in doubt."""
 LINGER_S: Final = 0.01
 """Time for which the client collects messages for one write."""
 MAX_ATTEMPTS: Final = 5
-"""Attempts for a group that the daemon discards unfinished, such as during its restarts."""
+"""The most attempts for a group whose attempts the daemon discards unfinished, such as during restarts."""
 POLL_S: Final = 0.1
-"""Interval of inquiries while messages have no outcome."""
+"""Pause between two inquiries while messages have no outcome."""
 RECEIVE_BYTES: Final = 8192
 ROTATED: Final = re.compile(r"\.\d{13}\Z")
 """End of the name of a rotated file: the time in ms since the epoch."""
@@ -73,9 +73,9 @@ COUNTS_OF_UNSENT: Final = {
     LineFate.IN_KAFKA: Replayed(in_kafka=1),
     LineFate.ABANDONED: Replayed(abandoned=1),
 }
-"""What a line that is not sent adds to the counts, by its fate."""
-COMPLETE: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
-"""Outcomes that confirm a group.  UNCOUNTED: a killed daemon lost the number of discards for good."""
+"""The increase of the run's counts for a line that is not sent, by the line's fate."""
+CONFIRMING_OUTCOMES: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
+"""Outcomes that confirm a group. UNCOUNTED: the daemon was killed, and lost the number of discards for good."""
 
 
 class ReplayError(BruceError):
@@ -96,13 +96,14 @@ class GroupFate(Enum):
 
 @dataclass(slots=True)
 class IncompleteGroup:
-    """A group of a killed run, and its lines that this run has read; `unread` counts the others.
+    """A group that a killed run sent in part; `keys` and `messages` are of its lines that this run has read.
 
     This run sends the group again, under the old name, when it has read all lines of the group.
     """
 
     group: UnconfirmedGroup
-    unread: int
+    unread_lines: int
+    """The number of the group's lines that this run has not read yet."""
     keys: list[LineKey] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
 
@@ -114,7 +115,7 @@ class ReplayDaemon:
         self._target = target
         self._timeout_s = timeout_s
         self.address = f"127.0.0.1:{target}" if isinstance(target, int) else os.fspath(Path(target).resolve())
-        # A daemon remembers the names of attempts, and on a UNIX socket those of each user separately.
+        # A daemon remembers the names of attempts. On a UNIX socket, each user has separate names.
         user = "" if isinstance(target, int) else f" for user {os.geteuid()}"
         self.identity = f"{self.address} on {socket.gethostname()}{user}"
 
@@ -132,7 +133,7 @@ class ReplayDaemon:
         return StreamClient(self._target, timeout=self._timeout_s, linger=LINGER_S, max_message=max_message_bytes)
 
     def inquire(self, name: str = "") -> InquiryAnswer:
-        """Inquire for the outcome of an attempt, and for the message size limit; without a name, only for the latter.
+        """Ask the daemon for its limit of the message size, and with a name also for the outcome of that attempt.
 
         Raise ReplayError if no daemon answers, or the daemon is too old for inquiries.
         """
@@ -147,7 +148,10 @@ class ReplayDaemon:
         return answer
 
     def await_settled(self, name: str) -> InquiryAnswer:
-        """Inquire until no message of an attempt is pending. Raise ReplayError after the time limit."""
+        """Inquire until no message of an attempt is pending, and return that answer.
+
+        Raise ReplayError after the time limit.
+        """
         deadline = time.monotonic() + self._timeout_s
         while (answer := self.inquire(name)).outcome is AttemptOutcome.PENDING:
             if time.monotonic() > deadline:
@@ -179,11 +183,11 @@ class ReplayDaemon:
 
 
 class ReplayRun:
-    """One run of the command.
+    """One run of the command. The public attributes are its result: numbers of messages or lines.
 
-    `counts`, `discarded` and `too_large` have its result; `cut_lines` counts last lines without a newline, `copies` the
-    lines that other logs of the run have too, `uncounted` the messages whose outcomes the daemon has lost, and
-    `undecided` the messages of unconfirmed groups in a dry run, which does not resolve them.
+    `discarded` is by the daemon's reason. `cut_lines` counts last lines without a newline, and `copies` the lines that
+    an earlier file of another log had. `uncounted` counts messages whose outcomes the daemon has lost, and `undecided`,
+    in a dry run, the messages of unconfirmed groups, because a dry run does not ask the daemon for their outcomes.
     """
 
     def __init__(
@@ -203,12 +207,12 @@ class ReplayRun:
         self._undecided_lines: frozenset[LineKey] = frozenset()
         self._read_files: set[tuple[int, int]] = set()
         """Device and inode of each file that this run has read."""
-        self._equal_lines_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
-        """The number of equal lines that this run has read in each log, by the hash of the line."""
-        self._largest_counts: Counter[bytes] = Counter()
-        """By hash, the largest count of one log so far. The n-th equal line of another log is new if n exceeds this."""
-        self._incomplete: dict[LineKey, IncompleteGroup] = {}
-        """The groups of killed runs that are to be sent again, by each of their unread lines."""
+        self._line_counts_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
+        """For each log, how often this run has read a line in it, by the hash of the line."""
+        self._largest_line_counts: Counter[bytes] = Counter()
+        """The largest of a line's counts in all logs, by the line's hash: only a count above it means a new message."""
+        self._incomplete_by_line: dict[LineKey, IncompleteGroup] = {}
+        """The groups of killed runs that are to be sent again: for each line that this run has not read, its group."""
         self._max_message_bytes = sys.maxsize
         """The largest message that the daemon accepts, in bytes; a dry run does not know it."""
 
@@ -217,7 +221,8 @@ class ReplayRun:
         for group in self._state.unconfirmed():
             if self._resolve_group(group) is GroupFate.INCOMPLETE:
                 keys = self._state.lines_of(group.name)
-                self._incomplete |= dict.fromkeys(keys, IncompleteGroup(group, unread=len(keys)))  # shared by its keys
+                incomplete = IncompleteGroup(group, unread_lines=len(keys))
+                self._incomplete_by_line |= dict.fromkeys(keys, incomplete)
 
     def leave_undecided(self) -> None:
         """Note the lines of the unconfirmed groups for a dry run, which asks no daemon about them."""
@@ -225,17 +230,20 @@ class ReplayRun:
         self._undecided_lines = frozenset(key for group in groups for key in self._state.lines_of(group.name))
 
     def finish(self) -> None:
-        """Decide about the groups of killed runs of which this run has not read all lines. Raise as `resolve`."""
-        distinct_groups = {each.group.name: each for each in self._incomplete.values()}
+        """Decide about the groups of killed runs of which this run has not read all lines.
+
+        Raise ReplayError if the user has to decide.
+        """
+        distinct_groups = {each.group.name: each for each in self._incomplete_by_line.values()}
         for incomplete in distinct_groups.values():
             fate = self._decide(incomplete.group, "this run selects only a part of their lines")
             if fate is GroupFate.REMOVED and incomplete.messages:
                 self._send_new(incomplete.keys, incomplete.messages)
 
     def send_file(self, path: Path, *, dry_run: bool) -> None:
-        """Send the selected lines of a file that were not sent before. A second name of a file has no effect.
+        """Send the selected lines of a file that were not sent before, or with `dry_run` only count them.
 
-        With `dry_run`, only count the lines. Raise ReplayError.
+        Do nothing if this run has read the file already, perhaps under another name. Raise ReplayError.
         """
         try:
             status = path.stat()
@@ -253,12 +261,13 @@ class ReplayRun:
             raise ReplayError(f"{path}: {error.strerror}.") from error
 
     def _new_lines(self, path: Path) -> Iterator[tuple[LineKey, bytes]]:
-        """Yield the lines for new groups, with their messages.
+        """Read a file, and yield the lines that belong into new groups, with their messages.
 
-        Count the lines that are not sent. Lines that belong to a group of a killed run go to that group instead.
+        Count the lines that are not sent. Add the lines of a killed run's group to that group instead.
         """
         resolved = path.resolve()
-        equal_lines = self._equal_lines_by_log[resolved.with_name(ROTATED.sub("", resolved.name))]
+        log_path = resolved.with_name(ROTATED.sub("", resolved.name))
+        line_counts = self._line_counts_by_log[log_path]
         with path.open("rb") as file:
             for data in file:
                 if not data.endswith(b"\n"):
@@ -267,38 +276,38 @@ class ReplayRun:
                 content = data.rstrip(b"\r\n")
                 line = line_of(content)
                 fate = self._selection.fate_of(line)
-                key, is_copy = self._identify(content, equal_lines)
+                key, is_copy = self._count_line(content, line_counts)
                 if line is None or fate in COUNTS_OF_UNSENT:
                     self.counts += COUNTS_OF_UNSENT[fate]
                 elif is_copy:
                     self.copies += 1
                 elif key in self._undecided_lines:
                     self.undecided += 1
-                elif key not in self._incomplete and self._state.contains(key):
+                elif key not in self._incomplete_by_line and self._state.contains(key):
                     self.counts += Replayed(already=1)
                 elif (message := _encoded(line)) is None or len(message) > self._max_message_bytes:
                     self.too_large += 1
-                elif key in self._incomplete:
+                elif key in self._incomplete_by_line:
                     self._add_to_incomplete(key, message)
                 else:
                     yield key, message
 
-    def _identify(self, content: bytes, equal_lines: Counter[bytes]) -> tuple[LineKey, bool]:
-        """Count a line of a log. Return the line's identity, and True if another log had this line before."""
+    def _count_line(self, content: bytes, line_counts: Counter[bytes]) -> tuple[LineKey, bool]:
+        """Count a line in its log. Return the line's key, and if the line is a copy of one in another log."""
         digest = sha256(content).digest()
-        equal_lines[digest] += 1
-        key = LineKey(digest, equal_lines[digest])
-        is_copy = key.number <= self._largest_counts[digest]
-        self._largest_counts[digest] = max(self._largest_counts[digest], key.number)
+        line_counts[digest] += 1
+        key = LineKey(digest, line_counts[digest])
+        is_copy = key.number <= self._largest_line_counts[digest]
+        self._largest_line_counts[digest] = max(self._largest_line_counts[digest], key.number)
         return key, is_copy
 
     def _add_to_incomplete(self, key: LineKey, message: bytes) -> None:
-        """Add a line's message to the line's group, of a killed run. Send the group if no line is left unread."""
-        incomplete = self._incomplete.pop(key)
+        """Add a line to its group, which a killed run sent in part. Send the group after the last of its lines."""
+        incomplete = self._incomplete_by_line.pop(key)
         incomplete.keys.append(key)
         incomplete.messages.append(message)
-        incomplete.unread -= 1
-        if not incomplete.unread:
+        incomplete.unread_lines -= 1
+        if not incomplete.unread_lines:
             self._send(incomplete.group, incomplete.messages)
 
     def _send_new(self, keys: Sequence[LineKey], messages: Sequence[bytes]) -> None:
@@ -307,7 +316,7 @@ class ReplayRun:
         self._send(group, messages)
 
     def _send(self, group: UnconfirmedGroup, messages: Sequence[bytes]) -> None:
-        """Send a group, again under its name if the daemon discards it unfinished. Raise ReplayError."""
+        """Send a group. If the daemon discards it unfinished, send it again under the same name. Raise ReplayError."""
         for _ in range(MAX_ATTEMPTS):
             try:
                 discarded = self._daemon.send(group.name, messages, self._max_message_bytes)
@@ -327,14 +336,14 @@ class ReplayRun:
         raise ReplayError(f"{self._daemon.address}: {MAX_ATTEMPTS} attempts failed: {failure}")
 
     def _resolve_group(self, group: UnconfirmedGroup) -> GroupFate:
-        """Return the fate of an unconfirmed group by the daemon's answer, or if it has none, by the user's choice.
+        """Ask the daemon for the outcome of an unconfirmed group; if it has no answer, apply the user's choice.
 
-        Raise ReplayError if there is neither.
+        Return the fate of the group. Raise ReplayError if the user made no choice either.
         """
         if group.daemon != self._daemon.identity:
             return self._decide(group, f"they went to {group.daemon}, not to {self._daemon.identity}")
         answer = self._daemon.await_settled(group.name)
-        if answer.outcome in COMPLETE:
+        if answer.outcome in CONFIRMING_OUTCOMES:
             if answer.outcome is AttemptOutcome.UNCOUNTED:
                 self.uncounted += len(self._state.lines_of(group.name))
             self.discarded += Counter({_reason_name(reason): count for reason, count in answer.reasons.items()})
@@ -372,7 +381,7 @@ def _reason_name(reason: DiscardReason | int) -> str:
 
 
 def _groups(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineKey], list[bytes]]]:
-    """Yield the lines and messages in groups of at most GROUP_MESSAGES and about GROUP_BYTES."""
+    """Yield the keys and the messages of each group, of at most MESSAGES_PER_GROUP and about BYTES_PER_GROUP."""
     keys: list[LineKey] = []
     messages: list[bytes] = []
     size = 0
@@ -380,7 +389,7 @@ def _groups(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineK
         keys.append(key)
         messages.append(message)
         size += len(message)
-        if len(keys) >= GROUP_MESSAGES or size >= GROUP_BYTES:
+        if len(keys) >= MESSAGES_PER_GROUP or size >= BYTES_PER_GROUP:
             yield keys, messages
             keys, messages, size = [], [], 0
     if keys:
@@ -404,7 +413,7 @@ def main(argv: Sequence[str]) -> int:
         finally:
             _print_outcome(run, args)
     is_incomplete = run.discarded or run.too_large or run.cut_lines or run.uncounted
-    return ExitCode.SETUP if is_incomplete else ExitCode.OK  # SETUP is 1, the status of all failures
+    return ExitCode.SETUP if is_incomplete else ExitCode.OK  # commands return SETUP, which is 1, for every failure
 
 
 def _print_outcome(run: ReplayRun, args: Namespace) -> None:
@@ -418,7 +427,7 @@ def _print_outcome(run: ReplayRun, args: Namespace) -> None:
 
 
 def _remarks(run: ReplayRun) -> Iterator[str]:
-    """Yield a sentence about each kind of messages that were not sent, or have no outcome."""
+    """Yield a sentence about each kind of lines that were not sent, and about messages without a good outcome."""
     if run.counts.in_kafka:
         yield (
             f"{run.counts.in_kafka:,} messages were left out, because Kafka has or may have them: lines with the info "
@@ -431,13 +440,13 @@ def _remarks(run: ReplayRun) -> Iterator[str]:
         )
     if run.copies:
         yield (
-            f"{run.copies:,} lines are in two files, and count once, as copies. Only PATH and the rotated PATH.MS "
-            "beside it may have equal lines of different messages."
+            f"{run.copies:,} lines are in two files, and count once, because equal lines of two files are copies. Only "
+            "equal lines of PATH and of the rotated files PATH.MS beside it are different messages."
         )
     if run.undecided:
         yield (
-            f"{run.undecided:,} messages of a killed run are in Kafka or not: a run without --dry-run asks the daemon, "
-            "and sends those that it did not get."
+            f"{run.undecided:,} messages of a killed run may be in Kafka or not: a run without --dry-run asks the "
+            "daemon, and sends the messages that the daemon did not get."
         )
     if run.uncounted:
         yield (
@@ -463,15 +472,10 @@ def _create_parser() -> ArgumentParser:
     target.add_argument("--stream-socket-path", metavar="PATH", help="the daemon's UNIX stream socket")
     target.add_argument("--port", type=port_number, metavar="N", help="the daemon's TCP port on 127.0.0.1")
     add("--state", type=Path, metavar="FILE", required=True, help="record of the sent lines; keep it for later runs")
-    add(
-        "--only-topic",
-        metavar="TOPIC",
-        action="append",
-        default=[],
-        help="send only messages of this topic; repeatable",
-    )
+    help_of_topic = "send only messages of this topic; repeatable"
+    add("--only-topic", metavar="TOPIC", action="append", default=[], help=help_of_topic)
     add("--info", action="append", default=[], help="send only lines with this reason, such as NO_MEM; repeatable")
-    help_of_abandoned = f"send {ABANDONED} messages, too; their client has sent them again"
+    help_of_abandoned = f"also send {ABANDONED} messages, although their client has sent them again"
     add("--include-abandoned", action="store_true", help=help_of_abandoned)
     add("--since", metavar="MS", type=int, help="send only messages with a timestamp from MS, in ms since the epoch")
     add("--until", metavar="MS", type=int, help="send only messages with a timestamp before MS, in ms since the epoch")

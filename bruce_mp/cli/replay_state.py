@@ -1,7 +1,8 @@
 """The state file of `bruce replay`: a SQLite file that identifies each line that a run sent or was about to send.
 
-A *group* is the lines that a run sends as one attempt. `bruce replay` stores a group before it sends any of its
-messages, and confirms it when the daemon has answered for all of them. An unconfirmed group is in doubt after a kill.
+A *group* is the set of lines whose messages a run sends together. `bruce replay` stores a group before it sends the
+first message, and confirms the group when the daemon has answered for all messages. If a kill leaves a group
+unconfirmed, the group is in doubt: its messages may be in Kafka or not.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _COLUMNS: Final = {
     *(("chunks", name) for name in ("name", "address", "started_ms", "confirmed")),
     *(("lines", name) for name in ("hash", "number", "chunk")),
 }
-"""Each table and column of a state file, as `_LIST_COLUMNS` returns them."""
+"""The tables and columns of a state file, as pairs like those that the query `_LIST_COLUMNS` returns."""
 
 
 class ReplayStateError(BruceError):
@@ -50,18 +51,18 @@ class LineKey(NamedTuple):
 
 
 class UnconfirmedGroup(NamedTuple):
-    """A group without the daemon's answer; `started_ms` is the time just before it was first sent, since the epoch."""
+    """A group that is not confirmed; `started_ms` is the time of the first attempt's begin, in ms since the epoch."""
 
     name: str
     daemon: str
-    """Address, host and user: `ReplayDaemon.identity`."""
+    """The daemon that the group was sent to: its `ReplayDaemon.identity`, which has the address, host and user."""
     started_ms: int
 
 
 class ReplayState:
     """The open state file of one `bruce replay`.
 
-    Raises ReplayStateError also if the file is no state file, or another replay has it open.
+    The constructor raises ReplayStateError, also if the file is no state file or another replay has it open.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,8 +75,8 @@ class ReplayState:
                 fault = "is in use by another replay. Wait until that replay ends."
             else:
                 fault = (
-                    f"cannot be opened or written: {error}. Free its disk, or allow this user to write to the file and "
-                    "its directory; a new --state would send all lines again."
+                    f"cannot be opened or written: {error}. Make room on its disk, or allow this user to write to "
+                    "the file and its directory; a new --state would send all lines again."
                 )
             raise ReplayStateError(f"The state file {path} {fault}") from error
         except sqlite3.Error as error:
@@ -92,8 +93,8 @@ class ReplayState:
         self._database.close()
         if isinstance(error, sqlite3.Error):
             raise ReplayStateError(
-                f"The state file {self._path} cannot be read or written: {error}. Free or repair its disk, then run "
-                "the command again."
+                f"The state file {self._path} cannot be read or written: {error}. Make room on its disk or "
+                "repair it, then run the command again."
             ) from error
 
     def contains(self, key: LineKey) -> bool:
@@ -108,7 +109,7 @@ class ReplayState:
         self._database.execute("commit")
 
     def confirm(self, name: str) -> None:
-        """Record that no message of the group is to be sent again."""
+        """Record that no message of the group needs to be sent again."""
         self._database.execute("update chunks set confirmed = 1 where name = ?", (name,))
 
     def remove(self, name: str) -> None:

@@ -1,7 +1,7 @@
-"""`bruce send`: the command of `bruce_mp.client.send`, which also works without the daemon's dependencies.
+"""`bruce send`: the command in `bruce_mp.client.send`, a module that also works without the daemon's dependencies.
 
-Exit status: 0 if the kernel accepted every message, 1 if not or if `--flush` finds one undelivered, 2 for wrong
-options.
+Exit status: 0 if the kernel accepted every message, 1 if it did not or if `--flush` finds an undelivered message, 2 for
+wrong options.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`bruce slab`: inspect a slab file and export its messages.
 
-Neither subcommand writes to the file. Both read the intact parts of a damaged file and report the damage.
+The slab is the memory-mapped file in which the daemon holds messages until Kafka has acknowledged them. Neither
+subcommand writes to the file. Both read the intact parts of a damaged file and report the damage.
 
 Exit status: 0, or 1 if a part of the file is damaged, or if an export omits messages in spill files.
 """
