@@ -5,9 +5,10 @@ The info of a line gives the state of its message:
     SLAB            held, never sent
     SLAB_SENT       held, in a record batch that was built, and perhaps sent: Kafka may have it
     SLAB_DELIVERED  (--all) acknowledged
-    any other       discard reason of a discarded message (--all), or of an invalid datagram in the landing zone
+    any other       reason for the discard of a message (--all), or of an invalid datagram in the landing zone
 
-An export locks the slab, because a daemon that starts would deliver the messages that are being exported.
+The landing zone is the part of the slab with datagrams that the daemon has received. An export locks the slab, because
+a daemon that starts would deliver the messages that are being exported.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ class OutputError(BruceError):
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Options of an export; empty `topics` means all, and `ignores_lock` allows the slab of a running daemon."""
+    """Options of an export.
+
+    Empty `topics` means all topics. `includes_settled` adds delivered and discarded messages. `ignores_lock` allows the
+    export of a slab that a running daemon uses.
+    """
 
     file: Path
     output: str
@@ -62,7 +67,7 @@ class ExportOptions:
 def export(options: ExportOptions) -> int:
     """Write the lines, print the count and the damage to standard error, and return the exit status."""
     lock = lock_shared(options.file)
-    is_live = lock is None
+    is_live = lock is None  # a running daemon has locked the slab
     if is_live and not options.ignores_lock:
         raise SlabError(
             f"The slab {options.file} belongs to a daemon that is running and delivers its messages. Messages that you "
@@ -79,29 +84,34 @@ def export(options: ExportOptions) -> int:
 
 def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
     lines = _Lines(salvage, options, wall_ms())
-    salvage.count_chunks()  # reads all chunk headers, and adds a sentence for each damaged one to `damage`
+    salvage.count_chunks()  # called because it adds a sentence for each damaged chunk header to `salvage.damage`
     with _open_output(options.output) as output:
         for line in lines:
             output.write(format_line(line))
-    damage = [*salvage.damage, *([] if is_live else compare_with_books(salvage, lines.held))]
+    damage = [*salvage.damage, *([] if is_live else compare_with_books(salvage, lines.held_count))]
     omissions = _spilled_warning(salvage)
     for text in (*damage, *omissions):
         sys.stderr.write(f"bruce: {text}\n")
     damage_text = f"; found {plural(len(damage), 'damaged or inconsistent part')} of the slab" if damage else ""
-    counts = f"Wrote {lines.written:,} of {plural(lines.found, 'message')} to {_output_name(options.output)}"
-    sys.stderr.write(f"bruce: {counts}{damage_text}.\n")
+    counts = f"{lines.written_count:,} of {plural(lines.found_count, 'message')}"
+    sys.stderr.write(f"bruce: Wrote {counts} to {_output_name(options.output)}{damage_text}.\n")
     return ExitCode.SETUP if damage or omissions else ExitCode.OK
 
 
-def compare_with_books(salvage: Salvage, held: int) -> list[str]:
-    """Return a sentence if the number of held records differs from the books. The slab must not be in use."""
+def compare_with_books(salvage: Salvage, held_count: int) -> list[str]:
+    """Compare the number of held records in the slab with the books, the daemon's counts of messages.
+
+    Return a sentence if they differ. The slab must not be in use.
+    """
     books = count_books(salvage.slab)
     zone = salvage.read_landing_zone()
-    uncounted = zone.landed - len(zone.pending)  # records of datagrams that the books do not count as received yet
-    expected = books.received + uncounted - books.delivered - sum(books.discarded.values()) - books.held[SPILLED]
-    if held == expected:
+    # Datagrams that have a record already, but that the books do not count as received yet.
+    uncounted = zone.landed - len(zone.pending)
+    settled = books.delivered + sum(books.discarded.values())
+    expected = books.received + uncounted - settled - books.held[SPILLED]  # spilled messages have no record
+    if held_count == expected:
         return []
-    return [f"The books say that {plural(expected, 'message')} should be held, but the slab has {held:,}."]
+    return [f"The books say that {plural(expected, 'message')} should be held, but the slab has {held_count:,}."]
 
 
 def _spilled_warning(salvage: Salvage) -> list[str]:
@@ -114,7 +124,8 @@ def _spilled_warning(salvage: Salvage) -> list[str]:
 class _Lines:
     """The lines of an export, to be iterated once.
 
-    `found` counts the messages, `written` the lines, `held` the unsettled records.
+    `found_count` is the number of messages of all topics, `written_count` the number of lines for the chosen topics,
+    and `held_count` the number of records that are neither delivered nor discarded.
     """
 
     def __init__(self, salvage: Salvage, options: ExportOptions, now_ms: int) -> None:
@@ -122,19 +133,19 @@ class _Lines:
         self._topics = frozenset(map(os.fsencode, options.topics))
         self._includes_settled = options.includes_settled
         self._now_ms = now_ms
-        self.found = self.written = self.held = 0
+        self.found_count = self.written_count = self.held_count = 0
 
     def __iter__(self) -> Iterator[DiscardLine]:
         for line in self._all_lines():
-            self.found += 1
+            self.found_count += 1
             if not self._topics or line.topic in self._topics:
-                self.written += 1
+                self.written_count += 1
                 yield line
 
     def _all_lines(self) -> Iterator[DiscardLine]:
-        """Yield a line for each message, of any topic."""
+        """Yield a line for each message of any topic."""
         for record in self._salvage.records(settled=self._includes_settled):
-            self.held += record.state not in SETTLED
+            self.held_count += record.state not in SETTLED
             line = self._line_of_record(record)
             if line is not None:
                 yield line
@@ -156,8 +167,8 @@ class _Lines:
 
     def _line_of_datagram(self, landed: LandedDatagram) -> DiscardLine:
         slab = self._salvage.slab
-        available = min(landed.length, slab.geometry.landing_slot_size)
-        data = bytes(slab.view[landed.at : landed.at + available])
+        stored_bytes = min(landed.length, slab.geometry.landing_slot_size)
+        data = bytes(slab.view[landed.at : landed.at + stored_bytes])
         message = parse_message(data) if landed.is_whole else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
             return self._create_line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))
@@ -179,7 +190,7 @@ class _Lines:
 
 
 def _info_of_record(record: SalvagedRecord) -> str:
-    """Return the info of a record's line, from the table at the top."""
+    """Return the info of a record's line; the table at the top of this module lists the infos."""
     if record.state is RunState.DELIVERED:
         return "SLAB_DELIVERED"
     if record.state is RunState.DISCARDED:
@@ -196,7 +207,10 @@ def _rejection_info(rejection: Rejection) -> str:
 
 @contextmanager
 def _open_output(name: str) -> Iterator[BinaryIO]:
-    """Open standard output, or a new file of mode 0600, which the end of the `with` block syncs. Raise OutputError."""
+    """Open standard output, or create a file of mode 0600 that is synced to disk at the end of the `with` block.
+
+    Raise OutputError.
+    """
     try:
         if name == STANDARD_OUTPUT:
             with open(sys.stdout.fileno(), "wb", closefd=False) as stream:

@@ -34,16 +34,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Inspection", "inspect"]
 
-IDEMPOTENCE: Final = {0: "not known yet", 1: "the brokers can", 2: "the brokers cannot", 3: "not known yet"}
-"""The text for each value of SUPER_IDEMPOTENCE; 3 marks a change of the cluster that is not finished."""
+IDEMPOTENCE: Final = {
+    0: "not known yet",
+    1: "supported by the brokers",
+    2: "not supported by the brokers",
+    3: "not known yet for the new cluster",
+}
+"""The text for each value of SUPER_IDEMPOTENCE; 3 means that the daemon is moving to another Kafka cluster."""
 
 
 class TopicHeld(msgspec.Struct):
-    """Held messages of a topic: `held` by stage, `messages` in all.
+    """The messages of a topic that are neither delivered nor discarded.
 
-    `bytes` counts keys, values and headers. `sent` counts those in a batch that was built, because Kafka may have them.
-    `retries`, in the JSON `attempts`, is the highest number of retries of a message. `oldest_ms` and `newest_ms` are
-    timestamps of the clients, in ms since the epoch.
+    `messages` is their number, and `held` the number in each stage, such as `queued`. `bytes` is the length of their
+    keys, values and headers. `sent` is the number of messages in batches that were built: they may have been sent, so
+    Kafka may have them. `retries`, which is `attempts` in the JSON, is the largest number of retries of a message.
+    `oldest_ms` and `newest_ms` are timestamps of the clients, in ms since the epoch.
     """
 
     topic: str
@@ -57,7 +63,10 @@ class TopicHeld(msgspec.Struct):
 
 
 class LastProcess(msgspec.Struct, frozen=True):
-    """The last process that used a process row. `pid` is 0 after an orderly end; times are in ms since the epoch."""
+    """The last process that used a process row, the slab's part for a process of the daemon.
+
+    `incarnation` is the number of the process's life. `pid` is 0 after an orderly end. Times are in ms since the epoch.
+    """
 
     name: str
     pid: int
@@ -67,7 +76,11 @@ class LastProcess(msgspec.Struct, frozen=True):
 
 
 class LandingUsage(msgspec.Struct, frozen=True):
-    """State of the landing zone. Of its `datagrams`, `pending` have no record yet; `bytes` is the length of these."""
+    """State of the landing zone, which holds received datagrams; `datagrams` is their number.
+
+    `pending` is the number of datagrams for which the daemon has not written a record yet, and `bytes` the total length
+    of these pending datagrams.
+    """
 
     datagrams: int
     pending: int
@@ -75,7 +88,7 @@ class LandingUsage(msgspec.Struct, frozen=True):
 
 
 class ChunkUsage(msgspec.Struct, frozen=True):
-    """Number of chunks of `bytes_each` bytes, by the state of their headers."""
+    """Numbers of chunks, the equal parts of the slab that hold records; `bytes_each` is the size of a chunk."""
 
     bytes_each: int
     free: int
@@ -86,8 +99,9 @@ class ChunkUsage(msgspec.Struct, frozen=True):
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """JSON of `bruce slab inspect`.
 
-    `in_use` marks the slab of a running daemon, with figures that change. `topic_table` and `partition_table` are the
-    numbers of entries that the tables have room for. `damage` lists sentences.
+    `in_use` is True for the slab of a running daemon, which changes the figures during the inspection. `topic_table`
+    and `partition_table` are the numbers of entries that these tables have room for. `damage` has a sentence for each
+    damaged part.
     """
 
     file: str
@@ -116,11 +130,11 @@ def inspect(path: Path, *, as_json: bool) -> int:
     with closing(Salvage(path, is_live=was_in_use)) as salvage:
         inspection = _read(salvage, was_in_use=was_in_use)
     print(msgspec.json.format(msgspec.json.encode(inspection)).decode() if as_json else "\n".join(_report(inspection)))
-    return ExitCode.SETUP if inspection.damage else ExitCode.OK  # SETUP is 1, a command's status for any damage
+    return ExitCode.SETUP if inspection.damage else ExitCode.OK  # commands return SETUP, which is 1, for damage as well
 
 
 def _is_in_use(path: Path) -> bool:
-    """Return True if a daemon holds the lock. The function keeps no lock, so that a daemon can start."""
+    """Return True if a daemon holds the lock of the slab. Release our own lock, so that a daemon can start."""
     descriptor = lock_shared(path)
     if descriptor is None:
         return True
@@ -136,7 +150,7 @@ def _read(salvage: Salvage, *, was_in_use: bool) -> Inspection:
     created_ms = slab.read_signed(lay.SUPER_CREATED_MS)
     books, topics, landing = count_books(slab), _summarize_topics(salvage), _summarize_landing_zone(salvage)
     chunks = ChunkUsage(lay.CHUNK_BYTES, *salvage.count_chunks())
-    # A daemon that has started since changes the slab, too.
+    # A daemon may have started during the reading; it changes the slab as well.
     in_use = was_in_use or _is_in_use(slab.path)
     differences = [] if in_use else compare_with_books(salvage, sum(topic.messages for topic in topics))
     return Inspection(
@@ -211,7 +225,7 @@ def _report(inspection: Inspection) -> Iterator[str]:
     yield f"chunks of {each}: {chunks.used:,} in use, {chunks.free:,} free, {chunks.damaged:,} damaged"
     yield f"tables for {inspection.topic_table:,} topics and {inspection.partition_table:,} partitions"
     slots = f"{inspection.landing_slots} slots of {format_size(inspection.landing_slot_bytes)}"
-    pending = f"{landing.pending} of them ({landing.bytes:,} bytes) not examined yet"
+    pending = f"{landing.pending} of them ({landing.bytes:,} bytes) without a record yet"
     yield f"landing zone of {slots}: {landing.datagrams} datagrams, {pending}"
     yield f"producer id {inspection.producer_id}; idempotence: {inspection.idempotence}"
     yield balance_line(inspection.books)
@@ -229,7 +243,7 @@ def _section_lines(title: str, lines: Iterator[str] | list[str]) -> Iterator[str
 
 def _process_line(process: LastProcess) -> str:
     times = f"since {_format_time(process.started_ms)}, last heartbeat {_format_time(process.heartbeat_ms)}"
-    return f"{process.name}: pid {process.pid or '-'}, start {process.incarnation}, {times}"
+    return f"{process.name}: pid {process.pid or '-'}, incarnation {process.incarnation}, {times}"
 
 
 def _topic_line(topic: TopicHeld) -> str:
@@ -241,7 +255,7 @@ def _topic_line(topic: TopicHeld) -> str:
 
 
 def _format_time(ms: int) -> str:
-    """Format a time in ms since the epoch, or the number if it is out of range."""
+    """Return a time in ms since the epoch as UTC, or as the number if it is out of range."""
     try:
         return utc_text(ms / 1000)
     except (ValueError, OverflowError, OSError):

@@ -32,14 +32,16 @@ __all__ = ["main"]
 JSON_PAGES: Final = ("server_info", "books", "processes", "brokers", "queues")
 DESCRIPTION: Final = (
     "Show the state of a daemon. In the table of topics, BATCH counts messages that the router has claimed and that "
-    "were never sent, SEND WAIT all others that wait to be sent, and ACK WAIT sent messages without a response."
+    "were never sent, SEND WAIT counts all other messages that wait to be sent, and ACK WAIT counts sent messages "
+    "without a response."
 )
 
 
 def main(argv: Sequence[str]) -> int:
     parser = command_parser("status", DESCRIPTION, __doc__)
     add_address(parser)
-    parser.add_argument("--json", action="store_true", help="print the status pages as one JSON object, by page")
+    help_text = "print one JSON object that has a member for each status page"
+    parser.add_argument("--json", action="store_true", help=help_text)
     args = parser.parse_args(argv)
     client = status_client(args)
     print(_json(client) if args.json else "\n".join(_tables(client)))

@@ -1,8 +1,8 @@
 """Client of a daemon's status pages, for the subcommands.
 
 `--url` or the daemon's configuration gives the address. With a configuration, the client reads the address that the
-running daemon stores in its run directory, because the configuration may have been edited since. The client ignores
-proxies of the environment, because the daemon runs on this host.
+running daemon stores in its run directory, because the configuration may have been edited since the daemon's start. The
+client uses no proxy, although the environment may name one, because the daemon runs on this host.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ TIMEOUT_S: Final = 5.0
 """Time limit for a GET response, which takes milliseconds."""
 POST_TIMEOUT_S: Final = 45.0
 """Time limit for a POST response, which a daemon sends after it has finished the requested action."""
-_LOOPBACK_FOR: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address of a daemon that listens on all
+_LOOPBACK_FOR: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - no socket is bound to it
+"""The address to connect to, for a daemon that listens on all addresses."""
 
-_OTHER_USER: Final = "Run this as the daemon's user or as root"
+_USER_REMEDY: Final = "Run this as the daemon's user or as root"
 
 
 class UnreadableError(BruceError):
-    """Missing or invalid response of a daemon."""
+    """The response of a daemon is missing or invalid."""
 
     exit_code = ExitCode.UNREADABLE
 
@@ -67,7 +68,7 @@ def _address(text: str) -> HostPort | UnixPath:
 
 def add_token(parser: ArgumentParser) -> None:
     """Add the option for the token of requests that change the daemon's state."""
-    help_text = "file with the token of the daemon (http.token_file); default: the one that --config names"
+    help_text = "file with the token of the daemon (http.token_file); default: the token that --config names"
     parser.add_argument("--token-file", metavar="FILE", help=help_text)
 
 
@@ -80,7 +81,10 @@ def status_client(args: Namespace) -> StatusClient:
 
 
 def _read_token(file: str | None, http: Http) -> str | None:
-    """Return the token in `file`, else that of `http`, else None. Raise ConfigError if it is unreadable or invalid."""
+    """Return the token in `file`, else the token that the settings `http` name, else None.
+
+    Raise ConfigError for an unreadable or invalid token.
+    """
     if file is not None:
         token = read_secret(file, None, "The token")
     else:
@@ -91,7 +95,10 @@ def _read_token(file: str | None, http: Http) -> str | None:
 
 
 def _address_of_running(settings: StatusSettings) -> HostPort | UnixPath:
-    """Return the address in the run directory, else the configured one. Raise UnreadableError for an unknown port."""
+    """Return the address that is stored in the run directory, else the configured address.
+
+    Raise UnreadableError if neither has a port.
+    """
     address = settings.http.address
     file = Path(settings.run_dir, HTTP_ADDRESS)
     try:
@@ -100,7 +107,7 @@ def _address_of_running(settings: StatusSettings) -> HostPort | UnixPath:
         if isinstance(address, UnixPath) or address.port:
             return address
         reason = error.strerror if isinstance(error, OSError) else error
-        remedy = _OTHER_USER if isinstance(error, PermissionError) else "Start the daemon"
+        remedy = _USER_REMEDY if isinstance(error, PermissionError) else "Start the daemon"
         raise UnreadableError(
             f"http.listen has port 0, and {file}, where a running daemon stores its port, cannot be read: {reason}. "
             f"{remedy}, or give --url."
@@ -110,7 +117,7 @@ def _address_of_running(settings: StatusSettings) -> HostPort | UnixPath:
 def request_change(args: Namespace, path: str) -> int:
     """Send a POST request and print the response. Return the exit status: 0, or 1 if the daemon refuses the change.
 
-    Raise UnreadableError if there is no response, or one with another status.
+    Raise UnreadableError if the daemon does not respond, or responds with an HTTP status other than 200 and 409.
     """
     status, text = status_client(args).post(path)
     if status == HTTPStatus.OK:
@@ -155,7 +162,7 @@ class StatusClient:
         return self._decode(body, "/healthz", HealthPage)
 
     def post(self, path: str) -> tuple[int, str]:
-        """Send a POST request and return status and text of the response. Raise UnreadableError."""
+        """Send a POST request. Return the status and the text of the response. Raise UnreadableError."""
         token = self._read_token()
         headers = {} if token is None else {"Authorization": b"Bearer " + token.encode()}
         status, body = self._send("POST", path, POST_TIMEOUT_S, headers)
@@ -178,7 +185,7 @@ class StatusClient:
             response = connection.getresponse()
             return response.status, response.read()
         except PermissionError as error:
-            raise UnreadableError(f"{self._address}: {error.strerror}. {_OTHER_USER}.") from error
+            raise UnreadableError(f"{self._address}: {error.strerror}. {_USER_REMEDY}.") from error
         except OSError as error:
             raise UnreadableError(
                 f"No daemon answers at {self._address}: {error.strerror or error}. Start it, or give its address with "

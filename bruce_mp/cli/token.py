@@ -1,7 +1,7 @@
-"""`bruce token`: get a token for the mechanism OAUTHBEARER, as a program for `kafka.sasl.token_command`.
+"""`bruce token`: get a token for the login mechanism OAUTHBEARER; a program for `kafka.sasl.token_command`.
 
-The command writes a token response or an error response to standard output, as a token endpoint does (RFC 6749,
-section 5), and the daemon reads both. Standard error repeats an error as a sentence. Errors contain no secret.
+The command writes a token response or an error response to standard output, in the format of a token endpoint (RFC
+6749, section 5), and the daemon reads it. An error also goes to standard error, as a sentence. It contains no secret.
 
 Exit status: 0 with a token, else 1.
 """

@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _TIMEOUT_S: Final = 120.0
-"""Sum of the time limits for the check of the new code and the start of its processes, and a margin."""
+"""The sum of the daemon's time limits, for the check of the new code and the start of its processes, and a margin."""
 _POLL_INTERVAL_S: Final = 0.02
 
 
 class UpgradeError(BruceError):
-    """An upgrade that was refused, has no known outcome, or led to another version; the daemon may have ended."""
+    """An upgrade that was refused, has no known outcome, or led to another version than this command's.
+
+    The daemon may have ended.
+    """
 
 
 def main(argv: Sequence[str]) -> int:
@@ -62,7 +65,7 @@ def _upgrade(run_dir: Path, timeout_s: float) -> UpgradeNote:
     pid = running_daemon(run_dir)
     if pid is None:
         raise UpgradeError(f"No daemon uses the run directory {run_dir}. Start one; it runs the installed version.")
-    before = read_note(run_dir)
+    previous_note = read_note(run_dir)
     try:
         os.kill(pid, signal.SIGUSR2)
     except ProcessLookupError as error:
@@ -73,7 +76,7 @@ def _upgrade(run_dir: Path, timeout_s: float) -> UpgradeNote:
         raise UpgradeError(
             f"Process {pid} belongs to another user: run this as the daemon's user, or as root."
         ) from error
-    for note in _new_notes(run_dir, pid, before, time.monotonic() + timeout_s):
+    for note in _new_notes(run_dir, pid, previous_note, time.monotonic() + timeout_s):
         match note.stage:
             case UpgradeStage.DONE:
                 return note
@@ -85,9 +88,9 @@ def _upgrade(run_dir: Path, timeout_s: float) -> UpgradeNote:
 
 
 def _other_version(note: UpgradeNote) -> str:
-    """Return the error for a daemon that was started from another installation than this command."""
+    """Return the error text for a daemon that runs from another installation than this command."""
     word = "still" if note.new == note.old else "now"
-    place = f" from {note.package}" if note.package else ""  # old versions do not note it
+    place = f" from {note.package}" if note.package else ""  # notes of old versions lack the package
     return (
         f"The daemon {word} runs bruce {note.new}{place}, and this command is {__version__}. Restart the daemon, such "
         f"as with systemctl restart bruce or supervisorctl restart bruce. If it then runs {note.new}, its service "
@@ -95,16 +98,16 @@ def _other_version(note: UpgradeNote) -> str:
     )
 
 
-def _new_notes(run_dir: Path, pid: int, before: UpgradeNote | None, deadline: float) -> Iterator[UpgradeNote]:
-    """Yield each note about an upgrade that began after the one in `before`, until `deadline` (monotonic clock).
+def _new_notes(run_dir: Path, pid: int, previous: UpgradeNote | None, deadline: float) -> Iterator[UpgradeNote]:
+    """Yield each note about an upgrade after the upgrade of the note `previous`, until `deadline` (monotonic clock).
 
     Raise UpgradeError if the supervisor `pid` ends.
     """
-    last = before
+    last = previous
     while time.monotonic() < deadline:
-        is_alive = psutil.pid_exists(pid)  # before the read, because a supervisor may write a note and end
+        is_alive = psutil.pid_exists(pid)  # checked before the read: a supervisor may write a last note and end
         note = read_note(run_dir)
-        if note is not None and note != last and (before is None or note.number > before.number):
+        if note is not None and note != last and (previous is None or note.number > previous.number):
             yield note
         if not is_alive:
             raise UpgradeError(

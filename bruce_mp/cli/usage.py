@@ -1,6 +1,7 @@
 """Help, version and usage errors of `bruce` without a subcommand.
 
-Separate because `multiprocessing` imports `commands` again in each child process, which does not need argparse.
+This module is separate from `commands`, because `multiprocessing` imports `commands` again in each child process, and
+the child processes do not need argparse.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["create_parser", "exit_without_command"]
 
 
 class _Version(Action):
-    """Action that prints the version. It imports the kernels on demand, because the help does not need them."""
+    """Action that prints the version. It imports the kernels itself, because the help does not need them."""
 
     def __call__(self, parser: ArgumentParser, *_: object) -> None:
         choice = importlib.import_module("bruce_mp.kernels").CHOICE
@@ -27,13 +28,14 @@ class _Version(Action):
 
 
 def exit_without_command(summaries: Mapping[str, str], arguments: Sequence[str]) -> NoReturn:
+    """Print the help, the version or a usage error for arguments that do not begin with a subcommand, and exit."""
     parser = create_parser(summaries)
-    parser.parse_args(arguments)
-    parser.error("give options after the COMMAND")  # `bruce -- COMMAND`, which argparse accepts
+    parser.parse_args(arguments)  # exits, except for `bruce -- COMMAND`
+    parser.error("give options after the COMMAND")
 
 
 def create_parser(summaries: Mapping[str, str]) -> ArgumentParser:
-    """Return the parser of the arguments before a subcommand; `summaries` has a line for each subcommand."""
+    """Return the parser for arguments without a subcommand; `summaries` has the help line of each subcommand."""
     width = max(map(len, summaries), default=0)
     listed = "\n".join(f"  {name:{width}}  {summary}" for name, summary in summaries.items())
     parser = ArgumentParser(

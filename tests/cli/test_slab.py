@@ -270,12 +270,12 @@ created 2023-11-14 22:13:20 UTC, AGE s ago
 No daemon uses it.
 chunks of 8k: 5 in use, 11 free, 0 damaged
 tables for 16 topics and 16 partitions
-landing zone of 16 slots of 4k: 3 datagrams, 3 of them (4,143 bytes) not examined yet
-producer id 4711; idempotence: the brokers can
+landing zone of 16 slots of 4k: 3 datagrams, 3 of them (4,143 bytes) without a record yet
+producer id 4711; idempotence: supported by the brokers
 received 5 = delivered 1 + discarded 1 (BAD_TOPIC 1) + held 3 (in_flight 1, queued 1, router 1)
 
 Processes:
-  input: pid PID, start 1, since 2023-11-14 22:13:21 UTC, last heartbeat 1970-01-01 00:00:00 UTC
+  input: pid PID, incarnation 1, since 2023-11-14 22:13:21 UTC, last heartbeat 1970-01-01 00:00:00 UTC
 
 Held:
   clicks: 2 messages (queued 1, in_flight 1, 1 sent, up to 3 retries), 23 bytes, of 1970-01-01 00:00:01 UTC to \

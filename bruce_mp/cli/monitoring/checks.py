@@ -1,7 +1,7 @@
 """Table of the checks of `bruce monitor`: each compares a number with two limits.
 
-The table covers all values that the monitoring scripts of Dory and Bruce check, and adds ages, the balance of the
-books, and the states of processes.
+The table covers all values that the monitoring scripts of Dory and Bruce check. It adds ages, the states of processes,
+and the balance of the books, the counts that account for all messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Severity(IntEnum):
 
 
 class Result(NamedTuple):
-    """Outcome of a check; `performance` is its part of the performance data behind the `|`."""
+    """Outcome of a check; `performance` is its value with the limits, for the data after the `|` in the output."""
 
     severity: Severity
     text: str
@@ -39,12 +39,13 @@ class Result(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A number with its limits.
+    """A check: the number to compare, and its texts and default limits.
 
-    `meaning` is a noun phrase for the help. `text` has `{}` in place of the number, and names a remedy or a place to
-    look, if there is one; the daemon's `sentences` follow it. `value` computes the number from the readings; without
-    it, the number is the increase of `counters` since the last `bruce monitor`. `warning` and `critical` are the
-    default limits; None means no limit.
+    `option` is the beginning of the names of the options for the limits. `meaning` is a noun phrase for their help.
+    `text` reports a fault: it has `{}` in place of the number, and names a remedy or a place to look, if there is one.
+    The daemon's own `sentences` follow it. `value` computes the number from the readings. If `value` is None, the
+    number is the increase of `counters` since the last `bruce monitor`. `warning` and `critical` are the default
+    limits, which the number must not exceed; None means no limit.
     """
 
     option: str
@@ -60,9 +61,10 @@ class Check(NamedTuple):
     def evaluate(
         self, readings: Readings, previous_state: MonitorState | None, warning: float | None, critical: float | None
     ) -> Result:
+        """Compare the number with the limits in use, which may differ from the default ones."""
         value = self._number(readings, previous_state)
         severity = _severity_of(value, warning, critical)
-        # Nagios reads U as unknown. It reads no exponents: 12 digits avoid them.
+        # Nagios reads U as an unknown value. It cannot read exponents; the format with 12 digits avoids them.
         limits = ";".join("" if limit is None else f"{limit:.12g}" for limit in (warning, critical))
         shown = "U" if value is None else f"{round(value, 3):.12g}{self.unit}"
         text = self.text.format(shown) + " ".join(self.sentences(readings))
@@ -77,8 +79,7 @@ class Check(NamedTuple):
 
 
 def _severity_of(value: float | None, warning: float | None, critical: float | None) -> Severity:
-    # no number and so no fault: this is the first run, or the books changed while they were read
-    if value is None:
+    if value is None:  # this is the first run, or the books changed while they were read
         return Severity.OK
     if critical is not None and value > critical:
         return Severity.CRITICAL
@@ -89,28 +90,29 @@ def _severity_of(value: float | None, warning: float | None, critical: float | N
 
 
 def _discard_counters(reasons: Iterable[DiscardReason]) -> tuple[str, ...]:
-    """Return the names of the counters, such as MsgDiscardedNoMem for NO_MEM."""
+    """Return the names of the counters of `reasons`, such as MsgDiscardedNoMem for NO_MEM."""
     return tuple("MsgDiscarded" + reason.name.title().replace("_", "") for reason in reasons)
 
 
-def _unaccounted(readings: Readings) -> float | None:
-    """Return the number of messages that keep the books from balancing (`Books.balanced`).
+def _count_unaccounted(readings: Readings) -> float | None:
+    """Return the number of messages by which the books do not balance: 0 if `Books.balanced`.
 
-    The result is None if the books changed during the reading.
+    Return None if the books changed during the reading.
     """
     books = readings.books
     if not books.consistent:
         return None
     difference = books.received - books.delivered - sum(books.discarded.values()) - sum(books.held.values())
-    return abs(difference) or books.unaccounted or -sum(min(0, held) for held in books.held.values())
+    below_zero = -sum(min(0, held_count) for held_count in books.held.values())  # in stages with a negative count
+    return abs(difference) or books.unaccounted or below_zero
 
 
-def _dead_or_stalled(readings: Readings) -> float:
+def _count_dead_or_stalled(readings: Readings) -> float:
     return sum(line.state in {"dead", "stalled"} for line in readings.processes.processes)
 
 
 def _metadata_age(readings: Readings) -> float:
-    """Return the age in seconds; without any metadata, the time since the daemon's start."""
+    """Return the age of the metadata in seconds. If the daemon has none yet, return the time since its start."""
     page = readings.health
     return max(0.0, page.now - page.since) if page.metadata_age_ms is None else page.metadata_age_ms / 1000
 
@@ -147,7 +149,7 @@ CHECKS: Final = (
         "imbalance",
         "messages unaccounted for",
         "{} messages are unaccounted for: a bug; keep /books/json and the log, and report it.",
-        value=_unaccounted,
+        value=_count_unaccounted,
         critical=0,
     ),
     Check(
@@ -168,7 +170,7 @@ CHECKS: Final = (
         "processes",
         "dead or stalled processes",
         "{} processes are dead or stalled; /processes lists them, and the log says why.",
-        value=_dead_or_stalled,
+        value=_count_dead_or_stalled,
         critical=0,
     ),
     Check(

@@ -22,11 +22,11 @@ __all__ = ["MonitorState", "Readings", "StateError", "load_state", "read_daemon"
 
 MAX_BOOK_READINGS: Final = 5
 PAUSE_S: Final = 0.1
-"""Pause before another reading of books that changed during the last one."""
+"""Pause before the next reading of the books, after they changed during a reading."""
 
 
 class Readings(msgspec.Struct, frozen=True):
-    """The pages that checks need, and the counters by name."""
+    """The status pages that the checks need, and the daemon's counters by name."""
 
     books: Books
     held: HeldPage
@@ -56,7 +56,7 @@ def read_daemon(client: StatusClient) -> Readings:
 
 
 def _read_books(client: StatusClient) -> Books:
-    """Return a consistent reading of the books, or else the last of `MAX_BOOK_READINGS`."""
+    """Read the books until a reading is consistent, at most `MAX_BOOK_READINGS` times. Return the last reading."""
     books = client.get("books", Books)
     for _ in range(MAX_BOOK_READINGS - 1):
         if books.consistent:
@@ -82,7 +82,8 @@ class MonitorState(msgspec.Struct, frozen=True):
     def increase_of(self, counters: dict[str, int], name: str) -> int:
         """Return the increase of a counter from this state to `counters`."""
         count, before = counters.get(name, 0), self.counters.get(name, 0)
-        return count if count < before else count - before  # with a new slab, a counter begins at 0 again
+        # A counter is lower than before only if it began at 0 again, with a new slab.
+        return count if count < before else count - before
 
 
 def load_state(path: Path) -> MonitorState | None:

@@ -31,18 +31,21 @@ if TYPE_CHECKING:
 
 __all__ = ["assume_role", "find_credentials"]
 
-_STS: Final = "The AWS token service"
+_STS_DESCRIPTION: Final = "The AWS token service"
+"""The name of the security token service (STS) at the beginning of error texts."""
 _CREDENTIAL_ELEMENTS: Final = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
 _CONTAINER_HOST: Final = "169.254.170.2"
 _TRUSTED_HOSTS: Final = frozenset(
     {_CONTAINER_HOST, "169.254.170.23", "fd00:ec2::23", "169.254.169.254", "fd00:ec2::254"}
 )
-"""Link-local addresses of ECS, EKS Pod Identity and the instance metadata, which speak plain HTTP."""
+"""Addresses of AWS services inside this host, to which requests may go without TLS: the credentials services of ECS and
+EKS Pod Identity, and the instance metadata service."""
 _INSTANCE_METADATA: Final = "http://169.254.169.254"
 _SESSION_S: Final = 60
-"""Lifetime of a session with the instance metadata service, for two requests."""
+"""Lifetime of a session with the instance metadata service. Only the two requests that follow need the session."""
 _PROBE_TIMEOUT_S: Final = 2.0
-"""Time limit for the first request to the instance metadata service, which other hosts do not have."""
+"""Time limit for the first request to the instance metadata service. It is short, because a host outside AWS has no
+such service, so the request may get no answer."""
 _NONE_FOUND: Final = (
     "There are no AWS credentials: not in AWS_ACCESS_KEY_ID, in a web identity, in {file}, or from a container, and "
     "the instance has no role. Attach a role to this host or its service account, or give --credentials-file."
@@ -50,9 +53,9 @@ _NONE_FOUND: Final = (
 
 
 def find_credentials(region: str, profile: str | None, file: str | None) -> Credentials:
-    """Return the credentials of the first source that has some; `profile` or `file` excludes all sources but the file.
+    """Return the credentials of the first source that has some. With a `profile` or a `file`, use only the file.
 
-    Raises TokenError and ConfigError.
+    Raise TokenError or ConfigError.
     """
     env = os.environ
     name = file or env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
@@ -60,7 +63,7 @@ def find_credentials(region: str, profile: str | None, file: str | None) -> Cred
     if profile or file:
         return _from_file(path, profile or env.get("AWS_PROFILE") or "default")
     found = _from_environment(env) or _from_web_identity(env, region)
-    # Path.exists() fails in a home directory that systemd hides.
+    # os.access, because Path.exists() raises an error in a home directory that systemd hides.
     if found is None and (os.access(path, os.F_OK) or env.get("AWS_PROFILE")):
         found = _from_file(path, env.get("AWS_PROFILE") or "default")
     found = found or _from_container(env) or _from_instance(env)
@@ -73,7 +76,7 @@ def _from_environment(env: Mapping[str, str]) -> Credentials | None:
     key_id = env.get("AWS_ACCESS_KEY_ID")
     if not key_id:
         return None
-    # `or ""` is for the type checker: `read_secret` returns None only without a file and a variable.
+    # `or ""` is for the type checker: `read_secret` returns None only if it gets neither a file nor a variable.
     secret = read_secret(None, "AWS_SECRET_ACCESS_KEY", "The secret access key") or ""
     return Credentials(key_id, secret, env.get("AWS_SESSION_TOKEN", ""))
 
@@ -107,16 +110,18 @@ def _from_web_identity(env: Mapping[str, str], region: str) -> Credentials | Non
         **_role_parameters(role),
         "WebIdentityToken": read_secret(file, None, "The web identity token") or "",
     }
-    return _read_role_credentials(role, request(_STS, _token_service_url(region), data=urlencode(form).encode()))
+    return _read_role_credentials(
+        role, request(_STS_DESCRIPTION, _token_service_url(region), data=urlencode(form).encode())
+    )
 
 
 def assume_role(role: str, credentials: Credentials, region: str) -> Credentials:
-    """Return temporary credentials of a role. Raises TokenError and ConfigError."""
+    """Return temporary credentials of a role. Raise TokenError or ConfigError."""
     parameters = {"Action": "AssumeRole", **_role_parameters(role)}
     url = presigned_url(
         _token_service_url(region), parameters, credentials, service="sts", region=region, now_s=time.time()
     )
-    return _read_role_credentials(role, request(_STS, url))
+    return _read_role_credentials(role, request(_STS_DESCRIPTION, url))
 
 
 def _role_parameters(role: str) -> dict[str, str]:
@@ -135,7 +140,7 @@ def _read_role_credentials(role: str, response: HttpResponse) -> Credentials:
     xml = response.body.decode(errors="replace")
     if response.status != 200:
         code = _element(xml, "Code") or f"HTTP status {response.status}"
-        text = f"{_STS} refuses role {role} ({code}). Check its trust policy."
+        text = f"{_STS_DESCRIPTION} refuses role {role} ({code}). Check its trust policy."
         raise TokenError("access_denied", text)
     key_id, secret, token, expiration = (_element(xml, name) for name in _CREDENTIAL_ELEMENTS)
     if key_id and secret and token:
@@ -143,12 +148,15 @@ def _read_role_credentials(role: str, response: HttpResponse) -> Credentials:
             return Credentials(key_id, secret, token, datetime.fromisoformat(expiration))
         except ValueError:
             pass
-    text = f"{_STS} answers for role {role} without valid credentials. Check AWS_ENDPOINT_URL_STS and the proxy."
-    raise TokenError("invalid_response", text)
+    text = f"{_STS_DESCRIPTION} answers for role {role} without valid credentials."
+    raise TokenError("invalid_response", f"{text} Check AWS_ENDPOINT_URL_STS and the proxy.")
 
 
 def _element(xml: str, name: str) -> str:
-    """Return the text of an element, or "" without one. The credentials have no XML escapes, so they need no parser."""
+    """Return the text of the element `name`, or "" if there is none.
+
+    A search is enough, because credentials contain no XML escapes.
+    """
     found = re.search(f"<{name}>([^<]*)</{name}>", xml)
     return found[1] if found else ""
 
@@ -171,16 +179,16 @@ def _from_instance(env: Mapping[str, str]) -> Credentials | None:
     base = (env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _INSTANCE_METADATA).rstrip("/") + "/latest/"
     server = "The instance metadata service"
     lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(_SESSION_S)}
-    request_here = partial(request, server, trusted_hosts=_TRUSTED_HOSTS)
+    request_metadata = partial(request, server, trusted_hosts=_TRUSTED_HOSTS)
     try:
-        session = request_here(f"{base}api/token", headers=lifetime, method="PUT", timeout_s=_PROBE_TIMEOUT_S)
+        session = request_metadata(f"{base}api/token", headers=lifetime, method="PUT", timeout_s=_PROBE_TIMEOUT_S)
     except TokenError:
-        return None  # this host is no cloud instance
+        return None  # this host is not a cloud instance
     if session.status != 200:
-        return None  # an instance of another cloud
+        return None  # this host is an instance of another cloud
     headers = {"X-aws-ec2-metadata-token": session.body.decode("ascii", "replace")}
     roles_url = f"{base}meta-data/iam/security-credentials/"
-    roles = request_here(roles_url, headers=headers)
+    roles = request_metadata(roles_url, headers=headers)
     if roles.status != 200 or not roles.body.strip():
         return None
     role = roles.body.decode("ascii", "replace").split()[0]
@@ -188,12 +196,12 @@ def _from_instance(env: Mapping[str, str]) -> Credentials | None:
 
 
 def _request_credentials(server: str, url: str, headers: Mapping[str, str]) -> Credentials:
-    """Request credentials as JSON from a service for this host. Raise TokenError."""
+    """Request credentials as JSON from the service of the container or instance. Raise TokenError."""
     response = request(server, url, headers=headers, trusted_hosts=_TRUSTED_HOSTS)
     try:
         if response.status == 200:
             return msgspec.json.decode(response.body, type=Credentials)
     except msgspec.MsgspecError:
-        pass  # TokenError is not chained to this error, whose text may quote a secret
+        pass  # the TokenError below is not chained to this error, because its text may quote a secret
     text = f"{server} ({url}) answers with HTTP status {response.status} and without credentials. Check the role."
     raise TokenError("no_credentials", text)

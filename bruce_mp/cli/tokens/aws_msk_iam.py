@@ -1,7 +1,7 @@
 """Tokens for Amazon MSK with IAM: the presigned URL of a GET request, encoded in base64.
 
-No program sends the request; the brokers only check its signature (AWS Signature Version 4). This module signs with the
-standard library, because the vendor's signer needs boto3 (34 MB).
+No program sends this request; the brokers only check its signature (AWS Signature Version 4). This module creates the
+signature with the standard library, because the vendor's signer needs boto3 (34 MB).
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def _issue(args: Namespace) -> IssuedToken:
     if args.role_arn:
         credentials = assume_role(args.role_arn, credentials, region)
     now_s = time.time()
-    # The vendor's signer adds the user agent after the signature, too.
+    # As with the vendor's signer, the user agent follows the signature, so it is not signed.
     url = f"{presigned_request(credentials, region, now_s)}&User-Agent={quote(f'bruce/{__version__}', safe='')}"
     lifetime_s = min(URL_LIFETIME_S, credentials.expires_s - now_s)
     return IssuedToken(urlsafe_b64encode(url.encode()).decode().rstrip("="), lifetime_s)
 
 
 def presigned_request(credentials: Credentials, region: str, now_s: float) -> str:
-    """Return the presigned URL; `now_s` is in seconds since the epoch."""
+    """Return the presigned URL of the right to connect to a cluster; `now_s` is in seconds since the epoch."""
     url, parameters = f"https://kafka.{region}.amazonaws.com/", {"Action": "kafka-cluster:Connect"}
     return presigned_url(url, parameters, credentials, service="kafka-cluster", region=region, now_s=now_s)

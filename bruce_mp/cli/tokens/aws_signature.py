@@ -27,7 +27,10 @@ _HASH_OF_NO_BODY: Final = hashlib.sha256(b"").hexdigest()
 
 
 class Credentials(msgspec.Struct):
-    """A key pair, and for temporary credentials a session token and an expiry, with the names of AWS' JSON."""
+    """A key pair, and for temporary credentials also a session token and an expiry.
+
+    The JSON names are those in the responses of AWS.
+    """
 
     access_key_id: str = msgspec.field(name="AccessKeyId")
     secret_access_key: str = msgspec.field(name="SecretAccessKey")
@@ -36,7 +39,7 @@ class Credentials(msgspec.Struct):
 
     @property
     def expires_s(self) -> float:
-        """Return the expiry in seconds since the epoch, infinite for permanent credentials."""
+        """The expiry in seconds since the epoch; infinite for permanent credentials."""
         return math.inf if self.expiration is None else self.expiration.timestamp()
 
     def __repr__(self) -> str:
@@ -47,9 +50,9 @@ class Credentials(msgspec.Struct):
 def presigned_url(
     url: str, parameters: Mapping[str, str], credentials: Credentials, *, service: str, region: str, now_s: float
 ) -> str:
-    """Return `url`, which has no query, with the parameters and their signature as the query.
+    """Return `url` with a query that consists of the parameters and their signature.
 
-    `now_s` is in seconds since the epoch.
+    The given `url` has no query. `now_s`, the time of the signature, is in seconds since the epoch.
     """
     parts = urlsplit(url)
     timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
@@ -65,8 +68,8 @@ def presigned_url(
     if credentials.session_token:
         signed["X-Amz-Security-Token"] = credentials.session_token
     query = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(signed.items()))
-    canonical = f"GET\n{parts.path or '/'}\n{query}\nhost:{parts.netloc}\n\nhost\n{_HASH_OF_NO_BODY}"
-    to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    canonical_request = f"GET\n{parts.path or '/'}\n{query}\nhost:{parts.netloc}\n\nhost\n{_HASH_OF_NO_BODY}"
+    to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical_request.encode()).hexdigest()}"
     key = f"AWS4{credentials.secret_access_key}".encode()
     for part in scope.split("/"):  # AWS derives the signing key through each part of the scope, in order
         key = hmac.digest(key, part.encode(), "sha256")

@@ -1,4 +1,4 @@
-"""HTTP requests that carry secrets: over verified TLS, or without TLS to this host or a trusted one.
+"""HTTP requests that carry secrets: over verified TLS, or without TLS to this host or to a trusted host.
 
 A request has a time limit and follows no redirect.
 """
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["HttpResponse", "request"]
 
 _TIMEOUT_S: Final = 10.0
-"""Below the 30 s that the daemon allows `kafka.sasl.token_command`, so that it gets our error text."""
+"""Shorter than the 30 s that the daemon allows `kafka.sasl.token_command`, so that the daemon gets our error text."""
 _MAX_BYTES: Final = 1024 * 1024
-"""Bytes to read of a response, more than a token response has: a wrong address may return any file."""
+"""The most bytes to read of a response. A token response is much shorter, but a wrong address may return any file."""
 
 
 class HttpResponse(NamedTuple):
@@ -35,7 +35,7 @@ class HttpResponse(NamedTuple):
 
 
 class _AnyStatus(urllib.request.HTTPErrorProcessor):
-    """Handler that returns each response unchanged and follows no redirect, because the secret is for one address."""
+    """Handler that returns every response unchanged. It follows no redirect, as the secret is only for one address."""
 
     def http_response(self, request: object, response: Any) -> Any:  # noqa: ARG002 - a signature of the base class
         return response
@@ -56,13 +56,16 @@ def request(
 ) -> HttpResponse:
     """Send a request and return the response; `data` makes it a POST, and `server` names the server in error texts.
 
-    For this host and `trusted_hosts`, the URL may begin with `http`, and no proxy is used. Raise TokenError or
-    ConfigError; their texts omit the query, which is a secret in a presigned URL.
+    If the server is this host or one of `trusted_hosts`, the URL may begin with `http`, and the request uses no proxy.
+    Raise TokenError or ConfigError. The error texts omit the URL's query, because that of a presigned URL is a secret.
     """
     shown_url = url.partition("?")[0]
-    may_skip_tls = _check_url(server, url, shown_url, trusted_hosts)
-    handlers: list[urllib.request.BaseHandler] = [_AnyStatus(), urllib.request.HTTPSHandler(context=_context(ca_file))]
-    if may_skip_tls:
+    is_trusted = _check_url(server, url, shown_url, trusted_hosts)
+    handlers: list[urllib.request.BaseHandler] = [
+        _AnyStatus(),
+        urllib.request.HTTPSHandler(context=_tls_context(ca_file)),
+    ]
+    if is_trusted:
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
     outgoing = urllib.request.Request(url, data, dict(headers or {}), method=method)  # noqa: S310 - the scheme is checked
@@ -74,7 +77,7 @@ def request(
 
 
 def _check_url(server: str, url: str, shown_url: str, trusted_hosts: frozenset[str]) -> bool:
-    """Return True for a URL of this host or of a trusted one. Raise ConfigError if the URL is not safe for a secret."""
+    """Raise ConfigError if a URL is not safe for a secret. Return True for a URL of this host or of a trusted host."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -82,15 +85,15 @@ def _check_url(server: str, url: str, shown_url: str, trusted_hosts: frozenset[s
     if parts.username is not None or parts.password is not None:
         # The text omits the address, because command lines and logs may show it.
         raise ConfigError(f"{server} has an address with a user or password. Remove them from the address.")
-    is_local = is_loopback(parts.hostname or "") or parts.hostname in trusted_hosts
-    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
+    is_trusted = is_loopback(parts.hostname or "") or parts.hostname in trusted_hosts
+    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_trusted)):
         raise ConfigError(
             f"{server} has an address that is not safe for secrets: {shown_url}. Give one that begins with https."
         )
-    return is_local
+    return is_trusted
 
 
-def _context(ca_file: str | None) -> ssl.SSLContext:
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
@@ -99,6 +102,7 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
 
 
 def _explain(server: str, url: str, error: Exception) -> TokenError:
+    """Return the error for a request that got no response, because of `error`."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
         text = f"{server} ({url}) has a certificate that cannot be trusted: {reason.verify_message.rstrip('.')}."

@@ -10,14 +10,14 @@ __all__ = ["IssuedToken", "TokenError"]
 
 
 class IssuedToken(NamedTuple):
-    """A token; `lifetime_s` counts from its issue, and is None if the issuer states none."""
+    """A token; `lifetime_s` counts from the issue of the token, and is None if the issuer states no lifetime."""
 
     text: str
     lifetime_s: float | None
 
 
 class TokenError(BruceError):
-    """The issuer returns no token; `code` is an error code of RFC 6749 or one of ours, for the error response."""
+    """The issuer returned no token. `code`, for the error response, is an error code of RFC 6749 or one of ours."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

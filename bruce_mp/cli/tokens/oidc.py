@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser"]
 
-_ENDPOINT: Final = "The token endpoint"
-_JWT_BEARER: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, section 2.2
+_ENDPOINT_DESCRIPTION: Final = "The token endpoint"
+_JWT_ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, section 2.2
 _REMEDIES: Final = {
     "invalid_client": "Check --client-id and the client's secret",
     "invalid_scope": "Check --scope",
@@ -63,10 +63,10 @@ def _issue(args: Namespace) -> IssuedToken:
     if args.scope:
         form["scope"] = args.scope
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-    # `or ""` is for the type checker: `read_secret` returns None only without a file and a variable.
+    # `or ""` is for the type checker: `read_secret` returns None only if it gets neither a file nor a variable.
     if args.client_assertion_file:
         secret = read_secret(args.client_assertion_file, None, "The client's assertion") or ""
-        form |= {"client_id": args.client_id, "client_assertion_type": _JWT_BEARER, "client_assertion": secret}
+        form |= {"client_id": args.client_id, "client_assertion_type": _JWT_ASSERTION_TYPE, "client_assertion": secret}
     else:
         secret = read_secret(args.client_secret_file, args.client_secret_env, "The client's secret") or ""
         if args.client_auth == "post":
@@ -75,7 +75,7 @@ def _issue(args: Namespace) -> IssuedToken:
             pair = f"{quote_plus(args.client_id)}:{quote_plus(secret)}"
             headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
     data = urlencode(form).encode()
-    response = request(_ENDPOINT, args.token_url, data=data, headers=headers, ca_file=args.ca_file)
+    response = request(_ENDPOINT_DESCRIPTION, args.token_url, data=data, headers=headers, ca_file=args.ca_file)
     return _read_token(response, args.token_url, secret)
 
 
@@ -89,19 +89,19 @@ def _parameters(arguments: list[str]) -> dict[str, str]:
 
 
 def _read_token(response: HttpResponse, url: str, secret: str) -> IssuedToken:
-    """Read the token response. Raise TokenError, whose text omits the client's secret."""
-    endpoint = f"{_ENDPOINT} ({url})"
+    """Read the token from the response. Raise TokenError; its text omits the client's secret."""
+    endpoint = f"{_ENDPOINT_DESCRIPTION} ({url})"
     if 300 <= response.status < 400:
         text = f"{endpoint} redirects to another address (HTTP status {response.status}). Give that one as --token-url."
         raise TokenError("redirect", text)
     try:
-        # Not strict, because some servers write `expires_in` as a string.
+        # Not strict about types, because some servers write `expires_in` as a string.
         content = msgspec.json.decode(response.body, type=TokenResponse, strict=False)
     except msgspec.MsgspecError:
         text = (
             f"{endpoint} answers with HTTP status {response.status}, but not with a token response. Check --token-url."
         )
-        raise TokenError("invalid_response", text) from None  # the cause may quote the response
+        raise TokenError("invalid_response", text) from None  # the text of the cause may quote the response
     if content.error:
         code = printable_text(content.error)
         reason = printable_text(content.error_description.replace(secret, "(secret)")).rstrip(".")
