@@ -14,9 +14,12 @@ __all__ = ["partitioners_of"]
 
 
 def partitioners_of(config: Config) -> Partitioners | None:
-    """Return the function from a topic to its partitioner; None if no topic has one, which spares the calls."""
+    """Return the function from a topic to its partitioner.
+
+    Return None if no topic has a partitioner, so that the callers need not call a function for each message.
+    """
     names = {config.partitioner.default, *config.partitioner.topics.values()}
     if names == {"none"}:
         return None
-    by_name = {rule.name.lower(): rule for rule in Partitioner}
+    by_name = {partitioner.name.lower(): partitioner for partitioner in Partitioner}
     return lambda topic: by_name[config.partitioner_for(topic)]

@@ -1,6 +1,9 @@
-"""Quarantine of damaged records in the slab.
+"""Quarantine of damaged records in the slab, the memory-mapped file that holds the messages.
 
-Damaged records stay in place with their owner, because their contents cannot be trusted.
+Damaged records stay in place, and the process that holds them keeps them, because their contents cannot be trusted.
+
+A *run* is a sequence of records that an input hands over as one unit; a *segment* names neighbouring records of a run.
+A *state word* has the state and the holder of a run, or of a record of a run that was split.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def quarantine(row: ProcessRow, error: SlabError) -> None:
-    """Count and log damaged records; `error` names their location."""
+    """Count and log a place with damaged records; `error` names the place."""
     row.add(Counter.RefusedDamagedPlace)
     log.error("%s Its messages are not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"})
 
@@ -34,7 +37,7 @@ def quarantine(row: ProcessRow, error: SlabError) -> None:
 def is_undamaged(slab: Slab, segment: Segment) -> bool:
     """Return True if the headers of all records of a segment can be read."""
     try:
-        kernels.time_range(slab, segment)  # called for its checks only: it reads every header
+        kernels.time_range(slab, segment)  # called only because it reads and checks every header
     except SlabError:
         return False
     return True
@@ -43,7 +46,8 @@ def is_undamaged(slab: Slab, segment: Segment) -> bool:
 def without_damaged(slab: Slab, row: ProcessRow, segments: Iterable[Segment]) -> list[Segment]:
     """Return the segments whose state words can be found, and quarantine the others.
 
-    An unsplit run has one state word, in its header, so damage behind it stays undetected; `is_undamaged` finds it.
+    A run that was not split has only one state word, in the run's header. So the function does not detect damage in the
+    records after that header; `is_undamaged` does.
     """
     undamaged: list[Segment] = []
     for segment in segments:

@@ -1,4 +1,4 @@
-"""Message debugging in router and dispatchers: copies of the messages of chosen topics."""
+"""Message debugging: router and dispatchers send copies of the messages of chosen topics to the status process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["WireTap"]
 
 _NO_INFO: Final = ""
-"""The `info` of a debug copy, which has no discard reason."""
+"""The field `info` of a debug copy. It has the reason of a discard, and debug copies have none."""
 
 
 class WireTap(CopyQueue):
@@ -43,9 +43,9 @@ class WireTap(CopyQueue):
     """Send the last copies; `process_shell.Output` requires this method."""
 
     def copy(self, target: CopyTarget, topic: bytes, segments: Iterable[Segment]) -> None:
-        """Copy claimed segments for the file `target` if their topic is chosen.
+        """Copy the messages of claimed segments to the file `target` if their topic is chosen.
 
-        Skip damaged ones, which their owner reports.
+        Skip damaged segments; the process that claimed them reports them.
         """
         if not self._chosen.covers(topic):
             return

@@ -1,10 +1,11 @@
-"""Batches with three limits: age, number of messages and bytes; the first one reached completes the batch.
+"""Batches with three limits: age, number of messages and bytes. The first limit that is reached completes the batch.
 
-`add` splits a segment that does not fit, at the message that reaches the limit.  `add_whole` adds such a segment
-unsplit, because a split costs work for each message of the run.
+A batch consists of segments. A *segment* names neighbouring messages of a *run*, the unit that an input hands over. If
+a segment does not fit, `add` splits it at the message that reaches the limit. `add_whole` never splits a segment,
+because a split costs work for each message of the run.
 
-The age of a batch counts from the arrival of its oldest message at the input.  The router accumulates the AnyPartition
-messages of per-topic batching, the dispatchers all other batched messages.
+The age of a batch counts from the arrival of its oldest message at the input.  The router accumulates the messages of
+per-topic batching that leave their partition to the daemon (AnyPartition), the dispatchers all other batched messages.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["SIZE_OVERHEAD", "UNLIMITED", "PendingBatch"]
 
 SIZE_OVERHEAD: Final = 26
-"""Bytes added to key and value for the size limits of a message and of a record batch, but not of a `PendingBatch`: the
-overhead of message format 0."""
+"""The overhead of message format 0. The size limits of a message and of a record batch count it in addition to key and
+value; the limit of a `PendingBatch` does not."""
 UNLIMITED: Final = 1 << 62
-"""Stands for an absent limit: no size, number or time reaches it."""
+"""The value of an absent limit, which no size, number or time reaches."""
 
 
 class PendingBatch:
@@ -35,23 +36,25 @@ class PendingBatch:
         self._slab = slab
         self._max_age_ms = UNLIMITED if limits.time_ms is None else limits.time_ms
         self._max_bytes = limits.bytes or UNLIMITED
-        # An empty message counts as one byte, so that `max_bytes` also limits batches of empty messages.
+        # `_max_bytes` limits the number of messages as well, as if an empty message had one byte. Otherwise a batch of
+        # empty messages would never be full.
         self._max_records = min(limits.messages or UNLIMITED, self._max_bytes)
         self._segments: list[Segment] = []
-        self._records = 0
-        self._bytes = 0
+        self._record_count = 0
+        self._byte_count = 0
         self._due_ms = UNLIMITED
 
     @property
     def due_ms(self) -> int | None:
-        """The time at which the batch reaches its age limit; None if it is empty or has no such limit."""
+        """The time at which the batch reaches its age limit; None if the batch is empty or has no age limit."""
         return self._due_ms if self._due_ms < UNLIMITED else None
 
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
-        """Add a segment and return the batches that it completes, in order."""
+        """Add a segment, and return the batches that are complete then, in order."""
         arrival_ms = arrived_ms(self._slab, segment)
         stays_incomplete = (
-            self._records + segment.records < self._max_records and self._bytes + segment.payload < self._max_bytes
+            self._record_count + segment.records < self._max_records
+            and self._byte_count + segment.payload < self._max_bytes
         )
         if self._segments and stays_incomplete and now_ms < self._due_ms:
             self._append(segment, arrival_ms, now_ms)  # the usual case
@@ -69,25 +72,30 @@ class PendingBatch:
         return completed
 
     def add_whole(self, segment: Segment, arrival_ms: int, now_ms: int) -> list[Segment]:
-        """Add a segment unsplit; return the batch if it is complete then, else an empty list."""
-        # `_append` without a call, because dispatchers add each run here.
+        """Add a segment unsplit. Return the segments of the batch if it is complete then, else an empty list."""
+        # The code of `_append`, repeated here because dispatchers add each run, so that the call would cost time.
         if arrival_ms + self._max_age_ms < self._due_ms:  # usually true only for the first segment
             self._due_ms = min(arrival_ms, now_ms) + self._max_age_ms
         self._segments.append(segment)
-        self._records += segment.records
-        self._bytes += segment.payload
-        if self._records < self._max_records and self._bytes < self._max_bytes and now_ms < self._due_ms:
+        self._record_count += segment.records
+        self._byte_count += segment.payload
+        if self._record_count < self._max_records and self._byte_count < self._max_bytes and now_ms < self._due_ms:
             return []
         return self.flush()
 
     def _fits(self, segment: Segment) -> bool:
-        return self._records + segment.records <= self._max_records and self._bytes + segment.payload <= self._max_bytes
+        return (
+            self._record_count + segment.records <= self._max_records
+            and self._byte_count + segment.payload <= self._max_bytes
+        )
 
     def _split_and_flush(
         self, segment: Segment, arrival_ms: int, completed: list[list[Segment]], now_ms: int
     ) -> Segment | None:
-        """Add the part of a segment that fits, add the batch to `completed`, and return the rest."""
-        first, rest = split_at(self._slab, segment, self._max_records - self._records, self._max_bytes - self._bytes)
+        """Add the part of a segment that fits, and add the batch to `completed`. Return the rest of the segment."""
+        first, rest = split_at(
+            self._slab, segment, self._max_records - self._record_count, self._max_bytes - self._byte_count
+        )
         if first is None and not self._segments:
             # A message larger than the limit forms its own batch.
             first, rest = split_at(self._slab, segment, 1, UNLIMITED)
@@ -97,17 +105,17 @@ class PendingBatch:
         return rest
 
     def _append(self, segment: Segment, arrival_ms: int, now_ms: int) -> None:
-        since_ms = min(arrival_ms, now_ms)  # an arrival time by an earlier daemon's clock may be in the future
+        since_ms = min(arrival_ms, now_ms)  # an earlier daemon's clock may have been ahead
         self._due_ms = min(self._due_ms, since_ms + self._max_age_ms)
         self._segments.append(segment)
-        self._records += segment.records
-        self._bytes += segment.payload
+        self._record_count += segment.records
+        self._byte_count += segment.payload
 
     def _is_full(self) -> bool:
-        return self._records >= self._max_records or self._bytes >= self._max_bytes
+        return self._record_count >= self._max_records or self._byte_count >= self._max_bytes
 
     def flush(self) -> list[Segment]:
         segments, self._segments = self._segments, []
-        self._records = self._bytes = 0
+        self._record_count = self._byte_count = 0
         self._due_ms = UNLIMITED
         return segments

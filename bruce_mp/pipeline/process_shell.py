@@ -2,14 +2,16 @@
 
 A process derives from `ProcessShell` and overrides the hooks that differ.  It starts in this order:
 
-1. The derived constructor recovers the process row, which finishes a predecessor's transaction, because later steps
-   must not read half-settled records.  A process with kernels uses their `ProcessRow`, others that of `slab/rows.py`.
-2. The constructor of `ProcessShell` stores the pid and a new incarnation in the row.
-3. The derived constructor binds the links that the process reads.  From then on they queue frames.
-4. `recover` sweeps the slab before the loop serves any frame or control message.
+1. The derived constructor recovers the *process row*, the slab's part for this process.  The recovery finishes a
+   transaction of the process's predecessor, so that later steps read no half-settled records.  A process that uses
+   kernels takes the class `ProcessRow` from them, the others take the one in `slab/rows.py`.
+2. The constructor of `ProcessShell` stores the pid and a new incarnation (the number of the process's life) in the row.
+3. The derived constructor binds the *links*, from which the process receives frames.  From then on they queue frames.
+4. `recover` searches the slab for records to claim, before the loop serves any frame or control message.
 5. The heartbeat and the process's own sources start (`start`).  Then Ready tells the supervisor that the process works.
 
-A *source* is a descriptor or timer that the loop serves: a link, a socket, the pipe of control messages.
+A *source* is a descriptor or timer that the loop serves: a link, a socket, the pipe of control messages. In a *round*,
+the loop serves all sources that are ready.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ __all__ = ["MAX_FRAMES_PER_ROUND", "Output", "ProcessShell"]
 MAX_FRAMES_PER_ROUND: Final = 64
 """The most frames of one link that the loop serves before it serves its other sources again."""
 _FLUSH_DELAY_S: Final = 0.5
-"""The time for which an output collects reports before a flush."""
+"""The delay of a flush, in which an output collects further reports."""
 
 
 class Output(Protocol):
@@ -87,15 +89,15 @@ class ProcessShell:
         """Start the process's own sources, timers and threads, before it sends Ready."""
 
     def after_round(self, now_ms: int) -> int | None:
-        """Do the work that is due at `now_ms`, and send the output of a round of the loop.
+        """Do the work that is due at `now_ms`, and send what the last round of the loop produced.
 
-        Return the time of the next work that no event announces, in ms on the steady clock; None without any.
+        Return the time of the next work that is due without an event, in ms on the steady clock; None if there is none.
         """
         del now_ms
         return None
 
     def apply_config(self, config: Config, before: Config) -> None:
-        """Apply a reloaded config.  Settings that need a restart keep their old values."""
+        """Apply a reloaded config; `before` is the old config.  Settings that need a restart keep their old values."""
 
     def drain(self, _: Drain) -> None:
         """Send all accumulated messages now, because the daemon stops and no further messages follow."""
@@ -112,7 +114,7 @@ class ProcessShell:
         """Handle a control message that no other hook handles."""
 
     def close(self) -> int:
-        """Close the process's own parts; return the time limit for sending the last frames, in ms."""
+        """Close the process's own parts.  Return the time limit for the links to send the last frames, in ms."""
         return CLOSE_TIMEOUT_MS
 
     # --- services for the hooks --------------------------------------------------------------------------------------
@@ -123,7 +125,7 @@ class ProcessShell:
     def add_output(self, output: _Output) -> _Output:
         """Register an output and return it.
 
-        The shell flushes it `_FLUSH_DELAY_S` after a round leaves reports in it, and closes it at the end.
+        The shell flushes the output `_FLUSH_DELAY_S` after a round has left reports in it, and closes it at the end.
         """
         self._outputs.append(output)
         return output
@@ -134,7 +136,10 @@ class ProcessShell:
         self._loop.watch(receiver.socket, lambda _: _serve(receiver.receive, on_frame))
 
     def serve_bytes(self, link: str, on_bytes: Callable[[bytes], None]) -> Callable[[], None]:
-        """Bind a link, and call `on_bytes` with each frame.  Return a function that serves the waiting frames now."""
+        """Bind a link, and call `on_bytes` with each frame.
+
+        Return a function that serves the waiting frames at once.
+        """
         receiver = self._links.receiver(link)
         serve = partial(_serve, receiver.receive_bytes, on_bytes)
         self._loop.watch(receiver.socket, lambda _: serve())
@@ -196,14 +201,14 @@ class ProcessShell:
                 return
 
     def _set_alarm(self, due_ms: int) -> None:
-        """Replace the timer by another that ends the loop's poll at `due_ms`; `after_round` then does the due work."""
+        """Replace the timer by one that wakes the loop at `due_ms`, so that `after_round` does the work then."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_ms = due_ms
         self._alarm = self._loop.call_later(max(0, due_ms - steady_ms()) / 1000, self._on_alarm)
 
     def _on_alarm(self) -> None:
-        self._alarm = None  # `_end_round` follows, as after every event
+        self._alarm = None  # the loop calls `_end_round` next, as after every event
 
     def _flush_outputs(self) -> None:
         self._is_flush_planned = False

@@ -1,12 +1,13 @@
 """The linger: the time that a run waits in the input for more messages of its topic.
 
-A frame costs the router and each dispatcher a wake-up, for one message or for a hundred.  So a run lingers for the time
-limit of the topic's batches less `TRANSIT_MS`, at most `MAX_LINGER_MS`, and the messages of a batch come in one frame.
-If the time limit is short, the run lingers for half of it.  A batch's age counts from the arrival of its messages, so
+A *run* is the unit of messages that an input hands over, and a *frame* names runs.  A frame costs the router and each
+dispatcher a wake-up, for one message or for a hundred, so the messages of a batch should come in one frame.  A run
+therefore lingers for the time limit of the topic's batches less `TRANSIT_MS`, but at most for `MAX_LINGER_MS`.  If the
+time limit is short, the run lingers for half of the limit.  A batch's age counts from the arrival of its messages, so
 the linger delays no delivery.  Runs of unbatched topics do not linger.
 
-Runs linger for at most `SHORT_LINGER_MS` in two cases: without a time limit, because the batch may be full at any time,
-and with a rate limit, because a whole run counts in the window in which its first message arrived.
+In two cases, a run lingers for at most `SHORT_LINGER_MS`.  If batches of its topic have no time limit, a batch may be
+full at any time.  If its topic has a rate limit, the limit counts the whole run in the window of the first message.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["linger_ms", "lingers_of", "shortest_linger_ms"]
 
 MAX_LINGER_MS: Final = 250
-"""The longest linger; `docs/decisions/long-runs.md` has its measurement."""
+"""The longest linger; `docs/decisions/long-runs.md` has the measurements behind it."""
 SHORT_LINGER_MS: Final = 25
-"""The longest linger where the router needs recent runs, in the two cases above."""
+"""The longest linger in the two cases above, in which the router needs recent runs."""
 TRANSIT_MS: Final = 10
 """Upper bound of the time from the end of a run's linger to its addition to a batch."""
-MIN_SUBTRACTED_FROM_MS: Final = 50
-"""The shortest time limit from which `TRANSIT_MS` is subtracted; it would be a large part of a shorter one."""
+TRANSIT_APPLIES_FROM_MS: Final = 50
+"""The shortest time limit from which `TRANSIT_MS` is subtracted; of a shorter limit, it would be a large part."""
 
 
 def lingers_of(config: Config) -> Callable[[bytes], int]:
@@ -44,11 +45,11 @@ def lingers_of(config: Config) -> Callable[[bytes], int]:
 
 
 def shortest_linger_ms(config: Config) -> int:
-    """Return the shortest linger of any topic, named in the configuration or not."""
+    """Return the shortest linger of all topics, in the configuration or not."""
     linger_of = lingers_of(config)
-    unnamed = b""  # no topic has this name, so it gets the rules for topics that the configuration does not name
-    named = {*config.batching.topics, *config.rate_limit.topics}
-    return min(map(linger_of, [unnamed, *map(str.encode, named)]))
+    unnamed = b""  # gets the rules for topics that the configuration does not name, because no topic has an empty name
+    named_topics = {*config.batching.topics, *config.rate_limit.topics}
+    return min(map(linger_of, [unnamed, *map(str.encode, named_topics)]))
 
 
 def linger_ms(batching: TopicBatching, *, is_limited: bool = False) -> int:
@@ -58,5 +59,5 @@ def linger_ms(batching: TopicBatching, *, is_limited: bool = False) -> int:
     time_ms = batching.limits.time_ms
     if time_ms is None:
         return SHORT_LINGER_MS
-    spare_ms = time_ms - TRANSIT_MS if time_ms >= MIN_SUBTRACTED_FROM_MS else time_ms // 2
+    spare_ms = time_ms - TRANSIT_MS if time_ms >= TRANSIT_APPLIES_FROM_MS else time_ms // 2
     return min(SHORT_LINGER_MS if is_limited else MAX_LINGER_MS, spare_ms)

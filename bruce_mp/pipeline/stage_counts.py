@@ -1,8 +1,11 @@
 """Held messages by stage, counted from the state words of all records in the slab.
 
-The time for a count grows with the number of held messages.  The faster counts of the process rows
-(`telemetry/stages.py`) are checked against this one.  In a slab of an older release, which lacks the faster counts,
-they start from this one.
+A *held* message is neither delivered nor discarded yet, and its *stage* is how far it has come, such as in the router.
+A *state word* stores the state of a run or record of messages.
+
+This count takes longer, the more messages are held.  `telemetry/stages.py` has a faster count, from the process rows,
+each of which stores how many messages its process has moved between the stages.  The daemon compares the faster count
+with this one.  In a slab of an older release, which lacks the faster count, this one gives the starting values.
 """
 
 from __future__ import annotations
@@ -27,15 +30,18 @@ if TYPE_CHECKING:
 __all__ = ["count_books", "count_by_stage", "has_counts", "invalidate_counts", "recount"]
 
 _MAX_READINGS: Final = 5
-"""The most readings of a slab in use.  Each may overlap a transaction; the last one is returned even then."""
-_INVALID_COUNTS: Final = 0xFFFFFFFF
-"""Stands in place of an incarnation, which has only 24 bits."""
+"""The most readings of a slab in use.  A reading may overlap a transaction; the last one is returned even then."""
+_NO_INCARNATION: Final = 0xFFFFFFFF
+"""A number that differs from every incarnation, because an incarnation (the number of a process's life) has 24 bits."""
 _INPUT_STAGE: Final = 0
 """The index of the inputs' stage in `STAGE_NAMES`."""
 
 
 def count_books(slab: Slab) -> Books:
-    """Count the held messages from the state words, up to `_MAX_READINGS` times until a reading is consistent."""
+    """Return the books with the held messages counted from the state words.
+
+    Repeat the count until a reading is consistent, up to `_MAX_READINGS` times.
+    """
     books = _count_once(slab)
     for _ in range(_MAX_READINGS - 1):
         if books.consistent:
@@ -45,14 +51,16 @@ def count_books(slab: Slab) -> Books:
 
 
 def _count_once(slab: Slab) -> Books:
-    before = row_integers(slab, lay.ROW_VERSION)
-    first, step = (slab.geometry.rows_at + lay.ROW_COUNTERS) >> 3, lay.ROW_BYTES >> 3  # as indexes in `slab.longs`
+    versions = row_integers(slab, lay.ROW_VERSION)
+    # The counters of row n begin at index `first` + n * `step` in `slab.longs`.
+    first, step = (slab.geometry.rows_at + lay.ROW_COUNTERS) >> 3, lay.ROW_BYTES >> 3
     rows = [slab.longs[at : at + BOOK_COUNTERS].tolist() for at in range(first, first + lay.ROW_COUNT * step, step)]
     used_rows = filter(any, rows)
     counters = [sum(counts) for counts in zip(*used_rows, strict=True)] or rows[0]  # without a used row, all are 0
     held = {**_held_by_stage(slab), SPILLED: spilled_total(slab)}
-    has_transaction = any(version & 1 for version in before)  # a version is odd during a transaction
-    return books_of(counters, held, is_consistent=before == row_integers(slab, lay.ROW_VERSION) and not has_transaction)
+    is_unchanged = versions == row_integers(slab, lay.ROW_VERSION)
+    has_transaction = any(version & 1 for version in versions)  # a version is odd during a transaction
+    return books_of(counters, held, is_consistent=is_unchanged and not has_transaction)
 
 
 def _held_by_stage(slab: Slab) -> dict[str, int]:
@@ -61,7 +69,7 @@ def _held_by_stage(slab: Slab) -> dict[str, int]:
 
 
 def count_by_stage(states: Sequence[int]) -> dict[str, int]:
-    """Return the number of held records by stage; `states[state]` is the number of records in this state."""
+    """Return the number of held records by stage; `states` has the number of records in each state, by its number."""
     held = dict.fromkeys(STAGE_NAMES, 0)
     for state, stage in STAGES.items():
         held[stage] += states[state]
@@ -69,36 +77,40 @@ def count_by_stage(states: Sequence[int]) -> dict[str, int]:
 
 
 def has_counts(slab: Slab) -> bool:
-    """Return True if the last process of each row counted the messages that it moved between stages."""
-    return all(_incarnation(slab, row) == slab.words[_counting_index(slab, row)] for row in range(lay.ROW_COUNT))
+    """Return True if the faster counts in the process rows are valid.
+
+    They are valid if the last process of each row counted the messages that it moved between stages.
+    """
+    return all(_incarnation(slab, row) == slab.words[_counted_index(slab, row)] for row in range(lay.ROW_COUNT))
 
 
 def invalidate_counts(slab: Slab, row: int) -> None:
-    """Make `has_counts` return False until the next `recount`; `row` is the row of this process."""
-    slab.words[_counting_index(slab, row)] = _INVALID_COUNTS
+    """Make `has_counts` return False until the next `recount`; `row` is the row of the calling process."""
+    slab.words[_counted_index(slab, row)] = _NO_INCARNATION
 
 
 def recount(slab: Slab) -> None:
-    """Set FLOW_BASE, a correction for each stage, so that the rows' counts agree with the state words.
+    """Set the corrections at FLOW_BASE, one for each stage, so that the rows' counts agree with the state words.
 
     No other process may change the slab during the call.
     """
     held = _held_by_stage(slab).values()
     bases = [messages - flow for messages, flow in zip(held, flows(read_rows(slab)), strict=True)]
     if landed_lengths(slab):
-        # The input counts the landed datagrams as received when it starts, so those with a record must not count twice.
+        # When the input starts, it counts all datagrams in the landing zone as received. Some of them have a record
+        # already; without this subtraction, they would count twice.
         bases[_INPUT_STAGE] -= len(copied_arrivals(slab, slab.longs[base_at(slab) >> 3]))
     first = (slab.row_at(lay.ROW_SUPERVISOR) + lay.ROW_COUNTERS) >> 3
     for stage, base in enumerate(bases):
-        slab.longs[first + lay.FLOW_BASE + stage] = base % (1 << 64)  # a negative base, as an unsigned addend
+        slab.longs[first + lay.FLOW_BASE + stage] = base % (1 << 64)  # as an unsigned number, even if it is negative
     for row in range(lay.ROW_COUNT):
-        slab.words[_counting_index(slab, row)] = _incarnation(slab, row)
+        slab.words[_counted_index(slab, row)] = _incarnation(slab, row)
 
 
 def _incarnation(slab: Slab, row: int) -> int:
     return slab.words[(slab.row_at(row) + lay.ROW_INCARNATION) >> 2]
 
 
-def _counting_index(slab: Slab, row: int) -> int:
-    """Return the index in `slab.words` of the last incarnation that counted its moves."""
+def _counted_index(slab: Slab, row: int) -> int:
+    """Return the index in `slab.words` of the last incarnation that counted the messages that it moved."""
     return (slab.row_at(row) + lay.ROW_COUNTING) >> 2

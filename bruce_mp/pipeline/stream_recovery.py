@@ -1,10 +1,12 @@
-"""Recovery of a dead stream worker's row by its successor or the supervisor.
+"""Recovery after the death of a stream worker, by the next worker of its process row or by the supervisor.
 
-The recovery counts the messages that the worker appended but did not count.  It discards incomplete fenced attempts, in
-the slab and in spill files.  Spilled messages of complete attempts stay in their files for the next worker of the row.
+The recovery counts the messages that the worker appended to the slab but did not count.  A *fenced attempt* is a group
+of messages that the daemon delivers all or none; large attempts continue in *spill files*.  The recovery discards
+incomplete attempts, in the slab and in spill files.  Spilled messages of complete attempts stay in their files for the
+next worker of the row.
 
-A worker *feeds* a spill file: it appends the file's messages to lanes.  The worker's row and the file's header have the
-progress.
+A worker *feeds* a spill file: it appends the messages in the file to the slab.  The worker's row and the header of the
+file store the progress.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ __all__ = ["recover_stream_input"]
 
 log = logging.getLogger(__name__)
 _PROGRESS_COUNTERS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_COUNT)
-"""The counters in a row that tell which attempt's spill file its worker fed last, and how far."""
+"""The counters in a row that name the attempt whose spill file its worker fed last, and the progress in that file."""
 
 
 def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
-    """Close the open runs of a dead process, count its uncounted messages, and end its attempts.
+    """Close the open runs of a dead worker, count its uncounted messages, and end its fenced attempts.
 
-    A fenced attempt whose completion has begun is completed; the others are discarded.  `index` is the number of `row`.
-    If a crash interrupts the function, it may run again.
+    An attempt whose completion has begun is completed; the other open attempts are discarded.  `index` is the number of
+    `row`.  If a crash interrupts the function, it may run again.
     """
     close_open_runs(slab, index)
     spills = directory.files(index)
@@ -48,23 +50,25 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     _resolve_unique_attempts(slab, index, directory)
     _update_progress(row, spills)
     uncounted = uncounted_records(slab, index, row.counted)
-    # While a worker feeds a file, it appends nothing else; spilled messages were counted as received before.
+    # While a worker feeds a file, it appends nothing else, so all uncounted records come from that file. They are not
+    # counted as received again: the worker counted them when it spilled them.
     is_feeding = row.counters[lay.SPILL_FEEDING] > 0
-    increments = _record_fed(row, spills, uncounted) if is_feeding else {int(Counter.MsgReceived): len(uncounted)}
-    keyed = sum(1 for record in uncounted if record.is_partition_key)
-    increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed
-    increments[Counter.InputAgentProcessAnyPartitionMsg] = len(uncounted) - keyed
-    # The files' headers have the progress now.  The row must not keep it: a later attempt may get the same number.
+    increments = _store_fed(row, spills, uncounted) if is_feeding else {int(Counter.MsgReceived): len(uncounted)}
+    keyed_count = sum(1 for record in uncounted if record.is_partition_key)
+    increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed_count
+    increments[Counter.InputAgentProcessAnyPartitionMsg] = len(uncounted) - keyed_count
+    # The headers of the files have the progress now, so the counters of the row are set to 0: a later attempt may get
+    # the same number, and must not inherit the progress.
     increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS_COUNTERS}
     counted = max((lay.stream_number(record.arrival) + 1 for record in uncounted), default=row.counted)
-    # In a redo record, 0 stands for an unchanged number.
+    # At least 1, because in a redo record 0 stands for an unchanged number.
     row.commit_counted(max(1, counted), {counter: number for counter, number in increments.items() if number})
     _discard_incomplete(slab, row, index)
     _settle_spills(slab, row, index, directory, spills)
 
 
 def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) -> None:
-    """Store the outcomes of the dead worker's unique (named) attempts; its row has the last completed one."""
+    """Store the outcomes of the dead worker's unique (named) attempts; the slab has the last one that it completed."""
     try:
         if directory.registry.exists:
             directory.registry.resolve(index, last_completed(slab, index))
@@ -75,21 +79,24 @@ def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) 
 
 
 def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
-    """Store the row's progress in the header of the file that was fed last, if the header is behind."""
+    """Copy the progress from the row to the header of the file that was fed last, unless the header is ahead."""
     file, offset = spills.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
     if file is not None and file.is_complete and file.offset < offset <= file.end:
         file.advance_to(offset, row.counters[lay.SPILL_FED_COUNT])
 
 
-def _record_fed(row: ProcessRow, spills: Mapping[int, SpillFile], uncounted: list[Record]) -> dict[int, int]:
-    """Store the fed messages in the header of the file being fed; return the increments of the spill counters."""
+def _store_fed(row: ProcessRow, spills: Mapping[int, SpillFile], uncounted: list[Record]) -> dict[int, int]:
+    """Mark the uncounted messages as fed, in the header of the spill file that they come from.
+
+    Return the increments of the spill counters.
+    """
     attempt = row.counters[lay.SPILL_FEEDING]
     if attempt in spills and uncounted:
         spills[attempt].store_fed_ahead({lay.stream_number(record.arrival) - row.counted for record in uncounted})
-    fed = min(len(uncounted), row.counters[lay.SPILL_COMPLETED])  # the counter must not fall below 0
+    fed_count = min(len(uncounted), row.counters[lay.SPILL_COMPLETED])  # the counter must not fall below 0
     return {
         lay.SPILL_OUT: len(uncounted),
-        lay.SPILL_COMPLETED: wrapping_delta(-fed),
+        lay.SPILL_COMPLETED: wrapping_delta(-fed_count),
         lay.SPILL_FEEDING: wrapping_delta(-attempt),
     }
 
@@ -104,7 +111,10 @@ def _discard_incomplete(slab: Slab, row: ProcessRow, index: int) -> None:
 def _settle_spills(
     slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory, spills: Mapping[int, SpillFile]
 ) -> None:
-    """Discard the spilled messages of incomplete attempts; count those of complete attempts without a file as lost."""
+    """Discard the spilled messages of incomplete attempts, and close or remove the files.
+
+    Messages of complete attempts whose file is missing are discarded as lost.
+    """
     kept = [file for file in spills.values() if file.is_complete and file.remaining]
     remaining = sum(file.remaining for file in kept)
     spilled, completed = spilled_messages(slab, index), completed_messages(slab, index)  # by the row's counters
@@ -122,8 +132,9 @@ def _settle_spills(
     }
     increments = {counter: number for counter, number in increments.items() if number}
     if increments:
-        row.settle((), RunState.DISCARDED, 0, increments)  # without segments: all counters or none
-    row.counters[lay.SPILL_OLDEST] = 0  # no attempt is open
+        # Without segments, the transaction only raises all counters at once.
+        row.settle((), RunState.DISCARDED, 0, increments)
+    row.counters[lay.SPILL_OLDEST] = 0  # because no attempt is open now
     for file in spills.values():
         if file in kept:
             file.close()

@@ -1,4 +1,4 @@
-"""Command line of Bruce, and of Dory until 2019, when Dory moved all options into its XML file."""
+"""Reader of the command line of Bruce, and of Dory until 2019, when Dory moved all options into its XML file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ __all__ = ["Options", "apply_options", "parse_options"]
 Value = TypeVar("Value")
 
 Options = dict[str, str | None]
-"""Values by the names of options, with underscores; a switch has the value None."""
+"""The value of each option, by the option's name with underscores; the value of a switch is None."""
 
-ORIGIN: Final = "the command line"
+COMMAND_LINE: Final = "the command line"
+"""The origin of these settings in errors."""
 CONFIG_PATH: Final = "config_path"
 STATUS_PORT: Final = "status_port"
 LOOPBACK_ONLY: Final = "status_loopback_only"
@@ -33,24 +34,28 @@ _OPTIONS_WITH_VALUE: Final = (
     | {option for option, gone in WITHOUT_COUNTERPART.items() if gone.has_value}
     | {CONFIG_PATH, STATUS_PORT}
 )
+# The switches are all options that take no value.
 _SWITCHES: Final = (_SETTING_BY_OPTION.keys() | WITHOUT_COUNTERPART.keys() | {LOOPBACK_ONLY}) - _OPTIONS_WITH_VALUE
 _SHORT_OPTIONS: Final = {"h": "help"}
-_ENABLED_BY: Final = {
+_SETTING_ENABLED_BY: Final = {
     "receive_socket_name": "input.unix_datagram.enable",
     "receive_stream_socket_name": "input.unix_stream.enable",
     "input_port": "input.tcp.enable",
     "discard_log_path": "discard_log.enable",
     "debug_dir": "msg_debug.enable",
 }
-"""The setting that an option with a path or a port sets to true."""
+"""The setting that an option with a path or a port sets to true, by the option."""
 
 
 def parse_options(line: str) -> Options:
-    """Parse a command line, which may begin with the program. Raise ConfigError if the old daemon would reject it."""
+    """Parse a command line, with or without the program's path before the options.
+
+    Raise ConfigError if the old daemon would reject the options.
+    """
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise ConfigError(f"{ORIGIN}: cannot be read: {error}. Quote it as for a shell.") from error
+        raise ConfigError(f"{COMMAND_LINE}: cannot be read: {error}. Quote it as for a shell.") from error
     if words and not words[0].startswith("-"):
         del words[0]
     return dict(_name_value_pairs(words))
@@ -60,23 +65,23 @@ def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
     """Yield the name and value of each option. Raise ConfigError for an unknown option or a missing value."""
     remaining = iter(words)
     for word in remaining:
-        if word in {"--", "--ignore_rest"}:
+        if word in {"--", "--ignore_rest"}:  # the old daemons ignored the words after these
             return
         written, equals, value = word.lstrip("-").partition("=")
         name = _SHORT_OPTIONS.get(written, written).replace("-", "_")
         if not word.startswith("-") or name not in _OPTIONS_WITH_VALUE | _SWITCHES:
             nearest = get_close_matches(name, _OPTIONS_WITH_VALUE | _SWITCHES, n=1)
             hint = f"Did you mean --{nearest[0]}?" if nearest else "Remove it."
-            raise ConfigError(f"{ORIGIN}: {word} is not an option of Bruce or Dory. {hint}")
+            raise ConfigError(f"{COMMAND_LINE}: {word} is not an option of Bruce or Dory. {hint}")
         if name in _SWITCHES:
             yield name, None
             continue
         argument = value if equals else next(remaining, None)
         if argument is None:
-            raise ConfigError(f"{ORIGIN}: {word} needs a value after it.")
+            raise ConfigError(f"{COMMAND_LINE}: {word} needs a value after it.")
         if argument.startswith("$"):
             raise ConfigError(
-                f"{ORIGIN}: {argument} is a variable of the service script: write its value, which is often in "
+                f"{COMMAND_LINE}: {argument} is a variable of the service script: write its value, which is often in "
                 "/etc/sysconfig."
             )
         yield name, argument
@@ -95,25 +100,25 @@ def apply_options(options: Options, draft: Draft) -> None:
 
 
 def _apply_option(name: str, raw: str | None, draft: Draft) -> None:
-    """Add an option of the table of settings to the draft."""
+    """Add an option that the table of settings has to the draft."""
     setting = _SETTING_BY_OPTION[name]
     key = tuple(setting.key.split("."))
     value = setting.switch_value
     if raw is not None and setting.parse_option is not None:
         value = _parse_value(name, raw, setting.parse_option, draft)
-    # For None, `_parse_value` has added an error. For an empty path or client id, the old daemons ignored the option.
-    if value is None or (value == "" and name in {*_ENABLED_BY, "client_id"}):
+    # If the value is None, `_parse_value` has added an error. The old daemons ignored an empty path or client id.
+    if value is None or (value == "" and name in {*_SETTING_ENABLED_BY, "client_id"}):
         return
     if name == "required_acks" and isinstance(value, int) and value > 1:
         draft.add_note(
             f"--required_acks {value}: brokers know -1, 0 and 1 only; -1 is the nearest that is as safe.", key
         )
         value = -1
-    draft.set(key, value, ORIGIN)
+    draft.set(key, value, COMMAND_LINE)
     if setting.note:
         draft.add_note(setting.note, key)
-    if name in _ENABLED_BY:
-        draft.set(tuple(_ENABLED_BY[name].split(".")), True, ORIGIN)
+    if name in _SETTING_ENABLED_BY:
+        draft.set(tuple(_SETTING_ENABLED_BY[name].split(".")), True, COMMAND_LINE)
 
 
 def _parse_value(name: str, raw: str, parse: Callable[[str], Value], draft: Draft) -> Value | None:
@@ -121,5 +126,5 @@ def _parse_value(name: str, raw: str, parse: Callable[[str], Value], draft: Draf
     try:
         return parse(raw)
     except ValueError as error:  # its text names the allowed values
-        draft.add_error(ORIGIN, f"--{name} {raw} is not allowed: give {error}.")
+        draft.add_error(COMMAND_LINE, f"--{name} {raw} is not allowed: give {error}.")
         return None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["convert"]
 
 BROKER_PORTS: Final = {"doryConfig": 9002, "bruceConfig": 9092}
-"""The old daemons' default port of a broker, by the root element."""
+"""The port that the old daemons used for a broker without one, by the root element of their files."""
 PATHS_AND_PORTS: Final = {
     "input.unix_datagram": "path",
     "input.unix_stream": "path",
@@ -30,11 +30,11 @@ PATHS_AND_PORTS: Final = {
     "msg_debug": "path",
     "logging.file": "path",
 }
-"""For each of these sections, the setting without which the old daemons disabled it."""
+"""The sections that the old daemons disabled if a certain setting was missing, with the name of that setting."""
 
 
 def convert(data: bytes, file: str, options: Options | None) -> str:
-    """Convert an old file, and the old command line if there was one, to TOML.
+    """Convert the content `data` of an old file, and the options of the old command line if there was one, to TOML.
 
     Raise ConfigError with one line, including the place, for each value that cannot be converted.
     """
@@ -52,7 +52,7 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
     if options is not None:
         apply_options(options, draft)
     _disable_without_path_or_port(draft)
-    # A file of Dory without <inputSources>, from before 2019, is used with command-line options, as Bruce's is.
+    # Files of Bruce, and those of Dory from before 2019, have no <inputSources>: they go with command-line options.
     set_old_defaults(draft, root, from_options=root.first("inputSources") is None)
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
 
@@ -70,7 +70,7 @@ def _copy_setting(reader: AttributeReader, root: Element, setting: Setting) -> N
 
 
 def _disable_without_path_or_port(draft: Draft) -> None:
-    """Disable inputs and files without a path or port, and remove the invalid path of a disabled one."""
+    """Disable each section that lacks its path or port, and remove the invalid path of a disabled section."""
     for section, name in PATHS_AND_PORTS.items():
         key = tuple(section.split("."))
         value, is_enabled = draft.get((*key, name)), draft.get((*key, "enable"))

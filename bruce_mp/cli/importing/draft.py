@@ -1,4 +1,4 @@
-"""Draft of the converted configuration: settings, the origin of each, and notes."""
+"""Draft of the converted configuration: the settings, the place in the old configuration of each, and notes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 __all__ = ["Draft"]
 
 OLD_CONFIGURATION: Final = "the old configuration"
-"""Origin of a setting that has no line in the file."""
+"""The origin, for errors, of a setting that no line of the old file sets."""
 COMMENT_WIDTH: Final = 100
 SAME_RANGE: Final = frozenset({("input", "tcp", "port"), ("compression", "size_threshold_percent")})
-"""Settings with the same allowed range in the old daemons: a value outside of it is an error."""
+"""Settings with the same allowed range as in the old daemons: a value outside the range is an error."""
 MEANINGFUL_MINIMUMS: Final[Mapping[Key, int]] = {("delivery", "max_failed_attempts"): 1}
-"""Lowest value that `set` writes, where a lower one has another meaning here than in the old daemons."""
+"""The lowest values that `set` writes for settings in which a lower value has another meaning than it had before."""
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Draft:
     """Collector of settings, notes and errors.
 
-    `status_port` and `loopback_only` make up `http.listen`, which is set after all options are read.
+    `status_port` and `loopback_only` determine `http.listen`, which is set after all options have been read.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Draft:
         self.loopback_only = False
 
     def set(self, key: Key, value: object, origin: str = OLD_CONFIGURATION) -> None:
-        """Set a value, or the nearest allowed one. `origin` names its place in the old configuration."""
+        """Set a value, or the nearest allowed value. `origin` is the value's place in the old configuration."""
         value = self._fit_to_range(key, value)
         table = self._tree
         for part in key[:-1]:
@@ -66,7 +66,10 @@ class Draft:
         self._origins.pop(key, None)
 
     def _fit_to_range(self, key: Key, value: object) -> object:
-        """Return the value, or the nearest allowed one with a note; the old daemons accepted any number from 0."""
+        """Return the value if it is allowed. Otherwise return the nearest allowed value, and add a note.
+
+        The old daemons accepted any number from 0.
+        """
         setting = _setting_at(key)
         low, high = setting.meta.ge, setting.meta.le
         if low is None or high is None or key in SAME_RANGE:
@@ -81,14 +84,14 @@ class Draft:
         return int(written) if written.isdigit() else written
 
     def get(self, key: Key) -> Any:
-        """Return the value of a setting or the table of a section; None if the draft has none."""
+        """Return the value of a setting, or the table of a section; None if the draft does not have it."""
         table: Any = self._tree
         for part in key:
             table = table.get(part) if isinstance(table, dict) else None
         return table
 
     def add_note(self, text: str, key: Key = ()) -> None:
-        """Add a note above the setting or section of `key`; without a key, at the top. Equal notes are one."""
+        """Add a note above the setting or section `key`, or without a key at the top, unless it is there already."""
         notes = self._notes.setdefault(key, [])
         if text not in notes:
             notes.append(text)
@@ -98,7 +101,7 @@ class Draft:
         self._errors.append(f"{origin}: {text}")
 
     def suppress_errors(self, key: Key) -> None:
-        """Suppress validation errors of a setting for which `add_error` has reported the cause."""
+        """Suppress the validation errors of a setting whose fault has been reported by `add_error`."""
         self._suppressed.add(key)
 
     def render(self, title: str) -> str:
@@ -124,7 +127,8 @@ class Draft:
             raise ConfigError("\n".join(errors))
 
     def _origin_of(self, problem: Problem) -> str:
-        """Return the origin of the setting with the problem, or else of one above or below it."""
+        """Return the origin of the setting with the problem, or else of a setting that contains it or is in it."""
+        # Of two related keys, one is the beginning of the other.
         related = [key for key in self._origins if all(a == b for a, b in zip(key, problem.path, strict=False))]
         return self._origins[max(related, key=len)] if related else OLD_CONFIGURATION
 
@@ -150,7 +154,7 @@ class Draft:
 
 
 def _setting_at(key: Key) -> SettingType:
-    """Return the type of a setting of `Config`; a dictionary accepts any name in the key."""
+    """Return the type of the setting `key` of `Config`; in a dictionary, every name has the type of an entry."""
     setting = setting_type(Config)
     for part in key:
         if get_origin(setting.type) is dict:

@@ -1,4 +1,4 @@
-"""Defaults of the old daemons that differ from ours: the draft gets the value or a note."""
+"""Defaults of the old daemons that differ from ours: for each, the draft gets the old value or a note."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ LOGGING_FLAGS_NOTE: Final = "As the old daemon did: to syslog always, and to sta
 
 
 class OldDefault(NamedTuple):
-    """The old default of a setting, in Dory's file and on the command line; None where it equals ours.
+    """The old default of a setting: `in_file` for Dory's file of all options, `with_options` for the command line.
 
-    `ours` is our default as a text for notes.
+    None stands for a default that equals ours. `ours` is our default as a text for notes.
     """
 
     key: tuple[str, str]
-    of_file: object
-    of_options: object
+    in_file: object
+    with_options: object
     ours: str
 
 
@@ -70,10 +70,12 @@ _PAUSE_SETTINGS: Final = ("min_pause_delay_ms", "pause_rate_limit_initial_ms", "
 def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None:
     """Set each missing setting for which the old daemon's default differs from ours, and add notes.
 
-    With `from_options`, the defaults are those of the command line, else those of Dory's file.
+    With `from_options`, the old daemon took its options from the command line, so these are the defaults of the
+    command line. Otherwise they are the defaults of Dory's file of all options.
     """
-    # Without `enable`, the old daemons disabled an input. Ours would enable the datagram input, so it always gets the
-    # value. The others are disabled by default; they get the value only in a section that the draft has.
+    # The old daemons disabled an input without `enable`. Our daemon would enable the datagram input, so the draft
+    # always gets the value for that input. It disables the other inputs by default, so the draft gets their value only
+    # if it has a section for them.
     for name in INPUTS:
         key = ("input", name, "enable")
         if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):
@@ -98,7 +100,7 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
 
 def _set_sizes(draft: Draft, *, from_options: bool) -> None:
     for default in OLD_DEFAULTS:
-        value = default.of_options if from_options else default.of_file
+        value = default.with_options if from_options else default.in_file
         section = default.key[0]
         is_used = section == "slab" or draft.get((section, "enable"))
         if is_used and value is not None and draft.get(default.key) is None:
@@ -107,7 +109,7 @@ def _set_sizes(draft: Draft, *, from_options: bool) -> None:
 
 
 def _raise_discard_file_size(draft: Draft) -> None:
-    """Raise the size of the discard file to the smallest that we allow."""
+    """Raise the size of the discard file to the smallest size that our daemon allows."""
     key, inputs = ("discard_log", "max_file_size"), Input()
     defaults = {"max_datagram_size": inputs.max_datagram_size, "max_stream_size": inputs.max_stream_size}
     minimum = 2 * max(parse_size(draft.get(("input", name)) or default) for name, default in defaults.items())

@@ -1,6 +1,7 @@
-"""Readers of values in the notation of the old daemons.
+"""Functions that read values in the notation of the old daemons.
 
-A reader raises ValueError with a description of the allowed values, which follows "give" in an error.
+For a value that is not allowed, they raise ValueError with a description of the allowed values, which callers put after
+"give" into an error text.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LARGEST_MODE: Final = 0o777
 
 
 def stripped(raw: str) -> str:
-    """Return a name without the ASCII white space around it, as the old daemons read it."""
+    """Return a name without the ASCII white space around it, which the old daemons ignored."""
     if not (name := raw.strip(_WHITE_SPACE)):
         raise ValueError("a name")
     return name
@@ -64,7 +65,7 @@ def port(raw: str) -> int | None:
 
 
 def scaled_integer(raw: str) -> int:
-    """Parse a number; `k` multiplies it by 1024, `m` by 1024 * 1024."""
+    """Parse a number with an optional factor: `k` stands for 1024, `m` for 1024 * 1024."""
     match = _NUMBER.fullmatch(raw.strip())
     if match is None:
         raise ValueError("an integer, optionally followed by k or m")
@@ -72,7 +73,7 @@ def scaled_integer(raw: str) -> int:
 
 
 def size(raw: str) -> int | str:
-    """Convert a size in bytes, with k or m for powers of 1024, to the notation of our settings, such as `8k`."""
+    """Convert a size in bytes, KiB (k) or MiB (m) to the notation of our settings, such as `8k`."""
     return _to_size_setting(scaled_integer(raw))
 
 
@@ -87,7 +88,7 @@ def _to_size_setting(size: int) -> int | str:
 
 
 def mode(raw: str) -> str | None:
-    """Convert permission bits in Dory's XML, octal or binary, to octal digits; `unspecified` is None."""
+    """Convert permission bits in Dory's XML, octal or binary, to octal digits. Return None for `unspecified`."""
     word = raw.strip()
     if word == "unspecified":
         return None

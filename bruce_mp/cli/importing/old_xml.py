@@ -1,7 +1,7 @@
-"""XML file of Dory and Bruce as a tree with line numbers.
+"""Parser for the XML files of Dory and Bruce, which returns a tree with line numbers.
 
-The parser rejects a document type, and with it all declared entities: valid files have none, and a few lines with
-nested entities can exhaust the memory.
+It rejects a document type, because a few lines of nested entities in a document type can exhaust the memory. Valid
+files of Dory and Bruce have no document type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Element", "parse_xml"]
 
 @dataclass(slots=True)
 class Element:
-    """An element with its attributes; `text` is its character data, without that of its children."""
+    """An element with its attributes; `text` is the character data in the element, without the text of its children."""
 
     tag: str
     attributes: dict[str, str]
@@ -28,22 +28,25 @@ class Element:
     children: list[Element] = field(default_factory=list)
     text: str = ""
 
-    def all(self, path: str) -> Iterator[Element]:
+    def find_all(self, path: str) -> Iterator[Element]:
         """Yield the elements at a path such as `namedConfigs/config` below this one."""
         tag, _, rest = path.partition("/")
         for child in self.children:
             if child.tag == tag:
-                yield from child.all(rest) if rest else [child]
+                yield from child.find_all(rest) if rest else [child]
 
     def first(self, path: str) -> Element | None:
-        """Return the first element of `all(path)`, or None."""
-        return next(self.all(path), None)
+        """Return the first element of `find_all(path)`, or None."""
+        return next(self.find_all(path), None)
 
 
 def parse_xml(data: bytes, name: str) -> Element:
-    """Return the root element. Raise ConfigError, with the line, for invalid XML and for a document type."""
+    """Return the root element; `name` is the file's name for errors.
+
+    Raise ConfigError, with the line, for invalid XML and for a document type.
+    """
     parser = expat.ParserCreate()
-    stack = [Element("", {}, 0)]  # the open elements, below a parent for the root
+    stack = [Element("", {}, 0)]  # a parent for the root element, then the open elements
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         element = Element(tag, attributes, parser.CurrentLineNumber)

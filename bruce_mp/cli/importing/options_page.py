@@ -1,6 +1,8 @@
-"""Renderer of docs/migrating-options.md, the new setting of each old option; a test compares page and output.
+"""Renderer of docs/migrating-options.md, which gives the new setting for each old option.
 
-python -m bruce_mp.cli.importing.options_page > docs/migrating-options.md
+    python -m bruce_mp.cli.importing.options_page > docs/migrating-options.md
+
+A test compares the page with the output.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ ELEMENTS: Final = {
     "httpInterface/port": ("http.listen", "The port; on the command line `--status_port`."),
     "httpInterface/loopbackOnly": ("http.listen", "The address; on the command line `--status_loopback_only`."),
 }
-"""Elements that `sections.py` converts: the new key, and a remark."""
+"""The elements that `sections.py` converts: for each, the new key and a remark."""
 
 
 def render() -> str:
@@ -73,13 +75,13 @@ def _without_counterpart() -> Iterator[str]:
 
 
 def _option(setting: Setting) -> str:
-    """Return the option in code; a switch that sets another value than true has this value in brackets."""
+    """Return the option as code, with the value in parentheses if it is a switch that sets another value than true."""
     value = "" if setting.switch_value is True else f" ({str(setting.switch_value).lower()})"
     return _code(f"--{setting.option}" if setting.option else "") + value
 
 
 def _code(text: str) -> str:
-    """Return the text in code; empty for an empty one, because Markdown has no empty code."""
+    """Return the text as code in Markdown, or an empty text as it is, because Markdown has no empty code."""
     return f"`{text}`" if text else ""
 
 

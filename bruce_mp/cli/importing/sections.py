@@ -46,27 +46,30 @@ SECTION_ATTRIBUTES: Final = {
     "initialBrokers": (),
     "initialBrokers/broker": ("host", "port"),
 }
-"""Elements that this module converts, with their attributes."""
+"""The elements that this module converts, with the attributes of each."""
 
 Value = TypeVar("Value")
 
 ACTIONS: Final = {"perTopic": "per_topic", "combinedTopics": "combined", "disable": "none"}
 GZIP_LEVELS: Final = range(10)
 GZIP_DEFAULT_LEVEL: Final = -1
-"""zlib's number for its default level, which our settings express without `level`."""
+"""zlib's number for its default level. In our settings, a config without `level` means this level."""
 KAFKA_PORT: Final = 9092
 """Kafka's default port."""
 UNUSED_INTERVAL_MS: Final = 1000
-"""The interval of a rate limit config without a maximum: our settings need one, the old daemons did not."""
+"""The interval of a rate limit config without a maximum, for which our settings, unlike the old ones, need one."""
 BATCH_LIMITS: Final = (("time", "time_ms", integer), ("messages", "messages", scaled_integer), ("bytes", "bytes", size))
-"""Element, new setting, and reader of each limit of a batching config."""
+"""Each limit of a batching config: the old element, the new setting, and the function that reads the value."""
 _SERVERS: Final = ("kafka", "bootstrap_servers")
 
 AGE_NOTE: Final = "The age of a batch counts from the arrival of its first message, not from the clients' timestamps."
 
 
 class AttributeReader:
-    """Reader of attributes, which are required. For a missing or invalid one it adds an error, and returns None."""
+    """Reader of required attributes of elements.
+
+    For a missing or invalid attribute, it adds an error to the draft and returns None.
+    """
 
     def __init__(self, draft: Draft, file: str) -> None:
         self.draft = draft
@@ -77,7 +80,7 @@ class AttributeReader:
         return f"{self._file}:{element.line}"
 
     def read(self, element: Element, attribute: str, parse: Callable[[str], Value]) -> Value | None:
-        """Return the parsed value of an attribute. `parse` raises ValueError with the allowed values."""
+        """Return the parsed value of an attribute; `parse` is a function such as those of `old_values.py`."""
         raw = element.attributes.get(attribute)
         if raw is None:
             self.draft.add_error(self.origin(element), f'<{element.tag}> needs an attribute {attribute}="...".')
@@ -97,7 +100,7 @@ class AttributeReader:
 
 
 def read_sections(reader: AttributeReader, root: Element, default_port: int) -> None:
-    """Convert all sections of `SECTION_ATTRIBUTES`; `default_port` is the old daemon's default port of a broker."""
+    """Convert all sections of `SECTION_ATTRIBUTES`; the old daemon used `default_port` for a broker without a port."""
     for tag, convert in _SECTIONS.items():
         section = root.first(tag)
         if section is not None:
@@ -112,7 +115,7 @@ def read_sections(reader: AttributeReader, root: Element, default_port: int) -> 
 
 def _convert_batching(reader: AttributeReader, section: Element) -> None:
     reader.draft.add_note(AGE_NOTE, ("batching",))
-    for config in section.all("namedConfigs/config"):
+    for config in section.find_all("namedConfigs/config"):
         _convert_batch_config(reader, config)
     limits = {"produceRequestDataLimit": "produce_request_data_limit", "messageMaxBytes": "message_max_bytes"}
     for tag, key in limits.items():
@@ -124,7 +127,7 @@ def _convert_batching(reader: AttributeReader, section: Element) -> None:
             reader.copy(("batching", "combined", "config"), combined, "config", stripped)
     if (default := section.first("defaultTopic")) is not None:
         _convert_batching_rule(reader, default, ("batching", "default"))
-    for topic in section.all("topicConfigs/topic"):
+    for topic in section.find_all("topicConfigs/topic"):
         if (name := reader.read(topic, "name", stripped)) is not None:
             _convert_batching_rule(reader, topic, ("batching", "topics", name))
 
@@ -141,7 +144,7 @@ def _convert_batch_config(reader: AttributeReader, config: Element) -> None:
 
 
 def _convert_batching_rule(reader: AttributeReader, element: Element, key: tuple[str, ...]) -> None:
-    """Convert action and config of a listed topic, or of the default, to the section `key`."""
+    """Convert the action and the config of `element`, a topic or the default for all others, to the section `key`."""
     reader.copy((*key, "action"), element, "action", _parse_action)
     config = element.attributes.get("config", "")
     if reader.draft.get((*key, "action")) == "per_topic":
@@ -160,7 +163,7 @@ def _parse_action(raw: str) -> str:
 
 
 def _convert_compression(reader: AttributeReader, section: Element) -> None:
-    for config in section.all("namedConfigs/config"):
+    for config in section.find_all("namedConfigs/config"):
         _convert_compression_config(reader, config)
     if (threshold := section.first("sizeThresholdPercent")) is not None:
         reader.copy(("compression", "size_threshold_percent"), threshold, "value", integer)
@@ -186,7 +189,7 @@ def _convert_compression_config(reader: AttributeReader, config: Element) -> Non
 
 
 def _convert_rate_limits(reader: AttributeReader, section: Element) -> None:
-    for config in section.all("namedConfigs/config"):
+    for config in section.find_all("namedConfigs/config"):
         name = reader.read(config, "name", stripped)
         if name is not None:
             _convert_rate_limit_config(reader, config, ("rate_limit", "configs", name))
@@ -207,10 +210,10 @@ def _parse_count(raw: str) -> int | None:
 
 
 def _convert_topic_configs(reader: AttributeReader, section: Element, new_section: str) -> None:
-    """Convert the name of the config of each listed topic, and of the default."""
+    """Convert the assignments of configs to topics, and the default for all other topics."""
     if (default := section.first("defaultTopic")) is not None:
         reader.copy((new_section, "default"), default, "config", stripped)
-    for topic in section.all("topicConfigs/topic"):
+    for topic in section.find_all("topicConfigs/topic"):
         if (name := reader.read(topic, "name", stripped)) is not None:
             reader.copy((new_section, "topics", name), topic, "config", stripped)
 
@@ -227,12 +230,12 @@ def _convert_http(reader: AttributeReader, section: Element) -> None:
 
 
 def _convert_brokers(reader: AttributeReader, root: Element, default_port: int) -> None:
-    brokers = list(root.all("initialBrokers/broker"))
+    brokers = list(root.find_all("initialBrokers/broker"))
     servers = [server for broker in brokers if (server := _server_of(reader, broker, default_port)) is not None]
     if servers:
         reader.draft.set(_SERVERS, servers, reader.origin(brokers[-1]))
         return
-    reader.draft.suppress_errors(_SERVERS)  # another error names the faulty broker, or the lack of one
+    reader.draft.suppress_errors(_SERVERS)  # another error reports the faulty broker, or the lack of brokers
     if not brokers:
         reader.draft.add_error(
             reader.origin(root), "there is no broker: give <initialBrokers> with a <broker host=... />."

@@ -1,4 +1,4 @@
-"""Table of the old settings that map to one setting: old element or option, new key, and notation of the value.
+"""Table of the old settings that map to one new setting: old element or option, new key, and notation of the value.
 
 `sections.py` converts the others: batching, compression, rate limits, brokers, and the address of the status pages.
 """
@@ -27,12 +27,12 @@ __all__ = ["SETTINGS", "WITHOUT_COUNTERPART", "GoneOption", "Setting"]
 
 
 class Setting(NamedTuple):
-    """Mapping of one setting.
+    """Mapping of one old setting to the setting `key`.
 
-    `xml_path` is the place below the root, as `element/element@attribute`, and `parse_xml` converts the attribute; a
-    value for which it returns None is omitted. `option` is the option of the old command line, without dashes, and
-    `parse_option` converts its value; without `parse_option` it is a switch, which stands for `switch_value`. `note`
-    goes to the TOML, above the setting.
+    `xml_path` is the place of the old setting below the root of the XML, as `element/element@attribute`. `parse_xml`
+    converts the attribute; if it returns None, the TOML omits the setting. `option` is the option of the old command
+    line, without dashes, and `parse_option` converts the option's value. An option without `parse_option` is a switch,
+    and sets `switch_value`. `note` goes to the TOML, above the setting.
     """
 
     key: str
@@ -45,7 +45,7 @@ class Setting(NamedTuple):
 
 
 class GoneOption(NamedTuple):
-    """An option of the old command line without an equivalent; `note` follows its name."""
+    """An option of the old command line without an equivalent; the TOML gets the option's name, followed by `note`."""
 
     note: str
     has_value: bool = False

@@ -1,4 +1,4 @@
-"""Structure check of the old XML files: allowed elements and attributes, as strict as the old daemons."""
+"""Check of the elements and attributes in the old XML files, as strict as the check in the old daemons."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_structure(root: Element, file: str, draft: Draft) -> None:
 
 
 def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:
-    """Yield each faulty element at or below `element`, which has this path, with an error text."""
+    """Yield each faulty element at or below `element`, with an error text; `path` is the path of `element`."""
     if element.text.strip():
         yield element, f'text in <{element.tag}> ("{element.text.strip()[:20]}") is not allowed: remove it.'
     seen: set[str] = set()
@@ -60,9 +60,9 @@ def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:
 
 
 def _hint(tag: str, path: str) -> str:
-    """Return the remedy for an unknown element in the element at `path`."""
-    parents_and_tags = (known_path.rpartition("/")[::2] for known_path in KNOWN_ATTRIBUTES)
-    possible = [known_tag for parent, known_tag in parents_and_tags if parent == path]
+    """Return the remedy for the unknown element `tag` in the element at `path`."""
+    paths_and_tags = (known_path.rpartition("/")[::2] for known_path in KNOWN_ATTRIBUTES)  # without the separator
+    possible = [known_tag for parent_path, known_tag in paths_and_tags if parent_path == path]
     if not possible:
         return "remove it."
     nearest = get_close_matches(tag, possible, n=1)

@@ -1,8 +1,9 @@
 """`bruce top`: show rates, brokers, topics and problems of a daemon, and refresh them until `q`.
 
-The command reads `/overview/json`, as the status page does. The package `rich` of the extra `top` draws the tables.
+The command reads `/overview/json`, which the status page reads as well. The package `rich` draws the tables; the extra
+`top` installs it.
 
-Exit status: 0 after the key q, 1 without a terminal or the package.
+Exit status: 0 after the key q, 1 without a terminal or the package `rich`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["TopState", "main"]
 
 _MIN_INTERVAL_S: Final = 0.5
-"""Readings cost the daemon CPU time."""
+"""The shortest interval between readings, because a reading costs the daemon CPU time."""
 _ALL_LINES: Final = 1_000_000
-"""More lines than a list of topics has: a scroll by this number ends at the first or the last line."""
+"""More lines than any list of topics has: a scroll by this number ends at the first or the last line."""
 _MAX_WAIT_S: Final = 86_400.0
 """Limit of a wait for keys, because select() rejects an infinite time."""
 
@@ -54,13 +55,13 @@ def main(argv: Sequence[str]) -> int:
         while True:
             state.refresh(console.height)
             live.update(state.screen(*console.size).render(), refresh=True)
-            pressed = keys.wait(state.due_s())
+            pressed = keys.wait(state.wait_s())
             if pressed is None or not all(map(state.on_key, pressed)):
                 return ExitCode.OK
 
 
 class TopState:
-    """The last page, and the choices of the user by keys."""
+    """The last page that was read, and what the user has chosen by keys."""
 
     def __init__(self, client: StatusClient, interval_s: float) -> None:
         self._client = client
@@ -90,8 +91,8 @@ class TopState:
             self._failure = str(error)
         self._next_reading_s = math.inf if self._is_paused else time.monotonic() + self._interval_s
 
-    def due_s(self) -> float:
-        """Return the seconds to the next reading, at most a day."""
+    def wait_s(self) -> float:
+        """Return the time to wait for keys, in seconds: until the next reading is due, at most a day."""
         return min(self._next_reading_s - time.monotonic(), _MAX_WAIT_S)
 
     def screen(self, width: int, height: int) -> TopScreen:
@@ -100,7 +101,7 @@ class TopState:
     def on_key(self, key: str) -> bool:
         """Act on a key. Return False if it ends the view."""
         if self._typed is not None:
-            self._on_typed(self._typed, key)
+            self._on_filter_key(self._typed, key)
             return True
         if key == "q":
             return False
@@ -108,17 +109,25 @@ class TopState:
             self._typed = self._selection.text
         elif key == " ":
             self._is_paused = not self._is_paused
-            self._next_reading_s = 0.0  # a pause begins with a last reading
+            self._next_reading_s = 0.0  # a pause begins with a last reading, and ends with a new one
         else:
-            self._select(self._selected_by(key))
+            self._select(self._selection_after(key))
         return True
 
-    def _selected_by(self, key: str) -> TopSelection:
+    def _selection_after(self, key: str) -> TopSelection:
+        """Return the selection of topics that a key leads to; the present one for other keys."""
         selection = self._selection
-        step = max(1, self.screen(0, self._height).topic_rows - 1)  # one topic stays in view
-        lines = {"up": -1, "down": 1, "pgup": -step, "pgdn": step, "home": -_ALL_LINES, "end": _ALL_LINES}
-        if key in lines:
-            return selection.scroll(lines[key], self._page.topics.matching if self._page else 0)
+        page_lines = max(1, self.screen(0, self._height).topic_rows - 1)  # one topic stays in view
+        scrolls = {
+            "up": -1,
+            "down": 1,
+            "pgup": -page_lines,
+            "pgdn": page_lines,
+            "home": -_ALL_LINES,
+            "end": _ALL_LINES,
+        }
+        if key in scrolls:
+            return selection.scroll(scrolls[key], self._page.topics.matching if self._page else 0)
         match key:
             case ">":
                 return selection.move_sort(1)
@@ -130,8 +139,8 @@ class TopState:
                 return selection.filter("")
         return selection
 
-    def _on_typed(self, typed: str, key: str) -> None:
-        """Act on a key while the user types the filter, which is `typed` so far."""
+    def _on_filter_key(self, typed: str, key: str) -> None:
+        """Act on a key while the user types a filter; `typed` is the text that the user has typed so far."""
         if key == "enter":
             self._typed = None
             self._select(self._selection.filter(typed))
@@ -143,6 +152,6 @@ class TopState:
             self._typed = typed + key
 
     def _select(self, selection: TopSelection) -> None:
-        """Store the selection. If it is another one, the next `refresh` reads the page."""
+        """Store a selection. If it differs from the last one, the next `refresh` reads the page."""
         if selection != self._selection:
             self._selection, self._next_reading_s = selection, 0.0

@@ -1,4 +1,4 @@
-"""The part of `/overview` that `bruce top` shows, and the selection of its topics."""
+"""The parts of `/overview` that `bruce top` shows, and the selection of the topics to show."""
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
@@ -17,20 +17,20 @@ __all__ = ["SORT_KEYS", "TopBroker", "TopPage", "TopSelection"]
 SORT_KEYS: Final = (
     "topic", "delivered", "size", "p99_ms", "in_flight", "waiting", "oldest_ms", "paused", "errors", "discarded",
 )  # fmt: skip
-"""Fields of a topic to sort by, in the order of the columns."""
+"""The fields of `TopicLine` by which topics can be sorted, in the order of the columns."""
 
 assert set(SORT_KEYS) <= set(TopicLine.__struct_fields__)
 
 
 class TopHealth(msgspec.Struct, frozen=True):
-    """Sentences of `/healthz`."""
+    """The sentences of `/healthz`."""
 
     problems: list[str]
     warnings: list[str]
 
 
 class TopFlow(msgspec.Struct, frozen=True):
-    """Rates of the last `seconds`: messages per second, and in `size` bytes per second."""
+    """Rates in the last `seconds`: `received` and `delivered` messages per second, and `size` bytes per second."""
 
     seconds: float
     received: float
@@ -39,7 +39,10 @@ class TopFlow(msgspec.Struct, frozen=True):
 
 
 class TopBooks(msgspec.Struct, frozen=True):
-    """The books; `held` is by stage. `balanced` is None without a consistent reading."""
+    """The books, which account for all messages: received = delivered + discarded + held if `balanced`.
+
+    `held` counts messages by stage. `balanced` is None if no consistent reading succeeded.
+    """
 
     received: int
     delivered: int
@@ -49,21 +52,21 @@ class TopBooks(msgspec.Struct, frozen=True):
 
 
 class TopSlab(msgspec.Struct, frozen=True):
-    """Bytes of the slab, and those of its unsettled messages."""
+    """The `size` of the slab in bytes, and the number of bytes that hold unsettled messages."""
 
     size: int
     in_use: int
 
 
 class TopLatency(msgspec.Struct, frozen=True):
-    """Percentiles of the latency; None without an acknowledgement."""
+    """Percentiles of the latency in a window; None if Kafka acknowledged no message in it."""
 
     p50_ms: float | None
     p99_ms: float | None
 
 
 class TopDiscards(msgspec.Struct, frozen=True):
-    """Discards by reason."""
+    """The discards, with a line for each reason."""
 
     reasons: list[ReasonLine]
 
@@ -78,7 +81,10 @@ class TopBroker(BrokerLine, frozen=True, kw_only=True):
 
 
 class TopPage(Page, frozen=True, kw_only=True):
-    """JSON of `/overview`, without the parts that do not fit into a terminal; `latency` is by window."""
+    """JSON of `/overview`, without the parts that do not fit into a terminal.
+
+    `latency` is by the name of the window, such as `minute`. `oldest_ms` is the age of the oldest held message.
+    """
 
     host: str
     health: TopHealth
@@ -94,9 +100,10 @@ class TopPage(Page, frozen=True, kw_only=True):
 
 
 class TopSelection(msgspec.Struct, frozen=True):
-    """Filter and order of the topics, and with `offset` the number of lines above the view.
+    """The user's choice of topics: a filter, an order and a scroll position.
 
-    `text` is a part of the names, and `sort` one of `SORT_KEYS`.
+    The filter selects topics with `text` in their name. `sort` is one of `SORT_KEYS`. `offset` is the number of topics
+    above the first visible one.
     """
 
     text: str = ""
@@ -105,13 +112,19 @@ class TopSelection(msgspec.Struct, frozen=True):
     offset: int = 0
 
     def query(self, rows: int) -> str:
-        """Return the query for all topics to the last of `rows` visible ones, because `/overview` takes no offset."""
+        """Return the URL query for a view of `rows` topics.
+
+        The query requests the topics above the view as well, because `/overview` takes no offset.
+        """
         order = "ascending" if self.is_ascending else "descending"
         limit = min(MAX_SHOWN, self.offset + rows)
         return urlencode({"topic": self.text, "sort": self.sort, "order": order, "limit": limit})
 
     def move_sort(self, step: int) -> "TopSelection":
-        """Sort by the column `step` columns to the right, cyclically: names ascending, other columns descending."""
+        """Sort by another column: `step` columns to the right, and from the last column on to the first.
+
+        Names are sorted in ascending order, other columns in descending order.
+        """
         sort = SORT_KEYS[(SORT_KEYS.index(self.sort) + step) % len(SORT_KEYS)]
         return msgspec.structs.replace(self, sort=sort, is_ascending=sort == "topic", offset=0)
 
@@ -121,7 +134,7 @@ class TopSelection(msgspec.Struct, frozen=True):
     def filter(self, text: str) -> "TopSelection":
         return msgspec.structs.replace(self, text=text, offset=0)
 
-    def scroll(self, lines: int, matching: int) -> "TopSelection":
-        """Scroll down by `lines`, negative for up, within the number of `matching` topics."""
-        last = max(0, min(matching, MAX_SHOWN) - 1)
-        return msgspec.structs.replace(self, offset=max(0, min(last, self.offset + lines)))
+    def scroll(self, lines: int, matching_count: int) -> "TopSelection":
+        """Scroll down by `lines`, or up if `lines` is negative; `matching_count` topics pass the filter."""
+        largest_offset = max(0, min(matching_count, MAX_SHOWN) - 1)
+        return msgspec.structs.replace(self, offset=max(0, min(largest_offset, self.offset + lines)))

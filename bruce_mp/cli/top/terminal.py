@@ -23,7 +23,7 @@ KEY_NAMES: Final = {
 }  # fmt: skip
 """The names of the keys that are not printable, by the text that a terminal sends."""
 _SEQUENCE: Final = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|O[ -~])")
-"""A whole escape sequence: of any key, or of a response of the terminal."""
+"""A complete escape sequence, of a key or of a response of the terminal."""
 _INCOMPLETE: Final = re.compile(rb"\x1b(\[[0-?]*[ -/]*|O)?\Z")
 """A text that ends with the beginning of an escape sequence, or with the escape key."""
 _READ_BYTES: Final = 1024
@@ -32,13 +32,20 @@ _REST_S: Final = 0.05
 
 
 class Keys:
-    """Keys of the terminal `fd`. `signals_fd` gets a byte for each signal, so that a change of the size ends a wait."""
+    """Keys of the terminal `fd`.
+
+    A byte arrives at the pipe `signals_fd` for each signal, so that SIGWINCH, a change of the terminal's size, ends a
+    wait.
+    """
 
     def __init__(self, fd: int, signals_fd: int) -> None:
         self._fd, self._signals_fd = fd, signals_fd
 
     def wait(self, timeout_s: float) -> list[str] | None:
-        """Return the names of the pressed keys, empty after the time limit or a new size; None at the end of input."""
+        """Wait for keys, and return their names.
+
+        Return an empty list if the time limit passes or the terminal's size changes first; None at the end of input.
+        """
         ready, _, _ = select.select([self._fd, self._signals_fd], [], [], max(0.0, timeout_s))
         if self._signals_fd in ready:
             os.read(self._signals_fd, _READ_BYTES)
@@ -48,7 +55,7 @@ class Keys:
         return split_keys(data.decode("utf-8", "ignore")) if data else None
 
     def _read_whole_keys(self) -> bytes:
-        """Read the text that the terminal sent, with the rest of an escape sequence that arrives in parts."""
+        """Read the text that the terminal has sent. If it ends inside an escape sequence, wait for the rest."""
         data = os.read(self._fd, _READ_BYTES)
         while _INCOMPLETE.search(data) and select.select([self._fd], [], [], _REST_S)[0]:
             rest = os.read(self._fd, _READ_BYTES)
@@ -59,7 +66,10 @@ class Keys:
 
 
 def split_keys(text: str) -> list[str]:
-    """Split the text that a terminal sent into printable characters and names of keys; drop the rest."""
+    """Split the text that a terminal sent into printable characters and names of keys.
+
+    Drop other escape sequences and control characters.
+    """
     keys = []
     while text:
         code = next((code for code in KEY_NAMES if text.startswith(code)), None)
@@ -77,8 +87,8 @@ def split_keys(text: str) -> list[str]:
     return keys
 
 
-def _exit(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)  # as a shell reports a signal
+def _exit_on_signal(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)  # the exit status that a shell reports for a signal
 
 
 @contextmanager
@@ -90,9 +100,9 @@ def read_keys(fd: int) -> Iterator[Keys]:
     tty.setcbreak(fd)
     previous_handlers = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, _exit),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _exit_on_signal),
         signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None),  # only a handled signal writes to the pipe
-        # a suspended program would leave its screen in the terminal
+        # ignored, because a suspended program would leave its screen in the terminal
         signal.SIGTSTP: signal.signal(signal.SIGTSTP, signal.SIG_IGN),
     }
     signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)

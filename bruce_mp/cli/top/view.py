@@ -33,14 +33,15 @@ MAX_SENTENCES: Final = 4
 MAX_BROKERS: Final = 8
 KEYS: Final = "q quit   < > sort by   r reverse   / filter   arrows scroll   space pause"
 NARROW: Final = 110
-"""Width below which the tables lack some columns."""
+"""The tables lack some columns in a terminal of fewer columns than this."""
 _ABSENT: Final = "-"
 """The text of an unknown number."""
 _BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
 _SHORTEST_MINUTE_S: Final = 49
-"""The shortest window that the view calls a minute.
+"""The length of a window from which the view calls it a minute.
 
-A full window begins with the first sample after a multiple of 10 s that is 50 to 60 s ago. The sample may be 1 s late.
+A full window begins at the first sample after a multiple of 10 s that is 50 to 60 s ago. As the sample may be 1 s late,
+a full window has at least 49 s.
 """
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
@@ -49,8 +50,8 @@ _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
 class TopScreen(NamedTuple):
     """Content of a screen of `height` lines and `width` columns.
 
-    `page` is None before the first response. `typed` is the filter while the user types it, else None. `failure` is
-    the error of the last request, or empty.
+    `page` is None before the first response. `typed` is the text of the filter while the user types it, else None.
+    `failure` is the error of the last request, empty if it succeeded.
     """
 
     page: TopPage | None
@@ -62,13 +63,13 @@ class TopScreen(NamedTuple):
     is_paused: bool = False
 
     def render(self) -> RenderableType:
-        """Return the screen. It shows at least one topic, even if it then has more than `height` lines."""
+        """Return the screen. It shows at least one topic, even if the screen then has more than `height` lines."""
         if self.page is None:
             return Group(_line(("bruce top: waiting for the first answer", "bold")), *self._foot)
         rows = self.topic_rows
-        unused = max(0, rows - len(self.page.topics.shown))
+        unused_lines = max(0, rows - len(self.page.topics.shown))
         parts = [
-            *_head(self.page, is_paused=self.is_paused, width=self.width, unused=unused),
+            *_head(self.page, is_paused=self.is_paused, width=self.width, unused_lines=unused_lines),
             _brokers(self.page, self.width),
             _topics(self.page, self.selection, rows, self.width),
         ]
@@ -130,14 +131,17 @@ def clean(text: str) -> str:
 
 
 def _line(*parts: str | tuple[str, str]) -> Text:
-    """Return one line of parts, each a text or a text with its style."""
+    """Return one line that consists of the parts; a part is a text, or a pair of text and style."""
     styled = [part if isinstance(part, tuple) else (part, "") for part in parts]
     return Text.assemble(*((clean(text), style) for text, style in styled), no_wrap=True, overflow="ellipsis", end="\n")
 
 
-def _head(page: TopPage, *, is_paused: bool, width: int = 0, unused: int = 0) -> list[RenderableType]:
-    """Return the lines above the tables; long sentences wrap at `width` into at most `unused` further lines."""
-    health = _health(page, width, unused)
+def _head(page: TopPage, *, is_paused: bool, width: int = 0, unused_lines: int = 0) -> list[RenderableType]:
+    """Return the lines above the tables.
+
+    `unused_lines` is the number of lines that the tables leave free: long sentences wrap at `width` into these.
+    """
+    health = _health(page, width, unused_lines)
     return [_title(page, is_paused=is_paused), _rates(page), _books(page), *health, *_discards(page)]
 
 
@@ -178,18 +182,18 @@ def _books(page: TopPage) -> Text:
     )
 
 
-def _health(page: TopPage, width: int, unused: int) -> list[Text]:
-    """Return the lines of problems and warnings; a sentence wraps only if all its lines fit."""
+def _health(page: TopPage, width: int, unused_lines: int) -> list[Text]:
+    """Return the lines of problems and warnings. A sentence wraps only if all of its lines fit into `unused_lines`."""
     sentences = [
         *((f"Problem: {text}", _BAD) for text in page.health.problems),
         *((f"Warning: {text}", _WARN) for text in page.health.warnings),
     ]
     lines = []
     for text, style in sentences[:MAX_SENTENCES]:
-        wrapped = textwrap.wrap(clean(text), width) if unused else [text]
-        if len(wrapped) - 1 > unused:
+        wrapped = textwrap.wrap(clean(text), width) if unused_lines else [text]
+        if len(wrapped) - 1 > unused_lines:
             wrapped = [text]
-        unused -= len(wrapped) - 1
+        unused_lines -= len(wrapped) - 1
         lines += [_line((each, style)) for each in wrapped]
     if len(sentences) > MAX_SENTENCES:
         lines.append(_line((f"and {len(sentences) - MAX_SENTENCES} more: see /healthz", _QUIET)))
@@ -211,7 +215,8 @@ def _discards(page: TopPage) -> list[Text]:
 class _Column(NamedTuple):
     """A column: its heading, and the text and the style of a row's cell.
 
-    `sort_key` is the field by which the column sorts the topics. `needs_width` columns need a wide terminal.
+    `sort_key` is the field of a topic by which the column sorts. A column with `needs_width` is shown only in a wide
+    terminal.
     """
 
     heading: str
@@ -222,7 +227,10 @@ class _Column(NamedTuple):
 
 
 def _count_cells(field: str, style: str = "") -> tuple[Callable[..., str], Callable[..., str]]:
-    """Return the functions `text` and `style` of a column for the count `field`; `style` marks a count above 0."""
+    """Return the functions `text` and `style` of a column that shows the count `field`.
+
+    The parameter `style` is the style of a count above 0.
+    """
     return (lambda row: _count_text(getattr(row, field))), (lambda row: style if getattr(row, field) else _QUIET)
 
 
@@ -291,7 +299,7 @@ def _table(
 
 
 def _heading(column: _Column, selection: TopSelection | None) -> str:
-    """Return the heading, with a mark if the selection sorts by the column."""
+    """Return the heading of a column, with a triangle if the selection sorts the topics by this column."""
     if selection is None or column.sort_key != selection.sort:
         return column.heading
     mark = "\N{BLACK UP-POINTING TRIANGLE}" if selection.is_ascending else "\N{BLACK DOWN-POINTING TRIANGLE}"

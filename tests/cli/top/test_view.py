@@ -257,16 +257,16 @@ def test_a_pause_stops_the_readings_and_ends_with_one(client: _Client, monkeypat
     monkeypatch.setattr("bruce_mp.cli.top.command.time.monotonic", lambda: now)
     state = TopState(client, 2.0)
     state.refresh(40)
-    assert state.due_s() == 2.0
+    assert state.wait_s() == 2.0
     press(state, " ")
     state.refresh(40)
     now += 1000
     state.refresh(40)
-    assert (len(client.queries), state.due_s()) == (2, 86_400.0)
+    assert (len(client.queries), state.wait_s()) == (2, 86_400.0)
     assert "paused" in draw(client.page, is_paused=True)[0]
     press(state, " ")
     state.refresh(40)
-    assert (len(client.queries), state.due_s()) == (3, 2.0)
+    assert (len(client.queries), state.wait_s()) == (3, 2.0)
 
 
 def test_a_silent_daemon_leaves_the_last_page_on_the_screen(client: _Client) -> None:
