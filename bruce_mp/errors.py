@@ -108,7 +108,7 @@ class RemoteProtocolError(ProtocolError):
 class TlsError(RemoteProtocolError):
     """A TLS handshake or session failed.
 
-    With `is_closed`, the broker closed the connection without a TLS alert, so the cause may be temporary.
+    If `is_closed`, the broker only closed the connection, so the cause may be temporary.
     """
 
     def __init__(self, text: str, *, is_closed: bool = False) -> None:

@@ -121,7 +121,7 @@ def _summary(config: Config) -> dict[str, str]:
     file_mib = -(-geometry.file_size // MIB)  # rounded up
     return {
         "brokers": ", ".join(config.kafka.bootstrap_servers) + _describe_security(config.kafka),
-        **_inputs(config),
+        **_input_lines(config),
         "slab": f"{config.slab_path}, {format_size(config.slab.size)} for messages, {file_mib} MiB in all",
         "run directory": config.daemon.run_dir,
         "status pages": config.http.listen,
@@ -134,7 +134,7 @@ def _describe_security(kafka: Kafka) -> str:
     return f" by {protections}" if protections else ""
 
 
-def _inputs(config: Config) -> dict[str, str]:
+def _input_lines(config: Config) -> dict[str, str]:
     lines = {}
     inputs = config.input
     if inputs.unix_datagram.enable:

@@ -96,13 +96,13 @@ def signals_blocked() -> Iterator[None]:
 
     Signals that are still pending at the end are discarded, because the daemon has ended or did not start.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_AT_START)
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_AT_START)
     try:
         yield
     finally:
         while signal.sigtimedwait(BLOCKED_AT_START, 0):
             pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 # --- a closed standard output ----------------------------------------------------------------------------------------

@@ -307,9 +307,9 @@ def _assess_visible_topic(topic: TopicMetadata) -> tuple[CheckLevel, str]:
         )
     if topic.operations is not None and WRITE_OPERATION not in topic.operations:
         return CheckLevel.FAILED, "the daemon's user may not write to it. Allow the user WRITE on it."
-    leaderless = sum(not partition.is_available for partition in topic.partitions.values())
-    if leaderless:
-        text = f"{leaderless} of {len(topic.partitions)} partitions have no leader. Check its brokers."
+    leaderless_count = sum(not partition.is_available for partition in topic.partitions.values())
+    if leaderless_count:
+        text = f"{leaderless_count} of {len(topic.partitions)} partitions have no leader. Check its brokers."
         return CheckLevel.WARNING, text
     rights = "may be written" if topic.operations is not None else "its brokers are too old to report rights"
     return CheckLevel.OK, f"{len(topic.partitions)} partitions, {rights}"

@@ -66,7 +66,7 @@ def _space_finding(subject: str, path: Path, size: int, level: CheckLevel, remed
     directory = next(parent for parent in path.parents if os.access(parent, os.F_OK))
     file_system = os.statvfs(directory)
     available = file_system.f_bavail * file_system.f_frsize + sum(map(_bytes_on_disk, _files_at(path)))
-    text = f"{path}: up to {_mib(size)} MiB, {_mib(available)} MiB free"
+    text = f"{path}: up to {_mib(size)} MiB, {_mib(available)} MiB available"
     if available >= size:
         return Finding(CheckLevel.OK, subject, text)
     return Finding(level, subject, f"{text}; {remedy}.")

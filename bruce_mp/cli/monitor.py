@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 def _create_parser() -> ArgumentParser:
     parser = _Parser(prog="bruce monitor", description="Check a daemon, for Nagios.", epilog=exit_statuses(__doc__))
     add_address(parser)
-    help_text = "file for the counters from one check to the next; a separate one for each daemon"
+    help_text = "file that keeps the counters until the next check; give each daemon its own file"
     parser.add_argument("--state", type=Path, required=True, metavar="FILE", help=help_text)
     for check in CHECKS:
         for level, default in (("warning", check.warning), ("critical", check.critical)):

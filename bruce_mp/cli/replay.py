@@ -96,7 +96,7 @@ class GroupFate(Enum):
 
 @dataclass(slots=True)
 class IncompleteGroup:
-    """A group that a killed run sent in part; `keys` and `messages` are of its lines that this run has read.
+    """A group that a killed run sent in part. `keys` and `messages` are those of the lines that this run has read.
 
     This run sends the group again, under the old name, when it has read all lines of the group.
     """
@@ -381,17 +381,17 @@ def _reason_name(reason: DiscardReason | int) -> str:
 
 
 def _groups(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineKey], list[bytes]]]:
-    """Yield the keys and the messages of each group, of at most MESSAGES_PER_GROUP and about BYTES_PER_GROUP."""
+    """Collect lines in groups of at most MESSAGES_PER_GROUP and about BYTES_PER_GROUP. Yield the lists of each group."""
     keys: list[LineKey] = []
     messages: list[bytes] = []
-    size = 0
+    byte_count = 0
     for key, message in lines:
         keys.append(key)
         messages.append(message)
-        size += len(message)
-        if len(keys) >= MESSAGES_PER_GROUP or size >= BYTES_PER_GROUP:
+        byte_count += len(message)
+        if len(keys) >= MESSAGES_PER_GROUP or byte_count >= BYTES_PER_GROUP:
             yield keys, messages
-            keys, messages, size = [], [], 0
+            keys, messages, byte_count = [], [], 0
     if keys:
         yield keys, messages
 

@@ -221,8 +221,8 @@ def _report(inspection: Inspection) -> Iterator[str]:
     yield f"created {_format_time(inspection.created_ms)}, {inspection.age_ms // 1000:,} s ago"
     yield "A running daemon uses it: the figures change." if inspection.in_use else "No daemon uses it."
     chunks, landing = inspection.chunks, inspection.landing
-    each = format_size(chunks.bytes_each)
-    yield f"chunks of {each}: {chunks.used:,} in use, {chunks.free:,} free, {chunks.damaged:,} damaged"
+    chunk_size = format_size(chunks.bytes_each)
+    yield f"chunks of {chunk_size}: {chunks.used:,} in use, {chunks.free:,} free, {chunks.damaged:,} damaged"
     yield f"tables for {inspection.topic_table:,} topics and {inspection.partition_table:,} partitions"
     slots = f"{inspection.landing_slots} slots of {format_size(inspection.landing_slot_bytes)}"
     pending = f"{landing.pending} of them ({landing.bytes:,} bytes) without a record yet"

@@ -76,8 +76,8 @@ def _tables(client: StatusClient) -> Iterator[str]:
     if brokers.paused_count is None:
         yield "\nPaused: not known yet"
     elif brokers.paused_count:
-        unnamed = brokers.paused_count - len(brokers.paused)
-        more = f" and {unnamed} more" if unnamed else ""
+        unlisted_count = brokers.paused_count - len(brokers.paused)
+        more = f" and {unlisted_count} more" if unlisted_count else ""
         yield f"\nPaused: {', '.join(paused.scope for paused in brokers.paused)}{more}"
     if queues.new:
         yield f"\nNot yet claimed by the router: {queues.new}"

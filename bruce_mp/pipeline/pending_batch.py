@@ -115,6 +115,7 @@ class PendingBatch:
         return self._record_count >= self._max_records or self._byte_count >= self._max_bytes
 
     def flush(self) -> list[Segment]:
+        """Return the segments of the batch, and begin an empty batch."""
         segments, self._segments = self._segments, []
         self._record_count = self._byte_count = 0
         self._due_ms = UNLIMITED

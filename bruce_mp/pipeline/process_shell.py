@@ -41,7 +41,7 @@ __all__ = ["MAX_FRAMES_PER_ROUND", "Output", "ProcessShell"]
 MAX_FRAMES_PER_ROUND: Final = 64
 """The most frames of one link that the loop serves before it serves its other sources again."""
 _FLUSH_DELAY_S: Final = 0.5
-"""The delay of a flush, in which an output collects further reports."""
+"""The delay from the first report to a flush, so that an output sends many reports together."""
 
 
 class Output(Protocol):
@@ -79,6 +79,7 @@ class ProcessShell:
         self._alarm: Timer | None = None
         """The timer for the earliest work that `after_round` announced."""
         self._alarm_ms = 0
+        """The time at which the timer `_alarm` is due, on the steady clock."""
 
     # --- hooks -------------------------------------------------------------------------------------------------------
 
@@ -91,7 +92,7 @@ class ProcessShell:
     def after_round(self, now_ms: int) -> int | None:
         """Do the work that is due at `now_ms`, and send what the last round of the loop produced.
 
-        Return the time of the next work that is due without an event, in ms on the steady clock; None if there is none.
+        Return the time at which the next work is due even if no event arrives, in ms on the steady clock, else None.
         """
         del now_ms
         return None

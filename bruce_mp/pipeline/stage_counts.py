@@ -3,9 +3,9 @@
 A *held* message is neither delivered nor discarded yet, and its *stage* is how far it has come, such as in the router.
 A *state word* stores the state of a run or record of messages.
 
-This count takes longer, the more messages are held.  `telemetry/stages.py` has a faster count, from the process rows,
-each of which stores how many messages its process has moved between the stages.  The daemon compares the faster count
-with this one.  In a slab of an older release, which lacks the faster count, this one gives the starting values.
+This count takes longer, the more messages are held.  `telemetry/stages.py` has a faster count, from the process rows:
+a row stores how many messages its process has moved between the stages.  The daemon compares the faster count with this
+one.  A slab of an older release lacks the faster count; there, this count gives the starting values.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def recount(slab: Slab) -> None:
     No other process may change the slab during the call.
     """
     held = _held_by_stage(slab).values()
-    bases = [messages - flow for messages, flow in zip(held, flows(read_rows(slab)), strict=True)]
+    bases = [held_count - flow for held_count, flow in zip(held, flows(read_rows(slab)), strict=True)]
     if landed_lengths(slab):
         # When the input starts, it counts all datagrams in the landing zone as received. Some of them have a record
         # already; without this subtraction, they would count twice.

@@ -118,6 +118,7 @@ def _settle_spills(
     kept = [file for file in spills.values() if file.is_complete and file.remaining]
     remaining = sum(file.remaining for file in kept)
     spilled, completed = spilled_messages(slab, index), completed_messages(slab, index)  # by the row's counters
+    # The files should have all messages of complete attempts. The other spilled messages are of incomplete attempts.
     lost = max(0, min(completed, spilled) - remaining)
     abandoned = max(0, spilled - remaining - lost)
     if lost:

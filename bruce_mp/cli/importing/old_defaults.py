@@ -20,9 +20,9 @@ DEFAULT_STATUS_PORT: Final = 9090
 INPUTS: Final = ("unix_datagram", "unix_stream", "tcp")
 
 ALL_ADDRESSES_NOTE: Final = (
-    "The old daemon served its pages on all addresses, as this does. They need no password: use 127.0.0.1 unless a "
-    "monitor on another host needs them. A monitor that names this host otherwise than `uname -n` needs that name in "
-    "http.allowed_hosts."
+    "The old daemon served its pages on all addresses, and so does this daemon. They need no password: use 127.0.0.1 "
+    "unless a monitor on another host needs them. A monitor that names this host otherwise than `uname -n` needs that "
+    "name in http.allowed_hosts."
 )
 ATTEMPTS_NOTE: Final = (
     "The old daemon discarded a message after 5 error responses by default. Ours keeps retrying while the cluster "
@@ -38,11 +38,11 @@ MSG_DEBUG_NOTE: Final = (
     "dory as soon as /msg_debug chose topics. Set msg_debug.enable and msg_debug.path to allow it here."
 )
 TIMESTAMPS_NOTE: Final = (
-    "The old daemon sent no timestamps to Kafka, so its clients' timestamps had no effect. Every message gets the "
-    'time of its arrival, as then. With "clamp" the clients\' timestamps count, where they are near the arrival.'
+    "The old daemon sent no timestamps to Kafka, so its clients' timestamps had no effect. As then, every message gets "
+    'the time of its arrival. With "clamp", a client\'s timestamp counts if it is near the arrival.'
 )
-LOGGING_NOTE: Final = "As the old daemon did without <logging>: to syslog only."
-LOGGING_FLAGS_NOTE: Final = "As the old daemon did: to syslog always, and to standard error with --log_echo."
+LOGGING_NOTE: Final = "The defaults of the old daemon, which logged only to syslog if there was no <logging>."
+LOGGING_FLAGS_NOTE: Final = "The old daemon always logged to syslog, and with --log_echo to standard error as well."
 
 
 class OldDefault(NamedTuple):
@@ -74,8 +74,8 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
     command line. Otherwise they are the defaults of Dory's file of all options.
     """
     # The old daemons disabled an input without `enable`. Our daemon would enable the datagram input, so the draft
-    # always gets the value for that input. It disables the other inputs by default, so the draft gets their value only
-    # if it has a section for them.
+    # always gets the value for that input. Our daemon disables the other inputs by default, so the draft gets their
+    # value only if it has a section for them.
     for name in INPUTS:
         key = ("input", name, "enable")
         if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):

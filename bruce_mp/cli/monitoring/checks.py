@@ -31,7 +31,7 @@ class Severity(IntEnum):
 
 
 class Result(NamedTuple):
-    """Outcome of a check; `performance` is its value with the limits, for the data after the `|` in the output."""
+    """Outcome of a check; `performance` has the value and the limits, for the data after the `|` in the output."""
 
     severity: Severity
     text: str

@@ -178,10 +178,12 @@ def _from_instance(env: Mapping[str, str]) -> Credentials | None:
         return None
     base = (env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _INSTANCE_METADATA).rstrip("/") + "/latest/"
     server = "The instance metadata service"
-    lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(_SESSION_S)}
+    lifetime_header = {"X-aws-ec2-metadata-token-ttl-seconds": str(_SESSION_S)}
     request_metadata = partial(request, server, trusted_hosts=_TRUSTED_HOSTS)
     try:
-        session = request_metadata(f"{base}api/token", headers=lifetime, method="PUT", timeout_s=_PROBE_TIMEOUT_S)
+        session = request_metadata(
+            f"{base}api/token", headers=lifetime_header, method="PUT", timeout_s=_PROBE_TIMEOUT_S
+        )
     except TokenError:
         return None  # this host is not a cloud instance
     if session.status != 200:

@@ -80,10 +80,10 @@ class TopScreen(NamedTuple):
         """The number of topics that fit between the other lines, at least 1; 0 without a page."""
         if self.page is None:
             return 0
-        heading, brokers = 1, len(self.page.brokers)
-        broker_lines = heading + min(brokers, MAX_BROKERS) + (brokers > MAX_BROKERS)  # "and N more"
-        above = len(_head(self.page, is_paused=False)) + broker_lines + heading
-        return max(1, self.height - above - len(self._foot))
+        heading, broker_count = 1, len(self.page.brokers)
+        broker_lines = heading + min(broker_count, MAX_BROKERS) + (broker_count > MAX_BROKERS)  # "and N more"
+        lines_above = len(_head(self.page, is_paused=False)) + broker_lines + heading
+        return max(1, self.height - lines_above - len(self._foot))
 
     @property
     def _foot(self) -> list[Text]:
@@ -146,11 +146,11 @@ def _head(page: TopPage, *, is_paused: bool, width: int = 0, unused_lines: int =
 
 
 def _title(page: TopPage, *, is_paused: bool) -> Text:
-    problems, warnings = len(page.health.problems), len(page.health.warnings)
-    if problems:
-        state = (f"{problems} problem{'s' if problems > 1 else ''}", _BAD)
-    elif warnings:
-        state = (f"{warnings} warning{'s' if warnings > 1 else ''}", _WARN)
+    problem_count, warning_count = len(page.health.problems), len(page.health.warnings)
+    if problem_count:
+        state = (f"{problem_count} problem{'s' if problem_count > 1 else ''}", _BAD)
+    elif warning_count:
+        state = (f"{warning_count} warning{'s' if warning_count > 1 else ''}", _WARN)
     else:
         state = ("healthy", _GOOD)
     paused = (("  paused", _WARN),) if is_paused else ()
@@ -172,12 +172,12 @@ def _rates(page: TopPage) -> Text:
 
 
 def _books(page: TopPage) -> Text:
-    books, held = page.books, sum(page.books.held.values())
+    books, held_count = page.books, sum(page.books.held.values())
     verdict = {True: ("balanced", _GOOD), False: ("NOT balanced", _BAD), None: ("changed during the reading", _QUIET)}
     oldest = f" (oldest {duration_text(page.oldest_ms)})" if page.oldest_ms is not None else ""
     return _line(
         f"received {books.received:,} = delivered {books.delivered:,} + discarded {books.discarded:,} + held "
-        f"{held:,}{oldest}  ",
+        f"{held_count:,}{oldest}  ",
         verdict[books.balanced],
     )
 
@@ -272,8 +272,10 @@ def _brokers(page: TopPage, width: int) -> RenderableType:
     if not page.brokers:
         return _line(("No broker is known yet.", _QUIET))
     table = _table(_BROKER_COLUMNS, page.brokers[:MAX_BROKERS], width)
-    more = len(page.brokers) - MAX_BROKERS
-    return Group(table, _line((f"and {more} more brokers: see /brokers", _QUIET))) if more > 0 else table
+    hidden_count = len(page.brokers) - MAX_BROKERS
+    if hidden_count <= 0:
+        return table
+    return Group(table, _line((f"and {hidden_count} more brokers: see /brokers", _QUIET)))
 
 
 def _topics(page: TopPage, selection: TopSelection, rows: int, width: int) -> RenderableType:
