@@ -381,7 +381,7 @@ def _reason_name(reason: DiscardReason | int) -> str:
 
 
 def _groups(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineKey], list[bytes]]]:
-    """Collect lines in groups of at most MESSAGES_PER_GROUP and about BYTES_PER_GROUP. Yield the lists of each group."""
+    """Collect lines in groups of at most MESSAGES_PER_GROUP and about BYTES_PER_GROUP, and yield each group."""
     keys: list[LineKey] = []
     messages: list[bytes] = []
     byte_count = 0
