@@ -1,7 +1,7 @@
 """Help, version and usage errors of `bruce` without a subcommand.
 
-This module is separate from `commands`, because `multiprocessing` imports `commands` again in each child process, and
-the child processes do not need argparse.
+Separate because `multiprocessing` imports `commands` again in each child process, and these processes do not need
+argparse.
 """
 
 from __future__ import annotations
