@@ -1,14 +1,14 @@
 """The supervisor: acquires all resources of the daemon, and starts, restarts and ends its processes.
 
-Every check that can make a start fail runs before the first process starts. The order matters: the locks come first, so
-that two daemons never use the same resources. The sockets come last, so that clients find them only shortly before an
-input reads from them.
+Every check that can make a start fail runs before the first process starts. The resources are acquired in a fixed
+order. The locks come first, so that two daemons never use the same resources. Next comes the slab, the file that holds
+the messages. The sockets come last, so that clients find them only shortly before an input reads from them.
 
 At an upgrade (`upgrade/upgrade.py`), the supervisor's process executes the installed code. This new code gets the
-sockets of the *replaced code* and, unless they have ended, its processes.
+sockets of the *replaced code*, and the processes of the replaced code if they still run.
 
 The event loop waits for process exits, control messages and signals. It wakes at least once a second to store the
-supervisor's heartbeat in the slab, as all processes do.
+supervisor's heartbeat in the slab, where every process stores one.
 """
 
 from __future__ import annotations
@@ -81,11 +81,12 @@ log = logging.getLogger(__name__)
 
 
 def run(config: Config, config_path: Path, overrides: Sequence[str] = (), programs: Programs = PROGRAMS) -> int:
-    """Run the daemon until a signal ends it, and return the exit code.
+    """Run the daemon until a signal or a permanent failure ends it, and return the exit code.
 
-    `config` is the content of the file at `config_path` with the overrides; a reload reads the file again. If the start
-    fails, raise BruceError, or return its exit code if the log already wrote the error to standard error. Call this in
-    the main thread: the kernel kills the processes when the thread that spawned them ends.
+    `config` is the content of the file at `config_path` with the `overrides` (`key=value` each); a reload reads the
+    file again. If the start fails, raise BruceError, or only return the error's exit code if the log has already
+    written the error to standard error. Call this in the main thread: the kernel kills the daemon's processes when the
+    thread that spawned them ends.
     """
     setproctitle("bruce: supervisor")
     set_up_logging(config.logging, "supervisor")
@@ -96,7 +97,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         log.warning("%s", warning, extra={"about": warning})
     handover = read_handover()
     try:
-        if handover and handover.processes:  # an upgrade while the replaced code's processes run
+        if handover and handover.processes:  # an upgrade, and the processes of the replaced code still run
             resources = _take_over_resources(config, handover)
         else:
             resources = _acquire_resources(config, passed=handover.inherited_sockets if handover else None)
@@ -109,24 +110,26 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     row.begin(os.getpid(), wall_ms(), steady_ms())
     supervisor = _Supervisor(resources, row, programs, handover, ConfigSource(config_path.absolute(), overrides))
     failure = supervisor.run_event_loop()
-    # If the new code or `bruce hold` keeps the sockets, their files stay.
+    # If the new code or `bruce hold` keeps the sockets open, the socket files stay.
     keeps_sockets = supervisor.is_draining_for_upgrade or supervisor.offer_sockets()
     _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=keeps_sockets)
     if supervisor.is_draining_for_upgrade:
         supervisor.execute_new_code()
-        # The new code cannot be executed: without `bruce hold`, no process has the sockets before the next start.
+        # It returned, so the new code cannot be executed. Unless `bruce hold` keeps the sockets, they close with this
+        # process, and their files are removed.
         if not supervisor.offer_sockets():
             resources.input_sockets.remove_files()
             resources.http.remove_file()
-        return ExitCode.SETUP  # after a failure, the service manager starts the daemon again
+        return ExitCode.SETUP  # a failure, after which the service manager starts the daemon again
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
 def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resources:
-    """Acquire all resources at a start without running processes.
+    """Acquire all resources at a start where no process of the daemon runs yet.
 
-    Sockets are inherited from the replaced code (`passed`), or else from the service manager and `bruce hold`; sockets
-    that none of them has are bound. Raise BruceError if a resource is not available.
+    Sockets are inherited from the replaced code (`passed`). Without an upgrade `passed` is None, and they are inherited
+    from the service manager and from `bruce hold`. The other configured sockets are bound. Raise BruceError if a
+    resource is not available.
     """
     if config.input.unix_datagram.enable:
         check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
@@ -161,8 +164,8 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
         run_dir,
         slab,
         (run_lock, slab_lock),
-        # Only now may the daemon remove socket files: `bruce hold` still needs the files of its sockets after a failed
-        # start.
+        # `with_file` allows the daemon to remove the socket files at its end. Before this point it must not, because
+        # `bruce hold` needs the files of its sockets if the start fails.
         InputSockets(*(bound and with_file(bound) for bound in input_sockets)),
         with_file(http),
         rows,
@@ -170,19 +173,22 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
 
 
 def _take_over_resources(config: Config, handover: Handover) -> Resources:
-    """Take over the resources of the replaced code, while its processes still work.
+    """Take over the resources of the replaced code while its processes still work.
 
     Raise BruceError if a resource is not available.
     """
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
     warn_of_other_size(slab, Geometry.for_size(config.slab.size, config.input.max_datagram_size))
     http, input_sockets = _open_sockets(config, handover.inherited_sockets)
-    rows = input_rows(config.input, slab, had_datagrams=handover.had_datagrams)
+    rows = input_rows(config.input, slab, ran_datagram_input=handover.ran_datagram_input)
     return Resources(config, run_dir, slab, handover.locks, input_sockets, http, rows)
 
 
 def _open_sockets(config: Config, inherited: InheritedSockets) -> tuple[BoundSocket, InputSockets]:
-    """Claim or bind the sockets of status pages and inputs, and write the addresses of pages and TCP input to files."""
+    """Claim inherited sockets for the status pages and the inputs, and bind the others.
+
+    Write the addresses of the status pages and of the TCP input to files in the run directory, for other programs.
+    """
     setting = http_setting(config.http)
     http = setting.claim(inherited) or setting.bind()
     input_sockets = open_input_sockets(config.input, inherited)
@@ -199,13 +205,17 @@ def _open_sockets(config: Config, inherited: InheritedSockets) -> tuple[BoundSoc
 
 
 def _remove_outdated_spills(spills: SpillDirectory) -> None:
-    """Remove spill files of a slab that no longer exists: a reboot clears a slab in memory, but no files on disk."""
-    lost = spills.remove_outdated()
-    if lost:
+    """Remove the spill files of a slab that no longer exists.
+
+    Spill files hold those messages of fenced attempts (messages that are delivered together or not at all) that exceed
+    the attempts' part of the slab. A reboot clears a slab in memory, but not these files on a disk.
+    """
+    lost_count = spills.remove_outdated()
+    if lost_count:
         log.error(
             "Spill files in %s belong to a slab that no longer exists: %s of complete fenced attempts are lost.",
             spills.path,
-            plural(lost, "message"),
+            plural(lost_count, "message"),
         )
 
 
@@ -228,14 +238,18 @@ class _Supervisor:
         self._deferred_signals: list[Signals] = []
         self._heartbeat_due = 0.0
         self._store_heartbeat: Callable[[], None]
-        row.start_heartbeat(self._schedule_heartbeat, steady_ms)  # sets the two attributes above, now and repeatedly
+        # This calls `_schedule_heartbeat` at once, which sets the two attributes above; so does each heartbeat.
+        row.start_heartbeat(self._schedule_heartbeat, steady_ms)
 
     @property
     def config(self) -> Config:
         return self._reloads.config
 
     def offer_sockets(self) -> bool:
-        """Send the sockets to `bruce hold`. Return True if it keeps them open after the daemon has ended."""
+        """Send the sockets to `bruce hold`, if it runs and does not have them.
+
+        Return True if it keeps them open after the daemon has ended. Sockets of a service manager are not sent.
+        """
         ours = ((setting, each) for setting, each in _bound_sockets(self._resources) if each.is_ours)
         return self._socket_keeper.offer(ours)
 
@@ -252,14 +266,15 @@ class _Supervisor:
         Return the reason why the daemon cannot continue, or None after a shutdown or before an upgrade.
         """
         if self._takeover:
-            self._manager.notify_alive(time.monotonic())  # leaves the takeover the whole watchdog interval
+            # The takeover blocks this loop; right after a notification it has the whole watchdog interval for that.
+            self._manager.notify_alive(time.monotonic())
             spills = SpillDirectory.for_slab(self._resources.slab, self._resources.config.spill_path)
             self._takeover.carry_out(self._group, self._resources.slab, self._resources.input_rows, spills)
             self._remove_old_journal()
         while True:
             if time.monotonic() >= self._heartbeat_due:
                 self._store_heartbeat()
-                self.offer_sockets()  # a `bruce hold` may have started since
+                self.offer_sockets()  # `bruce hold` may have started since the last heartbeat
             self._group.spawn_or_kill_if_due()
             self._group.kill_hung()
             self._reloads.step()
@@ -271,12 +286,15 @@ class _Supervisor:
             self._wait()
 
     def _remove_old_journal(self) -> None:
-        """Remove a journal that the new config no longer names; the replaced code's journal process has ended."""
+        """Remove the journal (the copy of held messages on disk) of the replaced code if the configuration has changed.
+
+        The journal process of the replaced code has ended, so nothing writes to that journal any more.
+        """
         config, slab = self._resources.config, self._resources.slab
         is_kept = config.slab.sync != "off"
         JournalSetup.change_directory(slab, Path(config.journal_path) if is_kept else None)
         if not is_kept:
-            # A journal left on the disk would replace the slab after a power failure.
+            # After a power failure, a journal that is still on the disk would replace the slab.
             JournalSetup.remove(Path(config.journal_path), slab.path)
             slab.store_signed(lay.SUPER_JOURNALED_MS, 0)
 
@@ -295,16 +313,16 @@ class _Supervisor:
         return self._upgrade.state is UpgradeState.DRAINING
 
     def execute_new_code(self) -> None:
-        """Replace this process by the installed code with `execve`. Return only if that fails."""
+        """Replace this process by the installed code with `execve`. Return only if the `execve` fails."""
         resources = self._resources
         processes = self._group.processes_to_pass()
-        # Without processes the new code starts as usual, and acquires the locks itself.
+        # If no processes are passed, the new code starts as without an upgrade, and acquires the locks itself.
         locks = resources.locks if processes else ()
         sockets = tuple(
             PassedSocket(setting, each.socket.fileno(), each.is_ours, each.queue_length)
             for setting, each in _bound_sockets(resources)
         )
-        handover = Handover(__version__, self._upgrade.since, sockets, locks, processes)
+        handover = Handover(__version__, self._upgrade.checked_at, sockets, locks, processes)
         self._manager.notify_alive(time.monotonic())
         self._manager.notify_reloading()
         try:
@@ -315,7 +333,7 @@ class _Supervisor:
     def _notify_manager(self) -> None:
         self._manager.notify_alive(time.monotonic())
         if self.is_draining_for_upgrade:
-            return  # it does not stop: the new code follows in the same process
+            return  # for the service manager the daemon keeps running: the new code follows in the same process
         if self._is_ending:
             self._manager.notify_stopping()
         elif self._reloads.is_busy:
@@ -333,6 +351,7 @@ class _Supervisor:
             sources[cast("int", ready)]()  # all sources are descriptors; `wait` declares more types
 
     def _timeout(self) -> float:
+        """Return the seconds until the next call of a `step` or other method is due."""
         times = (self._heartbeat_due, self._group.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
         return max(0.0, min(due for due in times if due is not None) - time.monotonic())
 
@@ -342,7 +361,7 @@ class _Supervisor:
                 case Signals.SIGTERM | Signals.SIGINT:
                     self._row.add(Counter.GotShutdownRequest)
                     self._shut_down(number)
-                case Signals.SIGUSR1:  # nothing to do: each write of the log reopens a moved file
+                case Signals.SIGUSR1:  # only counted: each write to the log reopens a log file that was moved
                     self._row.add(Counter.GotLogfileReopenRequest)
                 case Signals.SIGUSR2:
                     self._request_upgrade()
@@ -350,9 +369,10 @@ class _Supervisor:
                     self._reloads.request()
 
     def _shut_down(self, number: Signals) -> None:
-        """Shut down. During an upgrade by draining, pass the first request on to the new code.
+        """Shut down; if the daemon is draining for an upgrade, pass the first request on to the new code instead.
 
-        New messages wait in the sockets while the old processes drain; the new code must receive them before it ends.
+        New messages wait in the sockets while the old processes drain. The new code must receive these messages before
+        the daemon ends.
         """
         if self.is_draining_for_upgrade and not self._deferred_signals:
             log.log(NOTICE, "Shutdown requested: the new code receives the messages at the sockets, then shuts down.")
@@ -365,10 +385,11 @@ class _Supervisor:
     def _request_upgrade(self) -> None:
         self._upgrade.request()
         if self._is_ending and not self.is_draining_for_upgrade:
-            self._upgrade.cancel()  # records the reason for `bruce upgrade`
+            self._upgrade.cancel()  # records for `bruce upgrade` that the daemon is shutting down
 
 
 def _bound_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
+    """Return all open listening sockets, each with the name of its setting."""
     input_sockets = resources.input_sockets
     bound = {
         DATAGRAM_SETTING: input_sockets.datagrams,
@@ -380,7 +401,11 @@ def _bound_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
 
 
 def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool) -> None:
-    """Remove files after all processes have ended, and report undelivered messages."""
+    """Remove the daemon's files after all processes have ended, and report undelivered messages.
+
+    `failure` is the reason why the daemon could not continue, or None. The slab, its spill files and its journal are
+    removed only if every message was delivered or discarded, and there was no failure.
+    """
     if not keeps_sockets:
         resources.input_sockets.remove_files()
         resources.http.remove_file()

@@ -1,7 +1,9 @@
-"""The settings that name sockets; the input sockets, and the processes that serve them.
+"""The settings that name sockets, the sockets of the inputs, and the slab rows of the processes that serve them.
 
-The set of inputs follows from the configuration and from the slab: the datagram input also runs when it is disabled but
-the landing zone still has datagrams.
+A process that receives messages is an *input*: there is one for datagrams, and the stream workers share the stream
+sockets. Each has a row of its own in the slab, the file with the messages. The rows follow from the configuration and
+from the slab. The datagram input also runs if it is disabled, but the landing zone (the part of the slab into which the
+kernel stores datagrams) still has some. A worker also runs if only it can deliver messages from spill files.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ __all__ = ["InputSockets", "SocketSetting", "http_setting", "input_rows", "input
 
 
 class SocketSetting(NamedTuple):
-    """A setting that names a socket, with the function that binds it."""
+    """A setting that names a socket, with the function that binds the socket."""
 
     name: str
     kind: socket.SocketKind
@@ -48,7 +50,7 @@ class SocketSetting(NamedTuple):
     bind: Callable[[], BoundSocket]
 
     def claim(self, inherited: InheritedSockets) -> BoundSocket | None:
-        """Claim the socket from the inherited ones, if they have it."""
+        """Remove the socket for this setting from the inherited ones and return it, or return None if none fits."""
         return inherited.claim(self.name, self.kind, self.address)
 
 
@@ -70,7 +72,7 @@ def http_setting(config: Http) -> SocketSetting:
 
 
 class InputSockets(NamedTuple):
-    """Bound sockets; None if not configured."""
+    """The bound sockets of the inputs; None for an input that is not configured."""
 
     datagrams: BoundSocket | None = None
     unix_stream: BoundSocket | None = None
@@ -85,15 +87,15 @@ class InputSockets(NamedTuple):
         return self.datagrams is not None and not self.datagrams.is_ours
 
     def refuse_senders(self) -> None:
-        """Remove the socket files, and shut the sockets down for senders.
+        """Remove the socket files, and shut the sockets down so that sends to them fail.
 
-        The daemon can still read the data in the kernel. A service manager's sockets stay open: their senders wait for
-        the next daemon.
+        The daemon can still read the data that the kernel has queued. Sockets of a service manager are not shut down:
+        data that is sent to them waits for the next daemon.
         """
         self.remove_files()
         for bound in self._all():
             if bound.is_ours:
-                with suppress(OSError):  # already shut down, or never connected
+                with suppress(OSError):  # the socket is already shut down, or has no connection
                     bound.socket.shutdown(socket.SHUT_RD)
 
     def remove_files(self) -> None:
@@ -102,9 +104,10 @@ class InputSockets(NamedTuple):
 
 
 def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSockets:
-    """Claim the configured sockets from the inherited ones, or bind them.
+    """Claim the configured sockets from the inherited ones, and bind those that were not inherited.
 
-    Raise StartError, and close all sockets, if an address is in use or unusable.
+    If an address is in use or unusable, or if an inherited socket fits no setting, close all sockets and raise
+    StartError.
     """
     opened: dict[str, BoundSocket] = {}
     try:
@@ -130,18 +133,23 @@ def _require_loopback(host: str) -> None:
         )
 
 
-def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tuple[int, ...]:
-    """Return the rows of the inputs: that of the datagram input, then those of the stream workers.
+def input_rows(config: Input, slab: Slab, *, ran_datagram_input: bool = False) -> tuple[int, ...]:
+    """Return the slab rows of the inputs that must run: the datagram input's, if any, then those of the stream workers.
 
-    `had_datagrams` is True if the replaced code runs a datagram input, whose end may leave datagrams in the landing
-    zone.
+    `ran_datagram_input` is True if the replaced code still runs a datagram input, which may leave datagrams in the
+    landing zone when it ends.
     """
-    has_datagrams = config.unix_datagram.enable or had_datagrams or bool(landed_lengths(slab))
+    needs_datagram_input = config.unix_datagram.enable or ran_datagram_input or bool(landed_lengths(slab))
     has_streams = config.unix_stream.enable or config.tcp.enable
-    workers = config.streams.worker_count if has_streams else 0
-    first = lay.ROW_FIRST_INPUT
-    # Only a worker with the same row can deliver the spilled messages of complete attempts.
-    spilled = [row for row in lay.STREAM_ROWS if completed_messages(slab, row) or completing_attempt(slab, row)]
-    workers = max([workers, *(row - first for row in spilled)])  # worker N has the row `first + N`
-    stream_rows = tuple(range(first + 1, first + 1 + workers))
-    return (first, *stream_rows) if has_datagrams else stream_rows
+    worker_count = config.streams.worker_count if has_streams else 0
+    datagram_row = lay.ROW_FIRST_INPUT
+    # All messages of a complete fenced attempt must be delivered. Those in a spill file can be delivered only by a
+    # worker that has the same row as the worker that wrote the file.
+    rows_with_spills = [
+        row for row in lay.STREAM_ROWS if completed_messages(slab, row) or completing_attempt(slab, row)
+    ]
+    worker_count = max(
+        [worker_count, *(row - datagram_row for row in rows_with_spills)]
+    )  # worker N has the row `datagram_row + N`
+    stream_rows = tuple(range(datagram_row + 1, datagram_row + 1 + worker_count))
+    return (datagram_row, *stream_rows) if needs_datagram_input else stream_rows

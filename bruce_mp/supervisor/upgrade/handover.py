@@ -1,10 +1,12 @@
 """State that the supervisor passes to new code by `execve`, for an upgrade.
 
-The process keeps its pid, its children and the descriptors listed here, and loses all other state. So no other daemon
-can take the locks, the sockets stay open, and the old processes work until the new ones are ready to replace them.
+The process keeps its pid, its child processes and the descriptors listed here, and loses all other state. The old
+processes work until the new ones are ready to replace them. Until then the descriptors of the locks stay open, so no
+other daemon can take the run directory or the slab (the file with the messages). If the old processes have ended before
+the `execve`, only sockets are passed, and the new code takes the locks as at an ordinary start.
 
-Signals are blocked from before the `execve` until the new supervisor listens for them (`signal_pipe.py`). Signals that
-the old code has not handled are raised again.
+The old code blocks signals before the `execve`, and raises again the signals that it has not handled. They stay pending
+until the new supervisor listens for signals (`signal_pipe.py`).
 """
 
 from __future__ import annotations
@@ -32,16 +34,24 @@ _VARIABLE: Final = "BRUCE_HANDOVER"
 
 
 class PassedSocket(msgspec.Struct, frozen=True):
-    """A socket with its setting; `queue` is the maximum number of queued datagrams, 0 if unknown."""
+    """A listening socket, and the configuration setting that it serves, such as `http.listen`.
+
+    `is_ours` is False if a service manager created the socket, and keeps it open after the daemon has ended.
+    `queue_length` is the maximum number of datagrams that the kernel queues on the socket, 0 if unknown.
+    """
 
     setting: str
     descriptor: int
     is_ours: bool
-    queue: int = 0
+    queue_length: int = msgspec.field(default=0, name="queue")
 
 
 class PassedProcess(msgspec.Struct, frozen=True):
-    """A process of the old code. Closing `control`, the descriptor of its control pipe (None: closed), ends it."""
+    """A process of the old code.
+
+    `control` is the descriptor of the supervisor's end of its control pipe, or None if that end is closed. When the
+    supervisor closes it, the process exits.
+    """
 
     name: str
     pid: int
@@ -49,49 +59,57 @@ class PassedProcess(msgspec.Struct, frozen=True):
 
 
 class Handover(msgspec.Struct, frozen=True):
-    """Data for the new code. `locks` (run directory and slab) and `processes` are empty if all processes have ended.
+    """Data for the new code; `version` is the version of the old code.
 
-    `since` is the end of the check of the new code, in seconds of the monotonic clock.
+    `checked_at` is the time when the check of the new code ended, in seconds of the monotonic clock. `locks` are the
+    descriptors that hold the locks of run directory and slab. If all processes have ended, `locks` and `processes` are
+    empty. The JSON keeps the keys of earlier versions, which differ from some names here.
     """
 
     version: str
-    since: float
+    checked_at: float = msgspec.field(name="since")
     sockets: tuple[PassedSocket, ...]
     locks: tuple[int, ...] = ()
     processes: tuple[PassedProcess, ...] = msgspec.field(default=(), name="crew")
-    """The JSON key keeps the name that earlier versions use."""
 
     @property
     def inherited_sockets(self) -> InheritedSockets:
         return InheritedSockets(
             InheritedSocket(
-                socket.socket(fileno=each.descriptor), each.setting, is_ours=each.is_ours, queue_length=each.queue
+                socket.socket(fileno=each.descriptor),
+                each.setting,
+                is_ours=each.is_ours,
+                queue_length=each.queue_length,
             )
             for each in self.sockets
         )
 
     @property
-    def had_datagrams(self) -> bool:
-        """Return True if the old code runs a datagram input: its end may leave datagrams in the landing zone."""
-        return any(member.name == "input" for member in self.processes)
+    def ran_datagram_input(self) -> bool:
+        """Return True if the old code runs a datagram input.
+
+        When that input ends, it may leave datagrams in the landing zone (where the kernel stores received datagrams in
+        the slab), and the new code needs a datagram input to handle them.
+        """
+        return any(process.name == "input" for process in self.processes)
 
     def descriptors(self) -> Iterator[int]:
         """Yield all descriptors that must stay open."""
         yield from (each.descriptor for each in self.sockets)
         yield from self.locks
-        yield from (member.control for member in self.processes if member.control is not None)
+        yield from (process.control for process in self.processes if process.control is not None)
 
 
 def execute(
     handover: Handover, variables: Mapping[str, str], read_signals: Callable[[], Iterable[Signals]]
 ) -> NoReturn:
-    """Execute the installed code (`command_line`), with `variables` added to the environment.
+    """Replace this process by the installed code (`command_line`), with `variables` added to the environment.
 
-    `read_signals` returns the signals that are not handled yet; the new code receives them. Raise OSError if the
-    `execve` fails; signal mask and descriptors are then as before.
+    `read_signals` returns the signals that this code has not handled; the new code receives them. Raise OSError if the
+    `execve` fails, after restoring the signal mask and the flags of the descriptors.
     """
     environment = {**os.environ, **variables, _VARIABLE: msgspec.json.encode(handover).decode()}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     try:
         for number in read_signals():
             signal.raise_signal(number)  # stays pending for this thread; `os.kill` could reach another thread
@@ -100,25 +118,25 @@ def execute(
         os.execve(command[0], command, environment)  # noqa: S606 - starts the installed code of the running program
     finally:
         _set_inheritable(handover, inheritable=False)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
 
 
 def command_line() -> list[str]:
-    """Return the command line that starts the installed code as this daemon was started.
+    """Return the command line that starts the installed code with the arguments of this daemon.
 
     A script, such as the `bruce` of a virtual environment, names its Python in its first line. If a symbolic link in
-    its path now leads to the script of another environment, `sys.executable` is still the Python of the old
-    environment. So the command line begins with the script, and the kernel reads the first line again. The first word
-    is a path with a directory, because `execve` searches no PATH.
+    the script's path now leads to another environment, `sys.executable` is still the Python of the old environment. So
+    the command line begins with the script instead, and the kernel reads the name of the Python from it again. The
+    first word is a path with a directory, because `execve` does not search PATH.
     """
-    program, *arguments = sys.orig_argv[1:]
+    program, *arguments = sys.orig_argv[1:]  # `program` is an option if Python was started with `-m` or `-c`
     if _is_script(Path(program)):
-        return [os.path.abspath(program), *arguments]  # noqa: PTH100 - keeps the link
+        return [os.path.abspath(program), *arguments]  # noqa: PTH100 - `resolve` would follow the link
     return [sys.executable, program, *arguments]
 
 
 def _is_script(path: Path) -> bool:
-    """Return True if the kernel can execute this file by its first line."""
+    """Return True if the kernel can start the file with the interpreter that its first line names."""
     try:
         with path.open("rb") as file:
             return file.read(2) == b"#!" and os.access(path, os.X_OK)
@@ -127,7 +145,7 @@ def _is_script(path: Path) -> bool:
 
 
 def read_handover() -> Handover | None:
-    """Return the state that old code passed, or None at an ordinary start."""
+    """Return the state that the old code passed, or None at a start without an upgrade."""
     text = os.environ.pop(_VARIABLE, None)
     if text is None:
         return None

@@ -1,7 +1,7 @@
 """Preflight check of the installed code, in a separate process, before an upgrade.
 
-The process has the command line of that code plus `--check`. It reads the configuration, imports all programs, and
-writes a report to standard output.
+The process starts the installed code as this daemon was started, with the option `--check` added. It reads the
+configuration, imports the programs of all processes, and writes a report to standard output.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ __all__ = ["CHECK_OPTION", "Preflight", "PreflightError", "PreflightReport", "lo
 
 CHECK_OPTION: Final = "--check"
 TIMEOUT_S: Final = 60.0
-"""Time limit for the new code to load, also from a cold disk."""
+"""Time limit of the check. It also suffices if the code must be read from a slow disk."""
 _MAX_ERROR_CHARACTERS: Final = 2000
-"""Characters of the process's error output in the log, from the end, where the error is."""
+"""The log shows at most this many characters of the process's error output: the last ones, which name the error."""
 
 
 class PreflightError(BruceError):
-    """The new code would not start."""
+    """The check found that the new code would not start, or could not find out."""
 
 
 class PreflightReport(msgspec.Struct, frozen=True):
-    """Report of the installed code: its version, its slab's layout version, the slab and run directory it would use."""
+    """Report of the installed code: its version, its version of the slab's layout, and the paths that it would use."""
 
     version: str
     layout: int
@@ -46,17 +46,20 @@ class PreflightReport(msgspec.Struct, frozen=True):
 
 
 def load_and_report(config: Config, programs: Programs) -> PreflightReport:
-    """Import all programs, and return the report. Errors of the imports propagate."""
+    """Import all programs, and return the report of this code. An error of an import is raised as it is."""
     for program in programs:
         importlib.import_module(program)
     return PreflightReport(__version__, LAYOUT_VERSION, config.slab_path, config.daemon.run_dir)
 
 
 class Preflight:
-    """The process that checks the installed code. `due` is its deadline on the monotonic clock."""
+    """The process that checks the installed code.
+
+    `due` is the time at which the check fails if the process still runs, in seconds of the monotonic clock.
+    """
 
     def __init__(self) -> None:
-        # files in memory: a pipe that nothing reads until the end would block the process once it is full
+        # Files in memory instead of pipes: nothing reads the output until the end, and a full pipe blocks its writer.
         self._stdout = open(os.memfd_create("stdout"), "w+b")  # noqa: PTH123, SIM115 - no path; `close` closes it
         self._stderr = open(os.memfd_create("stderr"), "w+b")  # noqa: PTH123, SIM115
         self._process = subprocess.Popen(  # noqa: S603 - starts the installed code of the running program
@@ -66,6 +69,7 @@ class Preflight:
         self.due = time.monotonic() + TIMEOUT_S
 
     def fileno(self) -> int:
+        """Return a descriptor that is readable once the process has ended."""
         return self._pidfd
 
     @property
@@ -83,7 +87,7 @@ class Preflight:
         try:
             return msgspec.json.decode(_read(self._stdout), type=PreflightReport)
         except msgspec.DecodeError as error:
-            raise PreflightError("its report is not that of a bruce of this version") from error
+            raise PreflightError("it wrote no report that this version can read") from error
 
     def close(self) -> None:
         """Kill the process if it runs, and release its resources."""

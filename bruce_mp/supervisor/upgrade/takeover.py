@@ -1,10 +1,12 @@
 """Takeover from the processes of the replaced code.
 
-The new processes first load their programs. Then the old ones end, the supervisor recovers the slab, and the new ones
-begin, inputs first. Messages wait in the sockets only between the end of the old inputs and the begin of the new ones.
+The new processes first load their programs. Then the old processes end, the supervisor recovers the slab (the file with
+the messages), and the new processes begin, inputs first. Messages wait in the sockets only from the end of the old
+inputs until the new inputs begin.
 
-The supervisor knows only the pids and control pipes of the old processes. They exit when it closes their pipes; after a
-time limit, it kills them. The status process ends last, because it receives the others' last reports.
+Of the old processes, the supervisor has only the pids and the control pipes. An old process exits when the supervisor
+closes its pipe; after a time limit, the supervisor kills it. The old status process ends last, because it receives the
+last reports of the other old processes.
 """
 
 from __future__ import annotations
@@ -38,9 +40,11 @@ if TYPE_CHECKING:
 __all__ = ["Takeover"]
 
 _LOADING_S: Final = 10.0
-"""Time limit for the new processes to load. Then the old ones end anyway, and messages wait for the new ones."""
+"""Time limit for the new processes to load. After it the old processes end anyway, and messages wait in the sockets
+until the new processes have loaded."""
 _EXIT_S: Final = 2.0
-"""Time for an old process to send its last frames. More would keep clients waiting; a killed one loses no message."""
+"""Time for an old process to send its last reports and exit. A longer time would keep clients waiting, and is not
+needed: a process that is killed loses no message."""
 
 log = logging.getLogger(__name__)
 
@@ -51,35 +55,40 @@ class Takeover:
     def __init__(self, handover: Handover, run_dir: Path) -> None:
         self._old_version = handover.version
         self._old_processes = handover.processes
-        # The helper processes of `multiprocessing` that the old code started.
-        self._helpers = _children() - {member.pid for member in handover.processes}
+        # All other children are helper processes of `multiprocessing` that the old code started.
+        self._helpers = _children() - {process.pid for process in handover.processes}
         self._run_dir = run_dir
-        self._without_input_since = handover.since
+        self._without_input_since = handover.checked_at
         self._others_due = 0.0
+        """The time when the processes other than inputs begin, even if the inputs do not work yet."""
         self._without_input_s: float | None = None
         self._is_reported = False
 
     def carry_out(self, group: ProcessGroup, slab: Slab, input_rows: tuple[int, ...], spills: SpillDirectory) -> None:
-        """End the old processes, recover the slab, and start the new inputs. Raise SlabError for a damaged slab."""
+        """End the old processes, recover the slab, and let the new inputs begin. Raise SlabError for a damaged slab.
+
+        Do nothing if the old processes ended before the `execve`: the new ones then start as without an upgrade.
+        """
         if not self._old_processes:
-            return  # they ended before the `execve`, so this is an ordinary start
+            return
         group.load_programs(time.monotonic() + _LOADING_S)
+        # Read all headers once, so that the kernel maps their pages while the old inputs still receive. The recovery
+        # below reads them again, and is faster then.
         for _ in used_chunk_headers(slab):
-            pass  # so the kernel maps the pages before the recovery, while the old inputs still receive
+            pass
         inputs = [each for each in self._old_processes if each.name.startswith("input")]  # input, input-1, ...
         status = [each for each in self._old_processes if each.name == "status"]
-        _end(
-            [each for each in self._old_processes if each not in (*inputs, *status)]
-        )  # their messages stay in the slab
+        others = [each for each in self._old_processes if each not in (*inputs, *status)]
+        _end_processes(others)  # the messages that they were delivering stay in the slab
         self._without_input_since = time.monotonic()
-        _end(inputs)  # new messages then wait in the sockets
+        _end_processes(inputs)  # from here on, new messages wait in the sockets
         recover_after_upgrade(slab, input_rows, spills)
         group.begin_inputs()
-        _end(status)
+        _end_processes(status)
         self._others_due = time.monotonic() + HEAD_START_S
 
     def step(self, group: ProcessGroup) -> None:
-        """Start the other processes when the inputs work, and report once that the takeover is complete."""
+        """Let the other processes begin once the inputs work, and report once that the takeover is complete."""
         self._helpers = {pid for pid in self._helpers if not _try_reap(pid)}
         if group.inputs_have_booted or time.monotonic() >= self._others_due:
             group.begin_all()
@@ -89,31 +98,31 @@ class Takeover:
             self._is_reported = True
             self._report(round(self._without_input_s * 1000))
 
-    def _report(self, waited_ms: int) -> None:
+    def _report(self, without_input_ms: int) -> None:
         log.log(
             NOTICE,
             "bruce %s has taken over from %s. Nothing was received for %d ms; messages waited in the sockets.",
             __version__,
             self._old_version,
-            waited_ms,
+            without_input_ms,
         )
-        before, package = read_note(self._run_dir), str(Path(bruce_mp.__file__).parent)
-        done = UpgradeNote(before.number if before else 1, UpgradeStage.DONE, self._old_version, __version__)
-        write_note(self._run_dir, replace(done, waited_ms=waited_ms, package=package))
+        last_note, package = read_note(self._run_dir), str(Path(bruce_mp.__file__).parent)
+        done = UpgradeNote(last_note.number if last_note else 1, UpgradeStage.DONE, self._old_version, __version__)
+        write_note(self._run_dir, replace(done, waited_ms=without_input_ms, package=package))
 
 
-def _end(processes: Sequence[PassedProcess]) -> None:
+def _end_processes(processes: Sequence[PassedProcess]) -> None:
     """Close the control pipes of old processes, wait for their exit, and reap them."""
-    for member in processes:
-        if member.control is not None:
-            os.close(member.control)
+    for process in processes:
+        if process.control is not None:
+            os.close(process.control)
     deadline = time.monotonic() + _EXIT_S
-    for member in processes:
-        _reap(member.pid, deadline)
+    for process in processes:
+        _reap(process.pid, deadline)
 
 
 def _reap(pid: int, deadline: float) -> None:
-    """Wait for the exit of a child, or kill it at the deadline, and reap it."""
+    """Wait for the exit of a child process, kill it if it still runs at the deadline, and reap it."""
     descriptor = os.pidfd_open(pid)
     try:
         if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -124,6 +133,7 @@ def _reap(pid: int, deadline: float) -> None:
 
 
 def _try_reap(pid: int) -> bool:
+    """Reap a child process if it has ended. Return False if it still runs."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
@@ -131,9 +141,9 @@ def _try_reap(pid: int) -> bool:
 
 
 def _children() -> set[int]:
-    """Return the pids of our children from /proc."""
-    task = Path("/proc/self/task") / str(os.getpid()) / "children"
+    """Return the pids of this process's children, from /proc."""
+    children_file = Path("/proc/self/task") / str(os.getpid()) / "children"
     try:
-        return set(map(int, task.read_text("ascii").split()))
-    except OSError:  # a kernel without CONFIG_PROC_CHILDREN: zombies stay, without harm
+        return set(map(int, children_file.read_text("ascii").split()))
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN: helpers that have ended stay as zombies, without harm
         return set()

@@ -4,7 +4,8 @@
                          │  └─────it would start, with other paths or layout──▶ DRAINING ──all have ended──▶ execute it
                          └────────it would not start──▶ IDLE
 
-"It" is the installed code. The daemon works as usual during the check. `step` never blocks.
+"It" is the installed code. It can adopt our slab (the file with the messages) if it would use the same paths and the
+same layout. The daemon works as usual during the check. `step` never blocks.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ class UpgradeState(Enum):
     IDLE = auto()
     CHECKING = auto()
     READY = auto()
-    """The new code is to be executed now, while our processes continue."""
+    """The supervisor executes the new code now, while our processes continue to work."""
     DRAINING = auto()
-    """The new code is to be executed after our processes have delivered all messages and ended."""
+    """The supervisor executes the new code after our processes have delivered all messages and ended."""
 
 
 class Upgrade:
     """State machine of an upgrade. `run_dir` and `slab` are the paths that this daemon uses.
 
-    `since` is the end of the last successful check, in seconds of the monotonic clock.
+    `checked_at` is the time when the last successful check ended, in seconds of the monotonic clock.
     """
 
     def __init__(self, run_dir: Path, slab: Path) -> None:
@@ -53,13 +54,15 @@ class Upgrade:
         self._preflight: Preflight | None = None
         self._note = UpgradeNote(0, UpgradeStage.DONE, __version__)
         self.state = UpgradeState.IDLE
-        self.since = 0.0
+        self.checked_at = 0.0
 
     @property
     def due(self) -> float | None:
+        """Return the time limit of a running check, at which `step` must be called, or None."""
         return self._preflight.due if self._preflight else None
 
     def sources(self) -> dict[int, Callable[[], None]]:
+        """Return the descriptor that reports the end of a running check, with its handler."""
         return {self._preflight.fileno(): self.step} if self._preflight else {}
 
     def request(self) -> None:
@@ -67,8 +70,8 @@ class Upgrade:
         if self.state is not UpgradeState.IDLE:
             return
         log.log(NOTICE, "Upgrade requested: checking the installed code.")
-        before = read_note(self._run_dir)
-        self._note = UpgradeNote(before.number + 1 if before else 1, UpgradeStage.CHECKING, __version__)
+        last_note = read_note(self._run_dir)
+        self._note = UpgradeNote(last_note.number + 1 if last_note else 1, UpgradeStage.CHECKING, __version__)
         write_note(self._run_dir, self._note)
         try:
             self._preflight = Preflight()
@@ -78,7 +81,7 @@ class Upgrade:
             self.state = UpgradeState.CHECKING
 
     def step(self) -> None:
-        """Act on the result of the check, if it has ended."""
+        """Act on the result of the check, if it is known."""
         if self._preflight is None or not self._preflight.has_result:
             return
         try:
@@ -104,12 +107,12 @@ class Upgrade:
         )
 
     def _advance(self, state: UpgradeState, stage: UpgradeStage, report: PreflightReport) -> None:
-        self.state, self.since = state, time.monotonic()
+        self.state, self.checked_at = state, time.monotonic()
         self._note = replace(self._note, stage=stage, new=report.version)
         write_note(self._run_dir, self._note)
 
     def refuse(self, reason: str) -> None:
-        """Log and record that the upgrade failed, and allow another one."""
+        """Log and record that there is no upgrade for this reason, and allow the next request."""
         log.error("No upgrade from bruce %s to the installed code: %s", __version__, reason)
         write_note(self._run_dir, replace(self._note, stage=UpgradeStage.REFUSED, reason=reason))
         self.state = UpgradeState.IDLE

@@ -1,6 +1,6 @@
-"""Progress of an upgrade in a file of the run directory: the supervisor writes it, `bruce upgrade` reads it.
+"""Progress of an upgrade, in a file of the run directory that the supervisor writes and `bruce upgrade` reads.
 
-It is a file, because no connection survives from the old code to the new.
+A file is used because the new code does not keep the connections of the old code.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _NAME: Final = "upgrade"
 class UpgradeStage(StrEnum):
     CHECKING = "checking"
     DRAINING = "draining"
-    """The new code cannot adopt this slab, so the daemon empties it first."""
+    """The new code cannot adopt this slab (the file with the messages), so the daemon first delivers all messages."""
     TAKING_OVER = "taking over"
     REFUSED = "refused"
     DONE = "done"
 
 
 class UpgradeNote(msgspec.Struct, frozen=True):
-    """Stage of the upgrade with this number, from version `old` to `new`, which is empty if unknown.
+    """Stage of the upgrade with this number, from version `old` to version `new`.
 
-    `reason` is set if it is REFUSED. Once it is DONE, `waited_ms` is the time without a running input, and `package` is
-    the directory of the new code.
+    `new` is empty until the check has reported it. `reason` is set in stage REFUSED. In stage DONE, `waited_ms` is the
+    time for which no input ran, so that messages waited in the sockets, and `package` is the directory of the new code.
     """
 
     number: int

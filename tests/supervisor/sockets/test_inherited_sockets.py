@@ -173,7 +173,7 @@ def test_a_descriptor_that_is_not_a_socket_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_the_queue_length_is_known_only_for_own_sockets(datagrams: socket.socket) -> None:
-    passed = PassedSocket(SETTING, os.dup(datagrams.fileno()), is_ours=True, queue=512)
+    passed = PassedSocket(SETTING, os.dup(datagrams.fileno()), is_ours=True, queue_length=512)
     handover = msgspec.json.decode(msgspec.json.encode(Handover("1.0.0", 0.0, (passed,))), type=Handover)
     ours = open_input_sockets(configured(place_of(datagrams)), handover.inherited_sockets).datagrams
     managers = open_input_sockets(
