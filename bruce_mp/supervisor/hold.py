@@ -1,10 +1,11 @@
 """`bruce hold`: keep the listening sockets of a daemon open, and pass them to each daemon that starts.
 
-The datagrams in the kernel's queue survive the death of all processes of the daemon, and its clients see no error. The
-program reads nothing from the sockets. `sockets/kept_sockets.py` describes its exchange with daemons.
+So the datagrams in the kernel's queue survive the death of all processes of the daemon, and clients see no error.
+`bruce hold` reads nothing from the sockets. `sockets/kept_sockets.py` describes its exchange with daemons.
 
-At its start it binds the sockets of the configuration, unless a daemon runs: then that daemon sends copies of its
-sockets. It reads the configuration again for each daemon that starts, and opens and closes sockets as needed.
+At its start, `bruce hold` binds the sockets that the configuration names. If a daemon already runs, it binds none, and
+that daemon sends it copies of its sockets. `bruce hold` reads the configuration again for each daemon that starts, and
+opens and closes sockets as needed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def keep_sockets(source: ConfigSource) -> int:
     set_up_logging(config.logging, "hold")
     run_dir = Path(config.daemon.run_dir)
     create_run_dir(run_dir)
-    # Before the check for a running daemon: a daemon that starts after the check requests the sockets here.
+    # This must precede the check for a running daemon in `open_at_start`: a daemon that starts after that check finds
+    # this socket, and requests the listening sockets.
     listener = bind_hold(run_dir / HOLD_SOCKET)
     try:
         keeper = _SocketKeeper(source, run_dir, listener.socket)
@@ -71,12 +73,15 @@ class _SocketKeeper:
         self._source = source
         self._run_dir = run_dir
         self._kept: dict[str, BoundSocket] = {}
-        """The sockets by setting."""
+        """The open sockets by the name of their setting."""
         self._selector = DefaultSelector()
         self._selector.register(listener, EVENT_READ, lambda: self._accept(listener))
 
     def open_at_start(self, config: Config) -> None:
-        """Bind the sockets, unless a daemon runs, which sends copies. Raise StartError if an address is unusable."""
+        """Bind the sockets of the configuration. Raise StartError if an address is in use or unusable.
+
+        If a daemon runs, bind none: the daemon sends copies of its sockets.
+        """
         daemon_pid = running_daemon(self._run_dir)
         if daemon_pid is not None:
             log.log(NOTICE, "A daemon runs (pid %d): bruce hold gets the sockets from it.", daemon_pid)
@@ -90,7 +95,7 @@ class _SocketKeeper:
         self._selector.register(signals, EVENT_READ, lambda: None)
         while _END_SIGNALS.isdisjoint(signals.read()):
             for key, _ in self._selector.select():
-                key.data()  # the handler that `register` got
+                key.data()  # the handler that was passed to `register`
         self._close_all()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -99,10 +104,10 @@ class _SocketKeeper:
         self._selector.register(connection, EVENT_READ, lambda: self._serve(connection))
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer the request of a starting daemon, or replace the sockets by those of a running one."""
+        """Answer the request of a starting daemon, or replace the sockets by those that a running daemon sends."""
         try:
             sockets = receive_message(connection)
-            if sockets is None:  # a request for them
+            if sockets is None:  # a starting daemon requests the sockets
                 self._apply_config()
                 send_sockets(connection, self._kept.items())
             else:
@@ -118,7 +123,7 @@ class _SocketKeeper:
         log.log(NOTICE, "bruce hold keeps the daemon's sockets open: %s.", ", ".join(self._kept))
 
     def _apply_config(self) -> None:
-        """Open and close sockets as the configuration now requires, before a daemon starts."""
+        """Read the configuration, and open and close sockets so that the starting daemon gets those that it names."""
         try:
             configured = {setting.name: setting for setting in _socket_settings(self._source.read())}
         except BruceError as error:
@@ -154,14 +159,17 @@ class _SocketKeeper:
 
 
 def _is_usable(bound: BoundSocket, setting: SocketSetting) -> bool:
-    """Return True if a socket has the address and the file of a setting, and no daemon has shut it down."""
+    """Return True if a daemon can use the socket for a setting.
+
+    The socket must be bound to the setting's address, still have its socket file, and not be shut down by a daemon.
+    """
     if _poll(bound.socket, select.POLLRDHUP) or (isinstance(setting.address, UnixPath) and not bound.has_file()):
         return False
     return InheritedSocket(bound.socket, setting.name, is_ours=True).serves(setting.name, setting.address)
 
 
 def _poll(opened: socket.socket, events: int) -> int:
-    """Return the bits of `events`, and POLLHUP, that a socket reports now."""
+    """Return those bits of `events` and of POLLHUP that the socket reports now, 0 if none."""
     poll = select.poll()
     poll.register(opened, events)
-    return next((found & (events | select.POLLHUP) for _, found in poll.poll(0)), 0)
+    return next((reported & (events | select.POLLHUP) for _, reported in poll.poll(0)), 0)

@@ -46,7 +46,7 @@ from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, acquire_run_d
 from bruce_mp.supervisor.sd_notify import ServiceManager
 from bruce_mp.supervisor.shutdown import Shutdown, ShutdownPhase
 from bruce_mp.supervisor.signal_pipe import SignalPipe
-from bruce_mp.supervisor.slab.backlog import held_messages, undelivered_lines
+from bruce_mp.supervisor.slab.backlog import count_held_by_topic, undelivered_lines
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_inputs, warn_of_other_size
 from bruce_mp.supervisor.sockets.bound_sockets import (
@@ -147,7 +147,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     slab, slab_lock = acquire_slab(
         Path(config.slab_path), config.slab.size, config.input.max_datagram_size, journal, Path(config.spill_path)
     )
-    journal.apply(slab, is_empty=not held_messages(slab), partitioners=partitioners_of(config))
+    journal.apply(slab, is_empty=not count_held_by_topic(slab), partitioners=partitioners_of(config))
     rows = input_rows(config.input, slab)
     spills = SpillDirectory.for_slab(slab, config.spill_path)
     _remove_outdated_spills(spills)
@@ -155,7 +155,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     try:
         http, input_sockets = _open_sockets(config, inherited)
     except StartError:
-        if not held_messages(slab):
+        if not count_held_by_topic(slab):
             spills.remove()
             slab.path.unlink()
         raise
@@ -411,7 +411,7 @@ def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool)
         resources.http.remove_file()
     if failure:
         _report_error(resources, f"{failure}. The daemon has ended.")
-    held = held_messages(resources.slab)
+    held = count_held_by_topic(resources.slab)
     balance = balance_line(count_books(resources.slab))
     if held:
         journal = Path(resources.config.journal_path) if resources.config.slab.sync != "off" else None

@@ -1,11 +1,11 @@
 """Reload: read the configuration again, and either refuse it as a whole or apply it in every process.
 
     requested ──▶ read and checked ──▶ sent to processes ──all confirmed or died──▶ in force
-                       └─ invalid, or needs a restart: refused, the old one stays in force
+                       └─ invalid, or needs a restart: refused, the old configuration stays in force
 
-Running processes receive an accepted configuration; others start with it. The supervisor kills a process that does not
-confirm in time; the process restarts with the new configuration. One more reload serves all requests that arrive during
-a reload, because the file may have changed again.
+The supervisor sends an accepted configuration to running processes; a process that starts later starts with it. The
+supervisor kills a process that does not confirm the configuration in time, and restarts it with the new configuration.
+Requests that arrive during a reload are served together by one further reload, because the file may have changed again.
 
 The supervisor calls `Reloads.step`, which never blocks, after every event and at the time in `Reloads.due`.
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["ConfigSource", "Reloads"]
 
 CONFIRM_TIMEOUT_S: float = 10.0
-"""Time limit for a process to confirm a configuration."""
+"""Time limit for a running process to confirm that it has applied a new configuration."""
 NO_CHANGE: Final = "nothing has changed"
 
 log = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """Source of the configuration: a file, and the settings that override it."""
+    """Source of the configuration: a file, and `key=value` settings that override those in the file."""
 
     path: Path
     overrides: Sequence[str] = ()
 
     def read(self) -> Config:
-        """Read and check the file, as a start does. Raise ConfigError or StartError."""
+        """Return the configuration after the checks of a start. Raise ConfigError or StartError if one fails."""
         config = load_config(self.path, self.overrides)
         if config.input.unix_datagram.enable:
             check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
@@ -67,7 +67,8 @@ class ConfigSource:
 class Reloads:
     """State machine of reloads, one at a time. `config` is the last accepted configuration.
 
-    `is_ending` returns True during a shutdown. `on_config` is called with each new configuration.
+    `is_ending` returns True during a shutdown, when each reload is refused. `on_config` is called with each accepted
+    configuration. `due` is the time at which `step` must be called, in seconds of the monotonic clock, or None.
     """
 
     def __init__(
@@ -85,11 +86,13 @@ class Reloads:
         self._on_config = on_config
         self._is_ending = is_ending
         self._waiting: list[ReloadRequest | None] = []
+        """Requests for the next reload; None stands for SIGHUP."""
         self._in_progress: list[ReloadRequest | None] = []
         """Requests that the current reload serves; None stands for SIGHUP."""
         self._changes: list[Change] = []
+        """The changes that the current or last reload applies."""
         self._number = 0
-        """The number of the last configuration, which the processes' confirmations repeat."""
+        """The number of the last configuration. A process that confirms a configuration sends back its number."""
         self._active_config = ActiveConfig(str(source.path), wall_ms())
         group.on_reload_request = self.request
         group.publish_config_status(self._active_config)
@@ -100,16 +103,18 @@ class Reloads:
         return bool(self._in_progress)
 
     def request(self, request: ReloadRequest | None = None) -> None:
-        """Request a reload, or answer at once if the request is only for a check. None stands for SIGHUP."""
+        """Accept a request for a reload; None stands for SIGHUP. Answer a request for only a check at once."""
         if request is not None and request.only_check:
             self._group.send_to_status(self._preview(request))
         else:
             self._waiting.append(request)
 
     def step(self) -> None:
+        """Continue the current reload, or begin the next one."""
         if self.is_busy:
             self._check_confirmations()
-        if self._waiting and not self.is_busy and self._group.has_begun:  # before Begin, a process gets no messages
+        # A process that still waits for Begin could not receive the configuration.
+        if self._waiting and not self.is_busy and self._group.all_may_begin:
             self._in_progress, self._waiting = self._waiting, []
             try:
                 self._begin()
@@ -117,7 +122,7 @@ class Reloads:
                 self._refuse(str(error))
 
     def _preview(self, request: ReloadRequest) -> ReloadOutcome:
-        """Return the outcome that a reload would have now."""
+        """Return the outcome of a reload if it were carried out now."""
         try:
             _, changes = self._load_changes()
         except BruceError as error:
@@ -127,7 +132,10 @@ class Reloads:
         return ReloadOutcome(request.number, accepted=True, text=text)
 
     def _load_changes(self) -> tuple[Config, list[Change]]:
-        """Read the file, and return the configuration with its changes. Raise BruceError if it cannot be applied."""
+        """Read the file, and return the new configuration and its differences from the configuration in force.
+
+        Raise BruceError if a reload cannot apply it.
+        """
         if self._is_ending():
             raise ConfigError("the daemon is shutting down.")
         config = self._source.read()
@@ -149,7 +157,10 @@ class Reloads:
         self._check_confirmations()
 
     def _apply_to_supervisor(self, config: Config) -> None:
-        """Apply the configuration to the supervisor itself. Raise StartError if the new log cannot be opened."""
+        """Apply the configuration to the supervisor itself.
+
+        If the new log cannot be opened, continue with the old log, and raise StartError.
+        """
         if config.logging != self.config.logging:
             try:
                 set_up_logging(config.logging, "supervisor")
@@ -160,7 +171,7 @@ class Reloads:
         self._on_config(config)
 
     def _check_confirmations(self) -> None:
-        """Finish the reload if all processes have confirmed; at the time limit, kill the others."""
+        """Finish the reload if all processes have confirmed. At the time limit, kill those that have not."""
         if not self._group.unconfirmed:
             self._finish()
         elif self.due is not None and time.monotonic() >= self.due:
@@ -173,7 +184,8 @@ class Reloads:
         self._active_config = ActiveConfig(self._active_config.path, wall_ms(), self._active_config.reloads + 1)
         log.log(NOTICE, "Reloaded %s: %s.", self._source.path, keys, extra={"about": self._active_config})
         for warning in (*risk_warnings(self.config), *exposed_files(self.config)):
-            log.warning("%s", warning, extra={"about": warning})  # "about": see `telemetry.logs`
+            # The log suppresses repeats from one source line unless "about" differs.
+            log.warning("%s", warning, extra={"about": warning})
         self._answer(ReloadOutcome(number=0, accepted=True, text=f"Reloaded {self._source.path}: {keys}."))
 
     def _refuse(self, reason: str) -> None:
@@ -186,7 +198,7 @@ class Reloads:
         self._answer(ReloadOutcome(number=0, accepted=False, text=text.format(reason)))
 
     def _answer(self, outcome: ReloadOutcome) -> None:
-        """Send the outcome to all requests that this reload served, each with its own number in place of 0."""
+        """Send the outcome to all requests that this reload served, each time with the number of that request."""
         finished, self._in_progress = self._in_progress, []
         self._group.publish_config_status(self._active_config)
         for request in finished:

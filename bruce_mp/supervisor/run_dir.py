@@ -1,7 +1,7 @@
 """The run directory, which holds the sockets between the processes of one daemon.
 
-A program that can connect to these sockets could make the daemon settle undelivered messages. The daemon therefore
-refuses a directory that other users can enter.
+A program that connects to these sockets could make the daemon mark undelivered messages as delivered. The daemon
+therefore refuses a directory that other users can enter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "acquire_run_dir", "create_run_dir", "running_daemon", "write_address"]
 
 HTTP_ADDRESS: Final = "http.address"
-"""File with the address of the status pages, in the form of `http.listen`."""
+"""File with the address of the status pages, written as in the setting `http.listen`."""
 TCP_ADDRESS: Final = "input.tcp.address"
 """File with the address of the TCP input, if there is one."""
 
@@ -30,7 +30,7 @@ _PID_FILE: Final = "supervisor.pid"
 
 
 def running_daemon(path: Path) -> int | None:
-    """Return the pid of the supervisor that uses this run directory, or None if none does.
+    """Return the pid of the supervisor of the daemon that uses this run directory, or None if no daemon does.
 
     Raise StartError if the user may not read the directory.
     """
@@ -51,7 +51,7 @@ def running_daemon(path: Path) -> int | None:
 def acquire_run_dir(path: Path) -> int:
     """Create the directory if necessary, lock it, and return the descriptor that holds the lock.
 
-    Raise StartError if it cannot be created, is open to others, or belongs to a running daemon.
+    Raise StartError if the directory cannot be created, is open to other users, or belongs to a running daemon.
     """
     create_run_dir(path)
     descriptor = retry_lock(lambda: _lock(path), StartError)
@@ -60,7 +60,7 @@ def acquire_run_dir(path: Path) -> int:
 
 
 def create_run_dir(path: Path) -> None:
-    """Create the directory if necessary. Raise StartError if it cannot be created or is open to others."""
+    """Create the directory if necessary. Raise StartError if it cannot be created or is open to other users."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         status = path.lstat()
@@ -71,7 +71,7 @@ def create_run_dir(path: Path) -> None:
 
 
 def write_address(path: Path, address: HostPort | UnixPath) -> None:
-    """Write an address to a file. The file appears whole, because other programs wait for it."""
+    """Replace the file by one with this address, atomically: other programs wait for the file and then read it."""
     new = path.with_suffix(".new")
     new.write_text(str(address), "utf-8")
     new.replace(path)
@@ -93,7 +93,7 @@ def _check_access(path: Path, status: os.stat_result) -> None:
 
 
 def _lock(path: Path) -> int:
-    """Return a descriptor that holds the lock. Raise StartError if another daemon has it."""
+    """Return a descriptor that holds the lock of the directory. Raise StartError if another daemon has the lock."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,7 @@
 """Notifications to the service manager by the protocol of sd_notify: ready, alive, reloading, stopping.
 
-systemd passes its socket and the watchdog interval in environment variables. Without them, all methods do nothing.
+systemd passes the path of its socket and the watchdog interval in environment variables. Without these variables, all
+methods do nothing.
 https://www.freedesktop.org/software/systemd/man/sd_notify.html
 """
 
@@ -16,13 +17,14 @@ __all__ = ["ServiceManager"]
 
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 _NOTIFICATIONS_PER_INTERVAL: Final = 3
-"""systemd recommends two; with three, one may be late."""
+"""Notifications that the daemon is alive, in one watchdog interval. systemd recommends two; with three, one of them may
+be late."""
 
 
 class ServiceManager:
-    """The service manager, if the environment names one.
+    """The service manager, if the environment has the path of its socket.
 
-    `variables` are the environment variables that the new code of an upgrade needs.
+    `variables` are the environment variables from which the new code of an upgrade finds the service manager.
     """
 
     def __init__(self) -> None:
@@ -30,26 +32,33 @@ class ServiceManager:
         address = os.environ.pop("NOTIFY_SOCKET", "")  # popped, so that no child process can notify
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._sent: set[str] = set()
-        self._interval_s = _watchdog_s() / _NOTIFICATIONS_PER_INTERVAL
-        self._due = 0.0
+        self._alive_interval_s = _watchdog_timeout_s() / _NOTIFICATIONS_PER_INTERVAL
+        self._alive_due = 0.0
 
     def notify_ready(self) -> None:
-        """Notify that the daemon is ready: at the first call, and at the first one after `notify_reloading`."""
+        """Notify that the daemon is ready, unless it did so before; `notify_reloading` allows it again."""
         self._notify_once("READY=1")
 
     def notify_reloading(self) -> None:
-        """Notify that an upgrade or reload begins. `notify_ready` must follow, from the new code or from this code."""
+        """Notify that an upgrade or reload begins, unless the daemon is not ready.
+
+        `notify_ready` must follow, from this code or from the new code of the upgrade.
+        """
         if "READY=1" in self._sent:
             self._sent.remove("READY=1")
             self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def notify_stopping(self) -> None:
+        """Notify that the daemon shuts down, at the first call only."""
         self._notify_once("STOPPING=1")
 
     def notify_alive(self, now: float) -> None:
-        """Notify the watchdog if that is due. `now` is in seconds of a monotonic clock."""
-        if self._interval_s and now >= self._due:
-            self._due = now + self._interval_s
+        """Notify the watchdog that the daemon is alive, if the interval since the last such notification has passed.
+
+        `now` is in seconds of the monotonic clock.
+        """
+        if self._alive_interval_s and now >= self._alive_due:
+            self._alive_due = now + self._alive_interval_s
             self._notify("WATCHDOG=1")
 
     def _notify_once(self, message: str) -> None:
@@ -62,12 +71,15 @@ class ServiceManager:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.setblocking(False)
-            with suppress(OSError):  # the watchdog of the service manager handles a daemon that cannot notify
+            with suppress(OSError):  # if notifications stay away, the watchdog of the service manager acts
                 sender.sendto(message.encode(), self._address)
 
 
-def _watchdog_s() -> float:
-    """Return the watchdog timeout of systemd in seconds, 0 if it is disabled."""
+def _watchdog_timeout_s() -> float:
+    """Return the timeout of systemd's watchdog in seconds, 0 if it does not watch this process.
+
+    Remove the variables from the environment, so that no child process notifies the watchdog.
+    """
     if os.environ.pop("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0
     text = os.environ.pop("WATCHDOG_USEC", "")

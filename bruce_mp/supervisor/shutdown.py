@@ -3,10 +3,11 @@
     RUNNING ──SIGTERM──▶ INTAKE ──inputs end or hang─▶ DELIVERY ──slab is empty──▶ STOPPING ──all have ended──▶ OVER
        └─────────── the daemon cannot continue, or the time limit has passed ────────────▲
 
-First the sockets refuse senders; the inputs still receive the data in the kernel. Sockets that a service manager,
-`bruce hold` or an upgrade keeps open do not refuse: later messages wait in them for the next daemon. The supervisor
-counts undelivered messages in the slab instead of asking the processes, which may die and restart during the shutdown.
-It calls `Shutdown.step`, which never blocks, after every event and at the time in `Shutdown.due`.
+First the sockets refuse senders, while the inputs still receive the data that the kernel has queued. Sockets that a
+service manager, `bruce hold` or an upgrade keeps open do not refuse senders: later messages wait in these sockets for
+the next daemon. The supervisor counts the undelivered messages in the slab (the file with the messages) instead of
+asking the processes, because they may die and restart during the shutdown. It calls `Shutdown.step`, which never
+blocks, after every event and at the time in `Shutdown.due`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from enum import Enum, auto, unique
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.supervisor.slab.backlog import held_messages, is_deliverable
+from bruce_mp.supervisor.slab.backlog import count_held_by_topic, has_deliverable
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["Shutdown", "ShutdownPhase"]
 
 INPUT_TIMEOUT_S: Final = 2.0
-"""Time limit for running inputs to receive the waiting messages."""
+"""Time limit for the inputs to receive the messages that wait in the sockets; it begins when all inputs run."""
 COUNT_INTERVAL_S: Final = 0.05
-"""Shortest interval between two counts of the held messages."""
+"""Shortest interval between two counts of the held messages, which are neither delivered nor discarded yet."""
 COUNT_TIME_FACTOR: Final = 4
-"""Counts begin at intervals of at least this multiple of a count's duration, so they take at most a quarter of the
+"""Two counts begin at least this multiple of a count's duration apart, so counting takes at most a quarter of the
 time."""
 
 log = logging.getLogger(__name__)
@@ -42,13 +43,16 @@ log = logging.getLogger(__name__)
 class ShutdownPhase(Enum):
     RUNNING = auto()
     INTAKE = auto()
+    """The inputs receive the messages that wait in the sockets."""
     DELIVERY = auto()
+    """The daemon delivers the messages that it holds."""
     STOPPING = auto()
+    """The processes end."""
     OVER = auto()
 
 
 class Shutdown:
-    """State machine that shuts the process group down."""
+    """State machine that shuts the process group down. Times are in seconds of the monotonic clock."""
 
     def __init__(self, group: ProcessGroup, slab: Slab, config: Config, input_sockets: InputSockets) -> None:
         self._group = group
@@ -61,12 +65,14 @@ class Shutdown:
         self.due: float | None = None
 
     def apply_config(self, config: Config) -> None:
+        """Use the time limit of a reloaded configuration."""
         self._max_delay_s = config.delivery.shutdown_max_delay_ms / 1000
 
     def request(self, *, keeps_sockets: bool = False) -> None:
-        """Begin the shutdown, or at a second request stop waiting for deliveries.
+        """Begin the shutdown. A second request ends the wait for deliveries.
 
-        With `keeps_sockets`, the sockets stay open, for the new code of an upgrade or in `bruce hold`.
+        With `keeps_sockets`, the sockets stay open after the shutdown, for the new code of an upgrade or in
+        `bruce hold`.
         """
         now = time.monotonic()
         if self.phase is ShutdownPhase.RUNNING:
@@ -75,7 +81,8 @@ class Shutdown:
             self._input_deadline = self._input_deadline_from(now)
             if not keeps_sockets:
                 self._input_sockets.refuse_senders()
-            # Only the datagram input heeds this: on a socket that stays open it cannot wait for a last message.
+            # Only the datagram input uses this flag: messages never cease at a socket that stays open, so the input
+            # receives only those that wait in it now.
             self._group.drain_inputs(datagrams_stay_open=keeps_sockets or self._input_sockets.datagrams_stay_open)
             self.phase = ShutdownPhase.INTAKE
         elif self.phase in {ShutdownPhase.INTAKE, ShutdownPhase.DELIVERY}:
@@ -83,6 +90,7 @@ class Shutdown:
             self._deadline = now
 
     def step(self) -> None:
+        """Enter the next phase if its condition is met."""
         if self._group.failure and self.phase in {ShutdownPhase.RUNNING, ShutdownPhase.INTAKE, ShutdownPhase.DELIVERY}:
             log.critical("%s.", self._group.failure)
             self._stop()
@@ -97,7 +105,7 @@ class Shutdown:
                     self.phase = ShutdownPhase.OVER
 
     def _wait_for_inputs(self) -> None:
-        if not self._group.inputs_have_booted:  # the time limit begins when all inputs can receive
+        if not self._group.inputs_have_booted:  # the time limit begins only when all inputs can receive
             self._input_deadline = self._input_deadline_from(time.monotonic())
         self.due = self._input_deadline
         if self._group.inputs_have_ended or self._input_timeout_is_over:
@@ -106,6 +114,7 @@ class Shutdown:
             self._wait_for_deliveries()
 
     def _input_deadline_from(self, now: float) -> float:
+        """Return the deadline of the inputs if their time limit begins at `now`."""
         return min(now + INPUT_TIMEOUT_S, self._deadline)
 
     @property
@@ -114,13 +123,18 @@ class Shutdown:
 
     @property
     def _inputs_may_add_messages(self) -> bool:
-        """Return True if an input may still hand over messages. Hung inputs do not count after the time limit."""
+        """Return True if an input may still hand over messages.
+
+        An input that has booted, but has not ended within the time limit, counts as hung: it is not waited for.
+        """
         are_hung = self._group.inputs_have_booted and self._input_timeout_is_over
         return not self._group.inputs_have_ended and not are_hung
 
     def _wait_for_deliveries(self) -> None:
         now = time.monotonic()
-        if now >= self._deadline or not (self._inputs_may_add_messages or is_deliverable(held_messages(self._slab))):
+        if now >= self._deadline or not (
+            self._inputs_may_add_messages or has_deliverable(count_held_by_topic(self._slab))
+        ):
             self._stop()
             return
         counting_s = time.monotonic() - now

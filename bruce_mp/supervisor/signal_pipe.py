@@ -1,7 +1,8 @@
 """Signals as bytes in a socket pair: the handlers do nothing, and the event loop reads the signal numbers.
 
-A Python handler runs between any two instructions, so logging or locking in it is unsafe. `signal.set_wakeup_fd` makes
-the interpreter's C handler write each signal number into a socket, which wakes the loop.
+A Python handler may run between any two instructions, so it is unsafe to write to the log or take a lock in it.
+`signal.set_wakeup_fd` makes the interpreter's C handler write each signal number into a socket, which wakes the event
+loop.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ WATCHED: Final = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUS
 
 
 class SignalPipe:
-    """Receiver of the signals of this process. Its construction installs the handlers and unblocks the signals."""
+    """Receiver of the signals of this process. The constructor installs the handlers and unblocks the signals."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -26,13 +27,13 @@ class SignalPipe:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in WATCHED:
             signal.signal(number, _ignore)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # `bruce`, or the code before an upgrade, blocked them
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # blocked by `bruce`, or before an upgrade
 
     def fileno(self) -> int:
         return self._reader.fileno()
 
     def read(self) -> list[Signals]:
-        """Return the watched signals since the last call, in order of arrival."""
+        """Return the watched signals that arrived since the last call, in order of arrival."""
         try:
             numbers = self._reader.recv(4096)
         except BlockingIOError:
@@ -41,4 +42,4 @@ class SignalPipe:
 
 
 def _ignore(_number: int, _frame: object) -> None:
-    """Ignore the signal. Without a Python handler, the interpreter would not install its C handler."""
+    """Do nothing. The interpreter installs its C handler only for a signal that has a Python handler."""

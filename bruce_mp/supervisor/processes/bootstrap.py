@@ -1,13 +1,13 @@
 """Entry point of each process of the daemon: set-up before its program runs, and exit handling.
 
-A process begins as a fork of the supervisor with the program already imported. It drops what it inherited but does not
-need, sends Loaded, and waits for Begin before it runs the program, because during an upgrade the process that it
-replaces must end first.
+A process begins as a fork of the supervisor, which has already imported the program. It drops all that it inherited but
+does not need. Then it sends the control message Loaded, and waits for Begin before it runs the program: during an
+upgrade, the process that it replaces must end first.
 
 The kernel kills the process when the supervisor dies.
 
-A process that fails writes the reason to the log and to a file in the run directory. The supervisor quotes the file
-when it logs the exit.
+A process that fails writes the reason to the log and to a file in the run directory. When the supervisor logs the exit,
+it quotes the reason from that file.
 """
 
 from __future__ import annotations
@@ -52,21 +52,23 @@ def failure_file(start: Start) -> Path:
 
 
 def load_program(program: str) -> None:
-    """Import a program in the supervisor. An error is left to the process, which imports again and reports it."""
+    """Import a program in the supervisor, and ignore errors: the process imports the program again and reports them."""
     with suppress(Exception):
         importlib.import_module(program)
 
 
 def open_descriptors() -> set[int]:
-    """Return the open descriptors of this process but those of its standard streams."""
+    """Return the open descriptors of this process, except those of its standard streams."""
     entries = list(Path("/proc/self/fd").iterdir())
-    return {int(entry.name) for entry in entries if entry.is_symlink()} - {0, 1, 2}  # not the closed one of the listing
+    # One entry was the descriptor that listed the directory. That one is closed now, so its entry no longer exists.
+    return {int(entry.name) for entry in entries if entry.is_symlink()} - {0, 1, 2}
 
 
 def run_program(program: str, start: Start, connection: Connection, unneeded: Iterable[int]) -> None:
-    """Run the module `program` (see `programs.py`). Exit with the code of a BruceError, or 70 for any other exception.
+    """Run the module `program` (see `programs.py`).
 
-    `unneeded` are the supervisor's descriptors that the process closes.
+    If it raises a BruceError, exit with the code of that error; for any other exception, exit with code 70. The process
+    closes the descriptors `unneeded`, which it inherited from the supervisor.
     """
     _die_with_parent()
     _drop_inheritance(unneeded)
@@ -92,18 +94,22 @@ def run_program(program: str, start: Start, connection: Connection, unneeded: It
 
 def _drop_inheritance(unneeded: Iterable[int]) -> None:
     """Drop the supervisor's signal handlers, log handlers and descriptors."""
-    gc.freeze()  # a later collection of the supervisor's garbage could close a descriptor number of this process
+    # Garbage of the supervisor may own descriptors. If this process collected it later, that would close descriptors
+    # of this process that have the same numbers.
+    gc.freeze()
     signal.set_wakeup_fd(-1)
-    for number in WATCHED:  # a service manager or terminal signals the whole group, but only the supervisor acts
+    # A service manager or terminal sends these signals to all processes, but only the supervisor acts on them.
+    for number in WATCHED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
     remove_handlers()
     for descriptor in unneeded:
-        with suppress(OSError):  # a log handler has closed its own
+        with suppress(OSError):  # `remove_handlers` has already closed the descriptors of the log handlers
             os.close(descriptor)
 
 
 def _die_with_parent() -> None:
+    """Request a SIGKILL from the kernel at the death of the supervisor; exit if the supervisor is dead already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = parent_process()
     if parent is None or os.getppid() != parent.pid:  # the parent died before the prctl call

@@ -1,7 +1,8 @@
 """Lifecycle of a process in the supervisor: a table of states and events.
 
-A wanted process is BOOTING or RUNNING, or WAITING for its next start. A dispatcher is REPLACING if its broker moved to
-another address: the old process ends, then a new one starts. A process that is STOPPING or ENDED is not wanted.
+A process that the daemon needs is BOOTING or RUNNING, or WAITING for its next start. A dispatcher is REPLACING if its
+broker moved to another address: the old process ends, then a new one starts. The daemon does not need a process that is
+STOPPING or ENDED.
 """
 
 from __future__ import annotations
@@ -15,28 +16,31 @@ __all__ = ["ALIVE", "TRANSITIONS", "UNWANTED", "ProcessEvent", "ProcessState"]
 @unique
 class ProcessState(Enum):
     WAITING = auto()
-    """No process runs, and one starts after a delay."""
+    """No process runs now, and one starts at once or after a delay."""
     BOOTING = auto()
     RUNNING = auto()
     REPLACING = auto()
-    """The supervisor has requested the exit; a process for another broker address starts after it."""
+    """The supervisor has requested the exit; then a process for the broker's new address starts."""
     STOPPING = auto()
-    """The supervisor has requested the exit."""
+    """The supervisor has requested the exit; no process starts after it."""
     ENDED = auto()
-    """No process runs, and none starts."""
+    """No process runs, and none starts unless the router needs a dispatcher again."""
 
 
 @unique
 class ProcessEvent(Enum):
     SPAWNED = auto()
     READY = auto()
+    """The process has sent the control message `Ready`: it has booted."""
     FINISHED = auto()
-    """The process exited with code 0 after the control message `Drain`, which ends some kinds of process."""
+    """The process exited with code 0 because it had drained: inputs exit after the control message `Drain`."""
     EXITED = auto()
-    """The process ended in any other way, be it a crash or an exit after Stop."""
+    """The process ended in any other way, such as a crash or an exit after the control message `Stop`."""
     STOP = auto()
+    """The daemon no longer needs the process."""
     REPLACE = auto()
-    """The router wants a new process for the slot's present broker address; an old one, if any, must end first."""
+    """The router needs a dispatcher for the present address of a broker; an old process for that broker, if any, must
+    end first."""
 
 
 ALIVE: Final = frozenset({ProcessState.BOOTING, ProcessState.RUNNING, ProcessState.REPLACING, ProcessState.STOPPING})
@@ -45,7 +49,7 @@ UNWANTED: Final = frozenset({ProcessState.STOPPING, ProcessState.ENDED})
 TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
     ProcessState.WAITING: {
         ProcessEvent.SPAWNED: ProcessState.BOOTING,
-        ProcessEvent.EXITED: ProcessState.WAITING,  # never sent: after a failed spawn, the state stays WAITING
+        ProcessEvent.EXITED: ProcessState.WAITING,  # does not occur: after a failed spawn, the state stays WAITING
         ProcessEvent.STOP: ProcessState.ENDED,
         ProcessEvent.REPLACE: ProcessState.WAITING,
     },
@@ -57,7 +61,7 @@ TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
         ProcessEvent.REPLACE: ProcessState.REPLACING,
     },
     ProcessState.RUNNING: {
-        ProcessEvent.READY: ProcessState.RUNNING,  # no process sends it twice; a second one would be harmless
+        ProcessEvent.READY: ProcessState.RUNNING,  # no process sends Ready twice; it would be harmless
         ProcessEvent.FINISHED: ProcessState.ENDED,
         ProcessEvent.EXITED: ProcessState.WAITING,
         ProcessEvent.STOP: ProcessState.STOPPING,
@@ -75,11 +79,12 @@ TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
         ProcessEvent.FINISHED: ProcessState.ENDED,
         ProcessEvent.EXITED: ProcessState.ENDED,
         ProcessEvent.STOP: ProcessState.STOPPING,
-        ProcessEvent.REPLACE: ProcessState.REPLACING,  # the router wants the slot again before its process has ended
+        ProcessEvent.REPLACE: ProcessState.REPLACING,  # needed again before the old process has ended
     },
     ProcessState.ENDED: {
         ProcessEvent.STOP: ProcessState.ENDED,
         ProcessEvent.REPLACE: ProcessState.WAITING,
     },
 }
-"""A KeyError, for an event that is impossible in a state, is a bug of the supervisor."""
+"""The next state by state and event. A missing pair is an event that is impossible in that state; the KeyError for it
+shows a bug of the supervisor."""

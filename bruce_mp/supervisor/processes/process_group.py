@@ -281,7 +281,7 @@ class ProcessGroup:
     # --- reload ------------------------------------------------------------------------------------------------------
 
     @property
-    def has_begun(self) -> bool:
+    def all_may_begin(self) -> bool:
         """Return True if every process has received Begin, or receives it at its start."""
         return all(child.may_begin for child in self.members)
 

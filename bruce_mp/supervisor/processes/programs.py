@@ -1,6 +1,6 @@
-"""Programs of the daemon's processes.
+"""Programs of the daemon's processes, as dotted module names.
 
-They are dotted module names. The supervisor imports a program only before it first spawns a process with it.
+The supervisor imports a program just before it spawns the first process that runs the program.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ __all__ = ["PROGRAMS", "Programs"]
 
 
 class Programs(NamedTuple):
-    """Modules with `main(start: Start, slab: Slab, control: Control) -> None`.
+    """The names of the modules that the processes run.
 
-    A module may also have `prepare(slab: Slab) -> None`. It runs before Begin, so during an upgrade the old process may
-    still work at that time.
+    Each module has a function `main(start: Start, slab: Slab, control: Control) -> None`. It may also have a function
+    `prepare(slab: Slab) -> None`, which runs before the supervisor's message Begin. During an upgrade, the old process
+    may still work on the slab at that time.
     """
 
     input: str

@@ -1,9 +1,10 @@
-"""Watchdog: finds live processes without a heartbeat.
+"""Watchdog: finds live processes whose heartbeat (a number that each process changes every second) stays the same.
 
-The supervisor kills them: a kill loses no messages, while a hung process blocks a broker's partitions or all messages.
-A pause of the whole machine does not count: after a gap between two checks, all measurements start again.
+The supervisor kills these processes: a kill loses no messages, while a hung process blocks the partitions of a broker,
+or all messages. A pause of the whole machine does not count: after a long gap between two checks, the time of every
+process starts again.
 
-Separate because it needs only heartbeats and the time, and no processes.
+The watchdog is a separate module because it needs only heartbeats and the time, and no processes.
 """
 
 from __future__ import annotations
@@ -16,29 +17,39 @@ if TYPE_CHECKING:
 __all__ = ["HUNG_BOOT_S", "HUNG_S", "Watchdog"]
 
 HUNG_S: float = 60.0
-"""Limit for running processes. Heartbeats come every second; no known task blocks a process for more than 2 s."""
+"""Longest time without a heartbeat for running processes. No known task blocks a process for more than 2 s."""
 HUNG_BOOT_S: float = 600.0
-"""Limit for booting processes: they have no heartbeat until they are ready, and may walk a large slab first."""
+"""Longest time for booting processes: they store no heartbeat until they are ready, and may read a large slab first."""
 MAX_CHECK_GAP_S: Final = 5.0
-"""Gap between two checks that proves that the supervisor itself was stopped; it checks once a second."""
+"""A longer gap between two checks proves that the supervisor itself was stopped, because it checks once a second."""
 
 Instance = TypeVar("Instance", bound="Hashable")
 
 
 class Watchdog(Generic[Instance]):
-    """Last heartbeats of processes, with the time of their last change in seconds of a monotonic clock."""
+    """Finds the processes whose heartbeat has not changed for `limit_s` seconds.
 
-    def __init__(self, hung_s: float) -> None:
-        self._hung_s = hung_s
-        self._seen: dict[Instance, tuple[int, float]] = {}
+    An `Instance` identifies one process; after a restart there is a new instance.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._last_changes: dict[Instance, tuple[int, float]] = {}
+        """The heartbeat of each process at the last check, and the time since which it has been the same."""
         self._checked_at = 0.0
 
     def find_hung(self, heartbeats: Mapping[Instance, int], now: float) -> list[Instance]:
-        """Return the hung processes. `heartbeats` has the last heartbeat of each live one, in any unit."""
-        before = self._seen if now - self._checked_at <= MAX_CHECK_GAP_S else {}
+        """Return the hung processes.
+
+        `heartbeats` has the present heartbeat of each live process, a number in any unit. `now` is in seconds of a
+        monotonic clock.
+        """
+        changes_before = self._last_changes if now - self._checked_at <= MAX_CHECK_GAP_S else {}
         self._checked_at = now
-        self._seen = {}
+        self._last_changes = {}
         for instance, heartbeat in heartbeats.items():
-            last, since = before.get(instance, (heartbeat, now))
-            self._seen[instance] = (heartbeat, since if heartbeat == last else now)
-        return [instance for instance, (_, since) in self._seen.items() if now - since > self._hung_s]
+            heartbeat_before, same_since = changes_before.get(instance, (heartbeat, now))
+            self._last_changes[instance] = (heartbeat, same_since if heartbeat == heartbeat_before else now)
+        return [
+            instance for instance, (_, same_since) in self._last_changes.items() if now - same_since > self._limit_s
+        ]

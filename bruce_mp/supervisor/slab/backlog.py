@@ -1,4 +1,10 @@
-"""Counts and reports of undelivered messages, for the start and the shutdown of the daemon."""
+"""Counts and reports of undelivered messages, for the start and the shutdown of the daemon.
+
+The messages are in the slab, the file that holds every message until Kafka has acknowledged it, and in spill files,
+which take messages of large fenced attempts when their part of the slab is full. The *landing zone* is the part of the
+slab into which the kernel stores received datagrams. The daemon has not examined the messages there, so it does not
+know their topics.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +21,17 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["held_messages", "is_deliverable", "undelivered_lines"]
+__all__ = ["count_held_by_topic", "has_deliverable", "undelivered_lines"]
 
 LANDED: Final = "(not yet examined)"
 SPILLED: Final = "(in spill files)"
-"""Names in place of a topic, for messages whose topic the slab does not show."""
+"""Names that stand for a topic, for messages whose topic the slab does not tell."""
 
 
-def held_messages(slab: Slab) -> dict[str, int]:
-    """Return the number of messages in the slab and in spill files by topic, without topics that have none.
+def count_held_by_topic(slab: Slab) -> dict[str, int]:
+    """Return the number of undelivered messages by topic, without topics that have none.
 
-    Messages in the landing zone count as topic `LANDED`, those in spill files as topic `SPILLED`.
+    Messages in the landing zone count as topic `LANDED`, messages in spill files as topic `SPILLED`.
     """
     table = TopicTable(slab)
     held: dict[str, int] = {}
@@ -37,13 +43,19 @@ def held_messages(slab: Slab) -> dict[str, int]:
     return {name: count for name, count in held.items() if count}
 
 
-def is_deliverable(held: dict[str, int]) -> bool:
-    """Return True if messages can be delivered after the inputs have ended. Only an input can read spill files."""
+def has_deliverable(held: dict[str, int]) -> bool:
+    """Return True if some of these messages can be delivered after the inputs have ended.
+
+    Messages in spill files cannot, because only an input reads spill files.
+    """
     return bool(held.keys() - {SPILLED})
 
 
 def undelivered_lines(held: dict[str, int], slab: Slab, journal: Path | None) -> list[str]:
-    """Return the lines about held messages at the end of the daemon; `journal` is its directory, if it is kept."""
+    """Return the lines of a report about the messages that are still held (by topic) when the daemon ends.
+
+    `journal` is the directory of the journal, the copy of held messages on disk, or None if the daemon keeps none.
+    """
     return [
         f"{plural(sum(held.values()), 'message')} could not be delivered.",
         f"{_fate_of_held(held, slab, journal)} By topic:",
@@ -52,6 +64,7 @@ def undelivered_lines(held: dict[str, int], slab: Slab, journal: Path | None) ->
 
 
 def _fate_of_held(held: dict[str, int], slab: Slab, journal: Path | None) -> str:
+    """Return sentences about the place from which the next start delivers the messages, if there is one."""
     if slab.is_at_path:
         keep = "and its spill files keep" if SPILLED in held else "keeps"
         return f"The slab {slab.path} {keep} them, and the next start delivers them."
@@ -66,6 +79,7 @@ def _fate_of_held(held: dict[str, int], slab: Slab, journal: Path | None) -> str
 
 
 def _name_of(table: TopicTable, topic: bytes | int) -> str:
+    """Return the name to show for a topic, given by its name or by its number in the slab's topic table."""
     if isinstance(topic, bytes):
         return topic.decode("utf-8", "backslashreplace")
     try:

@@ -106,8 +106,8 @@ class InputSockets(NamedTuple):
 def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSockets:
     """Claim the configured sockets from the inherited ones, and bind those that were not inherited.
 
-    If an address is in use or unusable, or if an inherited socket fits no setting, close all sockets and raise
-    StartError.
+    Raise StartError, and close the opened sockets, if an address is in use or unusable, or if another program passes a
+    socket that no setting claims. The socket of the status pages must have been claimed before.
     """
     opened: dict[str, BoundSocket] = {}
     try:
@@ -148,8 +148,7 @@ def input_rows(config: Input, slab: Slab, *, ran_datagram_input: bool = False) -
     rows_with_spills = [
         row for row in lay.STREAM_ROWS if completed_messages(slab, row) or completing_attempt(slab, row)
     ]
-    worker_count = max(
-        [worker_count, *(row - datagram_row for row in rows_with_spills)]
-    )  # worker N has the row `datagram_row + N`
+    # Worker N has the row `datagram_row + N`.
+    worker_count = max([worker_count, *(row - datagram_row for row in rows_with_spills)])
     stream_rows = tuple(range(datagram_row + 1, datagram_row + 1 + worker_count))
     return (datagram_row, *stream_rows) if needs_datagram_input else stream_rows

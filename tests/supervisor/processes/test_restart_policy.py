@@ -31,7 +31,7 @@ def test_a_successful_boot_resets_the_count() -> None:
     for attempt in range(MAX_FAILED_BOOTS - 1):
         live(restarts, attempt, 0.1, becomes_ready=False)
     assert live(restarts, 50, 0.1) is not None
-    assert restarts.failed_boots == 0
+    assert restarts.failed_boot_count == 0
     assert live(restarts, 60, 0.1, becomes_ready=False) is not None
 
 

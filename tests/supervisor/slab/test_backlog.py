@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.supervisor.slab.backlog import SPILLED, held_messages, undelivered_lines
+from bruce_mp.supervisor.slab.backlog import SPILLED, count_held_by_topic, undelivered_lines
 from support.filled_slab import FilledSlab
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def slab(tmp_path: Path) -> Iterator[Slab]:
 
 
 def test_the_next_start_delivers_messages_of_a_slab_at_its_path(slab: Slab) -> None:
-    held = held_messages(slab)
+    held = count_held_by_topic(slab)
     count, fate, *topics = undelivered_lines(held, slab, None)
     assert count == "3 messages could not be delivered."
     assert fate == f"The slab {slab.path} keeps them, and the next start delivers them. By topic:"
@@ -39,7 +39,7 @@ def test_without_its_file_only_the_journal_has_messages(slab: Slab, journal: Pat
     slab.path.unlink()
     if is_replaced:
         slab.path.write_bytes(b"another file")
-    fate = undelivered_lines(held_messages(slab), slab, journal)[1]
+    fate = undelivered_lines(count_held_by_topic(slab), slab, journal)[1]
     assert fate.startswith(f"Someone deleted or replaced the slab {slab.path} while the daemon ran.")
     assert ("They are lost" in fate) == (journal is None)
     assert ("The next start restores those that the journal /var/lib/journal has" in fate) == (journal is not None)

@@ -13,7 +13,7 @@ from bruce_mp.journal.journal_file import AttemptKey, Journal, JournaledRun, Run
 from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.producer_id import cluster_of, store_cluster
-from bruce_mp.supervisor.slab.backlog import held_messages
+from bruce_mp.supervisor.slab.backlog import count_held_by_topic
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab
 from support.journals import as_of_an_earlier_boot
@@ -40,7 +40,7 @@ class Start:
         setup = JournalSetup(journal or self.journal, is_kept=is_kept)
         slab, lock = acquire_slab(self.path, size, LARGEST, setup, self.path.with_name("spill"))
         os.close(lock)
-        setup.apply(slab, is_empty=not held_messages(slab), partitioners=None)
+        setup.apply(slab, is_empty=not count_held_by_topic(slab), partitioners=None)
         return slab
 
 
@@ -56,7 +56,7 @@ def hold(slab: Slab, count: int) -> None:
 
 
 def held(slab: Slab) -> int:
-    return sum(held_messages(slab).values())
+    return sum(count_held_by_topic(slab).values())
 
 
 def record(start: Start, slab: Slab) -> None:

@@ -21,7 +21,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import runs_of
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.slab import lock_retry
-from bruce_mp.supervisor.slab.backlog import held_messages
+from bruce_mp.supervisor.slab.backlog import count_held_by_topic
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_after_upgrade, recover_inputs
 from bruce_mp.telemetry.books import counter_total
@@ -88,7 +88,7 @@ def test_a_slab_with_messages_is_adopted_at_any_size(path: Path, caplog: pytest.
     filled.receive(b"unknown", 2)
     filled.close()
     slab = take(path)
-    assert held_messages(slab) == {"clicks": 3, "unknown": 2}
+    assert count_held_by_topic(slab) == {"clicks": 3, "unknown": 2}
     assert slab.geometry != Geometry.for_size(SIZE, DATAGRAM)
     assert "keeps its old size until it is empty" in caplog.text
     assert not list(others(path))
@@ -126,7 +126,7 @@ def test_landed_datagrams_count_as_held(path: Path) -> None:
     geometry = filled.slab.geometry
     filled.slab.words[(geometry.landing_at + lay.LANDING_HEADERS + lay.MMSGHDR_LENGTH) >> 2] = 100
     filled.close()
-    assert held_messages(take(path)) == {"(not yet examined)": 1}
+    assert count_held_by_topic(take(path)) == {"(not yet examined)": 1}
 
 
 def test_an_unfinished_transaction_is_completed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +139,7 @@ def test_an_unfinished_transaction_is_completed(path: Path, caplog: pytest.LogCa
     row.counters.release()
     filled.close()
     slab = take(path)
-    assert held_messages(slab) == {}
+    assert count_held_by_topic(slab) == {}
     assert ProcessRow(slab, lay.ROW_FIRST_DISPATCHER).pid == 0
 
 
@@ -186,7 +186,7 @@ def test_a_damaged_slab_keeps_its_bytes_under_another_name(
     assert callable(damage)
     damage(path)
     before = path.read_bytes()
-    assert held_messages(take(path)) == {}
+    assert count_held_by_topic(take(path)) == {}
     (aside,) = others(path)
     assert aside.startswith("slab.damaged-")
     assert len((path.parent / aside).read_bytes()) == len(before)
@@ -336,5 +336,5 @@ def test_a_start_touches_only_claimed_shares_of_a_large_slab(path: Path) -> None
     adopted = take(path)
     recover_inputs(adopted, (lay.ROW_FIRST_INPUT, WORKER_ROW), SpillDirectory.for_slab(adopted, f"{path}.spill"))
     ChunkPool(adopted, WORKER_ROW, (lay.ROW_FIRST_INPUT, WORKER_ROW))
-    assert sum(held_messages(adopted).values()) == 3
+    assert sum(count_held_by_topic(adopted).values()) == 3
     assert 0 < touched_bytes(path) < large.file_size // 16
