@@ -1,9 +1,10 @@
 """One process of the daemon, as the supervisor manages it: spawn, control messages, kill and reap.
 
-A spawn forks the supervisor, which has imported the program: so all processes share the memory of the code, and one
-that died is back within milliseconds. A fork needs a process without other threads, so the supervisor starts none.
+A spawn forks the supervisor, which has already imported the program. So all processes share the memory of the code, and
+a process that died is replaced within milliseconds. A fork is safe only in a process without other threads, so the
+supervisor starts no threads.
 
-`lifecycle.py` has the state table, `restart_policy.py` the restart delays.
+`lifecycle.py` has the table of the states, `restart_policy.py` the delays of restarts.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["CLEAN_EXIT", "ManagedProcess"]
 
 STOP_TIMEOUT_S: float = 2.0
-"""Time limit for a process to exit after Stop, or after the end of its control pipe."""
+"""Time limit for a process to exit after the message Stop, or after its control pipe was closed."""
 
 CLEAN_EXIT: Final = "exit code 0"
 """The text that `reap` returns after exit code 0."""
@@ -41,10 +42,11 @@ _FORK: Final = multiprocessing.get_context("fork")
 
 
 class ManagedProcess:
-    """A process with its restarts. Times are in seconds of `time.monotonic()`.
+    """A process and its restarts; each start makes a new *instance*. Times are in seconds of `time.monotonic()`.
 
-    `due` is the time of the next spawn or kill by `spawn_or_kill_if_due`. With `ends_when_drained`, the process does
-    not restart after it exited with code 0 following Drain.
+    `start` has the arguments of the next instance. `due` is the time of the next spawn or kill by
+    `spawn_or_kill_if_due`, or None. With `ends_when_drained`, the process does not restart if it exits with code 0
+    after the message Drain.
     """
 
     def __init__(
@@ -77,12 +79,12 @@ class ManagedProcess:
 
     @property
     def about(self) -> dict[str, object]:
-        """Return the `extra` of log lines, with which the log suppresses only repeats from the same instance."""
+        """Return the `extra` of log lines. With it, the log suppresses a repeated line only for the same instance."""
         return {"about": self.instance}
 
     @property
     def instance(self) -> tuple[str, int]:
-        """Return the name and the number of starts, which together identify the current instance."""
+        """Return the name and the number of starts so far, which together identify the current instance."""
         return self.name, self._start_count
 
     @property
@@ -95,40 +97,42 @@ class ManagedProcess:
         return self.state in {ProcessState.STOPPING, ProcessState.REPLACING}
 
     def send(self, message: ControlMessage) -> None:
-        """Send a control message, if the control pipe is open.
+        """Send a control message if the control pipe is open; otherwise drop the message.
 
-        Before Begin only Stop is sent, because a process that waits for Begin exits at any other message.
+        While `may_begin` is False, drop every message except Stop, because a process that waits for Begin exits at any
+        other message.
         """
         if self.connection is not None and (self.may_begin or isinstance(message, Stop)):
             Control(self.connection).send(message)
 
     def begin(self) -> None:
-        """Send Begin, unless `may_begin` let the process begin at its start."""
+        """Set `may_begin`, and send Begin if that was not set before."""
         if not self.may_begin:
             self.may_begin = True
             self._send_first_messages()
 
     def _send_first_messages(self) -> None:
-        """Send Begin and Drain; `send` drops both without `may_begin`."""
+        """Send Begin, and Drain if the process has to drain. While `may_begin` is False, `send` drops both."""
         self.send(Begin())
         if self._drain_message is not None:
             self.send(self._drain_message)
 
     def drain(self, message: Drain = _DEFAULT_DRAIN) -> None:
-        """Send Drain to the current instance, and to each later one."""
+        """Send Drain to the current instance, and at its start to each later one."""
         self._drain_message = message
         self.send(message)
 
     def stop(self, now: float) -> None:
-        """Request the exit of the process; `spawn_or_kill_if_due` kills it after a time limit."""
+        """Request the exit of the process; `spawn_or_kill_if_due` kills it if it does not exit in time."""
         self._request_exit(ProcessEvent.STOP, now)
 
     def replace(self, broker: Broker, now: float) -> None:
-        """Request the exit of the process and a restart as the dispatcher of `broker`."""
+        """Request the exit of the process, and then a start as the dispatcher of `broker`."""
         self.start = replace(self.start, broker=broker)
         self._request_exit(ProcessEvent.REPLACE, now)
 
     def _request_exit(self, event: ProcessEvent, now: float) -> None:
+        """Apply STOP or REPLACE: request the exit if the process runs; else cancel or schedule the next start."""
         was_requested = self.exit_is_requested
         self.state = TRANSITIONS[self.state][event]
         if self.state in ALIVE and not was_requested:
@@ -144,7 +148,7 @@ class ManagedProcess:
         self.restart_policy.on_ready()
 
     def spawn_or_kill_if_due(self, now: float) -> bool:
-        """Spawn or kill the process if that is due. Return True after a spawn. Raise OSError if the spawn fails."""
+        """Spawn or kill the process if that is due. Return True if it was spawned. Raise OSError if the spawn fails."""
         if self.due is None or now < self.due:
             return False
         self.due = None
@@ -163,29 +167,33 @@ class ManagedProcess:
         self.connection, child_end = _FORK.Pipe()
         needed = {*self._locks, *self.start.descriptors(), child_end.fileno()}
         arguments = (self._program, self.start, child_end, open_descriptors() - needed)
-        # daemon=True: when the supervisor exits after an exception, its interpreter does not wait for the children
+        # daemon=True, so that the supervisor's interpreter does not wait for the children if it exits by an exception
         process = _FORK.Process(target=run_program, args=arguments, name=self.name, daemon=True)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)  # the child still has the supervisor's handlers
+        # The signals stay blocked until the child has replaced the supervisor's handlers, which it inherits.
+        mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
         try:
             process.start()
         except OSError:
             self._close_pipe()
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
             child_end.close()
         self.process = process
         self.state = TRANSITIONS[self.state][ProcessEvent.SPAWNED]
         self._send_first_messages()
 
     def kill(self, reason: str) -> None:
-        """Kill the process; `reason` completes the sentence "The supervisor killed it because it ..."."""
+        """Kill the process, if it runs. `reason` completes the sentence "The supervisor killed it because it ..."."""
         if self.process is not None:
             self._kill_reason = reason
             self.process.kill()  # SIGKILL also ends a process that SIGSTOP has stopped
 
     def on_pipe_closed(self, now: float) -> None:
-        """Handle the end of the control pipe: the process is exiting, or can no longer be controlled."""
+        """Handle the end of the control pipe: the process is about to exit, or it can no longer be controlled.
+
+        Unless a kill is already due, one becomes due after the time limit of a stop.
+        """
         self._close_pipe()
         if self.due is None:
             self.due = now + STOP_TIMEOUT_S
@@ -196,7 +204,7 @@ class ManagedProcess:
             self.connection = None
 
     def reap(self) -> str:
-        """Reap the ended process. Return its exit code, signal or error as text for the log."""
+        """Reap the ended process. Return a text for the log: its exit code, the signal that ended it, or its error."""
         assert self.process is not None
         self.process.join()
         exit_code = self.process.exitcode or 0
@@ -210,8 +218,8 @@ class ManagedProcess:
 
     def _describe_exit(self, exit_code: int) -> str:
         if exit_code < 0:
-            sender = f", sent by the supervisor because it {self._kill_reason}" if self._kill_reason else ""
-            return f"signal {-exit_code} ({strsignal(-exit_code)}){sender}"
+            sent_by = f", sent by the supervisor because it {self._kill_reason}" if self._kill_reason else ""
+            return f"signal {-exit_code} ({strsignal(-exit_code)}){sent_by}"
         try:
             return failure_file(self.start).read_text("utf-8").strip().removesuffix(".")
         except OSError:

@@ -1,11 +1,14 @@
-"""All processes of the daemon: restarts, messages to them, and the current set of dispatchers.
+"""All processes of the daemon: their restarts, the messages to them, and the current set of dispatchers.
 
-Inputs, router and status always run, and a journal process unless `slab.sync` is off. The router requests a dispatcher
-for each dispatcher slot in use. When the broker of a slot changes its address, the slot gets a new process.
+The *permanent* processes always run: the inputs, the router, the status process and, unless `slab.sync` is off, the
+journal process. A *dispatcher* sends messages to one broker. The router numbers the brokers with *slots*, and requests
+a dispatcher for each slot in use. When the broker of a slot changes its address, the slot gets a new process.
 
-After a death, the supervisor finishes the transaction in the process's row, restarts the process, and then sends
-PeerDied to the router, which claims the runs that the process handed over without a doorbell (the frame that says where
-they are). A starting router sweeps the slab and needs no such message.
+Each process has a *row* in the slab (the file with the messages), in which it notes a transaction before it carries it
+out. After the death of a process, the supervisor finishes the transaction in its row, restarts the process, and then
+sends PeerDied to the router. The dead process may have handed over runs of messages in the slab, and died before it
+sent the router their places. At PeerDied, the router searches the slab for these runs. A router that starts searches
+the whole slab anyway, so it needs no such message.
 """
 
 from __future__ import annotations
@@ -67,8 +70,9 @@ HEAD_START_S: Final = 1.0
 class Resources(NamedTuple):
     """Resources that the supervisor acquires before it starts a process.
 
-    Every process inherits the descriptors `locks`, so the kernel releases a lock only after the last one has exited.
-    `input_rows` are the rows of the input processes.
+    `locks` are the descriptors that hold the locks of run directory and slab. Every process inherits them, so the
+    kernel releases a lock only after the last process has exited. `http` is the socket of the status pages.
+    `input_rows` are the slab rows of the input processes.
     """
 
     config: Config
@@ -90,9 +94,9 @@ class ProcessGroup:
         self._config_number = 0
         self._active_config: ActiveConfig | None = None
         self.unconfirmed: set[tuple[str, int]] = set()
-        """Processes, by `ManagedProcess.instance`, that have yet to confirm the last configuration."""
+        """`ManagedProcess.instance` of each process that has not confirmed the last configuration yet."""
         self.on_reload_request: Callable[[ReloadRequest], None] = lambda _: None
-        self._row = row
+        self._row = row  # of the supervisor, for its counters
         self._awaiting_restart: set[ManagedProcess] = set()
         self._debug_topics = DebugTopics()
         self._watchdogs: dict[ProcessState, watchdog.Watchdog[tuple[str, int]]] = {
@@ -118,12 +122,12 @@ class ProcessGroup:
         row: int,
         *,
         ends_when_drained: bool = False,
-        **others: Any,
+        **start_fields: Any,
     ) -> ManagedProcess:
-        """Return a process that is not started yet; `others` are further fields of its `Start`."""
+        """Return a process that is not started yet; `start_fields` are further fields of its `Start`."""
         resources, clock = self._resources, steady.offset_ms
         common = (self._config, resources.run_dir, resources.slab.path)
-        start = Start(name, row, *common, clock_offset_ms=clock, **others)
+        start = Start(name, row, *common, clock_offset_ms=clock, **start_fields)
         return ManagedProcess(program, start, resources.locks, time.monotonic(), ends_when_drained=ends_when_drained)
 
     def _create_input(self, row: int) -> ManagedProcess:
@@ -134,14 +138,15 @@ class ProcessGroup:
             return self._create_process(
                 self._programs.stream, f"input-{number}", row, unix_stream=unix, tcp=tcp, **others
             )
-        # With datagrams disabled, the process only hands over those that the last daemon left in the landing zone.
+        # If datagrams are disabled, the process gets a socket that no client can reach. It only hands over datagrams
+        # that the previous daemon left in the landing zone, the part of the slab where the kernel stores datagrams.
         bound = input_sockets.datagrams or BoundSocket(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         return self._create_process(
             self._programs.input, "input", row, listener=bound.socket, queue_length=bound.queue_length, **others
         )
 
     def load_programs(self, deadline: float) -> None:
-        """Start all processes without Begin, and wait until each has loaded its program, or until the deadline."""
+        """Start all processes without Begin. Wait until each has loaded its program, at most until `deadline`."""
         for child in self.members:
             child.may_begin = False
             child.due = time.monotonic()
@@ -149,10 +154,11 @@ class ProcessGroup:
         loading = [child.connection for child in self.members if child.connection is not None]
         while loading and time.monotonic() < deadline:
             for connection in cast("list[Connection]", wait(loading, deadline - time.monotonic())):
-                Control(connection).receive()  # Loaded, or the end of a dead process, which is handled later
+                Control(connection).receive()  # Loaded, or None from a dead process, which the event loop handles later
                 loading.remove(connection)
 
     def begin_inputs(self) -> None:
+        """Send Begin to the inputs that have not received it."""
         for child in self.inputs:
             child.begin()
 
@@ -162,7 +168,7 @@ class ProcessGroup:
             child.begin()
 
     def processes_to_pass(self) -> tuple[PassedProcess, ...]:
-        """Return the live processes, for the handover to new code."""
+        """Return the live processes, to pass them to the new code of an upgrade."""
         return tuple(
             PassedProcess(child.name, child.process.pid or 0, child.connection.fileno() if child.connection else None)
             for child in self.members
@@ -171,7 +177,7 @@ class ProcessGroup:
 
     @property
     def members(self) -> list[ManagedProcess]:
-        """Return all processes, including ended ones."""
+        """Return all processes, including those that have ended."""
         return [*self._permanent, *self._dispatchers.values()]
 
     @property
@@ -180,20 +186,21 @@ class ProcessGroup:
 
     @property
     def is_complete(self) -> bool:
-        """Return True if all permanent processes run: the inputs receive and the pages answer."""
+        """Return True if all permanent processes run, so that the inputs receive and the status pages answer."""
         return all(child.state is ProcessState.RUNNING for child in self._permanent)
 
     @property
     def has_ended(self) -> bool:
-        """Return True if all processes have ended, and none restarts."""
+        """Return True if all processes have ended, and none will restart."""
         return all(child.state is ProcessState.ENDED for child in self.members)
 
     @property
     def due(self) -> float | None:
-        """Return the time of the next spawn or kill, or None."""
+        """Return the time of the next spawn or kill in seconds of `time.monotonic()`, or None."""
         return min((child.due for child in self.members if child.due is not None), default=None)
 
     def spawn_or_kill_if_due(self) -> None:
+        """Spawn or kill each process for which that is due."""
         for child in self.members:
             try:
                 if child.spawn_or_kill_if_due(time.monotonic()):
@@ -202,14 +209,15 @@ class ProcessGroup:
                 self._schedule_restart(child, f"it could not be started: {error.strerror}")
 
     def kill_hung(self) -> None:
-        """Kill the processes that the watchdogs report; they restart as after a crash."""
-        for state, watcher in self._watchdogs.items():
+        """Kill the processes that the watchdogs find to be hung; they restart as after a crash."""
+        for state, state_watchdog in self._watchdogs.items():
             watched = {child.instance: child for child in self.members if child.state is state}
             heartbeats = {instance: self._heartbeat(child) for instance, child in watched.items()}
-            for instance in watcher.find_hung(heartbeats, time.monotonic()):
+            for instance in state_watchdog.find_hung(heartbeats, time.monotonic()):
                 watched[instance].kill("stored no heartbeat")
 
     def _heartbeat(self, child: ManagedProcess) -> int:
+        """Return the time of the last heartbeat that the process stored in its row."""
         slab = self._resources.slab
         return slab.read_signed(slab.row_at(child.start.row) + lay.ROW_HEARTBEAT_MS)
 
@@ -273,7 +281,7 @@ class ProcessGroup:
             self._end_head_start()
 
     def _end_head_start(self) -> None:
-        """Start the permanent processes that wait for the inputs."""
+        """Start the permanent processes that have waited for the inputs to boot."""
         for child in self._permanent:
             if child.state is ProcessState.WAITING and not child.was_started:
                 child.due = time.monotonic()
@@ -282,11 +290,11 @@ class ProcessGroup:
 
     @property
     def all_may_begin(self) -> bool:
-        """Return True if every process has received Begin, or receives it at its start."""
+        """Return True if no process must wait for `begin_all` or `begin_inputs` before it receives Begin."""
         return all(child.may_begin for child in self.members)
 
     def apply_config(self, message: NewConfig) -> None:
-        """Apply a reloaded configuration: send it to running processes, and start others with it."""
+        """Send a reloaded configuration to the running processes; processes that start later start with it."""
         self._config, self._config_number = message.config, message.number
         for child in self.members:
             child.start = replace(child.start, config=message.config)
@@ -294,7 +302,7 @@ class ProcessGroup:
         self.unconfirmed = {child.instance for child in self.members if child.state is ProcessState.RUNNING}
 
     def kill_unconfirmed(self, reason: str) -> None:
-        """Kill the processes that have not confirmed the configuration; they restart with it."""
+        """Kill the processes that have not confirmed the last configuration; they restart with it."""
         for child in self.members:
             if child.instance in self.unconfirmed:
                 child.kill(reason)
@@ -310,6 +318,7 @@ class ProcessGroup:
     # --- dispatchers and shutdown ------------------------------------------------------------------------------------
 
     def _update_dispatchers(self, wanted: dict[int, Broker]) -> None:
+        """Start, replace and stop dispatchers so that exactly the slots in `wanted` have one, each for its broker."""
         if self._is_stopping:
             return
         now = time.monotonic()
@@ -339,7 +348,7 @@ class ProcessGroup:
         ProcessRow.recover(self._resources.slab, child.start.row)
         if child.state is ProcessState.WAITING and not was_requested:
             self._schedule_restart(child, reason)
-        elif child.state is ProcessState.WAITING:  # a new instance replaces it
+        elif child.state is ProcessState.WAITING:  # the supervisor replaces the instance by a new one
             child.due = time.monotonic()
             self._awaiting_restart.add(child)
         else:
@@ -349,6 +358,7 @@ class ProcessGroup:
         self._stop_status_last()
 
     def _schedule_restart(self, child: ManagedProcess, reason: str) -> None:
+        """Schedule the restart of a process that died for `reason`, or set `failure` if the policy allows none."""
         now = time.monotonic()
         delay = child.restart_policy.on_died(now)
         if delay is None:
@@ -362,32 +372,32 @@ class ProcessGroup:
 
     @property
     def inputs_have_ended(self) -> bool:
-        """Return True if all inputs have ended, so that the daemon receives no more messages."""
+        """Return True if all inputs have ended for good, so that the daemon receives no more messages."""
         return all(child.state is ProcessState.ENDED for child in self.inputs)
 
     @property
     def inputs_have_booted(self) -> bool:
-        """Return True if every input is running or has ended, so that none has yet to start."""
+        """Return True if no input has yet to start or boot: each one is running, or has ended for good."""
         return all(child.state in {ProcessState.RUNNING, ProcessState.ENDED} for child in self.inputs)
 
     def drain_inputs(self, *, datagrams_stay_open: bool) -> None:
-        """Send Drain to the inputs: they hand over their messages and exit.
+        """Send Drain to the inputs: they hand their messages over to the router and exit.
 
-        With `datagrams_stay_open`, the datagram input receives only the messages that wait now.
+        With `datagrams_stay_open`, the datagram input receives only the messages that wait in its socket now.
         """
         for child in self.inputs:
             child.drain(Drain(datagrams_stay_open))
 
     def drain_others(self) -> None:
-        """Send Drain to router and dispatchers: they deliver all held messages."""
+        """Send Drain to the router and the dispatchers: they deliver all messages that the daemon holds."""
         self._is_draining = True
         for child in (self._router, *self._dispatchers.values()):
             child.drain()
 
     def stop(self) -> None:
-        """Request the exit of all processes, and kill them after a time limit.
+        """Request the exit of all processes, and kill those that do not exit in time.
 
-        The status process ends last, because it records the last reports of the others.
+        The status process ends last, because it records the last reports of the other processes.
         """
         self._is_stopping = True
         for child in self._all_but_status:
@@ -399,5 +409,6 @@ class ProcessGroup:
         return [child for child in self.members if child is not self._status]
 
     def _stop_status_last(self) -> None:
+        """Request the exit of the status process if the group is stopping and all other processes have ended."""
         if self._is_stopping and all(child.state is ProcessState.ENDED for child in self._all_but_status):
             self._status.stop(time.monotonic())
