@@ -1,1 +1,1 @@
-"""Create, lock and adopt the slab."""
+"""Create, lock and adopt the slab, the file that holds every message until Kafka has acknowledged it."""

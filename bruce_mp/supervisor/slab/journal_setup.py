@@ -1,7 +1,9 @@
 """The journal at the daemon's start and end: restore a lost slab from it, or record in it that the slab is in use.
 
-The slab is complete after a clean end, and while the kernel has not restarted since its last use. Otherwise a slab on a
-disk may lack any of the pages that were written last, so the journal replaces it.
+The *slab* is the memory-mapped file that holds every message until Kafka has acknowledged it. The *journal* is a file
+on disk with copies of the held messages. A slab file on a disk is complete after a clean end of the daemon, and as long
+as the machine has not restarted since the last use of the slab. Otherwise it may lack any of the pages that were
+written last. The daemon then creates a new slab with the messages of the journal.
 """
 
 from __future__ import annotations
@@ -38,14 +40,21 @@ _RESTORING: Final = Struct("<I")  # SUPER_RESTORING
 
 
 class _SlabIdentity(NamedTuple):
-    """Fields of a superblock: the slab's id, and True if a restore from the journal has not finished."""
+    """Fields from the beginning of a slab file.
+
+    `created_ms`, the time of its creation, is the id of the slab. `is_restoring` is True if a restore of messages from
+    the journal into this slab has begun, but not finished.
+    """
 
     created_ms: int
     is_restoring: bool
 
 
 class JournalSetup:
-    """The journal in `directory` at the start of a daemon. `is_kept` is False if the daemon runs without a journal."""
+    """The journal in `directory` at the start of a daemon.
+
+    `is_kept` is False if the configuration has no journal. A journal that an earlier daemon left is used all the same.
+    """
 
     def __init__(self, directory: Path, *, is_kept: bool) -> None:
         self._directory = directory
@@ -64,7 +73,8 @@ class JournalSetup:
     def replaces(self, slab: Path) -> bool:
         """Return True if the slab file at `slab` may lack messages that the journal has.
 
-        A power failure can leave zeros at the beginning of a slab file, in place of its id.
+        The journal is then the better source. It must belong to this slab, which its slab id shows. But a power failure
+        can leave zeros in place of the id in the slab file; such a file counts as the slab of the journal.
         """
         page = _first_page_of(slab)
         if page is None:
@@ -76,21 +86,21 @@ class JournalSetup:
         if content is None or content.is_clean or content.boot_id == boot_id():
             return False  # the slab is complete
         if identity is None:
-            return not any(page)  # a lost page is all zero; any other content is not that of a slab
+            return not any(page)  # a page that a power failure lost is all zero; any other content is not a slab's
         return content.slab_id == identity.created_ms
 
     @staticmethod
     def move_slab_aside(slab: Path) -> None:
-        """Rename a slab that the journal replaces, if its disk has room for another; otherwise remove it."""
+        """Rename a slab file that the journal replaces, if its disk has room for another one; otherwise remove it."""
         page = _first_page_of(slab)
         identity = None if page is None else _identity_in(page)
         if identity is not None and identity.is_restoring:
-            slab.unlink()  # the journal still has all its messages
+            slab.unlink()  # the journal still has all messages of a restore that did not finish
             return
         aside = slab.with_name(f"{slab.name}.unsynced-{wall_ms()}")
-        # Each earlier copy raises the limit, so that copies never fill more than half of the disk.
-        copies = 1 + len(list(slab.parent.glob(f"{escape(slab.name)}.unsynced-*")))
-        has_room = shutil.disk_usage(slab.parent).free > copies * slab.stat().st_size
+        # Each earlier copy raises the required free space, so that copies never fill more than half of the disk.
+        copy_count = 1 + len(list(slab.parent.glob(f"{escape(slab.name)}.unsynced-*")))
+        has_room = shutil.disk_usage(slab.parent).free > copy_count * slab.stat().st_size
         if has_room:
             slab.rename(aside)
         else:
@@ -105,14 +115,19 @@ class JournalSetup:
         )
 
     def ignore_content_of(self, slab: Slab) -> None:
-        """Ignore the journal's content if it belongs to this sound and empty slab."""
+        """Ignore the journal's content if it belongs to this slab, which is sound and empty.
+
+        The slab is about to be replaced by a new one. `apply` must not restore delivered messages into the new slab.
+        """
         if self._content is not None and self._content.slab_id == slab.read_signed(lay.SUPER_CREATED_MS):
             self._content = None
 
     def apply(self, slab: Slab, *, is_empty: bool, partitioners: Partitioners | None) -> None:
-        """Restore a lost slab's messages from its journal; if this slab holds messages, move that journal aside.
+        """Use or put away a journal that another slab left behind, then begin or continue the journal of this slab.
 
-        Then begin or remove the journal of this slab. `is_empty` is True if the slab holds no messages.
+        A journal of another slab is restored into this slab if this slab is empty, that is, holds no messages (a new
+        one, for example). If this slab holds messages, the journal is moved aside. If the daemon keeps no journal, none
+        is begun, and an earlier one of this slab is removed.
         """
         content, self._content = self._content, None
         slab_id = slab.read_signed(lay.SUPER_CREATED_MS)
@@ -122,7 +137,7 @@ class JournalSetup:
             else:
                 self._move_journal_aside()
         if not self._is_kept:
-            slab.words[lay.SUPER_RESTORING >> 2] = 0  # the slab has the messages; the journal may go
+            slab.words[lay.SUPER_RESTORING >> 2] = 0  # all messages are in the slab, so the journal is not needed
             self.remove(self._directory, slab.path)
         elif content is not None and content.slab_id == slab_id:
             self._record_use_of_slab(slab_id)
@@ -134,13 +149,14 @@ class JournalSetup:
 
     @staticmethod
     def change_directory(slab: Slab, directory: Path | None) -> None:
-        """Store the journal's directory in the slab (None without a journal), and remove a journal in another one.
+        """Store the journal's directory in the slab; None stands for no journal.
 
-        A journal left there would replace the slab if the config named its directory again.
+        If the slab had its journal in another directory, remove that journal. Otherwise it would replace the slab if
+        the configuration named that directory again.
         """
-        earlier = _journal_path(slab)
-        if earlier and (directory is None or not _is_same(Path(os.fsdecode(earlier)), directory)):
-            JournalSetup.remove(Path(os.fsdecode(earlier)), slab.path)
+        old_path = _journal_path(slab)
+        if old_path and (directory is None or not _is_same(Path(os.fsdecode(old_path)), directory)):
+            JournalSetup.remove(Path(os.fsdecode(old_path)), slab.path)
         _store_journal_path(slab, b"" if directory is None else bytes(directory))
 
     def _restore(self, slab: Slab, content: JournalContent, partitioners: Partitioners | None) -> None:
@@ -155,18 +171,18 @@ class JournalSetup:
                 self._directory,
                 plural(content.incomplete, "message"),
             )
-        store_cluster(slab, content.cluster_id)  # the router refuses any other cluster
-        restored = restore(slab, content.runs.values(), partitioners)
-        if restored:
+        store_cluster(slab, content.cluster_id)  # so that the router refuses to deliver the messages to another cluster
+        restored_count = restore(slab, content.runs.values(), partitioners)
+        if restored_count:
             log.log(
                 NOTICE,
                 "Restored %s from the journal %s. Those that Kafka acknowledged in the last moments are sent again.",
-                plural(restored, "message"),
+                plural(restored_count, "message"),
                 self._directory,
             )
 
     def _record_use_of_slab(self, slab_id: int) -> None:
-        """Record in the journal that a daemon of this boot begins to change the slab."""
+        """Record in the journal that a daemon begins to change the slab, and in which boot of the machine."""
         try:
             journal = Journal.open(self._directory / JOURNAL)
             journal.add_begin(slab_id, boot_id())
@@ -176,6 +192,7 @@ class JournalSetup:
             raise _unwritable(self._directory, error) from error
 
     def _write_new(self, slab: Slab) -> None:
+        """Write a new journal with the messages that the slab holds now."""
         try:
             JournalRecorder(slab, self._directory).rewrite()
         except OSError as error:
@@ -196,7 +213,10 @@ class JournalSetup:
 
     @staticmethod
     def close(slab: Slab, directory: Path) -> None:
-        """Write a slab with messages and its journal to the disk, after all processes have ended."""
+        """Write a slab with messages to its file, and record in the journal that the slab file is complete.
+
+        Call this after all processes have ended.
+        """
         try:
             slab.flush()
             JournalRecorder(slab, directory).rewrite(is_clean=True)
@@ -205,7 +225,7 @@ class JournalSetup:
 
     @staticmethod
     def remove(directory: Path, slab: Path) -> None:
-        """Remove the journal in a directory, unless the directory belongs to another slab than the one at `slab`."""
+        """Remove the journal in a directory, unless the directory belongs to a slab that is not at the path `slab`."""
         with suppress(OSError, ValueError):  # ValueError: a damaged path with a null byte
             if is_foreign(directory, slab):
                 return
@@ -229,7 +249,7 @@ def _journal_path(slab: Slab) -> bytes:
 
 
 def _store_journal_path(slab: Slab, path: bytes) -> None:
-    """Store the path, or no path if it is too long."""
+    """Store the path in the slab. If it is too long, store that there is no path."""
     slab.words[lay.SUPER_JOURNAL_PATH_LENGTH >> 2] = 0
     if len(path) <= lay.JOURNAL_PATH_MAX:
         slab.view[lay.SUPER_JOURNAL_PATH : lay.SUPER_JOURNAL_PATH + len(path)] = path
@@ -237,7 +257,7 @@ def _store_journal_path(slab: Slab, path: bytes) -> None:
 
 
 def _first_page_of(path: Path) -> bytes | None:
-    """Return the first page of a file, or None if the file cannot be read."""
+    """Return the first memory page of a slab file, or None if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(lay.PAGE)
@@ -246,12 +266,12 @@ def _first_page_of(path: Path) -> bytes | None:
 
 
 def _identity_in(page: bytes) -> _SlabIdentity | None:
-    """Return the identity in the first page of a file, or None if it is not a slab."""
+    """Return the identity from the first page of a file, or None if the page is not that of a slab."""
     if len(page) < lay.PAGE or not page.startswith(lay.SUPER_MAGIC):
         return None
     [created_ms] = _CREATED.unpack_from(page, lay.SUPER_CREATED_MS)
-    [restoring] = _RESTORING.unpack_from(page, lay.SUPER_RESTORING)
-    return _SlabIdentity(created_ms, restoring == 1)
+    [restoring_flag] = _RESTORING.unpack_from(page, lay.SUPER_RESTORING)
+    return _SlabIdentity(created_ms, restoring_flag == 1)
 
 
 def _unwritable(directory: Path, error: OSError) -> StartError:

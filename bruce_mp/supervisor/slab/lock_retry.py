@@ -1,7 +1,7 @@
 """Retries for locks that a previous daemon still holds.
 
-A lock lasts until the last process of its daemon exits. After SIGKILL to the supervisor that takes milliseconds; during
-a shutdown it takes longer.
+A daemon's lock is released when the last of its processes exits. After SIGKILL to the supervisor, the processes exit
+within milliseconds; in a shutdown they take longer.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ log = logging.getLogger(__name__)
 _Lock = TypeVar("_Lock")
 
 TIMEOUT_S: Final = 5.0
-"""More than the processes of a killed supervisor need to end."""
+"""Longest wait for a lock: more than the processes of a killed supervisor need to exit."""
 RETRY_S: Final = 0.05
-"""Interval of the tries."""
+"""Time between two attempts to acquire a lock."""
 
 
 def retry_lock(acquire: Callable[[], _Lock], in_use: type[BruceError]) -> _Lock:
     """Call `acquire` until it succeeds, and return its result.
 
-    `in_use` is the error of `acquire` if another daemon has the lock; after `TIMEOUT_S` it is raised. Other errors are
-    raised at once.
+    `in_use` is the type of the error that `acquire` raises if another daemon has the lock. Raise this error after
+    `TIMEOUT_S`, and any other error at once.
     """
     deadline = time.monotonic() + TIMEOUT_S
     is_logged = False
@@ -40,8 +40,8 @@ def retry_lock(acquire: Callable[[], _Lock], in_use: type[BruceError]) -> _Lock:
         except in_use as error:
             if time.monotonic() >= deadline:
                 raise
-            if not is_logged:  # at once, so that an interactive user sees the reason of the delay
-                # "about": the log does not suppress a second error as a repeat of the first
+            if not is_logged:  # now, not after the wait, so that an interactive user sees the reason for the delay
+                # With "about", the log does not suppress the error of another lock as a repeat of this one.
                 log.warning("%s Waiting up to %g s for it to end.", error, TIMEOUT_S, extra={"about": str(error)})
                 is_logged = True
         time.sleep(RETRY_S)

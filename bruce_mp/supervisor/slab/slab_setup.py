@@ -1,8 +1,12 @@
-"""Set-up of the slab at a start: create one, adopt that of the previous daemon, or move a damaged one aside.
+"""Set-up of the slab at a start: create one, adopt the previous daemon's, or move a damaged one aside.
 
-The daemon must deliver the messages in a slab. It therefore replaces only an empty slab, renames an unreadable one, and
-refuses a slab of another daemon. While it holds the lock, no other daemon writes to the slab. It completes the
-transactions of killed processes before it reads anything else in the slab.
+The slab is the memory-mapped file that holds every message until Kafka has acknowledged it. The daemon must deliver the
+messages in a slab. It therefore replaces only an empty slab, renames an unreadable one, and refuses a slab that another
+daemon uses. While it holds the slab's lock, no other daemon writes to the slab.
+
+Each process has a *row* in the slab, with its counters and the transaction that it is carrying out. The daemon
+completes the transactions of killed processes before it reads anything else in the slab. The messages are in *chunks*
+of 8 KiB, or in *spans* of several chunks. Each chunk in use names the row of the input process that owns it.
 """
 
 from __future__ import annotations
@@ -52,9 +56,10 @@ def acquire_slab(
 ) -> tuple[Slab, int]:
     """Lock and map the slab at `path`. Create it, with `size` bytes for messages, if it does not exist.
 
-    Return the slab, and the descriptor that holds its lock until the last copy is closed. If the journal replaces the
-    slab, a new file is created. `spill_path` is the directory of the slab's spill files. Raise SlabError if a running
-    daemon uses it or there is no room for it, and StartError if the daemon may not use the file.
+    Return the slab, and the descriptor that holds its lock until the last copy of that descriptor is closed. If the
+    journal replaces the slab (`JournalSetup.replaces`), create a new file. `largest_datagram` is the maximum size of a
+    datagram, `spill_path` the directory of the slab's spill files. Raise SlabError if a running daemon uses the slab or
+    there is no room for it, and StartError if the daemon may not use the file.
     """
     wanted = Geometry.for_size(size, largest_datagram)
     while True:
@@ -62,7 +67,7 @@ def acquire_slab(
         descriptor = retry_lock(lambda: _open_locked(path), SlabError)
         if descriptor is None:
             _create(path, wanted)
-            continue
+            continue  # to lock the new file
         slab = _recover_or_clear(path, wanted, journal, spill_path) if _is_at(path, descriptor) else None
         if slab is not None:
             return slab, descriptor
@@ -73,11 +78,12 @@ def _create(path: Path, geometry: Geometry) -> None:
     try:
         create_slab(path, geometry, wall_ms())
     except SlabError:
-        if not path.exists():  # another daemon may have created it first
+        if not path.exists():  # if it exists, another daemon has created it first, and the caller tries to lock it
             raise
 
 
 def _check_path(path: Path) -> None:
+    """Raise StartError if there is a file at `path` that the daemon may not use as its slab."""
     try:
         _check_file(path, path.lstat())
     except FileNotFoundError:
@@ -87,7 +93,10 @@ def _check_path(path: Path) -> None:
 
 
 def _check_file(path: Path, status: os.stat_result) -> None:
-    """Refuse a file that another user has put there, as into `/dev/shm`, or that others can write to."""
+    """Raise StartError for a file that belongs to another user or that others can write to.
+
+    In a directory such as `/dev/shm`, any user may create a file at the path of the slab.
+    """
     if not stat.S_ISREG(status.st_mode):
         raise StartError(f"The slab {path} is not a file; set slab.path to a file.")
     if status.st_uid != os.geteuid():
@@ -103,7 +112,7 @@ def _check_file(path: Path, status: os.stat_result) -> None:
 
 
 def _open_locked(path: Path) -> int | None:
-    """Return the descriptor that holds the lock, or None if the file does not exist."""
+    """Return a descriptor that holds the lock of the file, or None if the file does not exist."""
     try:
         descriptor = lock_exclusive(path)
     except FileNotFoundError:
@@ -111,7 +120,7 @@ def _open_locked(path: Path) -> int | None:
     except OSError as error:
         raise StartError(f"The slab {path} cannot be opened: {error.strerror}.") from error
     try:
-        _check_file(path, os.fstat(descriptor))  # `_check_path` may have seen another file
+        _check_file(path, os.fstat(descriptor))  # again, because the file may have been replaced after `_check_path`
     except StartError:
         os.close(descriptor)
         raise
@@ -119,7 +128,7 @@ def _open_locked(path: Path) -> int | None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the path still names the open file, which the previous daemon may have removed."""
+    """Return True if the path still names the open file; the previous daemon may have removed it before the lock."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -127,10 +136,10 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill_path: Path) -> Slab | None:
-    """Finish the transactions of dead processes, and return the slab.
+    """Finish the transactions of dead processes, and return the slab. Or make way for a new slab, and return None.
 
-    Return None instead after making way for a new one: a slab that the journal replaces or a damaged one is moved
-    aside, and an empty one of another size removed.
+    A slab that the journal replaces is moved aside, and so is a damaged one. An empty slab whose size is not the
+    `wanted` one is removed.
     """
     if journal.replaces(path):
         journal.move_slab_aside(path)
@@ -151,7 +160,7 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
     if slab.geometry != wanted and not held:
         journal.ignore_content_of(slab)
-        SpillDirectory.for_slab(slab, spill_path).remove()  # loses nothing: `held` counts spilled messages, too
+        SpillDirectory.for_slab(slab, spill_path).remove()  # they hold no message: `held` includes spilled messages
         path.unlink()
         return None
     warn_of_other_size(slab, wanted)
@@ -159,7 +168,7 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
 
 
 def warn_of_other_size(slab: Slab, wanted: Geometry) -> None:
-    """Log a warning if the slab in use differs in size from the geometry of the configuration."""
+    """Log a warning if the slab in use has another size than the one that the configuration sets (`wanted`)."""
     if slab.geometry != wanted:
         log.warning(
             "The slab %s keeps its old size until it is empty: slab.size and input.max_datagram_size take effect after "
@@ -169,7 +178,10 @@ def warn_of_other_size(slab: Slab, wanted: Geometry) -> None:
 
 
 def _check_magic(path: Path) -> None:
-    """Raise StartError for a file that is not a slab: a typo in slab.path must not rename an unrelated file."""
+    """Raise StartError for a file that is not a slab.
+
+    Otherwise the daemon would move it aside as a damaged slab; with a typo in slab.path, it may be an unrelated file.
+    """
     with path.open("rb") as file:
         beginning = file.read(len(lay.SUPER_MAGIC))
     if beginning and beginning != lay.SUPER_MAGIC:
@@ -188,7 +200,8 @@ def retire_row(slab: Slab, row: int) -> None:
 def recover_after_upgrade(slab: Slab, input_rows: Sequence[int], spills: SpillDirectory) -> None:
     """Recover a slab after the old processes ended for an upgrade.
 
-    This skips the validation of the chunks, which the old processes have just used. The supervisor's row stays in use.
+    The chunks are not validated, because the old processes have just used them. The row of the supervisor is left as it
+    is, because the new code runs in the supervisor's process.
     """
     for row in range(lay.ROW_COUNT):
         if row != lay.ROW_SUPERVISOR:
@@ -200,15 +213,16 @@ def recover_after_upgrade(slab: Slab, input_rows: Sequence[int], spills: SpillDi
 
 
 def _count_lost_copies(slab: Slab) -> None:
-    """Count the copies for the discard file that the ended processes had not written.
+    """Count as lost the copies of discarded messages that the ended processes had not written to the discard file.
 
-    During an upgrade, the old status process may write copies after they were counted as lost. `lost` is then
-    negative at the next count, and corrects MsgCopyLost.
+    During an upgrade, the old status process may still write copies that this function has counted as lost. At the next
+    call `lost` is then negative, and corrects the counter MsgCopyLost.
     """
     lost = counter_total(slab, Counter.DiscardCopyQueued) - counter_total(slab, Counter.DiscardCopySettled)
     if not lost:
         return
-    ProcessRow(slab, lay.ROW_SUPERVISOR).settle(  # a transaction without segments raises both counters or neither
+    # `settle` without messages is used because its transaction raises both counters or neither.
+    ProcessRow(slab, lay.ROW_SUPERVISOR).settle(
         (), RunState.DISCARDED, 0, {Counter.MsgCopyLost: lost, Counter.DiscardCopySettled: lost}
     )
     if lost < 0:
@@ -221,32 +235,36 @@ def _count_lost_copies(slab: Slab) -> None:
 
 
 def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> None:
-    """Recover the inputs of the previous daemon, and assign all used chunks to the inputs with these rows.
+    """Finish the work of the previous daemon's inputs, and assign all used chunks to the inputs with these `rows`.
 
-    There may be fewer inputs than before. Call this before any process starts.
+    There may be fewer inputs than before; the first one then also gets the chunks of inputs that no longer exist. Call
+    this before any process starts.
     """
-    spans = [(chunk, span) for chunk, _, span, _ in used_chunk_headers(slab)]
+    spans = [(first_chunk, chunk_count) for first_chunk, _, chunk_count, _ in used_chunk_headers(slab)]
     owners = {slab.owner_of(chunk) for chunk, _ in spans}
     for index in lay.STREAM_ROWS:
         row = ProcessRow(slab, index)
-        is_spilling = spilled_messages(slab, index) or completed_messages(slab, index)
+        has_spills = spilled_messages(slab, index) or completed_messages(slab, index)
         has_open_batch = row.version & 1  # odd from `begin_batch` until the batch is committed
-        if index in owners or has_open_batch or is_spilling or last_completed(slab, index):
+        if index in owners or has_open_batch or has_spills or last_completed(slab, index):
             recover_stream_input(slab, row, index, spills)
-    close_open_runs(slab, lay.ROW_FIRST_INPUT)
+    close_open_runs(slab, lay.ROW_FIRST_INPUT)  # of the datagram input
     if not owners.issubset(rows):
-        invalidate_counts(slab, lay.ROW_SUPERVISOR)  # the stage counts rely on tickets, which the next line raises
+        # `_reassign_chunks` raises tickets, and the counts of messages by stage rely on these.
+        invalidate_counts(slab, lay.ROW_SUPERVISOR)
         _reassign_chunks(slab, [chunk for chunk, _ in spans], rows)
-    rebuild_table(slab, spans)  # of shares
+    rebuild_table(slab, spans)  # the table of the inputs that own the chunks
     if not has_counts(slab):
         recount(slab)
 
 
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
-    """Assign the chunks of inputs that no longer exist to the first of these rows.
+    """Assign the chunks whose input no longer exists to the input of the first of these rows, the *successor*.
 
-    A router ignores runs with later tickets than the ticket in their input's row, and the arrival numbers of a stream
-    input begin at `counted` of its row. Both values of the first row therefore advance to the maximum among the rows.
+    Two values in the successor's row must fit the messages that it takes over. A router ignores a run (records that an
+    input hands over as one unit) if the run's ticket is later than the ticket in the row of its input. So the
+    successor's ticket rises to the latest ticket of the inputs whose chunks it takes over. A stream input numbers
+    arriving messages from `counted` of its row on. So `counted` rises to the maximum of all stream inputs.
     """
     successor, tickets = rows[0], last_tickets(slab)
     for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
@@ -260,16 +278,19 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
 
 
 def _validate_and_count(slab: Slab) -> int:
-    """Return the number of held messages. Raise SlabError or ValueError for a damaged run or record."""
+    """Return the number of held messages, including those that are not in chunks. Raise an error if a chunk is damaged.
+
+    The error of a damaged run or record is a SlabError or ValueError.
+    """
     chunks = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
     records_by_state = kernels.count_states(slab, chunks)
-    if records_by_state[RunState.SPLIT]:  # the kernel counts damaged runs and records as SPLIT
+    if records_by_state[RunState.SPLIT]:  # `count_states` counts damaged runs and records as SPLIT
         _raise_damage(slab, chunks)
     return sum(count_by_stage(records_by_state).values()) + len(landed_lengths(slab)) + spilled_total(slab)
 
 
 def _raise_damage(slab: Slab, chunks: Iterable[tuple[int, int]]) -> NoReturn:
-    """Walk through all runs and records: the first damaged one raises its SlabError or ValueError."""
+    """Read all runs and records until the read of a damaged one raises SlabError or ValueError."""
     for chunk, _ in chunks:
         for offset, run in runs_of(slab, chunk):
             if run.state in {RunState.SPLIT, RunState.OPEN}:
@@ -279,6 +300,7 @@ def _raise_damage(slab: Slab, chunks: Iterable[tuple[int, int]]) -> NoReturn:
 
 
 def _move_aside(path: Path, reason: str) -> None:
+    """Rename a slab that this version cannot use, and log the `reason`, a sentence."""
     version = _version_of(path)
     label = "damaged" if version in {None, lay.LAYOUT_VERSION} else f"version-{version}"
     aside = path.with_name(f"{path.name}.{label}-{wall_ms()}")

@@ -1,8 +1,8 @@
 """Bind the sockets of inputs, status pages and `bruce hold`; an address that is in use or unusable raises StartError.
 
-The supervisor keeps the sockets open while its processes restart, so data in the kernel survives. It replaces a stale
-socket file, but not one that a live process serves. The permission bits are correct from the start, because the
-supervisor sets the umask for the bind. A file for another owner has mode 0 until its owner is set.
+The supervisor keeps the sockets open while its processes restart, so data that the kernel has queued survives. A bind
+replaces a socket file that no process serves any more, but not one that a live process serves. A socket file never has
+wrong permission bits: the umask is set for the bind, and if the file gets another owner, it has mode 0 until then.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HTTP_SETTING: Final = "http.listen"
 DATAGRAM_SETTING: Final = "input.unix_datagram.path"
 STREAM_SETTING: Final = "input.unix_stream.path"
 TCP_SETTING: Final = "input.tcp"
-HOLD_NAME: Final = "bruce hold"  # stands in error texts in place of a setting
+HOLD_NAME: Final = "bruce hold"  # in error texts, in place of the name of a setting
 _INPUT_BACKLOG: Final = 4096
 """Backlog of `listen` for the inputs; the kernel limits it to net.core.somaxconn."""
 _SMALL_BACKLOG: Final = 64
@@ -52,22 +52,25 @@ _SMALL_BACKLOG: Final = 64
 
 
 class BoundSocket(NamedTuple):
-    """A bound socket, and the socket file that the daemon may remove: its path, and its status at the bind or claim.
+    """A bound socket, and the path of its socket file if the daemon may remove that file.
 
-    `is_ours` is False for a socket of a service manager, which keeps it open after the daemon has ended. `queue_length`
-    is the maximum number of queued datagrams, 0 if unknown.
+    `file_status` is the status of the file when the socket was bound or claimed; by it, a file that has replaced this
+    one is recognized. `is_ours` is False for a socket of a service manager, which keeps it open after the daemon has
+    ended. `queue_length` is the maximum number of datagrams in the socket's queue, 0 if unknown.
     """
 
     socket: socket.socket
     path: Path | None = None
-    file: os.stat_result | None = None
+    file_status: os.stat_result | None = None
     is_ours: bool = True
     queue_length: int = 0
 
     def has_file(self) -> bool:
-        """Return True if the socket file is there, and no other program has replaced it."""
+        """Return True if the socket file is still at its path, and no other program has replaced it."""
+        if self.path is None or self.file_status is None:
+            return False
         try:
-            return self.path is not None and self.file is not None and os.path.samestat(self.path.lstat(), self.file)
+            return os.path.samestat(self.path.lstat(), self.file_status)
         except FileNotFoundError:
             return False
 
@@ -79,7 +82,7 @@ class BoundSocket(NamedTuple):
 
 
 def bind_datagrams(config: UnixDatagram) -> BoundSocket:
-    length = queue_length() or 0  # the limit that a socket gets when it is created
+    length = queue_length() or 0  # a socket keeps the limit that applies at its creation
     bound = _bind_unix(Path(config.path), socket.SOCK_DGRAM, FileAccess.of(config), DATAGRAM_SETTING)
     return bound._replace(queue_length=length)
 
@@ -122,7 +125,7 @@ def _tcp_remedy(error: OSError) -> str:
 
 
 class FileAccess(NamedTuple):
-    """Configured mode, owner and group of a socket file; None keeps the default."""
+    """Configured mode, owner and group of a socket file; None leaves the choice to the umask or the kernel."""
 
     mode: int | None = None
     user: str | None = None
@@ -134,14 +137,14 @@ class FileAccess(NamedTuple):
 
 
 def _bind_unix(path: Path, kind: SocketKind, access: FileAccess, setting: str, backlog: int = 0) -> BoundSocket:
-    """Bind a socket, and listen at it if it has a backlog."""
+    """Bind a UNIX socket of this kind to `path`, and listen on it if `backlog` is not 0."""
     owner = _owner_of(access, setting)
     _remove_stale(path, kind, setting)
     bound = socket.socket(socket.AF_UNIX, kind)
     if kind is socket.SOCK_DGRAM:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # credentials come with every datagram
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the kernel adds the sender's credentials
     try:
-        with _umask_for(access.mode if owner is None else 0):
+        with _umask_for(access.mode if owner is None else 0):  # `_set_owner` replaces the mode 0
             bound.bind(str(path))
         if owner is not None:
             with _removed_on_failure(path):
@@ -155,7 +158,7 @@ def _bind_unix(path: Path, kind: SocketKind, access: FileAccess, setting: str, b
 
 
 def _owner_of(access: FileAccess, setting: str) -> tuple[int, int] | None:
-    """Return uid and gid of the configured owner, -1 for unchanged, or None if neither is configured."""
+    """Return the uid and gid for `chown`, -1 for the one that is not configured, or None if neither is configured."""
     if access.user is None and access.group is None:
         return None
     try:
@@ -172,7 +175,7 @@ def _owner_of(access: FileAccess, setting: str) -> tuple[int, int] | None:
 def _set_owner(path: Path, owner: tuple[int, int], mode: int | None) -> None:
     """Set the owner of a socket file, and then its mode.
 
-    The calls use a descriptor, because another program may replace the file between two calls.
+    All calls use one descriptor, because another program may replace the file at the path between two calls.
     """
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -185,7 +188,7 @@ def _set_owner(path: Path, owner: tuple[int, int], mode: int | None) -> None:
 
 @contextmanager
 def _removed_on_failure(path: Path) -> Iterator[None]:
-    """Remove the socket file if its owner cannot be set, because its mode makes it unusable."""
+    """Remove the socket file if its owner cannot be set: the file still has mode 0, so no client could use it."""
     try:
         yield
     except OSError:
@@ -201,19 +204,19 @@ def _current_umask() -> int:
 
 @contextmanager
 def _umask_for(mode: int | None) -> Iterator[None]:
-    """Set the umask with which `bind` creates a file of this mode; None keeps the umask."""
+    """Set the umask in the `with` block so that `bind` creates a file of this mode; None leaves the umask as it is."""
     if mode is None:
         yield
         return
-    before = os.umask(0o777 & ~mode)
+    umask_before = os.umask(0o777 & ~mode)
     try:
         yield
     finally:
-        os.umask(before)
+        os.umask(umask_before)
 
 
 def _remove_stale(path: Path, kind: SocketKind, setting: str) -> None:
-    """Remove a socket file that no process serves. Raise StartError for any other file."""
+    """Remove a socket file at `path` that no process serves. Raise StartError if another file is there."""
     try:
         status = path.lstat()
         if not stat.S_ISSOCK(status.st_mode):
@@ -228,6 +231,7 @@ def _remove_stale(path: Path, kind: SocketKind, setting: str) -> None:
 
 
 def _is_served(path: Path, kind: SocketKind) -> bool:
+    """Return True if a process has a socket open that is bound to `path`."""
     with socket.socket(socket.AF_UNIX, kind) as probe:
         probe.setblocking(False)
         try:
@@ -235,7 +239,8 @@ def _is_served(path: Path, kind: SocketKind) -> bool:
         except ConnectionRefusedError:
             return False
         except OSError as error:
-            if error.errno not in {errno.EPROTOTYPE, errno.EAGAIN}:  # served: another kind of socket, or a busy process
+            # EPROTOTYPE: a socket of another kind is served there. EAGAIN: its process is busy.
+            if error.errno not in {errno.EPROTOTYPE, errno.EAGAIN}:
                 raise
         return True
 

@@ -1,7 +1,8 @@
 """Kernel limits for datagrams: the largest size that clients can send, and the queue length of a socket.
 
-A UNIX datagram must fit into its sender's send buffer, so clients may be unable to send `input.max_datagram_size`
-bytes. The daemon therefore sends a datagram of that size to itself at the start.
+A UNIX datagram must fit into its sender's send buffer, so clients may be unable to send datagrams of
+`input.max_datagram_size` bytes. Therefore the daemon tests at its start if it can send a datagram of that size to
+itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ __all__ = ["check_datagram_size", "queue_length", "warn_of_short_queue"]
 
 QUEUE_LENGTH_FILE: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
 MIN_QUEUE_LENGTH: Final = 512
-"""Datagrams that the kernel should queue while the input is replaced; Linux' default of 10 is too few."""
+"""Datagrams that the kernel should queue while the process of the datagram input restarts; Linux' default of 10 is too
+few."""
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ log = logging.getLogger(__name__)
 def check_datagram_size(size: int, *, allow_large: bool) -> None:
     """Raise StartError if clients cannot send datagrams of `size` bytes.
 
-    A size that needs a raised SO_SNDBUF is an error too, unless `allow_large` is set.
+    Also raise it if clients can send them only after raising SO_SNDBUF, unless `allow_large` is set.
     """
     if _can_send(size, raise_buffer=False):
         return
@@ -44,6 +46,7 @@ def check_datagram_size(size: int, *, allow_large: bool) -> None:
 
 
 def _can_send(size: int, *, raise_buffer: bool) -> bool:
+    """Return True if a datagram of `size` bytes can be sent; `raise_buffer` raises SO_SNDBUF before."""
     sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with sender, receiver:
         sender.setblocking(False)
@@ -59,7 +62,7 @@ def _can_send(size: int, *, raise_buffer: bool) -> bool:
 
 
 def queue_length() -> int | None:
-    """Return the maximum number of datagrams in the queue of a new socket, or None if the kernel does not report it."""
+    """Return the maximum number of datagrams in the queue of a new socket, or None if it cannot be read."""
     try:
         return int(QUEUE_LENGTH_FILE.read_text("ascii"))
     except (OSError, ValueError):

@@ -1,12 +1,12 @@
 """Inherited sockets: from a service manager, from `bruce hold`, or from the daemon that this code replaces.
 
-A service manager passes descriptors and their names in three environment variables:
-https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. A daemon under upgrade passes its sockets to the
-new code (`handover.py`), which then owns the same socket files. `kept_sockets.py` describes `bruce hold`.
+A service manager describes the descriptors that it passes, with their names, in three environment variables:
+https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. In an upgrade, the old code passes its sockets to
+the new code (`handover.py`), which then owns the same socket files. `kept_sockets.py` describes `bruce hold`.
 
-A setting claims the socket that is bound to its address, or a service manager's socket that has the setting's name. A
-socket of a service manager or of `bruce hold` that no setting claims is an error, because its clients would wait
-forever. A socket from before an upgrade that no setting claims is closed.
+A setting *claims* the inherited socket that is bound to the setting's address, or the socket of a service manager that
+has the setting's name. If no setting claims a socket of a service manager or of `bruce hold`, the start fails, because
+the clients of that socket would wait forever. If no setting claims a socket of the replaced code, it is closed.
 """
 
 from __future__ import annotations
@@ -39,45 +39,49 @@ _REMEDIES: Final = {
     False: "Remove it there (systemd: in the .socket unit)",
     True: "Start it with the daemon's configuration",
 }
-"""What to do about an unclaimed socket that another program keeps open, by `is_kept`."""
+"""The remedy for an unclaimed socket: the value for False if a service manager passes it, for True if `bruce hold` does
+(`InheritedSocket.is_from_hold`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedSocket:
     """An open socket, with the name that a service manager gave it, or else the name of its setting.
 
-    `is_ours` is False for a socket of a service manager, which keeps it open. `is_kept` is True for one of `bruce
-    hold`: the daemon may close it, but a failed start leaves its file. `queue_length` is the maximum number of queued
-    datagrams, 0 if unknown.
+    `is_ours` is False for a socket of a service manager, which keeps it open after the daemon has ended. `is_from_hold`
+    is True for a socket of `bruce hold`: it is ours, but after a failed start its file must stay. `queue_length` is the
+    maximum number of datagrams in the socket's queue, 0 if unknown.
     """
 
     socket: socket.socket
     name: str
     is_ours: bool = False
     queue_length: int = 0
-    is_kept: bool = False
+    is_from_hold: bool = False
 
     @property
     def bound(self) -> BoundSocket:
-        """Return the socket as a bound one, with its socket file if the daemon may remove that."""
+        """Return the socket as a BoundSocket, with its socket file if the daemon may remove that file."""
         bound = BoundSocket(self.socket, is_ours=self.is_ours, queue_length=self.queue_length)
-        return bound if self.is_kept else with_file(bound)
+        return bound if self.is_from_hold else with_file(bound)
 
     def serves(self, setting: str, address: HostPort | UnixPath) -> bool:
-        """Return True if this socket has the address of a setting or, from a service manager, its name."""
+        """Return True if the socket is bound to the address of a setting.
+
+        Also return True if a service manager passes the socket under the name of the setting, at any address.
+        """
         if self.name == setting and not self.is_ours:
             return True
         bound_to = _address_of(self.socket)
         if not isinstance(bound_to, HostPort) or not isinstance(address, HostPort):
             return bound_to == address
         if not address.port and self.name == setting:
-            bound_to = HostPort(bound_to.host, 0)  # the kernel chose the port
+            bound_to = HostPort(bound_to.host, 0)  # the setting has port 0, so the kernel chose the socket's port
         return tuple(bound_to) == _resolved(address)
 
     @property
     def origin(self) -> str:
         """The program that passes the socket to the daemon."""
-        if self.is_kept:
+        if self.is_from_hold:
             return "bruce hold"
         return "the replaced daemon" if self.is_ours else "the service manager"
 
@@ -85,11 +89,11 @@ class InheritedSocket:
         """Raise StartError, because no setting claims the socket."""
         raise StartError(
             f"No setting names the socket at {_address_text(self.socket)} that {self.origin} passes. "
-            f"{_REMEDIES[self.is_kept]}, or name its address in the configuration, as in input.unix_datagram.path."
+            f"{_REMEDIES[self.is_from_hold]}, or name its address in the configuration, as in input.unix_datagram.path."
         )
 
-    def check(self, setting: str, kind: SocketKind) -> None:
-        """Raise StartError if the socket is not of this kind, or if a stream socket does not listen."""
+    def check_kind(self, setting: str, kind: SocketKind) -> None:
+        """Raise StartError if the socket is not of this kind, or if it is a stream socket that does not listen."""
         listens = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if self.socket.type != kind or bool(listens) != (kind == socket.SOCK_STREAM):
             raise StartError(
@@ -99,11 +103,15 @@ class InheritedSocket:
 
 
 def with_file(bound: BoundSocket) -> BoundSocket:
-    """Return a socket of ours with its file, which `claim` leaves out for a socket of `bruce hold`."""
+    """Add the socket file to a socket, so that the daemon removes the file when it ends.
+
+    Return the socket as it is if it has no socket file, or belongs to a service manager. `InheritedSockets.claim`
+    leaves the file out for a socket of `bruce hold`.
+    """
     address = _address_of(bound.socket)
     if not bound.is_ours or not isinstance(address, UnixPath) or not Path(address.path).is_socket():
         return bound
-    return bound._replace(path=Path(address.path), file=Path(address.path).lstat())
+    return bound._replace(path=Path(address.path), file_status=Path(address.path).lstat())
 
 
 class InheritedSockets:
@@ -116,23 +124,26 @@ class InheritedSockets:
         self._sockets += sockets
 
     def claim(self, setting: str, kind: SocketKind, address: HostPort | UnixPath) -> BoundSocket | None:
-        """Remove and return the socket for a setting, or None. Raise StartError if it is of the wrong kind."""
+        """Remove the socket for a setting from these sockets and return it, or return None if there is none.
+
+        Raise StartError if the socket is of the wrong kind.
+        """
         for inherited in self._sockets:
             if inherited.serves(setting, address):
-                inherited.check(setting, kind)
+                inherited.check_kind(setting, kind)
                 self._sockets.remove(inherited)
                 return inherited.bound
         return None
 
     def refuse_unclaimed(self) -> None:
-        """Close the remaining sockets as `close` does. Raise StartError if another program keeps one of them open."""
+        """Close the unclaimed sockets as `close` does. Raise StartError if one is not from the replaced code."""
         for inherited in self._sockets:
-            if not inherited.is_ours or inherited.is_kept:
+            if not inherited.is_ours or inherited.is_from_hold:
                 inherited.refuse()
         self.close()
 
     def close(self) -> None:
-        """Close the remaining sockets, and remove the files of ours."""
+        """Close the unclaimed sockets, and remove the socket files that the daemon may remove."""
         for inherited in self._sockets:
             inherited.bound.remove_file()
             inherited.socket.close()
@@ -140,7 +151,7 @@ class InheritedSockets:
 
 
 def sockets_from_manager() -> InheritedSockets:
-    """Return the sockets from the service manager. Child processes do not inherit them."""
+    """Return the sockets that the service manager passes, and take care that no child process inherits them."""
     variables = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
     if variables["LISTEN_PID"] != str(os.getpid()) or not variables["LISTEN_FDS"].isdecimal():
         return InheritedSockets()
@@ -164,7 +175,7 @@ def _open_inherited(descriptor: int, name: str) -> InheritedSocket:
 
 
 def _address_of(inherited: socket.socket) -> HostPort | UnixPath | None:
-    """Return the bound address, or None for an address that no setting can have."""
+    """Return the address to which a socket is bound, or None for an address that no setting can have."""
     name = inherited.getsockname()
     if inherited.family == socket.AF_UNIX:
         return UnixPath(name) if isinstance(name, str) and name else None
@@ -179,7 +190,7 @@ def _address_text(inherited: socket.socket) -> str:
 
 
 def _resolved(address: HostPort) -> tuple[str, int] | None:
-    """Return the numeric address of a setting, or None if it does not resolve."""
+    """Return the numeric form of a setting's address, or None if its host name does not resolve."""
     try:
         addresses = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:

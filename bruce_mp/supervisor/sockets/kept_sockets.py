@@ -1,15 +1,16 @@
 """Sockets that `bruce hold` keeps open: its messages to and from the daemon, and the daemon's end of the connection.
 
-`bruce hold` listens at a socket in the run directory. A message with sockets lists their settings, and carries their
-descriptors (SCM_RIGHTS) in the same order:
+`bruce hold` listens at a socket in the run directory. A daemon connects to it and sends one message:
 
 | a daemon | sends | and receives |
 |---|---|---|
 | that starts, and has the lock of the run directory | a request | all sockets that the configuration names |
-| that runs and finds a `bruce hold` | its sockets | nothing; the connection stays open |
+| that runs, and finds that `bruce hold` runs | its sockets | nothing; the connection stays open |
 
-So either program may start or end first, and the sockets stay open while one of them runs. While its connection is
-open, a running daemon knows that the sockets stay open after its end.
+A message with sockets lists the settings that they serve, and carries their descriptors (SCM_RIGHTS) in the same order.
+
+So either program may start or end first, and the sockets stay open while one of the two runs. While the connection is
+open, a running daemon knows that `bruce hold` will keep the sockets open after the daemon has ended.
 """
 
 from __future__ import annotations
@@ -35,39 +36,42 @@ __all__ = ["HOLD_SOCKET", "SocketKeeperLink", "receive_message", "request_socket
 
 HOLD_SOCKET: Final = "hold.socket"
 _TIMEOUT_S: Final = 5.0
-"""Wait for `bruce hold`, which binds or closes sockets before it answers."""
+"""Time limit for an answer of `bruce hold`, which may bind or close sockets before it answers."""
 _MAX_BYTES: Final = 64 << 10
 _MAX_SOCKETS: Final = 16
-"""Bounds of a message; a daemon has at most four sockets."""
+"""Maximum size of a message, and maximum number of sockets in it; a daemon has at most four."""
 
 log = logging.getLogger(__name__)
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A socket with its setting; `queue` is the maximum number of queued datagrams, 0 if unknown."""
+    """The setting that a socket serves, and the maximum number of datagrams in the socket's queue, 0 if unknown."""
 
     setting: str
-    queue: int = 0
+    queue_length: int = msgspec.field(default=0, name="queue")
 
 
 class _Message(msgspec.Struct, frozen=True):
-    """The JSON of a message; `sockets` is None in a request. Later releases may add fields, and must keep these."""
+    """The JSON of a message; `sockets` is None in a request.
+
+    Programs of different releases may exchange messages. So later releases may add keys, and must keep these.
+    """
 
     sockets: tuple[_Entry, ...] | None = None
 
 
 def send_sockets(connection: socket.socket, sockets: Iterable[tuple[str, BoundSocket]]) -> None:
-    """Send sockets with their settings; the receiver gets copies of their descriptors."""
-    listed = list(sockets)
-    message = _Message(tuple(_Entry(setting, bound.queue_length) for setting, bound in listed))
-    descriptors = [bound.socket.fileno() for _, bound in listed]
+    """Send pairs of setting and socket; the receiver gets copies of the sockets' descriptors."""
+    pairs = list(sockets)
+    message = _Message(tuple(_Entry(setting, bound.queue_length) for setting, bound in pairs))
+    descriptors = [bound.socket.fileno() for _, bound in pairs]
     socket.send_fds(connection, [msgspec.json.encode(message)], descriptors, socket.MSG_NOSIGNAL)
 
 
 def receive_message(connection: socket.socket) -> list[InheritedSocket] | None:
-    """Receive a message: its sockets, or None for a request.
+    """Receive a message, and return its sockets, or None if it is a request.
 
-    Raise EOFError at the end of the connection, OSError or ValueError for an unusable message.
+    Raise EOFError at the end of the connection, and OSError or ValueError for an unusable message.
     """
     data, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, _MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
@@ -77,15 +81,15 @@ def receive_message(connection: socket.socket) -> list[InheritedSocket] | None:
     if entries is None:
         return None
     return [
-        InheritedSocket(each, entry.setting, is_ours=True, queue_length=entry.queue, is_kept=True)
+        InheritedSocket(each, entry.setting, is_ours=True, queue_length=entry.queue_length, is_from_hold=True)
         for each, entry in zip(sockets, entries, strict=True)
     ]
 
 
 def request_sockets(run_dir: Path) -> list[InheritedSocket]:
-    """Return the sockets that `bruce hold` keeps, or none if it does not run.
+    """Return the sockets that `bruce hold` keeps open, or an empty list if it does not run.
 
-    Call this with the lock of the run directory. Raise StartError if `bruce hold` does not respond.
+    The caller must hold the lock of the run directory. Raise StartError if `bruce hold` does not respond.
     """
     try:
         connection = _connect(run_dir, _TIMEOUT_S)
@@ -116,14 +120,14 @@ def _connect(run_dir: Path, timeout_s: float) -> socket.socket:
 
 
 class SocketKeeperLink:
-    """The connection of a running daemon to `bruce hold`; `offer` connects again after its end."""
+    """The connection of a running daemon to `bruce hold`. If the connection has ended, `offer` connects again."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._connection: socket.socket | None = None
 
     def offer(self, sockets: Iterable[tuple[str, BoundSocket]]) -> bool:
-        """Send the sockets to `bruce hold`, if it runs without them. Return True if it keeps them open."""
+        """Send the sockets to `bruce hold`, if it runs and does not have them. Return True if it keeps them open."""
         if not self._is_connected():
             with suppress(OSError):
                 self._connection = _connect(self._run_dir, timeout_s=0)  # the supervisor must not wait
@@ -132,7 +136,10 @@ class SocketKeeperLink:
         return self._is_connected()
 
     def _is_connected(self) -> bool:
-        """Check the connection; `bruce hold` sends nothing over it, so it is readable only at its end."""
+        """Return True if the connection is open; if it has ended, close it and log a warning.
+
+        `bruce hold` sends nothing over this connection, so a read succeeds only at the end of the connection.
+        """
         if self._connection is None:
             return False
         try:

@@ -102,15 +102,15 @@ def test_a_stream_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("is_ours", "is_kept", "origin"),
+    ("is_ours", "is_from_hold", "origin"),
     [(False, False, "the service manager"), (True, True, "bruce hold"), (True, False, "the replaced daemon")],
 )
 def test_a_refused_socket_is_named_with_its_origin(
-    datagrams: socket.socket, *, is_ours: bool, is_kept: bool, origin: str
+    datagrams: socket.socket, *, is_ours: bool, is_from_hold: bool, origin: str
 ) -> None:
-    inherited = InheritedSocket(datagrams, SETTING, is_ours=is_ours, is_kept=is_kept)
+    inherited = InheritedSocket(datagrams, SETTING, is_ours=is_ours, is_from_hold=is_from_hold)
     with pytest.raises(StartError, match=rf"the socket that {origin} passes at .*/in is unusable"):
-        inherited.check(SETTING, socket.SOCK_STREAM)
+        inherited.check_kind(SETTING, socket.SOCK_STREAM)
 
 
 def test_a_socket_without_a_setting_is_refused(datagrams: socket.socket, tmp_path: Path) -> None:
