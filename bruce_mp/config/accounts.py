@@ -1,7 +1,7 @@
-"""Resolve the users and groups of allow lists and quotas.
+"""Resolve the users and groups in allow lists and quotas to uids and gids.
 
-Each call resolves names with the present user and group databases. A name without an account admits no sender and
-limits none. At the start of the daemon such a name is an error, see `check_accounts`.
+Each call reads the user and group databases as they are now. A name that has no account any more is ignored: it admits
+no sender, and limits none. At the start of the daemon and at a reload, such a name is an error (`check_accounts`).
 """
 
 from __future__ import annotations
@@ -30,23 +30,25 @@ __all__ = [
 ]
 
 TCP_USER: Final = -1
-"""Represents all TCP connections together, because their users are unknown."""
+"""Stands in place of a uid for all TCP connections together, because their users are unknown."""
 
 
 class AllowList(NamedTuple):
-    """The uids and gids that may send on a socket."""
+    """The users and groups that may send on a socket."""
 
     uids: frozenset[int]
     gids: frozenset[int]
 
     def admits(self, uid: int, gids: Iterable[int]) -> bool:
+        """Return True if a sender with this uid and these gids may send."""
         return uid in self.uids or not self.gids.isdisjoint(gids)
 
 
 class QuotaLimits(NamedTuple):
-    """The largest number of messages of a user in an interval; None for no limit.
+    """The maximum number of messages that a user may send in an interval; None for no limit.
 
-    `default` applies to users that are not in `users`, `tcp` to all TCP connections together.
+    `users` has limits by uid, `default` is the limit of each other user, and `tcp` the limit of all TCP connections
+    together.
     """
 
     interval_ms: int
@@ -70,10 +72,10 @@ def gid_of(name: str) -> int:
 
 
 def allow_list_of(config: UnixDatagram | UnixStream) -> AllowList | None:
-    """Return the allow list of a socket, or None if only the socket's mode restricts senders.
+    """Return the allow list of a socket, or None if only the mode of the socket file restricts senders.
 
-    The list contains the listed members of each group by their uids, because a datagram's credentials name only the
-    primary group of its sender.
+    Apart from gids, the list contains the uids of the members of each group. They are needed because the credentials of
+    a datagram name only the primary group of its sender.
     """
     if not config.allow_users and not config.allow_groups:
         return None
@@ -83,6 +85,7 @@ def allow_list_of(config: UnixDatagram | UnixStream) -> AllowList | None:
 
 
 def _members_of(gid: int) -> list[str]:
+    """Return the names of the users that the group database lists as members of a group."""
     try:
         return grp.getgrgid(gid).gr_mem
     except KeyError:
@@ -90,6 +93,7 @@ def _members_of(gid: int) -> list[str]:
 
 
 def _resolve_known(names: Iterable[str], look_up: Callable[[str], int]) -> Iterator[int]:
+    """Yield the uids or gids of names, without those of unknown names."""
     for name in names:
         with suppress(KeyError):
             yield look_up(name)
@@ -97,20 +101,21 @@ def _resolve_known(names: Iterable[str], look_up: Callable[[str], int]) -> Itera
 
 def quota_limits(config: Quota) -> QuotaLimits | None:
     """Return the quotas, or None if no user has one."""
-    # in the configuration 0 stands for no limit
+    # In the configuration 0 stands for no limit, here None does.
     users = {uid: limit or None for name, limit in config.users.items() for uid in _resolve_known((name,), uid_of)}
     limits = QuotaLimits(config.interval_ms, config.max_messages or None, config.tcp_max_messages or None, users)
     return limits if limits.default or limits.tcp or any(users.values()) else None
 
 
 def check_accounts(config: Input) -> None:
-    """Check that each name in a quota, or an enabled socket's allow list, exists on this host. Raise StartError."""
-    unknown = list(_unknown_accounts(config))
-    if unknown:
-        raise StartError("\n".join(unknown))
+    """Raise StartError if a name in the quotas or in an enabled socket's allow list has no account on this host."""
+    problems = list(_unknown_accounts(config))
+    if problems:
+        raise StartError("\n".join(problems))
 
 
 def _unknown_accounts(config: Input) -> Iterator[str]:
+    """Yield an error text for each name without an account."""
     for name, section in (("unix_datagram", config.unix_datagram), ("unix_stream", config.unix_stream)):
         if section.enable:
             yield from _unknown_names(f"input.{name}.allow_users", section.allow_users, "user", uid_of)

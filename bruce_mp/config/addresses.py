@@ -1,4 +1,4 @@
-"""Parse addresses of the configuration: `host:port`, `[ipv6]:port` and `unix:/path`."""
+"""Parse the addresses in the configuration: `host:port`, `[ipv6]:port` and `unix:/path`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HostPort(NamedTuple):
 
 
 class UnixPath(NamedTuple):
-    """The path of a UNIX stream socket."""
+    """The path of a UNIX socket."""
 
     path: str
 
@@ -34,7 +34,7 @@ class UnixPath(NamedTuple):
 
 
 def parse_host_port(text: str, *, lowest_port: int = 1) -> HostPort:
-    """Parse `host:port` with a port from `lowest_port` to 65535. Raise ValueError with the reason."""
+    """Parse `host:port` with a port from `lowest_port` to 65535. For another text, raise ValueError with the reason."""
     match = _HOST_PORT.fullmatch(text)
     if match is None:
         raise ValueError(f'"{text}" is not of the form host:port')
@@ -44,14 +44,17 @@ def parse_host_port(text: str, *, lowest_port: int = 1) -> HostPort:
 
 
 def parse_listen(text: str) -> HostPort | UnixPath:
-    """Parse an address to listen on; with port 0 the kernel chooses the port. Raise ValueError with the reason."""
+    """Parse `host:port` or `unix:/path`, an address to listen on. For another text, raise ValueError with the reason.
+
+    With port 0, the kernel chooses the port when the socket is bound.
+    """
     if text.startswith(_UNIX):
         return UnixPath(check_path(text.removeprefix(_UNIX), SOCKET_PATH_MAX))
     return parse_host_port(text, lowest_port=0)
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only programs of this host reach `host`: `localhost` or an address of the loopback interface."""
+    """Return True if `host` is `localhost` or a loopback address, which only programs of this host can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -21,7 +21,10 @@ __all__ = ["Change", "list_changes"]
 
 
 class Change(NamedTuple):
-    """A changed setting with its displayed values; `restart_reason` is empty if a reload applies the change."""
+    """A changed setting, with its old and new values as texts.
+
+    `restart_reason` is the reason why the change needs a restart, or empty if a reload applies it.
+    """
 
     key: str
     before: str
@@ -34,17 +37,20 @@ class Change(NamedTuple):
 
 
 def list_changes(before: Config, after: Config) -> list[Change]:
-    """Return the settings with different values, in the order of the fields of `Config`."""
+    """Return the settings whose values differ, in the order of the fields of `Config`."""
     types = {path: setting for config in (before, after) for path, setting, _ in _settings(config)}
     old, new = ({path: value for path, _, value in _settings(config)} for config in (before, after))
+    # If only one configuration has an entry of a map, `get` returns None for the other one: the settings of that entry
+    # count as absent there.
     return [
-        _change(path, setting, old.get(path), new.get(path))  # a setting of a missing map entry counts as absent, None
+        _change(path, setting, old.get(path), new.get(path))
         for path, setting in types.items()
         if old.get(path) != new.get(path)
     ]
 
 
 def _settings(section: Struct, path: Key = ()) -> Iterator[tuple[Key, SettingType, object]]:
+    """Yield path, type and value of each setting in a section and its subsections; `path` is the section's own."""
     for field in msgspec.structs.fields(type(section)):
         yield from _expand(setting_type(field.type), getattr(section, field.name), (*path, field.name))
 
@@ -60,6 +66,6 @@ def _expand(setting: SettingType, value: object, path: Key) -> Iterator[tuple[Ke
 
 
 def _change(path: Key, setting: SettingType, before: object, after: object) -> Change:
-    assert setting.reload_rule is not None  # only sections have none, and `_settings` yields no section
-    shown = [setting.show(value) or "absent" for value in (before, after)]
-    return Change(dotted(path), shown[0], shown[1], setting.reload_rule.restart_reason)
+    assert setting.reload_rule is not None  # only sections have no rule, and `_settings` yields no sections
+    shown_before, shown_after = (setting.show(value) or "absent" for value in (before, after))
+    return Change(dotted(path), shown_before, shown_after, setting.reload_rule.restart_reason)

@@ -1,6 +1,7 @@
 """Check relations between settings: names that need a definition, and settings that must agree.
 
-Each check is a generator of problems; `CHECKS` lists the checks. They expect a configuration with valid single values.
+Each check is a generator of problems; `CHECKS` lists the checks. They expect a configuration in which each setting by
+itself has a valid value.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["check"]
 
 _LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 16), "zstd": (1, 22)}
-"""The lowest and highest level of each codec."""
+"""The lowest and the highest compression level of each codec that has levels."""
 _ALL_ADDRESSES: Final = {"0.0.0.0", "::"}  # noqa: S104  # compared, not bound
-_FIRST_RELEASE_WITH_LOGIN: Final = (0, 10)
+_FIRST_RELEASE_WITH_LOGIN: Final = (0, 10)  # of Kafka's brokers
 _EXTENSION_NAME: Final = re.compile("(?!auth$)[A-Za-z]+")  # RFC 7628, section 3.1
 
 
 class _LoginSettings(NamedTuple):
-    """The settings of a login: all of `required`, exactly one of `secrets`, any of `optional`."""
+    """The settings that a login mechanism uses: all of `required`, exactly one of `secrets`, any of `optional`."""
 
     required: tuple[str, ...]
     secrets: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ _ALL_LOGIN_SETTINGS: Final = sorted({name for login in _LOGINS.values() for name
 
 
 def check(config: Config) -> Iterator[Problem]:
+    """Yield the problems that all checks find."""
     for check_relation in CHECKS:
         yield from check_relation(config)
 
@@ -85,6 +87,7 @@ def _undefined_limits(batching: Batching, path: Key, name: str | None) -> Iterat
 
 
 def _undefined_name(path: Key, name: str | None, defined: Iterable[str], table: str) -> Iterator[Problem]:
+    """Yield a problem if the setting at `path` does not have one of the `defined` names of sections in `table`."""
     if name is not None and name in defined:
         return
     names = ", ".join(sorted(defined)) or "none yet"
@@ -130,10 +133,11 @@ def _tls(config: Config) -> Iterator[Problem]:
     yield from _at_most_one_source(("kafka", "tls"), tls.key_password_file, tls.key_password_env, "key_password")
 
 
-def _at_most_one_source(path: Key, file: str | None, variable: str | None, setting: str) -> Iterator[Problem]:
+def _at_most_one_source(path: Key, file: str | None, variable: str | None, secret: str) -> Iterator[Problem]:
+    """Yield a problem if both a file and an environment variable are given for a secret of the section `path`."""
     if file is not None and variable is not None:
         yield Problem.not_allowed(
-            (*path, f"{setting}_env"), variable, f"{setting}_file is also given; remove one of them"
+            (*path, f"{secret}_env"), variable, f"{secret}_file is also given; remove one of them"
         )
 
 
@@ -158,6 +162,7 @@ def _sasl(config: Config) -> Iterator[Problem]:
 
 
 def _exactly_one(path: Key, sources: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield a problem unless exactly one of the settings in `sources` has a value; there may be no such settings."""
     names = " or ".join(f"kafka.sasl.{name}" for name in sources)
     given = [name for name, value in sources.items() if value is not None]
     if sources and not given:
@@ -222,6 +227,7 @@ def _distinct_ports(config: Config) -> Iterator[Problem]:
     if not tcp.enable or not tcp.port or not isinstance(http, HostPort):
         return
     hosts = {tcp.host, http.host}
+    # A socket at one of _ALL_ADDRESSES also takes the port of each single address.
     is_same_host = len(hosts) == 1 or hosts == {"localhost", "127.0.0.1"} or not hosts.isdisjoint(_ALL_ADDRESSES)
     if is_same_host and tcp.port == http.port:
         yield Problem.not_allowed(("input", "tcp", "port"), tcp.port, "http.listen uses this port; give another port")

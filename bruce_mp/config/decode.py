@@ -1,9 +1,9 @@
 """Convert the tables of a TOML file to the input of msgspec, and collect every problem.
 
-msgspec alone stops at the first problem and writes `[...]` for the name of a map's entry. So this module walks file and
-model side by side. The walk checks each value against its own annotation, converts sizes ("64m") and file modes
-("0222") to integers, and names each problem with its full key. `msgspec.convert()` builds the
-model from a tree without problems.
+msgspec alone stops at the first problem, and in its error texts `[...]` stands for the name of a map's entry. So this
+module walks through the file and the model of the configuration side by side. The walk checks each value against the
+annotation of its setting, converts sizes ("64m") and file modes ("0222") to integers, and names each problem with its
+full key. From the result of a walk without problems, `msgspec.convert()` builds the configuration.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Decoder"]
 
 _OMITTED: Final = object()
-"""The result for an absent or invalid setting, which the tree for msgspec omits."""
+"""The result for an absent or invalid setting, which is left out of the input of msgspec."""
 _OTHER_NAMES: Final = {"ssl": "tls"}
-"""Names of sections in other Kafka clients, each with our name."""
+"""Names of sections in the configuration of other Kafka clients, each with the name of the same section here."""
 
 
 class Decoder:
@@ -35,7 +35,10 @@ class Decoder:
         self.problems: list[Problem] = []
 
     def decode_table(self, model: type[Struct], raw: object, path: Key = ()) -> dict[str, Any]:
-        """Return the valid settings of a section, normalised; absent and invalid settings are left out."""
+        """Return the valid settings of a section by name, with converted values, without absent and invalid settings.
+
+        `raw` is the value that the file has for the section; a problem is noted if it is not a table.
+        """
         fields = {field.name: field for field in msgspec.structs.fields(model)}
         if not isinstance(raw, dict):
             self._report_not_a_table(raw, path, "enable = true and path" if {"enable", "path"} <= fields.keys() else "")
@@ -52,7 +55,7 @@ class Decoder:
         if not field.required:
             return _OMITTED
         if setting.is_section:
-            return self.decode_table(setting.type, {}, path)  # reports the settings that it requires
+            return self.decode_table(setting.type, {}, path)  # to report the settings that the section requires
         self._report(path, f"{dotted(path)} is missing: give {setting.allowed}.")
         return _OMITTED
 
@@ -83,8 +86,8 @@ class Decoder:
     def _report_invalid(self, setting: SettingType, raw: object, path: Key, reason: str = "") -> None:
         self.problems.append(Problem.not_allowed(path, raw, f"give {setting.allowed}", reason))
 
-    def _report_not_a_table(self, raw: object, path: Key, settings: str = "") -> None:
-        with_settings = f", with {settings}" if settings else ""
+    def _report_not_a_table(self, raw: object, path: Key, usual_settings: str = "") -> None:
+        with_settings = f", with {usual_settings}" if usual_settings else ""
         self.problems.append(Problem.not_allowed(path, raw, f"give a section, [{dotted(path)}]{with_settings}"))
 
     def _report_unknown(self, raw: dict[str, Any], known: dict[str, FieldInfo], path: Key) -> None:

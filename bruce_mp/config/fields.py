@@ -1,10 +1,11 @@
 """Define the types of settings: their notation, conversion, description and display.
 
-The model annotates each setting with its plain type and a call of a *kind* (`size()`, `path()`, ...), which states the
-meaning and the range. The kind converts the TOML value to the plain value that msgspec checks, shows values, and
-describes the allowed ones. Error texts and the reference page both come from the kinds, so they agree.
+The model annotates each setting with its plain Python type and a call of a *kind* (`size()`, `path()`, ...). The
+arguments of the call are the meaning of the setting and its range. The kind converts a value of the TOML file to the
+plain value that msgspec checks, shows values, and describes the allowed values. Error texts and the reference page both
+come from the kinds, so they agree.
 
-The marker at the end of the annotation states when a change takes effect: `LIVE`, with a reload, or `restart(reason)`.
+The last part of the annotation states when a change takes effect: `LIVE` at a reload, `restart(reason)` at a restart.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ INT32_MAX: Final = 2**31 - 1
 DAY_MS: Final = 24 * 60 * 60 * 1000
 """The largest duration of most settings."""
 _MAX_SHOWN: Final = 80
-"""Characters of a value in an error text, which has to fit into a line of a terminal."""
+"""Maximum number of characters of a value in an error text, which should fit into a line of a terminal."""
 _MODE: Final = re.compile("0[0-7]{1,3}")
 
 
 def show(value: object) -> str:
-    """Return a value in JSON notation, which is close to TOML's; after 80 characters "..." replaces the rest."""
+    """Return a value in JSON notation, which is close to that of TOML; after 80 characters "..." replaces the rest."""
     shown = json.dumps(value, ensure_ascii=False, default=str)
     return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
 
 
 class Description(NamedTuple):
-    """The kind of a setting, and its meaning and range for msgspec."""
+    """The kind of a setting, and its meaning and range in the form that msgspec uses."""
 
     kind: Kind
     meta: Meta
@@ -47,10 +48,11 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The notation of values. `parse` raises ValueError; its text may give the reason.
+    """The notation of values.
 
-    `allowed` is for error texts, `summary` for the reference page; both may contain `{range}`. If they are empty, the
-    texts come from the setting's plain type.
+    `allowed` describes the allowed values in error texts, `summary` on the reference page. Both may contain `{range}`.
+    If they are empty, the descriptions follow from the setting's plain type. `parse` converts a value of the file, and
+    raises ValueError for an invalid one; the text of the error, if any, gives the reason. `show` is the reverse.
     """
 
     allowed: str = ""
@@ -59,7 +61,7 @@ class Kind:
     show: Callable[[Any], str] = show
 
     def __call__(self, meaning: str, low: int | None = None, high: int | None = None) -> Description:
-        """Describe a setting of this kind."""
+        """Describe a setting of this kind, with values from `low` to `high`."""
         return Description(self, Meta(description=meaning, ge=low, le=high))
 
 
@@ -98,12 +100,12 @@ def _check_command(raw: object) -> object:
 
 
 def _show_command(command: Sequence[str]) -> str:
-    """Return the program, and only mention its arguments, which may contain a secret."""
+    """Show the program of a command, but not its arguments, because they may contain a secret."""
     return show(command[0]) if len(command) == 1 else f"{show(command[0])} with arguments"
 
 
 def _parse_accounts(raw: object) -> object:
-    """Convert user and group numbers to strings, so that a list may mix integers and names."""
+    """Convert the integers in a list of users or groups to strings, so that the list may mix numbers and names."""
     if not isinstance(raw, list):
         return raw
     return [str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in raw]
@@ -137,13 +139,13 @@ hosts: Final = Kind("a list of host names without ports", "host names")
 
 
 def pattern(meaning: str, regex: str, example: str) -> Description:
-    """Describe a string that matches `regex`, which must be anchored; error texts show the example."""
+    """Describe a string setting whose values match `regex` (with ^ and $); error texts show the example."""
     return Description(plain, Meta(description=meaning, pattern=regex, examples=[example]))
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadRule:
-    """The step that applies a changed setting: a restart if there is a reason for one, else a reload."""
+    """The step that applies a changed setting: a restart if `restart_reason` is not empty, else a reload."""
 
     restart_reason: str = ""
 
@@ -152,7 +154,7 @@ LIVE: Final = ReloadRule()
 
 
 def restart(because: str) -> ReloadRule:
-    """Mark a setting that only a restart applies; `because` is a clause for the operator."""
+    """Mark a setting whose changes need a restart; `because` is the reason, a clause that the operator reads."""
     return ReloadRule(because)
 
 
@@ -166,7 +168,7 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class SettingType:
-    """The parts of a setting's annotation. A section, or a map of sections, has only a type."""
+    """The parts of a setting's annotation. The annotation of a section, or of a map of sections, is only a type."""
 
     type: Any
     """The plain type, without `| None`."""
@@ -176,12 +178,12 @@ class SettingType:
 
     @property
     def is_section(self) -> bool:
-        """Return False for a setting or a map."""
+        """Return True for a section, False for a setting or a map."""
         return isinstance(self.type, type) and issubclass(self.type, Section)
 
     @property
     def entry(self) -> SettingType:
-        """Return the type of a map's entries; the map's description and reload rule apply to each entry."""
+        """Return the type of a map's entries, with the description and reload rule of the map."""
         return replace(self, type=get_args(self.type)[1])
 
     @property
@@ -190,7 +192,7 @@ class SettingType:
 
     @property
     def allowed(self) -> str:
-        """Describe the allowed values, as the object of "give" in an error text."""
+        """Describe the allowed values so that the text can follow "give" in an error text."""
         return self.kind.allowed.format(range=self._range()) or self._describe_plain()
 
     @property
@@ -199,16 +201,17 @@ class SettingType:
         return self.kind.summary.format(range=self._short_range()) or self._summarize_plain()
 
     def show(self, value: object) -> str:
-        """Return `value` as the configuration file would write it."""
+        """Return `value` as it is written in the configuration file, or "" if it is None."""
         return "" if value is None else self.kind.show(value)
 
     def _range(self) -> str:
+        """Return the range as words for an error text, or "" if a bound is missing."""
         if self.meta.ge is None or self.meta.le is None:
             return ""
         return f" from {self._show_bound(self.meta.ge)} to {self._show_bound(self.meta.le)}"
 
     def _short_range(self) -> str:
-        # The 0 for a missing bound is never shown: plain integers and sizes have both bounds.
+        # Without a bound this shows 0. But only plain integers and sizes show a range, and these have both bounds.
         return f"{self._show_bound(self.meta.ge or 0)}..{self._show_bound(self.meta.le or 0)}"
 
     def _summarize_plain(self) -> str:
@@ -233,9 +236,9 @@ class SettingType:
 
 
 def setting_type(annotation: Any) -> SettingType:
-    """Split `Annotated[T, Description, ReloadRule]`, or the plain `T` of sections, into its parts. T may have `| None`.
+    """Split an annotation into its parts: `Annotated[T, Description, ReloadRule]` of a setting, or `T` of a section.
 
-    Raise TypeError for a setting without a reload rule.
+    T may have `| None`. Raise TypeError for a setting without a reload rule.
     """
     if get_origin(annotation) is not Annotated:
         return SettingType(annotation, plain, Meta())

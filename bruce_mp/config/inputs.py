@@ -1,4 +1,4 @@
-"""The sections of the inputs, with access control and timestamps; `config/sections.py` has the conventions."""
+"""The sections of the inputs, with access control and timestamps; `config/sections.py` explains the conventions."""
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
@@ -14,11 +14,12 @@ from bruce_mp.config.sizes import GIB, KIB, MIB
 SMALLEST_MESSAGE: Final = 29
 """Size of the smallest message that a client can send, in bytes."""
 MAX_WORKERS: Final = 27
-"""The slab has 29 rows for inputs: one is the datagram input's, one the journal's."""
+"""Maximum number of stream workers. Of the 29 rows for inputs in the slab, one is the datagram input's, one the
+journal's."""
 
 TimestampPolicy = Literal["client", "arrival", "clamp"]
 InputTimestamps = Annotated[
-    TimestampPolicy | None, fields.plain("The policy of this input. Absent: `timestamps.policy`."), LIVE
+    TimestampPolicy | None, fields.plain("Timestamp policy of this input. Absent: `timestamps.policy`."), LIVE
 ]
 
 Mode = Annotated[
@@ -26,11 +27,17 @@ Mode = Annotated[
     fields.mode("Mode of the socket; senders need write permission. Absent: the umask decides."),
     RESTART_TO_BIND,
 ]
-User = Annotated[str | None, fields.plain("Its owner, by name or number. Absent: the daemon's user."), RESTART_TO_BIND]
-Group = Annotated[str | None, fields.plain("Its group. Absent: as for any file in its directory."), RESTART_TO_BIND]
+User = Annotated[
+    str | None, fields.plain("Owner of the socket file, by name or number. Absent: the daemon's user."), RESTART_TO_BIND
+]
+Group = Annotated[
+    str | None, fields.plain("Group of the socket file. Absent: as for any new file in its directory."), RESTART_TO_BIND
+]
 AllowUsers = Annotated[
     tuple[str, ...],
-    fields.accounts("Users that may send, among those that the mode admits. Both lists empty: all of them."),
+    fields.accounts(
+        "Users that may send, among those that the mode admits. If this and `allow_groups` are empty, all of them may."
+    ),
     LIVE,
 ]
 AllowGroups = Annotated[tuple[str, ...], fields.accounts("Groups that may send; see `docs/security.md`."), LIVE]
@@ -39,9 +46,9 @@ AllowGroups = Annotated[tuple[str, ...], fields.accounts("Groups that may send; 
 class Quota(Section, frozen=True):
     """Limits on the messages of a user; see `docs/security.md`."""
 
-    interval_ms: Annotated[int, fields.plain("Length of an interval.", 1, DAY_MS), LIVE] = 1000
+    interval_ms: Annotated[int, fields.plain("Length of the interval of these limits.", 1, DAY_MS), LIVE] = 1000
     max_messages: Annotated[
-        int | None, fields.plain("Messages of a user in an interval. Absent or 0: no limit.", 0, INT32_MAX), LIVE
+        int | None, fields.plain("Most messages of one user in an interval. Absent or 0: no limit.", 0, INT32_MAX), LIVE
     ] = None
     tcp_max_messages: Annotated[
         int | None, fields.plain("The same for all TCP connections together.", 0, INT32_MAX), LIVE
@@ -56,14 +63,20 @@ class Quota(Section, frozen=True):
 class Timestamps(Section, frozen=True):
     """The timestamp of a message in Kafka; see `docs/delivery.md`."""
 
-    policy: Annotated[TimestampPolicy, fields.plain("The general policy."), LIVE] = "clamp"
-    # Less than the shortest retention in common use. Kafka could delete an older message right after the ack.
+    policy: Annotated[
+        TimestampPolicy, fields.plain("Policy for messages whose topic and input have none of their own."), LIVE
+    ] = "clamp"
+    # Less than the shortest retention in common use: Kafka could delete a message with an older timestamp right after
+    # the ack.
     before_max_ms: Annotated[
-        int, fields.plain("Longest time before the arrival that `clamp` accepts.", 0, INT32_MAX), LIVE
+        int,
+        fields.plain("`clamp` accepts a client's timestamp up to this time before the arrival.", 0, INT32_MAX),
+        LIVE,
     ] = 3_600_000
-    # Less than the hour of log.message.timestamp.after.max.ms. The margin exceeds the clock difference of two hosts.
+    # Brokers refuse timestamps that are later than log.message.timestamp.after.max.ms, by default one hour. This value
+    # is so much less that the difference between the clocks of two hosts does not matter.
     after_max_ms: Annotated[
-        int, fields.plain("Longest time after the arrival that `clamp` accepts.", 0, DAY_MS), LIVE
+        int, fields.plain("`clamp` accepts a client's timestamp up to this time after the arrival.", 0, DAY_MS), LIVE
     ] = 600_000
     topics: Annotated[dict[str, TimestampPolicy], fields.plain("The policy for this topic."), LIVE] = field(
         default_factory=dict
@@ -71,7 +84,7 @@ class Timestamps(Section, frozen=True):
 
 
 class UnixDatagram(Section, frozen=True):
-    """The datagram socket: one message, one `sendto()`."""
+    """The datagram socket; each message is one `sendto()`."""
 
     enable: Annotated[bool, fields.plain("Receive on this socket."), RESTART_TO_BIND] = True
     path: Annotated[str, fields.socket_path("The socket file."), RESTART_TO_BIND] = "/run/bruce.dgram"
@@ -101,7 +114,7 @@ class UnixStream(Section, frozen=True):
 
 
 class Tcp(Section, frozen=True):
-    """The stream of `[input.unix_stream]` over TCP, open to every program that can connect."""
+    """The stream of `[input.unix_stream]` over TCP. Every program that can connect may send."""
 
     enable: Annotated[bool, fields.plain("Accept connections."), RESTART_TO_BIND] = False
     host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), RESTART_TO_BIND] = (
@@ -130,15 +143,21 @@ class Streams(Section, frozen=True):
     max_connections_per_user: Annotated[
         int,
         fields.plain(
-            "Connections of a user (TCP: of an address) to one worker; further ones are closed.", 1, 1_000_000
+            "Most connections of one user (TCP: of one address) to one worker; further ones are closed.", 1, 1_000_000
         ),
         LIVE,
     ] = 8192
     max_unfinished_size: Annotated[
-        int, fields.size("Memory for unfinished messages; without room, connections wait.", MIB, 64 * GIB), LIVE
+        int,
+        fields.size(
+            "Memory of all workers for messages of which only a part has arrived; without room, connections wait.",
+            MIB,
+            64 * GIB,
+        ),
+        LIVE,
     ] = 256 * MIB
     max_unfinished_size_per_user: Annotated[
-        int, fields.size("The same, of a user (TCP: of an address).", MIB, 64 * GIB), LIVE
+        int, fields.size("The same for the messages of one user (TCP: of one address).", MIB, 64 * GIB), LIVE
     ] = 64 * MIB
     unfinished_timeout_s: Annotated[
         int, fields.plain("Longest pause inside a message; then the connection is closed.", 1, 86_400), LIVE
@@ -146,8 +165,8 @@ class Streams(Section, frozen=True):
     max_attempt_size: Annotated[
         int,
         fields.size(
-            "Memory of the slab for a fenced attempt; the rest goes to a spill file. Open attempts share half of the "
-            "slab; with 0, one may take that whole half.",
+            "Memory of the slab for one fenced attempt; the rest of the attempt goes to a spill file. All "
+            "open attempts share half of the slab; with 0, one attempt may take that whole half.",
             0,
             64 * GIB,
         ),
@@ -156,8 +175,8 @@ class Streams(Section, frozen=True):
     max_spill_size: Annotated[
         int,
         fields.size(
-            "Disk space of all spill files; a twentieth of the file system stays free. 0: too large attempts are "
-            "discarded.",
+            "Disk space of all spill files; a twentieth of the file system stays free. 0: no spill files; "
+            "attempts that are too large for the slab are discarded.",
             0,
             1024 * GIB,
         ),
@@ -171,7 +190,7 @@ class Streams(Section, frozen=True):
 
     @property
     def worker_count(self) -> int:
-        """Return `workers`; if it is 0, half this machine's cores, rounded up, at most 8."""
+        """Return `workers`; if it is 0, return half the number of this machine's cores, rounded up, but at most 8."""
         return self.workers or min(8, ((os.cpu_count() or 1) + 1) // 2)
 
 
@@ -179,7 +198,9 @@ class Input(Section, frozen=True):
     """Sockets that receive messages."""
 
     max_datagram_size: Annotated[
-        int, fields.size("Largest datagram; a longer one is malformed.", SMALLEST_MESSAGE, 16 * MIB), RESTART_FOR_SLAB
+        int,
+        fields.size("Largest datagram; a longer one counts as malformed.", SMALLEST_MESSAGE, 16 * MIB),
+        RESTART_FOR_SLAB,
     ] = 64 * KIB
     allow_large_datagrams: Annotated[
         bool, fields.plain("Allow a `max_datagram_size` that clients reach only with a raised SO_SNDBUF."), LIVE

@@ -1,4 +1,7 @@
-"""Load a configuration: read, override, decode and check it, and report every problem in one `ConfigError`."""
+"""Load a configuration: read the file, apply the overrides, decode and check the settings.
+
+All problems that are found are reported together, in one `ConfigError`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _EXPLANATIONS: Final = {
     "Cannot declare": "the file has this section twice; merge its settings",
     "Invalid value": "a value is a string in quotes, a number, true or false in lower case, or a list in brackets",
 }
-"""Explanations of tomllib's errors, by the beginning of their text."""
+"""Explanations of tomllib's errors, by the beginning of the error's text."""
 _UNCLOSED: Final = {
     "Illegal character '\\n'": '"',
     "Found invalid character '\\n'": "'",
@@ -42,20 +45,21 @@ _UNCLOSED: Final = {
     "Unterminated string": '"""',
     "Expected \"'''\"": "'''",
 }
-"""tomllib's errors about the missing end of a string, and the quote that began the string."""
+"""Texts of tomllib's errors about a string without an end, each with the quote at the beginning of that string."""
 
 
 class StatusSettings(NamedTuple):
-    """The address and token of the status pages, and the run directory, where a daemon writes the address in use."""
+    """The settings of the status pages, and the run directory, in which a daemon writes the address that it uses."""
 
     http: Http
     run_dir: str
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Load the TOML file `path` with `overrides`, `key=value` each.
+    """Load the TOML file `path`; each of the `overrides` (`key=value`) replaces a setting of the file.
 
-    Raise `ConfigError`, with a line for each problem: file or override, key, value and the allowed values.
+    If there are problems, raise `ConfigError` with a line for each one: file or override, key, value and the allowed
+    values.
     """
     tree = _read(path)
     parsed = [parse_override(text) for text in overrides]
@@ -69,9 +73,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def load_status_settings(path: Path) -> StatusSettings:
-    """Load only the settings with which commands find a running daemon.
+    """Load only the settings with which commands find a running daemon. Raise `ConfigError` if these have problems.
 
-    So a mistake elsewhere in an edited file does not keep an operator from the daemon. Raise `ConfigError`.
+    So a mistake in another setting does not prevent an operator from reaching the daemon.
     """
     tree = _read(path)
     daemon = tree.get("daemon", {})
@@ -79,33 +83,36 @@ def load_status_settings(path: Path) -> StatusSettings:
         daemon = {name: value for name, value in daemon.items() if name == "run_dir"}
     decoder = Decoder()
     http = decoder.decode_table(Http, tree.get("http", {}), ("http",))
-    decoded = decoder.decode_table(DaemonSection, daemon, ("daemon",))
+    decoded_daemon = decoder.decode_table(DaemonSection, daemon, ("daemon",))
     _raise_problems(decoder.problems, path, ())
-    return StatusSettings(msgspec.convert(http, Http), msgspec.convert(decoded, DaemonSection).run_dir)
+    return StatusSettings(msgspec.convert(http, Http), msgspec.convert(decoded_daemon, DaemonSection).run_dir)
 
 
-def _relation_problems(decoded: dict[str, Any], problems: Sequence[Problem]) -> list[Problem]:
-    """Return the problems between settings, as far as the invalid values (`problems`) allow a check.
+def _relation_problems(decoded: dict[str, Any], value_problems: Sequence[Problem]) -> list[Problem]:
+    """Return the problems in the relations between settings (`checks.py`).
 
-    One report should contain all problems. So defaults replace invalid values, and problems that involve such a default
-    or its section are ignored.
+    `value_problems` are the problems of single values, which `decoded` does not have. One report should contain all
+    problems, so the relations are checked all the same: defaults replace the missing values. A problem that such a
+    default may have caused, because it is about the same section, is left out.
     """
-    # the only required setting outside tables with names of the user's choice, such as batching.configs.NAME
+    # Of the required settings, only this one has no default here. The others are in entries of maps, with names that
+    # the user chooses, such as batching.configs.NAME.
     kafka = {"bootstrap_servers": ["placeholder:1"], **decoded.get("kafka", {})}
     try:
         config = msgspec.convert({**decoded, "kafka": kafka}, Config)
     except msgspec.ValidationError:
-        return []  # an entry of a map lacks a required setting
-    invalid = [problem.path for problem in problems]
-    return [found for found in check(config) if not any(_overlap(found.path, path) for path in invalid)]
+        return []  # a required setting is missing in an entry of a map
+    invalid_paths = [problem.path for problem in value_problems]
+    return [found for found in check(config) if not any(_overlap(found.path, path) for path in invalid_paths)]
 
 
 def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Return True if two settings share a section, or one contains the other."""
+    """Return True if two settings are in the same section, or one of them is a section that contains the other."""
     return one[:-1] == other[:-1] or all(a == b for a, b in zip(one, other, strict=False))
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file. Raise ConfigError if it cannot be read or parsed."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
@@ -114,13 +121,14 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8, which TOML requires.") from error
     try:
-        # Without a final line end, tomllib has the same error for an unclosed string and an unclosed multi-line string.
+        # The added line end gives unclosed strings and unclosed multi-line strings different errors in tomllib.
         return tomllib.loads(f"{text}\n")
     except ValueError as error:  # TOMLDecodeError, or integers too long for Python
         raise ConfigError(f"{path}:{_explain(text, str(error))}.") from error
 
 
 def _permission_remedy() -> str:
+    """Return a sentence with the remedies for a file that this user may not read."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -132,7 +140,7 @@ def _permission_remedy() -> str:
 
 
 def _explain(text: str, error: str) -> str:
-    """Explain tomllib's message. The position moves from its end to its start, where editors look for it."""
+    """Explain an error of tomllib. Its position moves from the end of the text to the start, for editors."""
     message, quote = _POSITION.sub("", error), _UNCLOSED.get(error.partition(" (")[0])
     explanation = f"the string that begins with {quote} in this line is not closed" if quote else message
     explanation = _EXPLANATIONS.get(message.partition(" (")[0], explanation)
@@ -140,7 +148,11 @@ def _explain(text: str, error: str) -> str:
 
 
 def _position(text: str, error: str, quote: str | None) -> str:
-    """Return line and column of the error; for an error at the end of the file, those of the unclosed string."""
+    """Return "line:column" of an error of tomllib.
+
+    tomllib gives no position for an error at the end of the file. The position is then that of the unclosed string,
+    which begins with `quote`, or the end of the file if `quote` is None.
+    """
     match = _POSITION.search(error)
     if match:
         return f"{match[1]}:{match[2]}"
@@ -156,7 +168,7 @@ def _raise_problems(problems: Iterable[Problem], path: Path, overrides: Sequence
 
 
 def _origin(problem: Problem, path: Path, overrides: Sequence[Override]) -> str:
-    """Return the override that set the key, a part of it or its section; else the file."""
+    """Return the source of the problem: the override that set this key or a part or section of it, else the file."""
     for override in overrides:
         if all(a == b for a, b in zip(problem.path, override.path, strict=False)):
             return f"--set {dotted(override.path)}"

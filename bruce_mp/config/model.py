@@ -1,7 +1,7 @@
 """The whole configuration as one frozen, picklable value: `load_config()` returns it, and every process receives it.
 
-Clients send topics as bytes, the configuration has text. A topic that is not UTF-8 cannot be configured by name and
-gets the rule for unlisted topics.
+Clients send the names of topics as bytes, while the configuration has them as text. A topic whose name is not UTF-8
+cannot be configured by name, so the rule for unlisted topics applies to it.
 """
 
 from bruce_mp.config.fields import Section
@@ -58,45 +58,50 @@ class Config(Section, frozen=True):
 
     @property
     def spill_path(self) -> str:
+        """Return the directory of the spill files, which take messages of large fenced attempts."""
         return disk_path_for(self.slab_path, self.input.streams.spill_dir, "spill")
 
     @property
     def journal_path(self) -> str:
+        """Return the directory of the journal, the copy of held messages on disk."""
         return disk_path_for(self.slab_path, self.slab.journal_dir, "journal")
 
     @property
     def history_path(self) -> str:
-        """Return the directory of the status pages' history."""
+        """Return the directory of the history that the status pages show."""
         return disk_path_for(self.slab_path, self.http.history_dir, "history")
 
     def batching_for(self, topic: bytes) -> TopicBatching:
-        """Return the batching by the topic's own rule, else by the rule of unlisted topics."""
+        """Return the batching of a topic by its own rule, or else by the rule for unlisted topics."""
         return batching_of_rule(self.batching, self.batching.topics.get(_decode(topic), self.batching.default))
 
     def compression_for(self, topic: bytes) -> CompressionConfig:
-        """Return the topic's own config, else the config of unlisted topics, else no compression."""
+        """Return the topic's own compression, or else that of unlisted topics, or else no compression."""
         name = self.compression.topics.get(_decode(topic), self.compression.default)
         return NO_COMPRESSION if name is None else self.compression.configs[name]
 
     def partitioner_for(self, topic: bytes) -> PartitionerName:
-        """Return the topic's own partitioner, else that of unlisted topics."""
+        """Return the topic's own partitioner, or else the partitioner of unlisted topics."""
         return self.partitioner.topics.get(_decode(topic), self.partitioner.default)
 
     def keys_wait_for(self, topic: bytes) -> bool:
-        """Return True if messages with keys wait for their partition's leader, False if they may go elsewhere."""
+        """Return True if a message with a record key waits while the partition of its key has no leader.
+
+        Return False if it may go to another partition.
+        """
         return self.partitioner.without_leader == "wait" and self.partitioner_for(topic) != "none"
 
     def rate_limit_for(self, topic: bytes) -> RateLimitConfig | None:
-        """Return the topic's own limit, else the limit of unlisted topics, else None."""
+        """Return the topic's own rate limit, or else that of unlisted topics, or else None."""
         name = self.rate_limit.topics.get(_decode(topic), self.rate_limit.default)
         return None if name is None else self.rate_limit.configs[name]
 
     def timestamp_policy_for(self, topic: bytes, input_policy: TimestampPolicy | None) -> TimestampPolicy:
-        """Return the topic's own policy, else that of its input, else the general one."""
+        """Return the topic's own policy, or else the policy of the message's input, or else the general policy."""
         return self.timestamps.topics.get(_decode(topic)) or input_policy or self.timestamps.policy
 
     def alpha_for(self, topic: bytes) -> int:
-        """Return the factor alpha of `topic`: it may hold so many times the free memory of the slab. 0: no limit."""
+        """Return the alpha of a topic: it may hold alpha times the free memory of the slab; 0 stands for no limit."""
         shares = self.topic_share
         return shares.topics.get(_decode(topic), shares).alpha  # `shares.alpha` is for unlisted topics
 

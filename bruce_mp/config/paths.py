@@ -1,4 +1,4 @@
-"""Check the paths of the configuration, which must be absolute, and derive the default paths."""
+"""Check the paths in the configuration, which must be absolute, and derive the default paths of files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from typing import Final
 
 PATH_MAX: Final = 4095
-"""Linux's PATH_MAX without the NUL."""
+"""Longest path in bytes: Linux's PATH_MAX without the NUL at the end."""
 
 SOCKET_PATH_MAX: Final = 107
-"""`sun_path` is 108 bytes including the NUL."""
+"""Longest path of a UNIX socket in bytes: the kernel's `sun_path` has 108 bytes, including the NUL at the end."""
 
-LONGEST_SOCKET_NAME: Final = "dispatcher-99.ipc"
+LONGEST_SOCKET_NAME: Final = "dispatcher-99.ipc"  # of the sockets in a run directory
 RUN_DIR_MAX: Final = SOCKET_PATH_MAX - len("/" + LONGEST_SOCKET_NAME)
 """Longest run directory in bytes, so that the paths of all sockets in it fit."""
 
@@ -23,34 +23,34 @@ _DEFAULT_DISK_DIRECTORY: Final = "/var/tmp"  # noqa: S108 - the files lie in a p
 _UNSAFE_IN_NAME: Final = re.compile("[%-]")
 
 
-def check_path(raw: object, longest: int) -> str:
-    """Return `raw` if it is an absolute path below `/` of at most `longest` bytes. Raise ValueError otherwise."""
+def check_path(raw: object, max_bytes: int) -> str:
+    """Return `raw` if it is an absolute path other than `/`, of at most `max_bytes` bytes; else raise ValueError."""
     if not isinstance(raw, str):
         raise ValueError  # noqa: TRY004 - a value of a wrong type is an invalid setting
     if not raw.startswith("/"):
         raise ValueError(f'"{raw}" is not an absolute path')
     if not raw.strip("/.") or "\0" in raw:
         raise ValueError(f"{raw!r} is not a usable path")
-    if len(raw.encode()) > longest:
+    if len(raw.encode()) > max_bytes:
         raise ValueError(f"the path has {len(raw.encode())} bytes")
     return raw
 
 
 def slab_path_for(run_dir: str) -> str:
-    """Return the default slab path for a run directory, in `/dev/shm`.
+    """Return the default path of the slab of the daemon with this run directory, in `/dev/shm`.
 
-    `/run/bruce` becomes `/dev/shm/bruce-run-bruce.slab`. A hyphen in a name is escaped, so two run directories never
-    share a slab.
+    For `/run/bruce` it is `/dev/shm/bruce-run-bruce.slab`. Because hyphens stand for slashes, a hyphen in the name of a
+    directory is escaped. So two run directories never share a slab.
     """
     escaped = _UNSAFE_IN_NAME.sub(lambda match: f"%{ord(match[0]):02x}", run_dir.strip("/"))
     return f"/dev/shm/bruce-{escaped.replace('/', '-')}.slab"  # noqa: S108 - the operator may choose another place
 
 
 def disk_path_for(slab_path: str, directory: str | None, suffix: str) -> str:
-    """Return the directory of a slab's spill files, journal or history, named after the slab with a suffix.
+    """Return the directory of a slab's spill files, journal or history: the name of the slab with a suffix.
 
-    Its parent is `directory`; if that is None, the slab's directory, or for a slab below `/dev/shm`, which is memory,
-    `$STATE_DIRECTORY` of systemd or `/var/tmp`.
+    Its parent is `directory`. If that is None, the parent is the directory of the slab; for a slab below `/dev/shm`,
+    which is memory, the parent is then `$STATE_DIRECTORY` of systemd or, without that variable, `/var/tmp`.
     """
     slab_directory, _, name = slab_path.rpartition("/")
     if directory is None and slab_path.startswith(_DEV_SHM):

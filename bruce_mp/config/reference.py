@@ -1,6 +1,6 @@
-"""Render the page `docs/configuration.md` from the model.
+"""Render the reference page `docs/configuration.md` from the model of the configuration.
 
-Run `python -m bruce_mp.config.reference > docs/configuration.md`; a test compares page and output.
+`python -m bruce_mp.config.reference > docs/configuration.md` writes the page; a test compares the page and the output.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ Each setting of the daemon's TOML file, the commands that check and apply it, an
 |---|---|
 | `bruce check-config FILE` | list the faults of the file, and of its users, groups, secrets and directories |
 | `bruce check-config FILE --connect` | also [ask the brokers](operating.md#before-the-first-start) |
-| `bruce run --config FILE` | start; checks addresses, too |
+| `bruce run --config FILE` | start the daemon, which also checks the addresses |
 | `bruce reload` | [apply](operating.md#changing-the-configuration) a changed file |
 | `--set slab.size=256m` | override a setting; repeatable, and kept by a reload |
-| `conf/bruce.minimal.toml`, `conf/bruce.toml` | the least that works; every setting with its default |
+| `conf/bruce.minimal.toml` | an example with the only required setting |
+| `conf/bruce.toml` | an example with every setting and its default |
 
 ## How values are written
 
@@ -47,14 +48,14 @@ Each setting of the daemon's TOML file, the commands that check and apply it, an
 | size | bytes: an integer, or a string with `k`, `m` or `g` (powers of 1024), such as `"64k"` |
 | range `1..5` | an integer; durations in the unit that ends the key (`_ms`, `_s`, `_min`) |
 | mode | an octal string: `"0222"` |
-| path | an absolute path; of a socket with at most that number of bytes |
+| path; path, 107 bytes | an absolute path; one of at most 107 bytes |
 | address | `"host:port"`, for `http.listen` also `"unix:/path"` |
 | list | strings: the absolute path of a program and its arguments |
 | accounts | a list of names or numbers |
 
 A name with other characters than letters, digits, `_` and `-` needs quotes: `[batching.topics."a topic"]`. A setting
-without a default may be absent. The *state directory* is the slab's; for a slab below `/dev/shm` it is systemd's
-`$STATE_DIRECTORY`, else `/var/tmp`.
+without a default may be absent. The *state directory* is the directory of the slab. For a slab below `/dev/shm`,
+which is memory, it is systemd's `$STATE_DIRECTORY` or, without that variable, `/var/tmp`.
 
 ## Changing it
 
@@ -63,13 +64,13 @@ or with another value of a setting marked **restart**. `bruce reload --check` gi
 
 ## How batches are made
 
-The first limit reached sends a batch.
+A batch is sent when it reaches the first of its limits.
 
 | action of a topic | batch |
 |---|---|
-| `per_topic` | the topic's own, for one partition |
-| `combined` | shared by all combined topics of a broker |
-| `none` | no batching |
+| `per_topic` | a batch for each partition of the topic |
+| `combined` | one batch for all combined topics of a broker |
+| `none` | no batch: each message is sent at once |
 
 ```toml
 [batching.configs.quick]
@@ -88,11 +89,12 @@ HEADER: Final = "| key | allowed | default | meaning |\n|---|---|---|---|\n"
 
 
 def render() -> str:
+    """Return the page as Markdown."""
     return INTRODUCTION + "".join(_sections(Config, prefix="", described={}))
 
 
 def _sections(model: type[Struct], prefix: str, described: dict[str, str]) -> Iterator[str]:
-    """Yield the sections of a model. `described` maps each row to the section that has it first."""
+    """Yield the text of each section in a model, recursively. `described` is as in `_without_repeated`."""
     for field in msgspec.structs.fields(model):
         name, setting = f"{prefix}{field.name}", setting_type(field.type)
         if get_origin(setting.type) is dict:
@@ -103,23 +105,28 @@ def _sections(model: type[Struct], prefix: str, described: dict[str, str]) -> It
 
 
 def _section(model: type[Struct], name: str, described: dict[str, str]) -> str:
+    """Return heading, description and table of one section, without its subsections."""
     rows = "".join(_without_repeated(list(_rows(model)), name, described))
     return f"\n### `[{name}]`\n\n{inspect.getdoc(model)}\n" + (f"\n{HEADER}{rows}" if rows else "")
 
 
 def _without_repeated(rows: list[str], name: str, described: dict[str, str]) -> Iterator[str]:
-    """Replace two or more rows that an earlier section also has by one reference to it."""
+    """Yield the rows of section `name`. If an earlier section has two or more of them, refer to that section instead.
+
+    `described` maps each row to the first section that has it; the call adds the new rows.
+    """
     first_sections = [described.setdefault(row, name) for row in rows]
     for row, section in zip(rows, first_sections, strict=True):
         shared = [other for other, first in zip(rows, first_sections, strict=True) if first == section]
         if section == name or len(shared) == 1:
             yield row
-        elif row == shared[0]:  # the reference stands once, for all shared rows
+        elif row == shared[0]:  # one reference for all rows of the earlier section, in place of the first of them
             keys = ", ".join(each.split("|")[1].strip() for each in shared)
             yield f"| {keys} |  |  | As in `[{section}]`. |\n"
 
 
 def _rows(model: type[Struct]) -> Iterator[str]:
+    """Yield a table row for each setting and each map of settings; `NAME` stands for the name of a map's entry."""
     for field in msgspec.structs.fields(model):
         setting = setting_type(field.type)
         if get_origin(setting.type) is not dict:

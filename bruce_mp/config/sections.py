@@ -1,14 +1,15 @@
 """The sections of the configuration file: every setting with its type, range, default and meaning.
 
-This module and the other modules of sections, which `model.py` combines, define all settings. `decode.py` checks files
-against them, and `reference.py` renders the reference page from them.
+This module, `inputs.py` and `security.py` define all settings; `model.py` combines their sections. `decode.py` checks
+files against these definitions, and `reference.py` renders the reference page from them.
 
-Values are plain: sizes are bytes, modes are permission bits, paths and addresses are text. A setting with the default
-`None` may be absent, and its meaning then states the effect. The marker of each setting states that a reload applies a
-change (LIVE), or why a restart is needed. The annotation of a map describes each of its entries. Rules over several
-settings, such as a name that needs a definition, are in `checks.py`.
+A setting is annotated with its type, a call of its kind (`fields.py`), and a marker. Values have plain types: sizes are
+numbers of bytes, modes are permission bits, paths and addresses are text. A setting with the default `None` may be
+absent, and its description then states the effect. The marker states that a reload applies a change (LIVE), or why a
+change needs a restart. The annotation of a map describes each entry of the map. Rules about several settings, such as a
+name that needs a definition, are in `checks.py`.
 
-A section's docstring is its text on the reference page.
+The docstring of a section is its text on the reference page.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -26,7 +27,7 @@ from bruce_mp.config.sizes import GIB, KIB, MIB
 
 MINUTES_PER_MONTH: Final = 31 * 24 * 60
 MAX_ALPHA: Final = 1_000
-"""A topic with this factor may hold nearly all of the slab."""
+"""Largest `alpha` of a topic; with it the topic may hold nearly all of the slab."""
 
 RESTART_FOR_SEQUENCES: Final = restart(
     "it decides if batches have sequence numbers, and the slab may hold numbered ones"
@@ -37,14 +38,16 @@ RESTART_FOR_JOURNAL: Final = restart("the journal describes the slab from its st
 BatchingAction = Literal["per_topic", "combined", "none"]
 PartitionerName = Literal["none", "murmur2", "crc32", "fnv1a"]
 _ACTION_MEANING: str = "The kind of [batch](#how-batches-are-made)."
-_ALPHA_MEANING: str = "Memory that a topic may hold, as a multiple of the free memory. 0: no limit."
+_ALPHA_MEANING: str = "Memory of the slab that a topic may hold, as a multiple of the slab's free memory. 0: no limit."
 
 
 class Kafka(Section, frozen=True):
     """The Kafka cluster, and the requests to it."""
 
     bootstrap_servers: Annotated[
-        tuple[str, ...], fields.servers("Brokers to ask at the start, and when all known ones are gone."), LIVE
+        tuple[str, ...],
+        fields.servers("Brokers to ask for metadata, at the start and when all known brokers are gone."),
+        LIVE,
     ]
     client_id: Annotated[
         str, fields.pattern("The daemon's name in the brokers' logs and quotas.", "^.+$", "bruce"), LIVE
@@ -57,20 +60,20 @@ class Kafka(Section, frozen=True):
         RESTART_FOR_SEQUENCES,
     ] = -1
     replication_timeout_ms: Annotated[
-        int, fields.plain("Longest wait of a broker for its replicas' acks.", 1, INT32_MAX), LIVE
+        int, fields.plain("Longest time for which a broker waits for the acks of replicas.", 1, INT32_MAX), LIVE
     ] = 10_000
     empty_values: Annotated[
         Literal["null", "empty"],
         fields.plain(
-            "Kafka value of a message without value bytes, unless its client chooses. Null deletes the key from a "
-            "compacted topic."
+            "Value in Kafka of a message without value bytes, unless the message's client chooses. Null "
+            "deletes the key from a compacted topic."
         ),
         LIVE,
     ] = "null"
     broker_version: Annotated[
         str | None,
         fields.pattern(
-            "Release of brokers before 0.10, which do not report it. Absent: the daemon asks.",
+            "Release of the brokers, for brokers before 0.10, which do not report it. Absent: the daemon asks them.",
             r"^[0-9]+(\.[0-9]+){1,3}$",
             "0.9.0.1",
         ),
@@ -81,6 +84,7 @@ class Kafka(Section, frozen=True):
 
     @property
     def servers(self) -> tuple[HostPort, ...]:
+        """Return `bootstrap_servers` as addresses."""
         return tuple(parse_host_port(server) for server in self.bootstrap_servers)
 
 
@@ -90,7 +94,8 @@ class SlabSection(Section, frozen=True):
     path: Annotated[
         str | None,
         fields.path(
-            "On a disk it survives a reboot. Absent: `/dev/shm/bruce-run-bruce.slab`, named after `daemon.run_dir`."
+            "The file; on a disk it survives a reboot. Absent: `/dev/shm/bruce-run-bruce.slab`, where "
+            "`run-bruce` stands for `daemon.run_dir`."
         ),
         RESTART_FOR_SLAB,
     ] = None
@@ -106,13 +111,18 @@ class SlabSection(Section, frozen=True):
     sync: Annotated[
         Literal["off", "interval", "each flush"],
         fields.plain(
-            "When held messages are written to a journal on disk, which survives a power failure: never, each "
-            '`sync_interval_ms`, or also at once for each `flush(level="durable")` of a client.'
+            'When held messages are written to a journal on disk, which survives a power failure. "off": '
+            'never. "interval": each `sync_interval_ms`. "each flush": also at once for each '
+            '`flush(level="durable")` of a client.'
         ),
         RESTART_FOR_JOURNAL,
     ] = "off"
     sync_interval_ms: Annotated[
-        int, fields.plain("Longest time for which a held message is in the slab only.", 10, 60_000), LIVE
+        int,
+        fields.plain(
+            "Longest time for which a held message is only in the slab and not yet in the journal.", 10, 60_000
+        ),
+        LIVE,
     ] = 1000
     journal_dir: Annotated[
         str | None,
@@ -138,12 +148,12 @@ class PartitionerSection(Section, frozen=True):
     `fnv1a_random` do. With `none`, or without a key, the daemon chooses. See `docs/delivery.md`.
     """
 
-    default: Annotated[PartitionerName, fields.plain("The partitioner of all other topics."), LIVE] = "none"
+    default: Annotated[PartitionerName, fields.plain("The partitioner of topics that are not in `topics`."), LIVE] = (
+        "none"
+    )
     without_leader: Annotated[
         Literal["wait", "next"],
-        fields.plain(
-            "With a partitioner, messages for a partition without a leader wait, or go to the next partition."
-        ),
+        fields.plain("While the partition of a key has no leader: its messages wait, or go to the next partition."),
         LIVE,
     ] = "wait"
     topics: Annotated[dict[str, PartitionerName], fields.plain("The partitioner of a topic."), LIVE] = field(
@@ -157,8 +167,8 @@ class Delivery(Section, frozen=True):
     topic_autocreate: Annotated[
         bool,
         fields.plain(
-            "Ask the brokers to create an unknown topic. Brokers before 0.10.1 need `auto.create.topics.enable`; "
-            "those before 2.4 need it, or both of the next settings."
+            "Ask the brokers to create an unknown topic. Brokers before 0.10.1 need "
+            "`auto.create.topics.enable`. Brokers before 2.4 need that, or both of the next settings here."
         ),
         LIVE,
     ] = False
@@ -171,46 +181,67 @@ class Delivery(Section, frozen=True):
     max_failed_attempts: Annotated[
         int | None,
         fields.plain(
-            "Retries of a message after error answers. Absent or 0: as `docs/error-table.md` says.", 0, INT32_MAX
+            "Most retries of a message after error answers. Absent or 0: the limits in `docs/error-table.md`.",
+            0,
+            INT32_MAX,
         ),
         LIVE,
     ] = None
-    max_in_flight: Annotated[int, fields.plain("Produce requests in flight to one broker.", 1, 5), LIVE] = 5
-    shutdown_max_delay_ms: Annotated[int, fields.plain("Longest wait for acks at a shutdown.", 0, DAY_MS), LIVE] = (
-        30_000
-    )
+    max_in_flight: Annotated[int, fields.plain("Most unanswered produce requests to one broker.", 1, 5), LIVE] = 5
+    shutdown_max_delay_ms: Annotated[
+        int,
+        fields.plain("Longest wait for acks at a shutdown; messages without one stay in the slab.", 0, DAY_MS),
+        LIVE,
+    ] = 30_000
     dispatcher_restart_max_delay_ms: Annotated[
         int,
-        fields.plain("Longest wait for outstanding answers in a pause or after a change of leaders.", 0, DAY_MS),
+        fields.plain(
+            "Longest wait for outstanding answers of a broker, in a pause or after a change of leaders.", 0, DAY_MS
+        ),
         LIVE,
     ] = 5_000
     metadata_refresh_interval_min: Annotated[
         int, fields.plain("Time between metadata refreshes, varied by 20 %; 0: none.", 0, MINUTES_PER_MONTH), LIVE
     ] = 15
     start_spread_s: Annotated[
-        int, fields.plain("Longest random wait before a start asks the cluster; see `docs/scale.md`.", 0, 3_600), LIVE
+        int,
+        fields.plain(
+            "Longest random wait of a starting daemon before it asks the cluster; see `docs/scale.md`.", 0, 3_600
+        ),
+        LIVE,
     ] = 0
     failover_spread_s: Annotated[
         int,
-        fields.plain("Longest wait for metadata after a broker's or leader's loss; see `docs/scale.md`.", 0, 300),
+        fields.plain(
+            "Longest random wait before metadata is fetched after the loss of a broker or leader; see `docs/scale.md`.",
+            0,
+            300,
+        ),
         LIVE,
     ] = 0
     compare_metadata_on_refresh: Annotated[
-        bool, fields.plain("If false, each refresh reroutes all messages."), LIVE
+        bool, fields.plain("If false, each metadata refresh reroutes all messages, even if nothing has changed."), LIVE
     ] = True
     kafka_socket_timeout_s: Annotated[
         int, fields.plain("Longest silence of a broker while an answer is due.", 1, 86_400), LIVE
     ] = 60
-    # Dory's defaults are 5 s, 4 doublings and 5 s, as its pause stops all traffic. Ours stops one partition or broker.
-    pause_rate_limit_initial_ms: Annotated[int, fields.plain("First back-off between two pauses.", 1, DAY_MS), LIVE] = (
-        500
-    )
-    pause_rate_limit_max_double: Annotated[int, fields.plain("Most doublings of the back-off.", 0, 20), LIVE] = 6
-    min_pause_delay_ms: Annotated[int, fields.plain("Shortest pause.", 0, DAY_MS), LIVE] = 200
+    # Dory, the daemon that this one continues, has the defaults 5 s, 4 doublings and 5 s, because its pause stops all
+    # traffic. Here a pause stops one partition or one broker.
+    pause_rate_limit_initial_ms: Annotated[
+        int,
+        fields.plain(
+            "Average length of the second in a series of pauses; it doubles with each further one.", 1, DAY_MS
+        ),
+        LIVE,
+    ] = 500
+    pause_rate_limit_max_double: Annotated[int, fields.plain("Most doublings in a series of pauses.", 0, 20), LIVE] = 6
+    min_pause_delay_ms: Annotated[
+        int, fields.plain("Shortest pause; the first of a series is up to three times as long.", 0, DAY_MS), LIVE
+    ] = 200
 
     @property
     def backoff(self) -> tuple[int, int, int]:
-        """Return the parameters of a back-off: first length in ms, most doublings, shortest pause in ms."""
+        """Return the parameters of a back-off: initial pause in ms, most doublings, shortest pause in ms."""
         return self.pause_rate_limit_initial_ms, self.pause_rate_limit_max_double, self.min_pause_delay_ms
 
     @property
@@ -222,41 +253,45 @@ class Delivery(Section, frozen=True):
 class BatchLimits(Section, frozen=True):
     """A named set of limits for a batch; give at least one."""
 
-    time_ms: Annotated[int | None, fields.plain("Age of the oldest message. Absent: no limit.", 1, DAY_MS), LIVE] = None
+    time_ms: Annotated[
+        int | None, fields.plain("Age of the oldest message in the batch. Absent: no limit.", 1, DAY_MS), LIVE
+    ] = None
     messages: Annotated[int | None, fields.plain("Number of messages. Absent: no limit.", 1, INT32_MAX), LIVE] = None
-    bytes: Annotated[int | None, fields.size("Keys and values together. Absent: no limit.", 1, GIB), LIVE] = None
+    bytes: Annotated[int | None, fields.size("Size of all keys and values. Absent: no limit.", 1, GIB), LIVE] = None
 
 
 class CombinedBatching(Section, frozen=True):
     """Batches of all combined topics together, one per broker."""
 
     enable: Annotated[bool, fields.plain("If false, combined topics are not batched."), LIVE] = True
-    config: Annotated[str, fields.plain("Name of the limits."), LIVE] = "standard"
+    config: Annotated[str, fields.plain("Name of the limits in `[batching.configs.NAME]`."), LIVE] = "standard"
 
 
 class DefaultBatching(Section, frozen=True):
-    """Topics that are not listed below."""
+    """The rule of topics that have no `[batching.topics.NAME]`."""
 
     action: Annotated[BatchingAction, fields.plain(_ACTION_MEANING), LIVE] = "combined"
-    config: Annotated[str | None, fields.plain("Name of the limits, for `per_topic`."), LIVE] = None
+    config: Annotated[str | None, fields.plain("Name of the limits, only for the action `per_topic`."), LIVE] = None
 
 
 class TopicRule(Section, frozen=True):
     """A topic with its own rule."""
 
     action: Annotated[BatchingAction, fields.plain(_ACTION_MEANING), LIVE]
-    config: Annotated[str | None, fields.plain("Name of the limits, for `per_topic`."), LIVE] = None
+    config: Annotated[str | None, fields.plain("Name of the limits, only for the action `per_topic`."), LIVE] = None
 
 
 class Batching(Section, frozen=True):
     """Batches of messages. The limits named `standard` (100 ms or 256k) need no definition."""
 
     produce_request_data_limit: Annotated[
-        int, fields.size("Keys and values in one request; 0: a request for each message.", 0, GIB), LIVE
+        int, fields.size("Most bytes of keys and values in one request; 0: a request for each message.", 0, GIB), LIVE
     ] = MIB
     message_max_bytes: Annotated[
         int,
-        fields.size("Largest message and batch of a partition; match the brokers' `message.max.bytes`.", 1, GIB),
+        fields.size(
+            "Largest message, and largest batch of a partition; give the brokers' `message.max.bytes`.", 1, GIB
+        ),
         LIVE,
     ] = 1_000_000
     configs: dict[str, BatchLimits] = field(default_factory=dict)
@@ -286,20 +321,26 @@ class Compression(Section, frozen=True):
     """Compression of batches, by topic; by default none."""
 
     size_threshold_percent: Annotated[
-        int, fields.plain("Largest compressed size to send, in percent of the plain size.", 0, 100), LIVE
+        int,
+        fields.plain(
+            "A batch is sent compressed if that size is at most this percentage of the uncompressed size.", 0, 100
+        ),
+        LIVE,
     ] = 100
-    default: Annotated[str | None, fields.plain("The config of all other topics. Absent: none."), LIVE] = None
+    default: Annotated[
+        str | None, fields.plain("The config of topics that are not in `topics`. Absent: no compression."), LIVE
+    ] = None
     configs: dict[str, CompressionConfig] = field(default_factory=dict)
     topics: Annotated[dict[str, str], fields.plain("The config of a topic."), LIVE] = field(default_factory=dict)
 
 
 class RateLimitConfig(Section, frozen=True):
-    """A named limit. It applies to each topic separately."""
+    """A named limit, which applies to each topic separately."""
 
     interval_ms: Annotated[int, fields.plain("Length of a window.", 1, DAY_MS), LIVE]
     max_count: Annotated[
         int | None,
-        fields.plain("Messages in a window; the others are discarded. Absent: no limit.", 0, INT32_MAX),
+        fields.plain("Most messages in a window; further ones are discarded. Absent: no limit.", 0, INT32_MAX),
         LIVE,
     ] = None
 
@@ -310,19 +351,21 @@ class RateLimit(Section, frozen=True):
     A message counts in the window of its arrival, for all inputs together.
     """
 
-    default: Annotated[str | None, fields.plain("The config of all other topics. Absent: no limit."), LIVE] = None
+    default: Annotated[
+        str | None, fields.plain("The config of topics that are not in `topics`. Absent: no limit."), LIVE
+    ] = None
     configs: dict[str, RateLimitConfig] = field(default_factory=dict)
     topics: Annotated[dict[str, str], fields.plain("The config of a topic."), LIVE] = field(default_factory=dict)
 
 
 class TopicAlpha(Section, frozen=True):
-    """A topic with its own factor."""
+    """A topic with its own `alpha`."""
 
     alpha: Annotated[int, fields.plain(_ALPHA_MEANING, 0, MAX_ALPHA), LIVE]
 
 
 class TopicShare(Section, frozen=True):
-    """Limits on the part of the slab that a stuck topic takes; see `docs/operating.md`."""
+    """Limits on the part of the slab that a topic takes while its delivery is stuck; see `docs/operating.md`."""
 
     alpha: Annotated[int, fields.plain(_ALPHA_MEANING, 0, MAX_ALPHA), LIVE] = 16
     topics: dict[str, TopicAlpha] = field(default_factory=dict)
@@ -336,16 +379,24 @@ class Http(Section, frozen=True):
     ] = "127.0.0.1:9090"
     allowed_hosts: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[^\s:/\[\]]+$")], ...],
-        fields.hosts("Further names in the `Host` header; see `docs/security.md`."),
+        fields.hosts("Further host names to accept in the `Host` header of requests; see `docs/security.md`."),
         LIVE,
     ] = ()
-    discard_report_interval_s: Annotated[int, fields.plain("Period of a discard report.", 1, 86_400), LIVE] = 600
+    discard_report_interval_s: Annotated[int, fields.plain("Time that one discard report covers.", 1, 86_400), LIVE] = (
+        600
+    )
     stalled_after_s: Annotated[
-        int, fields.plain("`/healthz` reports messages that wait longer for an acknowledgement.", 1, 3600), LIVE
+        int,
+        fields.plain("`/healthz` reports messages that have waited longer than this for an acknowledgement.", 1, 3600),
+        LIVE,
     ] = 5
-    bad_msg_prefix_size: Annotated[int, fields.size("Bytes of a bad message in a report.", 0, 64 * KIB), LIVE] = 256
+    bad_msg_prefix_size: Annotated[
+        int, fields.size("Bytes of a bad message that a discard report shows.", 0, 64 * KIB), LIVE
+    ] = 256
     metrics_topics: Annotated[
-        int, fields.plain("Topics with series on `/metrics`; the others are summed.", 0, 5000), LIVE
+        int,
+        fields.plain("Topics with series of their own on `/metrics`; the series of the others are summed.", 0, 5000),
+        LIVE,
     ] = 100
     history_dir: Annotated[
         str | None,
@@ -359,15 +410,16 @@ class Http(Section, frozen=True):
     ] = None
     user: User = None
     group: Group = None
-    token_file: Annotated[str | None, fields.path("File with the token of requests that change something."), LIVE] = (
-        None
-    )
+    token_file: Annotated[
+        str | None, fields.path("File with the token that a request must have if it changes something."), LIVE
+    ] = None
     token_env: Annotated[
         str | None, fields.pattern("Environment variable with that token.", ENV_VARIABLE, "BRUCE_TOKEN"), LIVE
     ] = None
 
     @property
     def address(self) -> HostPort | UnixPath:
+        """Return `listen` as an address."""
         return parse_listen(self.listen)
 
 
@@ -375,7 +427,7 @@ class Events(Section, frozen=True):
     """A program that gets the daemon's events; see `docs/operating.md`."""
 
     command: Annotated[tuple[str, ...] | None, fields.command("A program to run at events. Absent: none."), LIVE] = None
-    interval_s: Annotated[int, fields.plain("Least time between two starts.", 1, 3600), LIVE] = 10
+    interval_s: Annotated[int, fields.plain("Least time between two starts of the program.", 1, 3600), LIVE] = 10
     timeout_s: Annotated[int, fields.plain("The program is killed after this time.", 1, 300), LIVE] = 10
 
 
@@ -412,8 +464,10 @@ class MsgDebug(Section, frozen=True):
 
     enable: Annotated[bool, fields.plain("Write the copies."), LIVE] = False
     path: Annotated[str, fields.path("Directory of the files."), LIVE] = "/var/log/bruce/debug"
-    time_limit_s: Annotated[int, fields.plain("Stop after this time.", 1, INT32_MAX), LIVE] = 3_600
-    byte_limit: Annotated[int, fields.size("Stop after this much in all files.", 0, 64 * GIB), LIVE] = 2 * GIB
+    time_limit_s: Annotated[int, fields.plain("End the copying after this time.", 1, INT32_MAX), LIVE] = 3_600
+    byte_limit: Annotated[
+        int, fields.size("End the copying when all files together have this size.", 0, 64 * GIB), LIVE
+    ] = 2 * GIB
 
 
 class LogFile(Section, frozen=True):
@@ -433,9 +487,11 @@ class Logging(Section, frozen=True):
         LIVE,
     ] = "NOTICE"
     stdout_stderr: Annotated[
-        bool, fields.plain("WARNING and worse to standard error, the rest to standard output."), LIVE
+        bool, fields.plain("Log WARNING and worse to standard error, the rest to standard output."), LIVE
     ] = True
-    format: Annotated[Literal["plain", "json"], fields.plain("Plain lines, or one JSON object a line."), LIVE] = "plain"
+    format: Annotated[Literal["plain", "json"], fields.plain("Plain text, or a JSON object on each line."), LIVE] = (
+        "plain"
+    )
     syslog: Annotated[bool, fields.plain("Log to syslog."), LIVE] = False
     journald: Annotated[bool, fields.plain("Log to systemd's journal, with fields."), LIVE] = False
     log_discards: Annotated[bool, fields.plain("Log discards, each kind at most once in 30 s."), LIVE] = True

@@ -1,7 +1,7 @@
-"""The sections of the connections' security; `config/sections.py` has the conventions.
+"""The sections about the security of connections to brokers; `config/sections.py` explains the conventions.
 
-The configuration names the file or environment variable of each secret. It never contains the secret itself, because
-processes receive, show and log the configuration.
+The configuration names the file or environment variable that has a secret. It never contains the secret itself, because
+processes pass on, show and log the configuration.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -16,6 +16,7 @@ from bruce_mp.config.fields import LIVE, Section
 __all__ = ["ENV_VARIABLE", "Sasl", "Tls"]
 
 ENV_VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
+"""Pattern for the name of an environment variable."""
 
 
 class Tls(Section, frozen=True):
@@ -23,21 +24,32 @@ class Tls(Section, frozen=True):
 
     enable: Annotated[bool, fields.plain("Use TLS."), LIVE] = False
     ca_file: Annotated[
-        str | None, fields.path("Certificates (PEM) of the brokers' authorities. Absent: the system's."), LIVE
+        str | None,
+        fields.path(
+            "Certificates (PEM) of the authorities that issue the brokers' certificates. Absent: the "
+            "system's authorities."
+        ),
+        LIVE,
     ] = None
     certificate_file: Annotated[
         str | None, fields.path("The daemon's certificate (PEM, with its chain). Absent: none."), LIVE
     ] = None
-    key_file: Annotated[str | None, fields.path("Its private key (PEM). Absent: in `certificate_file`."), LIVE] = None
+    key_file: Annotated[
+        str | None, fields.path("Private key of that certificate (PEM). Absent: `certificate_file` has it."), LIVE
+    ] = None
     key_password_file: Annotated[
-        str | None, fields.path("File with the key's password. Absent: none, or `key_password_env`."), LIVE
+        str | None,
+        fields.path("File with the key's password. Absent: the key has none, or `key_password_env` gives it."),
+        LIVE,
     ] = None
     key_password_env: Annotated[
         str | None,
         fields.pattern("Environment variable with the key's password.", ENV_VARIABLE, "KAFKA_KEY_PASSWORD"),
         LIVE,
     ] = None
-    verify_host_name: Annotated[bool, fields.plain("A broker's certificate must name its host."), LIVE] = True
+    verify_host_name: Annotated[
+        bool, fields.plain("Require that a broker's certificate names the broker's host."), LIVE
+    ] = True
     min_version: Annotated[Literal["1.2", "1.3"], fields.plain("Oldest accepted version of TLS."), LIVE] = "1.2"
 
 
@@ -46,7 +58,7 @@ class Sasl(Section, frozen=True):
 
     mechanism: Annotated[
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None,
-        fields.plain("Absent: no login."),
+        fields.plain("Mechanism of the login. Absent: no login."),
         LIVE,
     ] = None
     username: Annotated[str | None, fields.pattern("The user, for PLAIN and SCRAM.", r"^[^\x00]+$", "bruce"), LIVE] = (
@@ -66,7 +78,9 @@ class Sasl(Section, frozen=True):
     ] = None
     extensions: Annotated[
         dict[str, str],
-        fields.pattern("For OAUTHBEARER: a SASL extension, such as `logicalCluster`.", r"^[\x20-\x7e]+$", "lkc-1"),
+        fields.pattern(
+            "For OAUTHBEARER: value of the SASL extension NAME, such as `logicalCluster`.", r"^[\x20-\x7e]+$", "lkc-1"
+        ),
         LIVE,
     ] = field(default_factory=dict)
     kerberos_principal: Annotated[

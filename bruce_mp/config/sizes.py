@@ -17,7 +17,7 @@ _SIZE: Final = re.compile(r"([0-9]+)([kmg]?)", re.IGNORECASE)
 
 
 def parse_size(raw: object) -> int:
-    """Return the bytes of an integer or of a string with an optional suffix. Raise ValueError with the reason."""
+    """Return the number of bytes that an integer or a string stands for. For another value, raise ValueError."""
     if type(raw) is int:
         return raw
     match = _SIZE.fullmatch(raw) if isinstance(raw, str) else None
@@ -27,7 +27,7 @@ def parse_size(raw: object) -> int:
 
 
 def format_size(size: int) -> str:
-    """Return the shortest exact notation of `size`: `65536` is `64k`, `1000000` stays."""
+    """Return the shortest exact notation of `size`: `64k` for 65536, but `1000000` for 1000000."""
     for suffix, factor in (("g", GIB), ("m", MIB), ("k", KIB)):
         if size and size % factor == 0:
             return f"{size // factor}{suffix}"

@@ -1,4 +1,4 @@
-"""The batching of a topic by its rule, and the compressions in use."""
+"""The batching of a topic that follows from its rule, and the compression configs that topics use."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ __all__ = [
 ]
 
 BUILT_IN_LIMITS: Final = {"standard": BatchLimits(time_ms=100, bytes=256 * KIB)}
-"""Limits that a rule can name without a definition; limits of `batching.configs` with the same name take precedence."""
+"""Limits that a rule can name although the file does not define them. Limits with the same name in `batching.configs`
+take precedence."""
 
 NO_COMPRESSION: Final = CompressionConfig(type="none")
 
 
 @unique
 class BatchingKind(Enum):
-    """How a topic's messages are batched: alone, together with other topics, or not at all."""
+    """The way in which a topic's messages are batched: alone, together with other topics, or not at all."""
 
     PER_TOPIC = "per_topic"
     COMBINED = "combined"
@@ -48,20 +49,21 @@ UNBATCHED: Final = TopicBatching(BatchingKind.NONE, BatchLimits(messages=1))
 
 
 def find_limits(batching: Batching, name: str | None) -> BatchLimits | None:
-    """Return the limits with this name; None if the name is not known, or None."""
+    """Return the limits with this name, or None if there are none, or `name` is None."""
     return batching.configs.get(name or "") or BUILT_IN_LIMITS.get(name or "")
 
 
 def batching_of_rule(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:
+    """Return the kind of batching and the limits that a rule sets."""
     kind = BatchingKind(rule.action)
     if kind is BatchingKind.NONE or (kind is BatchingKind.COMBINED and not batching.combined.enable):
         return UNBATCHED
     limits = find_limits(batching, rule.config if kind is BatchingKind.PER_TOPIC else batching.combined.config)
-    assert limits is not None  # checks.py guarantees it
+    assert limits is not None  # `checks.py` refuses a rule that names undefined limits
     return TopicBatching(kind, limits)
 
 
 def used_compressions(compression: Compression) -> list[CompressionConfig]:
-    """Return the configs that at least one topic uses."""
+    """Return the compression configs that at least one topic uses."""
     names = {compression.default, *compression.topics.values()}
     return [config for name, config in compression.configs.items() if name in names]
