@@ -56,6 +56,7 @@ def _settings(section: Struct, path: Key = ()) -> Iterator[tuple[Key, SettingTyp
 
 
 def _expand(setting: SettingType, value: object, path: Key) -> Iterator[tuple[Key, SettingType, object]]:
+    """Yield the settings in a section or map, or the setting itself if `value` is a single value."""
     if isinstance(value, Struct):
         yield from _settings(value, path)
     elif isinstance(value, dict):

@@ -56,14 +56,14 @@ def check(config: Config) -> Iterator[Problem]:
         yield from check_relation(config)
 
 
-def _batch_limits(config: Config) -> Iterator[Problem]:
+def _check_batch_limits(config: Config) -> Iterator[Problem]:
     for name, limits in config.batching.configs.items():
         if limits == BatchLimits():
             path = ("batching", "configs", name)
             yield Problem(path, f"{dotted(path)} has no limit: give at least one of time_ms, messages and bytes.")
 
 
-def _batching_rules(config: Config) -> Iterator[Problem]:
+def _check_batching_rules(config: Config) -> Iterator[Problem]:
     batching = config.batching
     if batching.combined.enable:
         yield from _undefined_limits(batching, ("batching", "combined", "config"), batching.combined.config)
@@ -98,7 +98,7 @@ def _undefined_name(path: Key, name: str | None, defined: Iterable[str], table: 
         yield Problem.not_allowed(path, name, f"give {wanted}")
 
 
-def _named_configs(config: Config) -> Iterator[Problem]:
+def _check_named_configs(config: Config) -> Iterator[Problem]:
     yield from _undefined_configs("compression", config.compression)
     yield from _undefined_configs("rate_limit", config.rate_limit)
 
@@ -111,7 +111,7 @@ def _undefined_configs(section_name: str, section: Compression | RateLimit) -> I
         yield from _undefined_name((section_name, "topics", topic), config, defined, table)
 
 
-def _compression_levels(config: Config) -> Iterator[Problem]:
+def _check_compression_levels(config: Config) -> Iterator[Problem]:
     for name, codec in config.compression.configs.items():
         path = ("compression", "configs", name, "level")
         if codec.level is None:
@@ -124,7 +124,7 @@ def _compression_levels(config: Config) -> Iterator[Problem]:
             yield Problem.not_allowed(path, codec.level, f"give an integer from {low} to {high} for {codec.type}")
 
 
-def _tls(config: Config) -> Iterator[Problem]:
+def _check_tls(config: Config) -> Iterator[Problem]:
     tls = config.kafka.tls
     if tls.certificate_file is None:
         for name in ("key_file", "key_password_file", "key_password_env"):
@@ -141,7 +141,7 @@ def _at_most_one_source(path: Key, file: str | None, variable: str | None, secre
         )
 
 
-def _sasl(config: Config) -> Iterator[Problem]:
+def _check_sasl(config: Config) -> Iterator[Problem]:
     sasl, path = config.kafka.sasl, ("kafka", "sasl")
     if sasl.mechanism is None:
         return
@@ -178,21 +178,21 @@ def _broker_without_login(version: str) -> Iterator[Problem]:
         )
 
 
-def _input_enabled(config: Config) -> Iterator[Problem]:
+def _check_input_enabled(config: Config) -> Iterator[Problem]:
     inputs = (config.input.unix_datagram, config.input.unix_stream, config.input.tcp)
     if not any(section.enable for section in inputs):
         path = ("input", "unix_datagram", "enable")
         yield Problem(path, "No input is enabled: set input.unix_datagram.enable, or that of another input, to true.")
 
 
-def _loopback(config: Config) -> Iterator[Problem]:
+def _check_loopback(config: Config) -> Iterator[Problem]:
     tcp = config.input.tcp
     if tcp.enable and tcp.loopback_only and not is_loopback(tcp.host):
         remedy = "other hosts could reach this address; give 127.0.0.1, or set input.tcp.loopback_only to false"
         yield Problem.not_allowed(("input", "tcp", "host"), tcp.host, remedy)
 
 
-def _distinct_sockets(config: Config) -> Iterator[Problem]:
+def _check_distinct_sockets(config: Config) -> Iterator[Problem]:
     setting_by_path: dict[str, str] = {}
     for path, socket_path in _socket_paths(config):
         if socket_path in setting_by_path:
@@ -211,7 +211,7 @@ def _socket_paths(config: Config) -> Iterator[tuple[Key, str]]:
         yield ("http", "listen"), config.http.address.path
 
 
-def _http(config: Config) -> Iterator[Problem]:
+def _check_http(config: Config) -> Iterator[Problem]:
     http = config.http
     yield from _at_most_one_source(("http",), http.token_file, http.token_env, "token")
     if isinstance(http.address, HostPort):
@@ -222,7 +222,7 @@ def _http(config: Config) -> Iterator[Problem]:
                 yield Problem.not_allowed(("http", name), shown, remedy)
 
 
-def _distinct_ports(config: Config) -> Iterator[Problem]:
+def _check_distinct_ports(config: Config) -> Iterator[Problem]:
     tcp, http = config.input.tcp, config.http.address
     if not tcp.enable or not tcp.port or not isinstance(http, HostPort):
         return
@@ -233,7 +233,7 @@ def _distinct_ports(config: Config) -> Iterator[Problem]:
         yield Problem.not_allowed(("input", "tcp", "port"), tcp.port, "http.listen uses this port; give another port")
 
 
-def _discard_log_size(config: Config) -> Iterator[Problem]:
+def _check_discard_log_size(config: Config) -> Iterator[Problem]:
     minimum = 2 * max(config.input.max_datagram_size, config.input.max_stream_size)
     size = config.discard_log.max_file_size
     if config.discard_log.enable and size < minimum:
@@ -241,7 +241,7 @@ def _discard_log_size(config: Config) -> Iterator[Problem]:
         yield Problem.not_allowed(("discard_log", "max_file_size"), format_size(size), remedy)
 
 
-def _dead_letters(config: Config) -> Iterator[Problem]:
+def _check_dead_letters(config: Config) -> Iterator[Problem]:
     inputs = config.input
     if config.discards.topic and not (inputs.unix_datagram.enable or inputs.unix_stream.enable):
         remedy = "dead letters need a UNIX socket; enable input.unix_datagram or input.unix_stream"
@@ -249,17 +249,17 @@ def _dead_letters(config: Config) -> Iterator[Problem]:
 
 
 CHECKS: Final = (
-    _batch_limits,
-    _batching_rules,
-    _named_configs,
-    _compression_levels,
-    _tls,
-    _sasl,
-    _input_enabled,
-    _loopback,
-    _distinct_sockets,
-    _distinct_ports,
-    _http,
-    _discard_log_size,
-    _dead_letters,
+    _check_batch_limits,
+    _check_batching_rules,
+    _check_named_configs,
+    _check_compression_levels,
+    _check_tls,
+    _check_sasl,
+    _check_input_enabled,
+    _check_loopback,
+    _check_distinct_sockets,
+    _check_distinct_ports,
+    _check_http,
+    _check_discard_log_size,
+    _check_dead_letters,
 )

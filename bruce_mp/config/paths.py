@@ -21,6 +21,7 @@ _STATE_DIRECTORY: Final = "STATE_DIRECTORY"
 _DEFAULT_DISK_DIRECTORY: Final = "/var/tmp"  # noqa: S108 - the files lie in a private directory with a checked owner
 
 _UNSAFE_IN_NAME: Final = re.compile("[%-]")
+"""Characters that `slab_path_for` escapes in the path of a run directory."""
 
 
 def check_path(raw: object, max_bytes: int) -> str:

@@ -115,8 +115,8 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=keeps_sockets)
     if supervisor.is_draining_for_upgrade:
         supervisor.execute_new_code()
-        # It returned, so the new code cannot be executed. Unless `bruce hold` keeps the sockets, they close with this
-        # process, and their files are removed.
+        # The call has returned, so the new code cannot be executed. Unless `bruce hold` keeps the sockets open, they
+        # close when this process exits, so their files are removed.
         if not supervisor.offer_sockets():
             resources.input_sockets.remove_files()
             resources.http.remove_file()
@@ -220,6 +220,8 @@ def _remove_outdated_spills(spills: SpillDirectory) -> None:
 
 
 class _Supervisor:
+    """The event loop of the supervisor, and the state machines that it drives."""
+
     def __init__(
         self, resources: Resources, row: ProcessRow, programs: Programs, handover: Handover | None, source: ConfigSource
     ) -> None:
@@ -243,6 +245,7 @@ class _Supervisor:
 
     @property
     def config(self) -> Config:
+        """Return the configuration in force, which reloads change."""
         return self._reloads.config
 
     def offer_sockets(self) -> bool:
@@ -283,7 +286,7 @@ class _Supervisor:
             self._notify_manager()
             if self._shutdown.phase is ShutdownPhase.OVER:
                 return self._group.failure
-            self._wait()
+            self._handle_events()
 
     def _remove_old_journal(self) -> None:
         """Remove the journal (the copy of held messages on disk) of the replaced code if the configuration has changed.
@@ -341,7 +344,8 @@ class _Supervisor:
         elif self._group.is_complete:
             self._manager.notify_ready()
 
-    def _wait(self) -> None:
+    def _handle_events(self) -> None:
+        """Wait for events, at most until an action is due, and call the handlers of the events."""
         sources = {
             **self._group.sources(),
             **self._upgrade.sources(),
@@ -351,7 +355,7 @@ class _Supervisor:
             sources[cast("int", ready)]()  # all sources are descriptors; `wait` declares more types
 
     def _timeout(self) -> float:
-        """Return the seconds until the next call of a `step` or other method is due."""
+        """Return the seconds until the earliest time at which the loop must act without an event."""
         times = (self._heartbeat_due, self._group.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
         return max(0.0, min(due for due in times if due is not None) - time.monotonic())
 
@@ -389,7 +393,7 @@ class _Supervisor:
 
 
 def _bound_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
-    """Return all open listening sockets, each with the name of its setting."""
+    """Return all sockets that the daemon has bound or inherited, each with the name of its setting."""
     input_sockets = resources.input_sockets
     bound = {
         DATAGRAM_SETTING: input_sockets.datagrams,

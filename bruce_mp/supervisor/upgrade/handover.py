@@ -34,7 +34,7 @@ _VARIABLE: Final = "BRUCE_HANDOVER"
 
 
 class PassedSocket(msgspec.Struct, frozen=True):
-    """A listening socket, and the configuration setting that it serves, such as `http.listen`.
+    """A bound socket, and the configuration setting that it serves, such as `http.listen`.
 
     `is_ours` is False if a service manager created the socket, and keeps it open after the daemon has ended.
     `queue_length` is the maximum number of datagrams that the kernel queues on the socket, 0 if unknown.

@@ -1,8 +1,8 @@
 """Takeover from the processes of the replaced code.
 
-The new processes first load their programs. Then the old processes end, the supervisor recovers the slab (the file with
-the messages), and the new processes begin, inputs first. Messages wait in the sockets only from the end of the old
-inputs until the new inputs begin.
+The new processes first load their programs, and wait. Then the old processes end, the supervisor recovers the slab (the
+file with the messages), and the new processes begin their work, inputs first. Messages wait in the sockets only from
+the end of the old inputs until the new inputs begin.
 
 Of the old processes, the supervisor has only the pids and the control pipes. An old process exits when the supervisor
 closes its pipe; after a time limit, the supervisor kills it. The old status process ends last, because it receives the
