@@ -76,10 +76,7 @@ class ServiceManager:
 
 
 def _watchdog_timeout_s() -> float:
-    """Return the timeout of systemd's watchdog in seconds, 0 if it does not watch this process.
-
-    Remove the variables from the environment, so that no child process notifies the watchdog.
-    """
+    """Return the timeout of systemd's watchdog in seconds, 0 if systemd does not watch this process."""
     if os.environ.pop("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0
     text = os.environ.pop("WATCHDOG_USEC", "")

@@ -132,13 +132,14 @@ class Shutdown:
 
     def _wait_for_deliveries(self) -> None:
         now = time.monotonic()
-        if now >= self._deadline or not (
-            self._inputs_may_add_messages or has_deliverable(count_held_by_topic(self._slab))
-        ):
+        if now >= self._deadline or not self._may_deliver_more():
             self._stop()
             return
         counting_s = time.monotonic() - now
         self.due = min(self._deadline, now + max(COUNT_INTERVAL_S, COUNT_TIME_FACTOR * counting_s))
+
+    def _may_deliver_more(self) -> bool:
+        return self._inputs_may_add_messages or has_deliverable(count_held_by_topic(self._slab))
 
     def _stop(self) -> None:
         self._group.stop()

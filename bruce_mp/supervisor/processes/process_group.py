@@ -132,17 +132,17 @@ class ProcessGroup:
 
     def _create_input(self, row: int) -> ManagedProcess:
         input_sockets, number = self._resources.input_sockets, row - lay.ROW_FIRST_INPUT
-        others: dict[str, Any] = {"ends_when_drained": True, "inputs": self._resources.input_rows}
+        common: dict[str, Any] = {"ends_when_drained": True, "inputs": self._resources.input_rows}
         if number:  # a stream worker; the datagram input has the number 0
             unix, tcp = (bound.socket if bound else None for bound in (input_sockets.unix_stream, input_sockets.tcp))
             return self._create_process(
-                self._programs.stream, f"input-{number}", row, unix_stream=unix, tcp=tcp, **others
+                self._programs.stream, f"input-{number}", row, unix_stream=unix, tcp=tcp, **common
             )
         # If datagrams are disabled, the process gets a socket that no client can reach. It only hands over datagrams
         # that the previous daemon left in the landing zone, the part of the slab where the kernel stores datagrams.
         bound = input_sockets.datagrams or BoundSocket(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         return self._create_process(
-            self._programs.input, "input", row, listener=bound.socket, queue_length=bound.queue_length, **others
+            self._programs.input, "input", row, listener=bound.socket, queue_length=bound.queue_length, **common
         )
 
     def load_programs(self, deadline: float) -> None:
@@ -182,6 +182,7 @@ class ProcessGroup:
 
     @property
     def _permanent(self) -> list[ManagedProcess]:
+        """Return all processes except the dispatchers."""
         return [*self.inputs, self._router, self._status, *self._journal]
 
     @property
@@ -340,6 +341,7 @@ class ProcessGroup:
         return child
 
     def _on_exit(self, child: ManagedProcess) -> None:
+        """Handle the last messages of an ended process, finish its transaction, and schedule its restart, if any."""
         while child.connection is not None and child.connection.poll():
             self._on_message(child)
         self.unconfirmed.discard(child.instance)

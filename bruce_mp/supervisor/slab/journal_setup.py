@@ -160,6 +160,7 @@ class JournalSetup:
         _store_journal_path(slab, b"" if directory is None else bytes(directory))
 
     def _restore(self, slab: Slab, content: JournalContent, partitioners: Partitioners | None) -> None:
+        """Restore the messages of a journal into an empty slab."""
         slab.words[lay.SUPER_RESTORING >> 2] = 1
         if content.damaged_bytes:
             log.warning(

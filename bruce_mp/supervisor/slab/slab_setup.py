@@ -149,18 +149,18 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
         slab = Slab(path)
         for row in range(lay.ROW_COUNT):
             retire_row(slab, row)
-        held = _validate_and_count(slab)
+        held_count = _validate_and_count(slab)
         reset_idempotence(slab)
     except (SlabError, ValueError, IndexError, struct.error) as error:
         _move_aside(path, str(error) if isinstance(error, SlabError) else f"The slab {path} is damaged.")
         return None
     _count_lost_copies(slab)
-    slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # this daemon has fetched no metadata yet
-    if held:
-        log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
-    if slab.geometry != wanted and not held:
+    slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # 0: this daemon has fetched no metadata yet
+    if held_count:
+        log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held_count, "message"))
+    if slab.geometry != wanted and not held_count:
         journal.ignore_content_of(slab)
-        SpillDirectory.for_slab(slab, spill_path).remove()  # they hold no message: `held` includes spilled messages
+        SpillDirectory.for_slab(slab, spill_path).remove()  # they hold no message: `held_count` is 0
         path.unlink()
         return None
     warn_of_other_size(slab, wanted)
