@@ -38,6 +38,10 @@ class _LoginSettings(NamedTuple):
     secrets: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
 
+    def uses(self, name: str) -> bool:
+        """Return True if the mechanism uses the setting with this name."""
+        return any(name in names for names in self)
+
 
 _PASSWORD_LOGIN: Final = _LoginSettings(("username",), ("password_file", "password_env"))
 _LOGINS: Final = {
@@ -73,6 +77,7 @@ def _check_batching_rules(config: Config) -> Iterator[Problem]:
 
 
 def _problems_of_rule(batching: Batching, path: Key, rule: DefaultBatching | TopicRule) -> Iterator[Problem]:
+    """Yield a problem if the rule needs limits and names none that exist, or names limits and takes none."""
     path = (*path, "config")
     if rule.action == "per_topic":
         yield from _undefined_limits(batching, path, rule.config)
@@ -148,7 +153,7 @@ def _check_sasl(config: Config) -> Iterator[Problem]:
     login = _LOGINS[sasl.mechanism]
     for name in _ALL_LOGIN_SETTINGS:
         value = getattr(sasl, name)
-        if value and not any(name in names for names in login):
+        if value and not login.uses(name):
             yield Problem.not_allowed((*path, name), value, f'"{sasl.mechanism}" does not use it; remove it')
         if value is None and name in login.required:
             yield Problem((*path, name), f"kafka.sasl.{name} is missing: {sasl.mechanism} needs it.")
@@ -203,6 +208,7 @@ def _check_distinct_sockets(config: Config) -> Iterator[Problem]:
 
 
 def _socket_paths(config: Config) -> Iterator[tuple[Key, str]]:
+    """Yield each setting that names the path of a socket, with that path."""
     if config.input.unix_datagram.enable:
         yield ("input", "unix_datagram", "path"), config.input.unix_datagram.path
     if config.input.unix_stream.enable:

@@ -49,6 +49,7 @@ class Decoder:
         )
 
     def _decode_setting(self, field: FieldInfo, table: dict[str, Any], path: Key) -> Any:
+        """Return the converted value of a setting, map or section in `table`, or `_OMITTED`."""
         setting = setting_type(field.type)
         if field.name in table:
             return self._decode_by_type(setting, table[field.name], path)
@@ -75,6 +76,7 @@ class Decoder:
         )
 
     def _decode_value(self, setting: SettingType, raw: object, path: Key) -> Any:
+        """Return the converted value of a single setting, or report a problem and return `_OMITTED`."""
         try:
             return msgspec.convert(setting.kind.parse(raw), Annotated[setting.type, setting.meta])
         except msgspec.ValidationError:

@@ -162,6 +162,7 @@ def _position(text: str, error: str, quote: str | None) -> str:
 
 
 def _raise_problems(problems: Iterable[Problem], path: Path, overrides: Sequence[Override]) -> None:
+    """Raise ConfigError if there are problems."""
     lines = [f"{_origin(problem, path, overrides)}: {problem.text}" for problem in problems]
     if lines:
         raise ConfigError("\n".join(lines))
