@@ -175,7 +175,7 @@ class DaemonView:
     def held(self) -> HeldPage:
         """Count the held messages, and pass the counts to the totals by topic."""
         totals = self.histories.totals
-        settled = totals.settled()  # before the count, see `observe_held`
+        settled = totals.settled_by_topic()  # before the count, see `observe_held`
         page = read_held(self.slab, self.now_ms(), self.steady_ms())
         held = [(topic_bytes(line.topic), line.messages) for line in page.topics]
         totals.observe_held(settled, held, self.steady_ms())

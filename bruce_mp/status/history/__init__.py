@@ -1,1 +1,1 @@
-"""Readings of counters over time."""
+"""Histories of the daemon's counters, over the last minute up to the last month."""

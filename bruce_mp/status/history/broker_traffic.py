@@ -1,7 +1,7 @@
 """History of each broker's traffic over the last minute and hour: messages, errors and latencies.
 
-The main thread samples the dispatchers' counters; the HTTP threads read the history. The number of dispatcher slots
-bounds the memory.
+Each broker has a dispatcher process, which has a slot: a number that selects its row of counters in the slab. The main
+thread samples the counters; the HTTP threads read the history. The number of slots is fixed, so the memory is bounded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, minute_start_ms, per_s
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, minute_ago_ms, per_s
 from bruce_mp.status.pages.brokers import dispatcher_slots
 from bruce_mp.telemetry.books import row_counters
 from bruce_mp.telemetry.counters import UNKNOWN_RESPONSES, Counter, response_counter
@@ -23,23 +23,26 @@ __all__ = ["BrokerHistory", "BrokerTraffic"]
 
 _NO_ERROR: Final = response_counter(0)
 _RESPONSES: Final = slice(response_counter(-1), UNKNOWN_RESPONSES + 1)
-"""The counters of the responses by error code, from the lowest code to the unknown ones."""
+"""The counters of responses by error code: the first one is for code -1, the last one for all unknown codes."""
 
 
 class _BrokerSample(NamedTuple):
+    """Counters of a dispatcher at `at_ms`. `delay_buckets` is the histogram of its messages' latencies."""
+
     at_ms: int
     delivered: int
     errors: int
-    delays: tuple[int, ...]
+    delay_buckets: tuple[int, ...]
 
 
 class BrokerTraffic(NamedTuple):
     """Traffic of one broker: messages acknowledged per second, latency percentiles in ms, and error responses.
 
-    `trend` holds one rate per minute, the oldest first.
+    The rate and the percentiles are those of the last minute. `trend` holds the messages acknowledged per second for
+    each minute of the last hour, the oldest minute first.
     """
 
-    delivered: float = 0.0
+    delivered_per_s: float = 0.0
     p50_ms: float | None = None
     p99_ms: float | None = None
     errors_minute: int = 0
@@ -48,12 +51,12 @@ class BrokerTraffic(NamedTuple):
 
 
 class _SlotSamples:
-    """Samples of one dispatcher slot while it serves the same broker."""
+    """Samples of one dispatcher slot since it serves the broker `node`."""
 
     def __init__(self, node: int) -> None:
         self.node = node
-        self.minute: Window[_BrokerSample] = Window(1000, MINUTE_MS)
-        self.hour: Window[_BrokerSample] = Window(60_000, HOUR_MS)
+        self.minute: Window[_BrokerSample] = Window(step_ms=1000, span_ms=MINUTE_MS)
+        self.hour: Window[_BrokerSample] = Window(step_ms=60_000, span_ms=HOUR_MS)
 
 
 class BrokerHistory:
@@ -63,19 +66,18 @@ class BrokerHistory:
         self._slab = slab
         self._lock = Lock()
         self._slots: dict[int, _SlotSamples] = {}
-        self._since_ms: int | None = None
+        self._first_sample_ms: int | None = None
 
     def sample(self, now_ms: int) -> None:
-        """Sample the counters of all dispatchers that are due for a sample."""
+        """Sample the counters of each dispatcher whose next sample is due."""
         with self._lock:
-            self._since_ms = now_ms if self._since_ms is None else self._since_ms
-            current = {slot: node for node, slot in dispatcher_slots(self._slab)}
-            self._slots = {slot: self._samples_of(slot, node) for slot, node in current.items()}
+            self._first_sample_ms = now_ms if self._first_sample_ms is None else self._first_sample_ms
+            self._slots = {slot: self._samples_of(slot, node) for node, slot in dispatcher_slots(self._slab)}
             for slot, samples in self._slots.items():
                 if samples.minute.is_due(now_ms):
                     reading = self._read(slot, now_ms)
-                    samples.minute.add(reading)
-                    samples.hour.add(reading)
+                    samples.minute.add_if_due(reading)
+                    samples.hour.add_if_due(reading)
 
     def _samples_of(self, slot: int, node: int) -> _SlotSamples:
         samples = self._slots.get(slot)
@@ -91,21 +93,24 @@ class BrokerHistory:
         )
 
     def traffic(self, slot: int | None, now_ms: int) -> BrokerTraffic:
-        """Return the traffic of a dispatcher slot, empty for None and for a slot without a dispatcher."""
+        """Return the traffic of a dispatcher slot, or an empty one if `slot` is None or has no dispatcher."""
         with self._lock:
-            if slot is None or (samples := self._slots.get(slot)) is None or self._since_ms is None:
+            if slot is None or (samples := self._slots.get(slot)) is None or self._first_sample_ms is None:
                 return BrokerTraffic()
-            since_ms = max(self._since_ms, minute_start_ms(now_ms))
-            return _traffic(samples, self._read(slot, now_ms), since_ms)
+            minute_start_ms = max(self._first_sample_ms, minute_ago_ms(now_ms))
+            return _traffic(samples, self._read(slot, now_ms), minute_start_ms)
 
 
-def _traffic(samples: _SlotSamples, now: _BrokerSample, since_ms: int) -> BrokerTraffic:
-    """Summarize the minute from `since_ms` on, and the hour. Time of the minute without a dispatcher counts as idle."""
-    minute_ago = samples.minute.first_since(since_ms) or now
+def _traffic(samples: _SlotSamples, now: _BrokerSample, minute_start_ms: int) -> BrokerTraffic:
+    """Summarize the time from `minute_start_ms` on, and the last hour.
+
+    If the dispatcher has started within the minute, the time before its start counts as time without traffic.
+    """
+    minute_ago = samples.minute.first_since(minute_start_ms) or now
     hour_ago = samples.hour.first or now
-    buckets = increases(now.delays, minute_ago.delays)
+    buckets = increases(now.delay_buckets, minute_ago.delay_buckets)
     return BrokerTraffic(
-        per_s(now.delivered - minute_ago.delivered, now.at_ms - since_ms),
+        per_s(now.delivered - minute_ago.delivered, now.at_ms - minute_start_ms),
         percentile(buckets, 0.5),
         percentile(buckets, 0.99),
         now.errors - minute_ago.errors,

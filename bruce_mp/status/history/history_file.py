@@ -1,13 +1,14 @@
 """Message counts of the last hour, day and month, of the daemon and by topic, in a file that outlives restarts.
 
-An SQLite file, because it survives a killed writer, and one PRAGMA limits its size. Each period has steps of its own
-length, and a write adds to the current step of each period. `MAX_BYTES` limits the file, because clients may invent
-topics. When the file is full, old steps give way to a new one. It is not synced; if a power failure damages it, a new
-file replaces it.
+It is an SQLite file, which stays usable if its writer is killed and whose size one PRAGMA limits. Each period is
+divided into steps, whose length depends on the period. A write adds the new counts to the present step of each period.
+`MAX_BYTES` limits the file, because clients may invent topics. When the file is full, old steps are removed to make
+room for a new one. The file is not synced; if a power failure damages it, a new file replaces it.
 
-The clock of the host may be wrong for a time, ahead or behind. So a period keeps a fixed number of steps, and those
-farthest from now expire first: under the wrong clock, each new step displaces at most one correct step; when the clock
-is right again, the wrong steps are the farthest.
+The clock of the host may be wrong for a time, ahead or behind. So each period keeps a fixed number of steps, and when
+there are more, the steps whose times are farthest from the present time are removed, before or after it. While the
+clock is wrong, each new step displaces at most one correct step; when the clock is right again, the wrong steps are
+removed first.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ __all__ = [
     "StepAmounts",
     "fault_of",
     "merge_amounts",
-    "step_at",
+    "step_start",
 ]
 
 log = logging.getLogger(__name__)
 MAX_BYTES: Final = 64 << 20
-"""Limit of the file; 100 topics take about 5 MiB."""
+"""Limit of the file's size; the history of 100 topics takes about 5 MiB."""
 WHOLE: Final = b""
-"""Name of the row with the sums of all topics."""
+"""Stands in place of a topic's name for the whole daemon."""
 _PAGE_BYTES: Final = 4096
 _LAYOUT: Final = 1
-"""Version of the table; a file with another one is replaced."""
+"""Version of the table's columns; a table of another version is replaced."""
 _READ_TIMEOUT_S: Final = 2.0
 _KEPT_RATIOS: Final = (1.0, 0.75, 0.5, 0.25)
-"""Ratios of the present steps that stay, tried one after the other until the file has room for a new step."""
+"""When the file is full, these ratios of its steps are kept, one after the other, until a new step fits."""
 
 
 class HistoryPeriod(NamedTuple):
@@ -67,9 +68,10 @@ class HistoryError(BruceError):
 
 
 class StepAmounts(NamedTuple):
-    """Messages of a step; `seconds` is the observed time of the step.
+    """Numbers of messages in a step or in a part of it; `seconds` is the time in which they were counted.
 
-    `held` is the value at the end of the step. The latencies are those of the slowest minute; None without deliveries.
+    `held` is the number at the end of the step. The latency percentiles are those of the slowest minute, or None if
+    nothing was delivered.
     """
 
     seconds: float
@@ -81,21 +83,21 @@ class StepAmounts(NamedTuple):
     p99_ms: float | None
 
 
-def merge_amounts(before: StepAmounts, now: StepAmounts) -> StepAmounts:
-    """Return the amounts of two consecutive parts of a step."""
+def merge_amounts(earlier: StepAmounts, later: StepAmounts) -> StepAmounts:
+    """Merge the amounts of two consecutive parts of a step, as the SQL statement `_ADD` does."""
     return StepAmounts(
-        before.seconds + now.seconds,
-        before.received + now.received,
-        before.delivered + now.delivered,
-        before.discarded + now.discarded,
-        now.held,
-        _slower(before.p50_ms, now.p50_ms),
-        _slower(before.p99_ms, now.p99_ms),
+        earlier.seconds + later.seconds,
+        earlier.received + later.received,
+        earlier.delivered + later.delivered,
+        earlier.discarded + later.discarded,
+        later.held,
+        _max_latency(earlier.p50_ms, later.p50_ms),
+        _max_latency(earlier.p99_ms, later.p99_ms),
     )
 
 
-def _slower(one: float | None, other: float | None) -> float | None:
-    return max((ms for ms in (one, other) if ms is not None), default=None)
+def _max_latency(one_ms: float | None, other_ms: float | None) -> float | None:
+    return max((ms for ms in (one_ms, other_ms) if ms is not None), default=None)
 
 
 _CREATE: Final = """
@@ -111,7 +113,10 @@ _STARTS: Final = """
         SELECT (SELECT max(at) FROM steps WHERE step_s = :step AND at < starts.at) FROM starts WHERE at NOT NULL
     ) SELECT at FROM starts WHERE at NOT NULL
 """
-"""Starts of a period's steps, the latest first. Each costs one look-up in the primary key."""
+"""Read the starts of a period's steps, the latest first.
+
+The recursion looks up the next earlier start in the primary key, so it does not read the rows of all topics.
+"""
 _REMOVE: Final = "DELETE FROM steps WHERE step_s = ? AND at = ?"
 _ADD: Final = """
     INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
@@ -120,7 +125,7 @@ _ADD: Final = """
         p50_ms = max(coalesce(p50_ms, excluded.p50_ms), coalesce(excluded.p50_ms, p50_ms)),
         p99_ms = max(coalesce(p99_ms, excluded.p99_ms), coalesce(excluded.p99_ms, p99_ms))
 """
-"""SQLite's `max` of two values is null if one is null, so each `coalesce` gives it the other value instead."""
+"""Each `coalesce` replaces a null by the other value, because SQLite's `max` of a value and null is null."""
 _READ: Final = """
     SELECT at, seconds, received, delivered, discarded, held, p50_ms, p99_ms FROM steps
     WHERE step_s = ? AND at BETWEEN ? AND ? AND topic = ? ORDER BY at
@@ -128,7 +133,7 @@ _READ: Final = """
 
 
 _UNUSABLE: Final = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY_DBMOVED"})
-"""SQLite's results after which only a new file helps; the last means that the file was removed or renamed."""
+"""Errors of SQLite after which only a new file helps. SQLITE_READONLY_DBMOVED: the file was removed or renamed."""
 _FAULTS: Final = {
     "SQLITE_BUSY": "it is being written",
     "SQLITE_CANTOPEN": "there is no permission, or no directory",
@@ -141,15 +146,15 @@ _FAULTS: Final = {
 
 
 def fault_of(error: sqlite3.Error) -> str:
-    """Return the error as text for operators."""
-    name: str = getattr(error, "sqlite_errorname", "")
+    """Return a clause for operators that says what is wrong with the file."""
+    name: str = getattr(error, "sqlite_errorname", "")  # some names extend a name of `_FAULTS`: SQLITE_BUSY_SNAPSHOT
     return next((text for start, text in _FAULTS.items() if name.startswith(start)), f"SQLite reports {name or error}")
 
 
 class HistoryFile:
-    """The file at `path`, for one writing thread and any number of reading ones. Times are seconds since the epoch.
+    """The file at `path`, for one writing thread and any number of reading threads. Times are seconds since the epoch.
 
-    Raise OSError or sqlite3.Error if the file cannot be written.
+    The constructor raises OSError or sqlite3.Error if the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -162,10 +167,10 @@ class HistoryFile:
         except sqlite3.OperationalError:
             raise  # a missing directory or permission
         except sqlite3.DatabaseError as error:
-            self._remove(error)
+            self._remove_unusable(error)
             return self._connect()
 
-    def _remove(self, error: sqlite3.Error) -> None:
+    def _remove_unusable(self, error: sqlite3.Error) -> None:
         log.warning("The history %s cannot be used, and a new one replaces it: %s.", self._path, fault_of(error))
         for path in (self._path, self._path.with_name(f"{self._path.name}-journal")):
             path.unlink(missing_ok=True)
@@ -190,18 +195,22 @@ class HistoryFile:
         self._writer.close()
 
     def add(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
-        """Add the amounts by topic of a time up to `now_s` to a step of each period. Raise OSError or sqlite3.Error."""
+        """Add the amounts of each topic, counted until `now_s`, to the present step of each period.
+
+        Raise OSError or sqlite3.Error.
+        """
         try:
             self._add_or_shrink(now_s, amounts)
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorname", "") not in _UNUSABLE:
                 raise
             self._writer.close()
-            self._remove(error)
+            self._remove_unusable(error)
             self._writer = self._connect()
             self._add_or_shrink(now_s, amounts)
 
     def _add_or_shrink(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
+        """Add the amounts. If the file is full, try again with fewer and fewer of its steps."""
         for kept_ratio in _KEPT_RATIOS:
             try:
                 with self._writer:
@@ -214,25 +223,26 @@ class HistoryFile:
 
     def _write(self, now_s: int, amounts: Mapping[bytes, StepAmounts], kept_ratio: float) -> None:
         for step_s, length_s in PERIODS.values():
-            starts = sorted((abs(now_s - at), at) for (at,) in self._writer.execute(_STARTS, {"step": step_s}))
-            kept = min(length_s // step_s, max(1, int(len(starts) * kept_ratio)))
-            self._writer.executemany(_REMOVE, ((step_s, at) for _, at in starts[kept:]))
-            at = step_at(now_s, step_s)
-            self._writer.executemany(_ADD, ((step_s, at, topic, *each) for topic, each in amounts.items()))
+            starts = [start for (start,) in self._writer.execute(_STARTS, {"step": step_s})]
+            starts.sort(key=lambda start: (abs(now_s - start), start))  # the nearest to the present time first
+            kept_count = min(length_s // step_s, max(1, int(len(starts) * kept_ratio)))
+            self._writer.executemany(_REMOVE, ((step_s, start) for start in starts[kept_count:]))
+            start = step_start(now_s, step_s)
+            self._writer.executemany(_ADD, ((step_s, start, topic, *each) for topic, each in amounts.items()))
 
     def read(self, period: HistoryPeriod, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
-        """Return the amounts of the steps by start, the oldest first. Raise HistoryError."""
+        """Return the amounts of each step of a period by the start of the step, the oldest first. Raise HistoryError."""
         try:
             uri = f"{self._path.as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, timeout=_READ_TIMEOUT_S, uri=True)) as reader:
                 rows: Iterable[tuple[int, *tuple[float, ...]]] = reader.execute(
                     _READ, (period.step_s, now_s - period.length_s, now_s, topic)
                 )
-                return {at: StepAmounts._make(amounts) for at, *amounts in rows}
+                return {start: StepAmounts._make(amounts) for start, *amounts in rows}
         except sqlite3.Error as error:
             raise HistoryError(f"The history cannot be read now: {fault_of(error)}. Ask again.") from error
 
 
-def step_at(now_s: int, step_s: int) -> int:
-    """Return the start of the step that contains `now_s`, or ends at it."""
+def step_start(now_s: int, step_s: int) -> int:
+    """Return the start of the step that contains `now_s`; a time between two steps belongs to the earlier step."""
     return (now_s - 1) // step_s * step_s

@@ -1,8 +1,9 @@
-"""Writes the message counts of each minute to the history file, and reads the file's series for the pages.
+"""Writes the message counts of each minute to the history file, and reads series from the file for the pages.
 
-A thread opens the file and writes, because a disk may stop and the process must not. The thread also counts the held
-messages by topic, from which `TopicTotals` derives the received ones. Counting takes at most `_COUNT_RATIO` of the
-thread's time, because one count in a full slab of many GB takes seconds.
+A separate thread opens and writes the file, because a disk may block, and the rest of the process must go on. The
+thread also counts the held messages (neither delivered nor discarded yet) by topic, from which `TopicTotals` computes
+the received ones. It spends at most `_COUNT_RATIO` of its time with counting, because one count in a full slab of many
+GB takes seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bruce_mp.status.history.history_file import (
     StepAmounts,
     fault_of,
     merge_amounts,
-    step_at,
+    step_start,
 )
 from bruce_mp.status.history.rates import series_of
 from bruce_mp.status.pages.text import topic_bytes
@@ -44,24 +45,25 @@ __all__ = ["HistoryRecorder", "open_history"]
 log = logging.getLogger(__name__)
 FILE: Final = "history.sqlite"
 OTHER: Final = b"(other)"
-"""Name of the sum of the topics without a separate total, as on `/metrics`; it is no legal name of a topic."""
+"""Name for the sum of the topics without a series, as on `/metrics`. Kafka allows no topic of this name."""
 MAX_TOPICS: Final = 100
-"""Topics that a write records: those with the most messages."""
+"""Number of topics that a write records: those with the most messages."""
 _MINUTE_S: Final = 60
 _MAX_UNWRITTEN: Final = 60
-"""Minutes that wait for a disk with room."""
+"""Number of minutes that are kept in memory while the file cannot be written, for example on a full disk."""
 _COUNT_RATIO: Final = 1 / 30
 _NO_AMOUNTS: Final = StepAmounts(0, 0, 0, 0, 0, None, None)
 _STOP_S: Final = 2.0
-"""Wait for the last write at the end of the process."""
+"""Longest wait for the last write at the end of the process."""
 _OPEN_S: Final = 2.0
-"""Wait of a reader for the file, which the thread opens while the process starts."""
+"""Longest wait of a reader for the file, which the thread opens while the process starts."""
 
 
 def open_history(directory: Path, run_dir: Path, slab: Path) -> HistoryFile | None:
-    """Open the file in `directory`, or, if this is not usable, in `run_dir`, which a reboot may empty.
+    """Open the file in `directory`.
 
-    Return None if neither is usable.
+    If this directory is not usable, open the file in `run_dir`, which a reboot may empty. Return None if neither
+    directory is usable.
     """
     try:
         create_private_directory(directory, "http.history_dir", slab)
@@ -86,11 +88,11 @@ def _reason_of(error: OSError | sqlite3.Error) -> str:
 
 
 class HistoryRecorder:
-    """Recorder of the counters of `rates` and of the topics' `totals`.
+    """Recorder of the counters that `rates` reads, and of the `totals` of topics.
 
-    `open_file` returns the file, or None if none can be opened; then `hour` has the running minute only. `read_held`
-    counts the held messages, and updates `totals`. `now_ms` is a monotonic clock; `now_s` is in seconds since the
-    epoch.
+    `open_file` returns the file, or None if none can be opened; then `hour_series` returns the running minute only.
+    `read_held` counts the held messages and updates `totals`. `now_ms` is a monotonic clock; the parameters `now_s` of
+    the methods are in seconds since the epoch.
     """
 
     def __init__(
@@ -110,13 +112,16 @@ class HistoryRecorder:
         self._read_held, self._now_ms = read_held, now_ms
         self._held: Mapping[bytes, int] = {}
         self._next_count_s = 0.0
-        """Time of `time.monotonic()` before which no count starts."""
+        """No count of held messages starts before this time of `time.monotonic()`."""
         self._lock = Lock()
         self._last_sample = rates.read(now_ms())
+        """The counters at the last write."""
         self._last_totals: dict[bytes, TopicTotal] = {}
-        """Totals at the last write; `_last_sample` has the counters."""
-        self._hour: dict[int, StepAmounts] = {}  # by start, as the file had them at the last write
+        """The totals of topics at the last write."""
+        self._hour_steps: dict[int, StepAmounts] = {}
+        """The steps of the last hour by start, as the file had them after the last write."""
         self._unwritten: deque[tuple[int, Mapping[bytes, StepAmounts]]] = deque(maxlen=_MAX_UNWRITTEN)
+        """(now_s, amounts by topic) of each minute that is not in the file yet."""
         self._is_failing = False
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="history", daemon=True)
@@ -132,7 +137,7 @@ class HistoryRecorder:
     def open(self) -> None:
         self._file = self._open_file()
         self._opened.set()
-        self._hour = self._read_hour(wall_ms() // 1000)
+        self._hour_steps = self._read_hour(wall_ms() // 1000)
 
     def _run(self) -> None:
         self.open()
@@ -145,11 +150,11 @@ class HistoryRecorder:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, now_s: int) -> None:
-        """Add what has happened since the last write, and the minutes that could not be written before."""
+        """Write the amounts since the last call, and those that could not be written before."""
         now_ms = self._now_ms()
         sample = self._rates.read(now_ms)
         amounts = {
-            WHOLE: sample.since(self._last_sample),
+            WHOLE: sample.amounts_since(self._last_sample),
             **self._by_topic(now_ms, sample.at_ms - self._last_sample.at_ms),
         }
         self._unwritten.append((now_s, amounts))
@@ -164,20 +169,20 @@ class HistoryRecorder:
             self._is_failing = True
         else:
             self._is_failing = False
-        hour = self._read_hour(now_s)
+        hour_steps = self._read_hour(now_s)
         with self._lock:
-            self._last_sample, self._hour = sample, hour
+            self._last_sample, self._hour_steps = sample, hour_steps
 
     def _by_topic(self, now_ms: int, interval_ms: int) -> dict[bytes, StepAmounts]:
-        """Return the amounts of the topics with the most messages."""
+        """Return the amounts of the topics with the most messages since the last write, `interval_ms` ago."""
         held = dict(self._count_held_if_due())
         topics, other = self._totals.read()
-        held[OTHER] = sum(messages for name, messages in held.items() if name not in topics)
+        held[OTHER] = sum(message_count for name, message_count in held.items() if name not in topics)
         before, self._last_totals = self._last_totals, {**topics, OTHER: other}
         traffic = self._traffic.by_topic(now_ms)
         amounts = {}
         for name, total in self._last_totals.items():
-            change = total.since(before.get(name))
+            change = total.increase_since(before.get(name))
             recent = traffic.get(name)
             percentiles = (recent.p50_ms, recent.p99_ms) if recent and change.delivered else (None, None)
             amounts[name] = StepAmounts(
@@ -190,6 +195,7 @@ class HistoryRecorder:
         return {name: amounts[name] for name in busy[:MAX_TOPICS]}
 
     def _count_held_if_due(self) -> Mapping[bytes, int]:
+        """Return the held messages of each topic from a new count, or from the last count if no new one is due."""
         started_s = time.monotonic()
         if started_s >= self._next_count_s:
             try:
@@ -204,28 +210,30 @@ class HistoryRecorder:
         try:
             return self._read("hour", WHOLE, now_s)
         except HistoryError:
-            return self._hour
+            return self._hour_steps
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def hour(self, now_s: int) -> Series:
-        """Return the last hour without a read of the file."""
+    def hour_series(self, now_s: int) -> Series:
+        """Return the daemon's last hour. This does not read the file, so it never waits for a disk."""
         with self._lock:
-            steps, last_sample = dict(self._hour), self._last_sample
+            steps, last_sample = dict(self._hour_steps), self._last_sample
         return _series("hour", self._with_pending("hour", steps, last_sample, now_s), now_s)
 
     def series(self, period: str, topic: bytes, now_s: int) -> Series:
-        """Return a period of `PERIODS`, of a topic or of the whole daemon. Raise HistoryError."""
+        """Return the series of a topic, or of the daemon if `topic` is `WHOLE`, over a period. Raise HistoryError."""
         with self._lock:
             last_sample = self._last_sample
         whole = self._read(period, WHOLE, now_s)
         if topic == WHOLE:
             return _series(period, self._with_pending(period, whole, last_sample, now_s), now_s)
         steps = self._read(period, topic, now_s)
-        # A topic has no row for a step without messages. Its rates are over the observed time of the whole daemon.
-        return _series(
-            period, {at: steps.get(at, _NO_AMOUNTS)._replace(seconds=each.seconds) for at, each in whole.items()}, now_s
-        )
+        # The file has no row of the topic for a step in which it had no messages. So the daemon's rows give the steps,
+        # and the time in which messages were counted.
+        topic_steps = {
+            start: steps.get(start, _NO_AMOUNTS)._replace(seconds=each.seconds) for start, each in whole.items()
+        }
+        return _series(period, topic_steps, now_s)
 
     def _read(self, period: str, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
         self._opened.wait(_OPEN_S)
@@ -236,13 +244,13 @@ class HistoryRecorder:
     def _with_pending(
         self, period: str, steps: dict[int, StepAmounts], last_sample: CounterSample, now_s: int
     ) -> dict[int, StepAmounts]:
-        """Return the steps with the amounts since the last write."""
-        pending = self._rates.read(self._now_ms()).since(last_sample)
-        at = step_at(now_s, PERIODS[period].step_s)
-        return {**steps, at: merge_amounts(steps[at], pending) if at in steps else pending}
+        """Return the daemon's steps, with the amounts since `last_sample`, which are not in the file yet."""
+        pending = self._rates.read(self._now_ms()).amounts_since(last_sample)
+        start = step_start(now_s, PERIODS[period].step_s)
+        return {**steps, start: merge_amounts(steps[start], pending) if start in steps else pending}
 
 
 def _series(period: str, steps: Mapping[int, StepAmounts], now_s: int) -> Series:
     step_s, length_s = PERIODS[period]
-    rows = [(float(max(0, now_s - at - step_s)), each) for at, each in steps.items() if each.seconds > 0]
+    rows = [(float(max(0, now_s - start - step_s)), each) for start, each in steps.items() if each.seconds > 0]
     return series_of(step_s, length_s, rows)

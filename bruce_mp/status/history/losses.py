@@ -1,12 +1,12 @@
 """Losses of the last minute and hour: discarded messages by reason, and copies that were not written.
 
-The samples are in the slab, so they survive a restart of the status process or of the daemon. The status process
-settles no messages, so in its row the samples take the place of the redo record's segments. A sample's
-time is on the kernel's monotonic clock, which all processes of a boot share, and which no change of the wall clock
-affects.
+The samples are in the slab, the file that holds all messages, so they survive a restart of the status process or of the
+daemon. Each process has a row in the slab, with room for the messages of a transaction. The status process has no such
+transactions, so its samples take this room (`layout.ROW_STATUS_LOSSES`). The time of a sample is on the kernel's
+monotonic clock, which is the same for all processes until the next boot and which no change of the wall clock affects.
 
-The sampling thread writes, and HTTP threads read. A sample's time is cleared before its counts are written, and stored
-after them, so that neither a reader nor a crash uses half a sample.
+The sampling thread writes, and HTTP threads read. The thread clears the time of a sample before it writes the counts,
+and stores the new time after them. So no reader uses a sample that is written only in part, not even after a crash.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["LossHistory"]
 
 _SAMPLE_LONGS: Final = 32
-"""Longs of a sample: its time and at most 31 counts."""
+"""Size of a sample in 64-bit integers: its time and at most 31 counts."""
 _LOST_COPIES: Final = 0
-"""Index of the lost copies in the counts of a sample; the index of a reason's discards is its number."""
+"""Index of the number of lost copies in the counts of a sample. The index of a discard reason's count is its number."""
 _REASONS: Final = tuple(DiscardReason)
 _RING_SAMPLES: Final = 62
-"""Samples of a ring: 60 for the steps of its window, one before them, and one that is being written."""
+"""Places in a ring: 60 for the steps of its window, one for the sample before them, and one that is being written."""
 
 
 class _Ring(NamedTuple):
-    """Samples of the last `span_ms`, one for each `step_ms`, from index `start` of the slab's 64-bit integers."""
+    """A ring buffer with a sample for each `step_ms` of the last `span_ms`. It begins at `Slab.longs[start]`."""
 
     start: int
     step_ms: int
@@ -54,7 +54,7 @@ class LossHistory:
         self._minute = _Ring(start, 1000, MINUTE_MS)
         self._hour = _Ring(start + _RING_SAMPLES * _SAMPLE_LONGS, 60_000, HOUR_MS)
         for at in (*self._sample_offsets(self._minute), *self._sample_offsets(self._hour)):
-            if slab.longs[at] > now_ms():  # the machine was started again, and its clock began at 0
+            if slab.longs[at] > now_ms():  # from before a boot, at which the clock began at 0 again
                 slab.longs[at] = 0
 
     @staticmethod
@@ -62,7 +62,7 @@ class LossHistory:
         return range(ring.start, ring.start + _RING_SAMPLES * _SAMPLE_LONGS, _SAMPLE_LONGS)
 
     def sample(self) -> None:
-        """Store the counts, unless the present step has a sample."""
+        """Store the present counts in each ring that has no sample for the present step yet."""
         now_ms = self._now_ms()
         for ring in (self._minute, self._hour):
             at = ring.start + now_ms // ring.step_ms % _RING_SAMPLES * _SAMPLE_LONGS
@@ -80,26 +80,26 @@ class LossHistory:
         return counts
 
     def _increases(self, ring: _Ring) -> list[int]:
-        """Return the increase of each count since the oldest sample of the window; all 0 without a sample."""
+        """Return the increase of each count since the oldest sample in the ring's window, or zeros if there is none."""
         now, now_ms, longs = self._read_counts(), self._now_ms(), self._slab.longs
         samples = ((longs[at], at) for at in self._sample_offsets(ring))
         in_window = [(ms, at) for ms, at in samples if ms and 0 <= now_ms - ms <= ring.span_ms]
         if not in_window:
             return [0] * len(now)
         _, oldest = min(in_window)
-        before = longs[oldest + 1 : oldest + 1 + len(now)].tolist()
+        before = longs[oldest + 1 : oldest + 1 + len(now)].tolist()  # the counts follow the sample's time
         return [count - earlier for count, earlier in zip(now, before, strict=True)]
 
     def last_minute(self) -> dict[DiscardReason, int]:
-        """Return the discards of the last minute by reason, without reasons that did not occur."""
+        """Return the number of messages discarded in the last minute for each reason that occurred."""
         return _by_reason(self._increases(self._minute))
 
     def last_hour(self) -> dict[DiscardReason, int]:
-        """Return the discards of the last hour by reason, without reasons that did not occur."""
+        """Return the number of messages discarded in the last hour for each reason that occurred."""
         return _by_reason(self._increases(self._hour))
 
     def copies_lost_in_last_hour(self) -> int:
-        """Return the number of copies that were not written in the last hour. Their files stay incomplete."""
+        """Return the number of copies of messages that could not be written to their file in the last hour."""
         return self._increases(self._hour)[_LOST_COPIES]
 
 

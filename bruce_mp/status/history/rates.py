@@ -1,8 +1,8 @@
-"""History of the daemon's counters: a sample per second for a minute, and one per 10 s for the latencies of an hour.
+"""History of the daemon's counters: one sample a second over the last minute, and one every 10 s over the last hour.
 
-The main thread samples; the HTTP threads read. The memory is bounded, and the history ends with the process;
-`history_recorder` keeps a longer one. Counting held messages in the slab each second is too expensive, so their number
-here is a difference of counters: received minus delivered minus discarded.
+The main thread samples; the HTTP threads read. The memory is bounded, and the history ends with the process, while
+`history_recorder` keeps a longer history in a file. Counting the held messages in the slab each second is too
+expensive, so their number here is a difference of counters: received minus delivered minus discarded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.status.history.history_file import StepAmounts
-from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, minute_start_ms, per_s
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, minute_ago_ms, per_s
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import percentile, read_latencies
@@ -28,12 +28,16 @@ __all__ = ["CounterSample", "Interval", "Latency", "RateHistory", "Series", "ser
 
 
 class CounterSample(NamedTuple):
-    """Counter sample taken at `at_ms`: `discarded` by reason, `latencies` by latency bucket."""
+    """The daemon's counters at `at_ms`.
+
+    `discarded` holds one count per discard reason, `latency_buckets` the histogram of latencies. `accepts_failed`
+    counts the connections for which a process had no descriptor or memory.
+    """
 
     at_ms: int
     delivered: int
     discarded: tuple[int, ...]
-    latencies: tuple[int, ...]
+    latency_buckets: tuple[int, ...]
     received: int
     accepts_failed: int
 
@@ -41,16 +45,17 @@ class CounterSample(NamedTuple):
     def held(self) -> int:
         return max(0, self.received - self.delivered - sum(self.discarded))
 
-    def since(self, before: CounterSample) -> StepAmounts:
-        latencies = increases(self.latencies, before.latencies)
+    def amounts_since(self, before: CounterSample) -> StepAmounts:
+        """Return the messages between the earlier sample `before` and this one."""
+        latency_buckets = increases(self.latency_buckets, before.latency_buckets)
         return StepAmounts(
             (self.at_ms - before.at_ms) / 1000,
             self.received - before.received,
             self.delivered - before.delivered,
             sum(increases(self.discarded, before.discarded)),
             self.held,
-            percentile(latencies, 0.5),
-            percentile(latencies, 0.99),
+            percentile(latency_buckets, 0.5),
+            percentile(latency_buckets, 0.99),
         )
 
 
@@ -64,20 +69,22 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Interval(NamedTuple):
-    """Activity within an interval of `ms`: rates per second, and latency."""
+    """Rates and latency of the messages within an interval of `ms`."""
 
     ms: int
-    received: float
-    delivered: float
-    discarded: float
+    received_per_s: float
+    delivered_per_s: float
+    discarded_per_s: float
     latency: Latency
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Columns of equal length, the oldest sample first.
+    """Data of a chart over the last `span_s`, in intervals of about `step_s`.
 
-    A row covers the interval that ended `age_s` ago and began at the previous sample. Rates are messages per second;
-    `held` is the value at the end of the interval. `p50_ms` and `p99_ms` are None for an interval without deliveries.
+    The lists are columns of equal length: the same index in each of them describes the same interval, and the oldest
+    interval comes first. An interval ended `age_s` ago and began where the previous one ended. `received`, `delivered`
+    and `discarded` are messages per second; `held` is the number at the end of the interval. `p50_ms` and `p99_ms` are
+    None for an interval without deliveries.
     """
 
     step_s: int
@@ -94,25 +101,25 @@ class Series(msgspec.Struct, frozen=True):
 class RateHistory:
     """Counter samples of the last minute and hour.
 
-    `wall_now_ms` is the wall-clock time at construction. All other times are in ms on a monotonic clock.
+    `wall_now_ms` is the present time of the wall clock. All other times are in ms on a monotonic clock.
     """
 
     def __init__(self, slab: Slab, wall_now_ms: int) -> None:
         self._slab = slab
         self._lock = Lock()
-        self._minute: Window[CounterSample] = Window(1000, MINUTE_MS)
-        self._hour: Window[CounterSample] = Window(10_000, HOUR_MS)
-        self.since = wall_now_ms // 1000
+        self._minute: Window[CounterSample] = Window(step_ms=1000, span_ms=MINUTE_MS)
+        self._hour: Window[CounterSample] = Window(step_ms=10_000, span_ms=HOUR_MS)
+        self.start_s = wall_now_ms // 1000
         """Start of the history, in seconds since the epoch."""
 
     def sample(self, now_ms: int) -> None:
         reading = self.read(now_ms)
         with self._lock:
-            self._minute.add(reading)
-            self._hour.add(reading)
+            self._minute.add_if_due(reading)
+            self._hour.add_if_due(reading)
 
     def read(self, now_ms: int) -> CounterSample:
-        """Read all counters, MsgReceived after the settled ones, so that no more seem settled than received."""
+        """Read all counters: first those of settled messages, then MsgReceived, so that it is not less than their sum."""
         return CounterSample(
             now_ms,
             counter_total(self._slab, Counter.MsgDelivered),
@@ -123,7 +130,7 @@ class RateHistory:
         )
 
     def accepts_failed_in_last_minute(self) -> int:
-        """Return how often processes had no descriptor or memory for a connection in the last minute."""
+        """Return how often in the last minute a process had no descriptor or memory for a connection."""
         now = counter_total(self._slab, Counter.AcceptExhausted)
         with self._lock:
             before = self._minute.first
@@ -132,8 +139,8 @@ class RateHistory:
     def last_minute(self, now_ms: int) -> Interval:
         now = self.read(now_ms)
         with self._lock:
-            before = self._minute.first_since(minute_start_ms(now_ms))
-        return _interval_between(before or now, now)  # empty without an earlier sample
+            before = self._minute.first_since(minute_ago_ms(now_ms))
+        return _interval_between(before or now, now)  # an interval of 0 ms if there is no earlier sample
 
     def last_hour(self, now_ms: int) -> Interval:
         now = self.read(now_ms)
@@ -141,27 +148,27 @@ class RateHistory:
             before = self._hour.first
         return _interval_between(before or now, now)
 
-    def minute(self, now_ms: int) -> Series:
+    def minute_series(self, now_ms: int) -> Series:
         with self._lock:
             pairs = list(self._minute.pairs())
-        rows = [(round((now_ms - end.at_ms) / 1000, 1), end.since(start)) for start, end in pairs]
+        rows = [(round((now_ms - end.at_ms) / 1000, 1), end.amounts_since(start)) for start, end in pairs]
         return series_of(self._minute.step_ms // 1000, self._minute.span_ms // 1000, rows)
 
 
 def _interval_between(before: CounterSample, now: CounterSample) -> Interval:
     ms = now.at_ms - before.at_ms
-    latencies = increases(now.latencies, before.latencies)
+    latency_buckets = increases(now.latency_buckets, before.latency_buckets)
     return Interval(
         ms,
         per_s(now.received - before.received, ms),
         per_s(now.delivered - before.delivered, ms),
         per_s(sum(increases(now.discarded, before.discarded)), ms),
-        Latency(sum(latencies), *(percentile(latencies, quantile) for quantile in (0.5, 0.9, 0.99))),
+        Latency(sum(latency_buckets), *(percentile(latency_buckets, quantile) for quantile in (0.5, 0.9, 0.99))),
     )
 
 
 def series_of(step_s: int, span_s: int, rows: Sequence[tuple[float, StepAmounts]]) -> Series:
-    """Return the columns of the rows (age in s, amounts), the oldest first."""
+    """Build a series from rows (age in s, amounts), of which the oldest comes first."""
     return Series(
         step_s=step_s,
         span_s=span_s,

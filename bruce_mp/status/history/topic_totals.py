@@ -1,12 +1,13 @@
 """Totals by topic for `/metrics`: messages received, delivered and discarded, and bytes delivered.
 
-The event loop adds the events of other processes, and HTTP threads read. Inputs do not count by topic: the received
-messages are the settled ones, which the events report, plus the held ones, which `/held` counts. The totals begin with
-the status process.
+The event loop adds the events of other processes, and HTTP threads read the totals. No process counts the received
+messages by topic. They are computed: the settled messages (delivered or discarded), which the events report, plus the
+held ones (neither delivered nor discarded yet), which `/held` counts. The totals begin with the status process.
 
-A topic with messages keeps its series. If topics moved to `(other)`, the sum of all topics without a series, and back
-again, that sum would fall, and Prometheus would take each fall for a restart. Only topics of Kafka get a series,
-because clients may invent names.
+A limited number of topics have a series of their own on `/metrics`; `(other)` is the sum of all other topics. A topic
+keeps its series while messages arrive for it: if topics moved to `(other)` and back again, that sum would fall, and
+Prometheus would take each fall for a restart. Only topics that exist in Kafka get a series, because clients may invent
+names.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["TopicTotal", "TopicTotals"]
 
 _OTHER: Final = b""
-"""Key of the sum of all topics without a series; in reports, the name for the topics beyond `traffic.MAX_TOPICS`."""
+"""Key of the sum of all topics without a series. Events use it for the topics beyond `traffic.MAX_TOPICS`."""
 _IDLE_MS: Final = HOUR_MS
-"""Time without a message after which a topic gives its series to another one, if all are in use."""
+"""Time without a message after which a topic loses its series if another topic needs one and all are in use."""
 
 
 class TopicTotal(msgspec.Struct):
-    """Totals of a topic. `size` sums the bytes of delivered keys, values and headers.
+    """Totals of a topic. `delivered_bytes` sums the sizes of keys, values and headers.
 
     `active_ms` is the last time at which an event or a count of held messages named the topic.
     """
@@ -43,15 +44,19 @@ class TopicTotal(msgspec.Struct):
     received: int = 0
     delivered: int = 0
     discarded: int = 0
-    size: int = 0
+    delivered_bytes: int = 0
     active_ms: int = 0
 
     @property
     def settled(self) -> int:
         return self.delivered + self.discarded
 
-    def since(self, before: TopicTotal | None) -> TopicTotal:
-        """Return the messages since `before`; a larger `before` is of an earlier series and is ignored."""
+    def increase_since(self, before: TopicTotal | None) -> TopicTotal:
+        """Return the messages since the reading `before`.
+
+        If `before` is larger than the present totals, the topic had lost its series and has a new one since, so the
+        messages since `before` are the present totals.
+        """
         if before is None or before.received > self.received or before.settled > self.settled:
             return self
         return TopicTotal(
@@ -60,7 +65,7 @@ class TopicTotal(msgspec.Struct):
 
 
 class TopicTotals:
-    """Totals of at most `limit` topics, and one sum of all others. Times are in ms on a monotonic clock."""
+    """Totals of at most `limit` topics, and the sum of all other topics. Times are in ms on a monotonic clock."""
 
     def __init__(self, slab: Slab, limit: int) -> None:
         self._topic_table = TopicTable(slab)
@@ -69,7 +74,7 @@ class TopicTotals:
         self._topics: dict[bytes, TopicTotal] = {}
         self._other = TopicTotal()
         self._next_idle_ms = 0
-        """Time before which no topic becomes idle, so that a full table is not searched for each event."""
+        """No topic becomes idle before this time, so until then a full table need not be searched for idle topics."""
 
     @property
     def limit(self) -> int:
@@ -77,12 +82,12 @@ class TopicTotals:
         return self._limit
 
     def apply_limit(self, limit: int) -> None:
-        """Change the number of topics. Topics over a smaller limit lose their series, the longest idle first."""
+        """Change the limit. If there are more topics, those that have been idle for longest lose their series."""
         with self._lock:
             self._limit = limit
             self._next_idle_ms = 0
-            by_activity = sorted(self._topics, key=lambda name: -self._topics[name].active_ms)
-            for name in by_activity[limit:]:
+            latest_active_first = sorted(self._topics, key=lambda name: -self._topics[name].active_ms)
+            for name in latest_active_first[limit:]:
                 del self._topics[name]
 
     def record(self, events: Iterable[TrafficEvent | DiscardEvent], now_ms: int) -> None:
@@ -93,24 +98,28 @@ class TopicTotals:
                 elif event.messages:
                     total = self._total_of(event.topic, now_ms)
                     total.delivered += event.messages
-                    total.size += event.size
+                    total.delivered_bytes += event.size
 
     def _total_of(self, name: bytes, now_ms: int) -> TopicTotal:
-        """Return the topic's totals, and mark them as active. A new topic of Kafka gets a series if one is free."""
+        """Return the totals to which the topic's messages count, and mark the topic as active.
+
+        A topic without a series gets one if it exists in Kafka and a series is free.
+        """
         total = self._topics.get(name)
         if total is None:
-            if not self._is_known(name) or not self._has_room(now_ms):
+            if not self._exists_in_kafka(name) or not self._make_room(now_ms):
                 return self._other
             total = self._topics[name] = TopicTotal()
         total.active_ms = now_ms
         return total
 
-    def _is_known(self, name: bytes) -> bool:
+    def _exists_in_kafka(self, name: bytes) -> bool:
         if name != _OTHER and not self._topic_table.number_of(name):
             self._topic_table.refresh()
         return self._topic_table.number_of(name) != 0
 
-    def _has_room(self, now_ms: int) -> bool:
+    def _make_room(self, now_ms: int) -> bool:
+        """Remove the idle topics if no series is free; return False if still none is free."""
         if len(self._topics) >= self._limit and now_ms >= self._next_idle_ms:
             idle = [name for name, total in self._topics.items() if now_ms - total.active_ms > _IDLE_MS]
             for name in idle:
@@ -118,36 +127,37 @@ class TopicTotals:
             self._next_idle_ms = _IDLE_MS + min((total.active_ms for total in self._topics.values()), default=now_ms)
         return len(self._topics) < self._limit
 
-    def settled(self) -> dict[bytes, int]:
-        """Return the settled messages of each topic, to pass to `observe_held`."""
+    def settled_by_topic(self) -> dict[bytes, int]:
+        """Return the number of settled messages of each topic, to pass to `observe_held`."""
         with self._lock:
             return {name: total.settled for name, total in self._items()}
 
     def observe_held(self, settled: Mapping[bytes, int], held: Iterable[tuple[bytes, int]], now_ms: int) -> None:
-        """Derive the received messages from a count of the held ones.
+        """Set the received messages to the sum of `settled`, from `settled_by_topic`, and of `held`, a count by topic.
 
-        The caller must read `settled` before it counts. A message that is settled in between is then in neither, until
-        the next count, but no message is in both. So the received messages never have to fall.
+        The caller must call `settled_by_topic` before it counts the held messages. A message that is settled between
+        the two is then in neither until the next count, but no message is in both. So the sum is never too large, and
+        the total of received messages, which must not fall, need not be corrected downward.
         """
         with self._lock:
-            sums = dict(settled)
-            for name, messages in held:
+            received = dict(settled)
+            for name, message_count in held:
                 self._total_of(name, now_ms)  # gives the topic a series if one is free
                 key = name if name in self._topics else _OTHER
-                sums[key] = sums.get(key, 0) + messages
+                received[key] = received.get(key, 0) + message_count
             for name, total in self._items():
-                total.received = max(total.received, sums.get(name, 0))
+                total.received = max(total.received, received.get(name, 0))
 
     def _items(self) -> list[tuple[bytes, TopicTotal]]:
         return [*self._topics.items(), (_OTHER, self._other)]
 
     def read(self) -> tuple[dict[bytes, TopicTotal], TopicTotal]:
-        """Return the totals of each topic, and those of all others. A settled message counts as received."""
+        """Return the totals of each topic with a series, and the sum of all other topics."""
         with self._lock:
             totals = {name: _coherent(total) for name, total in self._topics.items()}
             return totals, _coherent(self._other)
 
 
 def _coherent(total: TopicTotal) -> TopicTotal:
-    """Return the totals with at least as many received messages as settled ones; the latter are counted sooner."""
+    """Return the totals with `received` raised to the settled messages, which are counted more often."""
     return msgspec.structs.replace(total, received=max(total.received, total.settled))

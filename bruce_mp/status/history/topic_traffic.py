@@ -1,7 +1,8 @@
 """Traffic of each topic over the last minute: messages, bytes, latencies and errors, as dispatchers report them.
 
-The event loop stores events, and HTTP threads read the sums. The minute is divided into steps of 10 s. The memory is
-bounded: the table drops idle topics, and beyond `MAX_TOPICS` the empty topic name sums all further topics.
+The event loop adds the dispatchers' events, and HTTP threads read the sums. The minute is divided into steps of 10 s.
+The memory is bounded: if the table has `MAX_TOPICS` topics, it drops those that are idle; if none is, an entry with an
+empty name sums all further topics.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.status.history.windows import STEP_MS, minute_start_ms, per_s
+from bruce_mp.status.history.windows import STEP_MS, minute_ago_ms, per_s
 from bruce_mp.telemetry.latency_histogram import BUCKETS, percentile
 from bruce_mp.telemetry.traffic import MAX_TOPICS
 
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["TopicTraffic", "TrafficTable"]
 
 _FIRST_BUCKET: Final = 3
-"""Index of the first latency bucket in a step's sums, after messages, bytes and errors."""
+"""Index of the first latency bucket in the sums of a step; the sums of messages, bytes and errors come before it."""
 _EMPTY_SUMS: Final = array("q", bytes(8 * (_FIRST_BUCKET + BUCKETS)))
 
 
 class TopicTraffic(NamedTuple):
     """Traffic of a topic in the last minute.
 
-    `delivered` messages and `size` bytes were acknowledged per second; `errors` counts error responses. `last_error`
-    may be older than a minute; it came at `last_error_ms` on the table's clock. Without an error they are empty and 0.
+    The rates count messages and bytes that brokers acknowledged; `errors` counts error responses. `last_error` may be
+    older than a minute; it came at `last_error_ms` on the table's clock. If no error has come, it is "" and the time 0.
     """
 
-    delivered: float = 0.0
-    size: float = 0.0
+    delivered_per_s: float = 0.0
+    bytes_per_s: float = 0.0
     p50_ms: float | None = None
     p99_ms: float | None = None
     errors: int = 0
@@ -47,34 +48,36 @@ class _TopicWindow:
 
     def __init__(self) -> None:
         self.steps: list[tuple[int, array[int]]] = []
-        """Number (`now_ms // STEP_MS`) and sums of each step with traffic, the oldest first."""
+        """(number, sums) of each step with traffic, the oldest first. The number is `now_ms // STEP_MS`."""
         self.last_error = ""
         self.last_error_ms = 0
 
     def add(self, event: TrafficEvent, now_ms: int) -> None:
         step = now_ms // STEP_MS
         if not self.steps or self.steps[-1][0] != step:
-            self.expire(now_ms)  # `by_topic` does so only when a client reads
+            self.expire(now_ms)  # `by_topic` also expires steps, but it runs only when a client reads a page
             self.steps.append((step, _EMPTY_SUMS[:]))
         sums = self.steps[-1][1]
         for index, amount in enumerate((event.messages, event.size, event.errors)):
             sums[index] += amount
-        for bucket, messages in event.delays.items():
-            sums[_FIRST_BUCKET + bucket] += messages
+        for bucket, message_count in event.delays.items():
+            sums[_FIRST_BUCKET + bucket] += message_count
         if event.last_error:
             self.last_error, self.last_error_ms = event.last_error, now_ms
 
     def expire(self, now_ms: int) -> None:
-        while self.steps and self.steps[0][0] * STEP_MS < minute_start_ms(now_ms):
+        """Remove the steps that began before the last minute."""
+        while self.steps and self.steps[0][0] * STEP_MS < minute_ago_ms(now_ms):
             del self.steps[0]
 
-    def summarize(self, now_ms: int, since_ms: int) -> TopicTraffic:
-        """Sum the steps. The rates are over the time since `since_ms` or `minute_start_ms`, whichever is later."""
-        messages, size, errors, *buckets = map(sum, zip(_EMPTY_SUMS, *(sums for _, sums in self.steps), strict=True))
-        interval_ms = now_ms - max(since_ms, minute_start_ms(now_ms))
+    def summarize(self, now_ms: int, table_start_ms: int) -> TopicTraffic:
+        """Sum the steps. The rates are averages over the last minute, or since the table's start if that is later."""
+        columns = zip(_EMPTY_SUMS, *(sums for _, sums in self.steps), strict=True)
+        message_count, byte_count, errors, *buckets = map(sum, columns)
+        interval_ms = now_ms - max(table_start_ms, minute_ago_ms(now_ms))
         return TopicTraffic(
-            per_s(messages, interval_ms),
-            per_s(size, interval_ms),
+            per_s(message_count, interval_ms),
+            per_s(byte_count, interval_ms),
             percentile(buckets, 0.5),
             percentile(buckets, 0.99),
             errors,
@@ -89,8 +92,8 @@ class TrafficTable:
     def __init__(self, now_ms: int) -> None:
         self._lock = Lock()
         self._topics: dict[bytes, _TopicWindow] = {}
-        self._since_ms = now_ms
-        self._expired_ms = now_ms
+        self._start_ms = now_ms
+        self._last_removal_ms = now_ms
 
     def record(self, events: Iterable[TrafficEvent], now_ms: int) -> None:
         with self._lock:
@@ -107,17 +110,17 @@ class TrafficTable:
         return window
 
     def _remove_idle(self, now_ms: int) -> None:
-        """Remove idle topics if the table is full, at most once per step."""
-        if len(self._topics) < MAX_TOPICS or now_ms - self._expired_ms < STEP_MS:
+        """Remove the topics without traffic in the last minute if the table is full. Do so at most once per step."""
+        if len(self._topics) < MAX_TOPICS or now_ms - self._last_removal_ms < STEP_MS:
             return
-        self._expired_ms = now_ms
+        self._last_removal_ms = now_ms
         for window in self._topics.values():
             window.expire(now_ms)
         self._topics = {topic: window for topic, window in self._topics.items() if window.steps}
 
     def by_topic(self, now_ms: int) -> dict[bytes, TopicTraffic]:
-        """Return the traffic of each topic; the empty name sums the topics beyond the bound."""
+        """Return the traffic of each topic; the empty name stands for the sum of the topics beyond `MAX_TOPICS`."""
         with self._lock:
             for window in self._topics.values():
                 window.expire(now_ms)
-            return {topic: window.summarize(now_ms, self._since_ms) for topic, window in self._topics.items()}
+            return {topic: window.summarize(now_ms, self._start_ms) for topic, window in self._topics.items()}

@@ -1,4 +1,4 @@
-"""Bounded window of timestamped counter samples: at least one step apart, none older than its length."""
+"""Windows of recent counter samples, and the computation of rates that all histories share."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["HOUR_MS", "MINUTE_MS", "STEP_MS", "Window", "increases", "minute_start_ms", "per_s"]
+__all__ = ["HOUR_MS", "MINUTE_MS", "STEP_MS", "Window", "increases", "minute_ago_ms", "per_s"]
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 STEP_MS: Final = 10_000
-"""Length of the steps that count a topic's traffic, and so the resolution of `minute_start_ms`."""
+"""The traffic of a topic is summed in steps of this length, so `minute_ago_ms` returns a multiple of it."""
 _JITTER_MS: Final = 500
-"""Tolerance for the timer, which samples once a second with some jitter."""
+"""A sample may come this much before its time, because the timer that triggers samples once a second has jitter."""
 
 
 class Timestamped(Protocol):
@@ -40,8 +40,8 @@ class Window(Generic[_Sample]):
     def is_due(self, now_ms: int) -> bool:
         return not self._samples or now_ms - self._samples[-1].at_ms >= self.step_ms - _JITTER_MS
 
-    def add(self, sample: _Sample) -> None:
-        """Keep a sample if one is due, and drop the expired ones."""
+    def add_if_due(self, sample: _Sample) -> None:
+        """Keep the sample if `step_ms` have passed since the last one, and drop the samples older than `span_ms`."""
         if self.is_due(sample.at_ms):
             self._samples.append(sample)
         while sample.at_ms - self._samples[0].at_ms > self.span_ms:
@@ -49,11 +49,11 @@ class Window(Generic[_Sample]):
 
     @property
     def first(self) -> _Sample | None:
-        """The oldest sample; None before the first."""
+        """The oldest sample, or None if there is no sample."""
         return self._samples[0] if self._samples else None
 
     def first_since(self, start_ms: int) -> _Sample | None:
-        """Return the oldest sample from `start_ms` on; None without one."""
+        """Return the oldest sample that was taken at `start_ms` or later, or None if there is none."""
         return next((sample for sample in self._samples if sample.at_ms >= start_ms), None)
 
     def pairs(self) -> Iterator[tuple[_Sample, _Sample]]:
@@ -61,18 +61,19 @@ class Window(Generic[_Sample]):
         return pairwise(self._samples)
 
 
-def minute_start_ms(now_ms: int) -> int:
-    """Return the last minute's start, one for all rates and latencies, so that the rates of topics add up to the total.
+def minute_ago_ms(now_ms: int) -> int:
+    """Return the time at which "the last minute" began: 50 to 60 s ago, a multiple of `STEP_MS`.
 
-    It is 50 to 60 s ago, because the traffic of topics is counted in steps of 10 s.
+    All rates and latencies of the last minute use this start, so the rates of the topics add up to the daemon's rate.
     """
     return (now_ms // STEP_MS - MINUTE_MS // STEP_MS + 1) * STEP_MS
 
 
 def increases(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
+    """Return the increase of each counter between two readings of the same counters."""
     return tuple(later - earlier for later, earlier in zip(now, before, strict=True))
 
 
-def per_s(amount: int, ms: int) -> float:
+def per_s(amount: int, interval_ms: int) -> float:
     """Return a rate per second, or 0 for an empty interval."""
-    return round(1000 * amount / ms, 2) if ms > 0 else 0.0
+    return round(1000 * amount / interval_ms, 2) if interval_ms > 0 else 0.0

@@ -103,7 +103,7 @@ TOPIC_COUNTERS: Final[Mapping[str, tuple[str, Callable[[TopicTotal], int]]]] = {
     "bruce_topic_messages_discarded_total": ("Messages discarded.", lambda total: total.discarded),
     "bruce_topic_delivered_bytes_total": (
         "Bytes of keys, values and headers that Kafka acknowledged.",
-        lambda total: total.size,
+        lambda total: total.delivered_bytes,
     ),
 }
 """Families with a series for each topic."""

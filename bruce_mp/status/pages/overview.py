@@ -157,7 +157,7 @@ def read_overview(
         since=health.since,
         now=health.now,
         host=platform.node(),
-        sampled_since=rates.since,
+        sampled_since=rates.start_s,
         health=HealthPart(
             health.live,
             health.ready,
@@ -167,16 +167,16 @@ def read_overview(
         ),
         flow=FlowPart(
             round(minute.ms / 1000, 1),
-            minute.received,
-            minute.delivered,
-            minute.discarded,
-            round(sum(topic.size for topic in traffic.values()), 1),
+            minute.received_per_s,
+            minute.delivered_per_s,
+            minute.discarded_per_s,
+            round(sum(topic.bytes_per_s for topic in traffic.values()), 1),
         ),
         books=_books(evidence.books),
         oldest_ms=max(0, steady_now_ms - min(arrived)) if arrived else None,
         slab=evidence.slab_use,
         latency={"minute": minute.latency, "hour": hour.latency},
-        history={"minute": rates.minute(steady_now_ms), "hour": histories.recorder.hour(now_ms // 1000)},
+        history={"minute": rates.minute_series(steady_now_ms), "hour": histories.recorder.hour_series(now_ms // 1000)},
         metadata_failing_since=brokers.metadata_failing_since,
         metadata_error=brokers.metadata_error,
         brokers=_brokers(slab, brokers, histories.brokers, steady_now_ms),
@@ -208,7 +208,16 @@ def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, steady_now_m
     parts = []
     for line in page.brokers:
         traffic = history.traffic(slots.get(line.node), steady_now_ms)
-        parts.append(BrokerPart(**msgspec.structs.asdict(line), **traffic._asdict()))
+        part = BrokerPart(
+            **msgspec.structs.asdict(line),
+            delivered=traffic.delivered_per_s,
+            p50_ms=traffic.p50_ms,
+            p99_ms=traffic.p99_ms,
+            errors_minute=traffic.errors_minute,
+            errors_hour=traffic.errors_hour,
+            trend=list(traffic.trend),
+        )
+        parts.append(part)
     return parts
 
 

@@ -115,8 +115,8 @@ def read_topics(
         line = TopicLine(
             topic_text(name),
             known.get(name, 0),
-            flow.delivered,
-            flow.size,
+            flow.delivered_per_s,
+            flow.bytes_per_s,
             flow.p50_ms,
             flow.p99_ms,
             waiting=sums.waiting,

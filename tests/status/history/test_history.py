@@ -48,7 +48,7 @@ def test_history_has_a_minute_in_seconds(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.run(20, received=100, delivered=90, lost=1, bucket=3)
     flow.run(10, received=10, delivered=20, bucket=4)
-    minute = flow.history.minute(flow.now_ms)
+    minute = flow.history.minute_series(flow.now_ms)
     assert (minute.step_s, minute.span_s) == (1, 60)
     assert minute.age_s == [float(age) for age in range(29, -1, -1)]
     assert minute.received == [100.0] * 20 + [10.0] * 10
@@ -63,7 +63,7 @@ def test_history_has_a_minute_in_seconds(filled: FilledSlab) -> None:
 def test_memory_is_bounded(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.run(4000, received=1)
-    assert len(flow.history.minute(flow.now_ms).age_s) == 60
+    assert len(flow.history.minute_series(flow.now_ms).age_s) == 60
     assert flow.history.last_hour(flow.now_ms).ms == 3_600_000
 
 
@@ -73,20 +73,20 @@ def test_slightly_irregular_samples_leave_no_gap(filled: FilledSlab, step_ms: in
     for _ in range(100):
         flow.now_ms += step_ms
         flow.history.sample(flow.now_ms)
-    assert len(flow.history.minute(flow.now_ms).age_s) >= 59
+    assert len(flow.history.minute_series(flow.now_ms).age_s) >= 59
 
 
 def test_missing_samples_make_one_long_step(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.now_ms += 29_000
     flow.run(1, received=300)
-    assert flow.history.minute(flow.now_ms).received == [10.0]
+    assert flow.history.minute_series(flow.now_ms).received == [10.0]
 
 
 def test_an_empty_delivery_has_no_delay(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.run(2, received=1)
-    assert flow.history.minute(flow.now_ms).p99_ms == [None, None]
+    assert flow.history.minute_series(flow.now_ms).p99_ms == [None, None]
     assert flow.history.last_hour(flow.now_ms).latency.p50_ms is None
 
 
@@ -96,7 +96,7 @@ def test_last_minute_sums_the_latest_samples(filled: FilledSlab) -> None:
     flow.run(60, received=20, delivered=10, lost=2)
     now = flow.history.last_minute(flow.now_ms)
     assert 50_000 <= now.ms <= 60_000
-    assert (now.received, now.delivered, now.discarded) == (20.0, 10.0, 2.0)
+    assert (now.received_per_s, now.delivered_per_s, now.discarded_per_s) == (20.0, 10.0, 2.0)
     assert now.latency.messages == now.ms // 100
 
 
@@ -110,17 +110,17 @@ def test_last_minute_is_the_same_for_topics_brokers_and_the_whole(filled: Filled
         row.commit_landed(0, {Counter.MsgDelivered: messages})
         flow.run(1)
         brokers.sample(flow.now_ms)
-        whole = flow.history.last_minute(flow.now_ms).delivered
-        assert brokers.traffic(2, flow.now_ms).delivered == whole
-        assert table.by_topic(flow.now_ms)[b"news"].delivered == whole
+        whole = flow.history.last_minute(flow.now_ms).delivered_per_s
+        assert brokers.traffic(2, flow.now_ms).delivered_per_s == whole
+        assert table.by_topic(flow.now_ms)[b"news"].delivered_per_s == whole
 
 
 def test_an_empty_history_returns_zeros(filled: FilledSlab) -> None:
     history = RateHistory(filled.slab, NOW_MS)
-    assert history.last_minute(NOW_MS).received == 0
+    assert history.last_minute(NOW_MS).received_per_s == 0
     assert history.last_hour(NOW_MS).ms == 0
-    assert history.minute(NOW_MS).age_s == []
-    assert history.since == NOW_MS // 1000
+    assert history.minute_series(NOW_MS).age_s == []
+    assert history.start_s == NOW_MS // 1000
 
 
 # --- by broker --------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_broker_traffic_covers_a_minute_and_an_hour(filled: FilledSlab) -> None:
     row.add(Counter.AckErrorFirst + 1 + 6, 3)
     row.add(Counter.AckErrorFirst + 1, 50)  # no error
     said = history.traffic(2, now_ms)
-    assert (said.delivered, said.errors_minute, said.errors_hour) == (5.0, 3, 3)
+    assert (said.delivered_per_s, said.errors_minute, said.errors_hour) == (5.0, 3, 3)
     assert said.trend == (5.0,) * 5
     assert said.p50_ms == pytest.approx(3.0)
     now_ms += 1000
@@ -149,7 +149,7 @@ def test_broker_traffic_covers_a_minute_and_an_hour(filled: FilledSlab) -> None:
         now_ms += 1000
         history.sample(now_ms)
     said = history.traffic(2, now_ms)
-    assert (said.delivered, said.p99_ms, said.errors_minute, said.errors_hour) == (0.0, None, 0, 3)
+    assert (said.delivered_per_s, said.p99_ms, said.errors_minute, said.errors_hour) == (0.0, None, 0, 3)
 
 
 def test_broker_history_restarts_when_the_slot_changes_its_broker(filled: FilledSlab) -> None:
@@ -158,7 +158,7 @@ def test_broker_history_restarts_when_the_slot_changes_its_broker(filled: Filled
     row.commit_landed(0, {Counter.MsgDelivered: 500})
     give_slot(filled, 8)
     history.sample(NOW_MS + 20_000)
-    assert history.traffic(2, NOW_MS + 30_000).delivered == 0
+    assert history.traffic(2, NOW_MS + 30_000).delivered_per_s == 0
     assert history.traffic(3, NOW_MS) == BrokerTraffic()
 
 
@@ -173,7 +173,7 @@ def test_topic_traffic_covers_a_minute() -> None:
     for second in range(1, 31):
         table.record([event(b"news", 100), event(b"news", 20, bucket=2, errors=1)], NOW_MS + 1000 * second)
     said = table.by_topic(NOW_MS + 30_000)[b"news"]
-    assert (said.delivered, said.size, said.errors) == (120.0, 1200.0, 30)
+    assert (said.delivered_per_s, said.bytes_per_s, said.errors) == (120.0, 1200.0, 30)
     assert (said.last_error, said.last_error_ms) == ("REQUEST_TIMED_OUT", NOW_MS + 30_000)
     assert said.p50_ms == pytest.approx(0.6)
     assert said.p99_ms == pytest.approx(9.7)
@@ -198,7 +198,7 @@ def test_rates_of_a_steady_flow_are_steady() -> None:
     rates = set()
     for second in range(1, 200):
         table.record([event(b"news", 7)], NOW_MS + 1000 * second - 1)
-        rates.add(round(table.by_topic(NOW_MS + 1000 * second)[b"news"].delivered, 1))
+        rates.add(round(table.by_topic(NOW_MS + 1000 * second)[b"news"].delivered_per_s, 1))
     assert rates == {7.0}
 
 

@@ -189,7 +189,7 @@ def test_a_disk_that_hangs_does_not_delay_the_start(
     recorder = slow_recorder(daemon, goes_on)
     with pytest.raises(HistoryError, match="is not open"):
         recorder.series("hour", WHOLE, NOW_MS // 1000)
-    recorder.hour(NOW_MS // 1000)
+    recorder.hour_series(NOW_MS // 1000)
     goes_on.set()
     recorder.stop()
 

@@ -38,7 +38,7 @@ def discarded(topic: bytes, messages: int) -> DiscardEvent:
 
 
 def observe(totals: TopicTotals, held: dict[bytes, int], now_ms: int = 0) -> None:
-    totals.observe_held(totals.settled(), held.items(), now_ms)
+    totals.observe_held(totals.settled_by_topic(), held.items(), now_ms)
 
 
 def received(totals: TopicTotals, topic: bytes) -> int:
@@ -60,7 +60,7 @@ def test_received_is_delivered_discarded_and_held(slab: Slab) -> None:
 def test_received_does_not_count_a_message_that_is_settled_during_the_count(slab: Slab) -> None:
     totals = TopicTotals(slab, 10)
     observe(totals, {b"t0": 5})
-    before = totals.settled()
+    before = totals.settled_by_topic()
     totals.record([delivered(b"t0", 5)], 0)
     totals.observe_held(before, [(b"t0", 5)], 0)  # the count began before the acknowledgement
     assert received(totals, b"t0") == 5
@@ -88,7 +88,7 @@ def test_topics_beyond_the_limit_and_unknown_names_are_summed(slab: Slab) -> Non
     observe(totals, {b"t5": 2, b"(gone)": 4})
     topics, other = totals.read()
     assert set(topics) == {b"t0", b"t1"}
-    assert (other.received, other.delivered, other.discarded, other.size) == (19, 12, 1, 120)
+    assert (other.received, other.delivered, other.discarded, other.delivered_bytes) == (19, 12, 1, 120)
 
 
 def test_an_idle_topic_gives_its_series_to_another_one_after_an_hour(slab: Slab) -> None:
