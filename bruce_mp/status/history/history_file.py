@@ -231,7 +231,7 @@ class HistoryFile:
             self._writer.executemany(_ADD, ((step_s, start, topic, *each) for topic, each in amounts.items()))
 
     def read(self, period: HistoryPeriod, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
-        """Return the amounts of each step of a period by the start of the step, the oldest first. Raise HistoryError."""
+        """Return the amounts of a period's steps by the start of the step, the oldest first. Raise HistoryError."""
         try:
             uri = f"{self._path.as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, timeout=_READ_TIMEOUT_S, uri=True)) as reader:

@@ -119,7 +119,7 @@ class RateHistory:
             self._hour.add_if_due(reading)
 
     def read(self, now_ms: int) -> CounterSample:
-        """Read all counters: first those of settled messages, then MsgReceived, so that it is not less than their sum."""
+        """Read all counters: MsgReceived after those of settled messages, so that it is not less than their sum."""
         return CounterSample(
             now_ms,
             counter_total(self._slab, Counter.MsgDelivered),

@@ -1,1 +1,1 @@
-"""Files that the status process writes, and the topic of dead letters."""
+"""Destinations of copies of messages: the discard file, the debug files, and the dead letter topic."""

@@ -1,8 +1,11 @@
 """Writer thread for copies of messages: discard file, dead letter topic, and the files of message debugging.
 
-Delivery never waits for it. The writer drops and counts copies that arrive faster than the disk accepts them, and
-copies that it cannot write. It retries a file after an error, so lines appear again when the disk has room. After a
-kill, the next start counts as lost the copies of discarded messages that were queued but are not in DiscardCopySettled.
+Delivery never waits for the writer. The writer drops and counts copies that arrive faster than the disk accepts them,
+and copies that it cannot write. After an error it tries the file again for the next copy, so lines appear again when
+the disk has room.
+
+Of the copies of discarded messages, the counter DiscardCopyQueued counts all, and DiscardCopySettled those that are
+written or lost. After a kill, the next start of the daemon counts the difference of the two as lost.
 """
 
 from __future__ import annotations
@@ -30,18 +33,24 @@ __all__ = ["CopyWriter", "DiscardDestinations", "DiscardFile"]
 
 log = logging.getLogger(__name__)
 MAX_QUEUED_BYTES: Final = 16 << 20
-"""Memory for copies while the disk is slow."""
+"""Limit of the copies that wait in memory while the disk is slow."""
 _STOP_S: Final = 2.0
-"""Wait for the thread at the end of the process; the next start counts the queued copies of discards as lost."""
+"""Longest wait for the thread at the end of the process, which loses the copies that are still queued then."""
 
 
 class DiscardFile:
-    """The discard file, with one line for each copy; keys and values are cut to `max_bytes`, if that is not None."""
+    """The discard file, with one line for each copy.
 
-    def __init__(self, file: RollingFile, count: Callable[[Counter, int], None], max_bytes: int | None = None) -> None:
+    A key or value that is longer than `max_field_bytes` is cut, if this limit is not None. `count(counter, amount)`
+    adds to a counter of the status process.
+    """
+
+    def __init__(
+        self, file: RollingFile, count: Callable[[Counter, int], None], max_field_bytes: int | None = None
+    ) -> None:
         self._file = file
         self._count = count
-        self._max_bytes = max_bytes
+        self._max_field_bytes = max_field_bytes
 
     def prepare(self) -> None:
         """Open the file now, so that errors show at the start. Raise FileWriteError."""
@@ -51,27 +60,28 @@ class DiscardFile:
         self._file.close()
 
     def write(self, copies: Sequence[Copy]) -> None:
-        written = 0
+        """Write one line for each copy, and count the written and the lost ones. Raise FileWriteError."""
+        written_count = 0
         try:
             for copy in copies:
-                self._file.write([format_line(_discard_line(copy, self._max_bytes))])
-                written += 1
+                self._file.write([format_line(_discard_line(copy, self._max_field_bytes))])
+                written_count += 1
                 self._count(Counter.DiscardLogLine, 1)  # line by line, so that a kill leaves at most one line uncounted
                 self._count(Counter.DiscardCopySettled, 1)
         finally:
-            count_lost(self._count, copies[written:])
+            count_lost(self._count, copies[written_count:])
         self._file.raise_failed_removal()
 
 
-def _discard_line(copy: Copy, max_bytes: int | None) -> DiscardLine:
+def _discard_line(copy: Copy, max_field_bytes: int | None) -> DiscardLine:
     return DiscardLine(
         copy.now_ms,
         copy.timestamp_ms,
         LineEvent.DISCARD if copy.info else LineEvent.DUPLICATE,
         copy.info or NO_INFO,
         copy.topic,
-        copy.key[:max_bytes],
-        copy.value[:max_bytes],
+        copy.key[:max_field_bytes],
+        copy.value[:max_field_bytes],
         copy.partition_key,
         copy.headers,
         copy.empty,
@@ -79,19 +89,22 @@ def _discard_line(copy: Copy, max_bytes: int | None) -> DiscardLine:
 
 
 class DiscardDestinations(NamedTuple):
-    """Destinations of discarded messages. The writer uses an instance in its queue for all later copies."""
+    """Destinations of the copies of discarded messages.
+
+    An instance in the writer's queue replaces the destinations for all copies that were queued after it.
+    """
 
     file: DiscardFile | None = None
     dead_letters: DeadLetterTopic | None = None
 
     def close(self) -> None:
-        for each in self:
-            if each is not None:
-                each.close()
+        for destination in self:
+            if destination is not None:
+                destination.close()
 
 
 class CopyWriter:
-    """Queue and thread that write copies to `discards` and to `debug`.
+    """Queue and thread that write the copies of discarded messages to `discards`, and all others to `debug`.
 
     `count(counter, amount)` adds to a counter of the status process.
     """
@@ -111,11 +124,14 @@ class CopyWriter:
         self._thread.start()
 
     def replace_destinations(self, discards: DiscardDestinations) -> None:
-        """Write copies that are queued after this call to these destinations."""
+        """Use `discards` as the destinations of the copies that are queued after this call."""
         self._queue.put(discards)
 
     def stop(self) -> None:
-        """Write the queued copies, waiting at most 2 s, and end the thread. After 1 s, send no dead letters."""
+        """Wait at most 2 s for the thread to write the queued copies and end.
+
+        After 1 s, it sends no more dead letters.
+        """
         self._queue.put(None)
         self._thread.join(_STOP_S / 2)
         if self._thread.is_alive() and (dead_letters := self._discards.dead_letters) is not None:
@@ -123,9 +139,12 @@ class CopyWriter:
         self._thread.join(_STOP_S / 2)
 
     def enqueue(self, data: bytes) -> None:
-        """Queue copies as `telemetry.message_copies` encodes them. Drop and count them beyond `MAX_QUEUED_BYTES`."""
+        """Queue a frame of copies that `telemetry.message_copies.CopyQueue` encoded.
+
+        If the queue would exceed `MAX_QUEUED_BYTES`, drop and count the copies.
+        """
         with self._lock:
-            # An empty queue takes a frame of any size.
+            # An empty queue accepts a frame of any size.
             has_room = not self._queued_bytes or self._queued_bytes + len(data) <= MAX_QUEUED_BYTES
             self._queued_bytes += len(data) if has_room else 0
         if has_room:
@@ -135,11 +154,11 @@ class CopyWriter:
             self._count_dropped(_decode(data))
 
     def _count_dropped(self, copies: list[Copy]) -> None:
-        discarded, others = _split(copies)
+        discarded, others = _split_by_target(copies)
         file, dead_letters = self._discards
         if dead_letters is not None:
             dead_letters.count_lost(discarded)
-            if file is None:  # then no line of a file is lost with a discarded message
+            if file is None:  # the discarded messages would not have had lines in a file, so only the others lose one
                 self._count(Counter.DiscardCopySettled, len(discarded))
                 copies = others
         count_lost(self._count, copies)
@@ -158,28 +177,29 @@ class CopyWriter:
 
     def _prepare(self) -> None:
         if self._discards.file is not None:
-            self._log_failure(self._discards.file.prepare)
+            self._call_or_log(self._discards.file.prepare)
 
     def _write(self, copies: list[Copy]) -> None:
-        discarded, others = _split(copies)
+        discarded, others = _split_by_target(copies)
         if discarded:
             self._write_discarded(discarded)
         if others:
-            self._log_failure(lambda: self._debug.write(others))
+            self._call_or_log(lambda: self._debug.write(others))
 
     def _write_discarded(self, copies: list[Copy]) -> None:
-        """Write the lines before the dead letters, which a busy input delays."""
+        """Write the lines to the file first, because a busy input may delay the dead letters."""
         file, dead_letters = self._discards
         if file is not None:
-            self._log_failure(lambda: file.write(copies))
+            self._call_or_log(lambda: file.write(copies))
         elif dead_letters is not None:
-            self._count(Counter.DiscardCopySettled, len(copies))  # without a file, no line of them can be lost
-        else:  # queued before a reload that removed both destinations
+            self._count(Counter.DiscardCopySettled, len(copies))  # there are no lines in a file that could be lost
+        else:  # the copies were queued before a reload that removed both destinations
             count_lost(self._count, copies)
         if dead_letters is not None:
             dead_letters.send(copies)
 
-    def _log_failure(self, write: Callable[[], None]) -> None:
+    def _call_or_log(self, write: Callable[[], None]) -> None:
+        """Call `write`, and log the error if it fails."""
         try:
             write()
         except FileWriteError as error:
@@ -189,8 +209,8 @@ class CopyWriter:
             )  # fmt: skip
 
 
-def _split(copies: list[Copy]) -> tuple[list[Copy], list[Copy]]:
-    """Return the copies of discarded messages, and all others."""
+def _split_by_target(copies: list[Copy]) -> tuple[list[Copy], list[Copy]]:
+    """Return the copies of discarded messages, and the copies for message debugging."""
     discarded = [copy for copy in copies if copy.target is CopyTarget.DISCARDS]
     return discarded, [copy for copy in copies if copy.target is not CopyTarget.DISCARDS]
 

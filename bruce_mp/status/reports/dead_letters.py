@@ -1,6 +1,6 @@
 """Dead letters: discarded messages, sent to a Kafka topic through an input of this daemon.
 
-A dead letter is an ordinary message of the daemon, so the books count it as a further received message. Its headers
+A dead letter is an ordinary message of the daemon, so the daemon counts it as a further received message. Its headers
 are those of the discarded message, and:
 
     bruce.reason         the info of the discard file, such as BAD_TOPIC or VERSION(7)
@@ -11,11 +11,14 @@ are those of the discarded message, and:
     bruce.host           the host of the daemon
     bruce.value_size     the size of the whole value, if it was cut to fit
 
-A dead letter that is discarded itself never becomes another one. Copies of discarded messages arrive in frames, and
-among them copies without info, of messages that may be duplicates. For all copies of a frame together, the thread of
-`copy_writer.py` waits at most `PATIENCE_S` for the input. After such a wait in vain, it sends nothing for `PAUSE_S`.
-Dead letters that it does not send are lost and counted. If a dead input has closed a connection, the thread opens a new
-one at once. A message that the kernel refuses for its size is lost without such a pause.
+If a dead letter is discarded, it does not become another dead letter. Nor do messages that may be duplicates: their
+copies arrive together with those of discarded messages, but have no `info`.
+
+The thread of `copy_writer.py` sends the dead letters. Copies arrive in frames, and for all copies of a frame together
+the thread waits at most `PATIENCE_S` for the input. If the input has not accepted a dead letter by then, the thread
+sends nothing for `PAUSE_S`. Dead letters that are not sent are lost and counted. If an input process has died and
+closed the connection, the thread connects to its successor at once. A dead letter that is too large for a datagram of
+the kernel is lost without a pause.
 """
 
 from __future__ import annotations
@@ -43,20 +46,20 @@ __all__ = ["DeadLetterTopic"]
 
 log = logging.getLogger(__name__)
 
-REFUSED_SENDERS: Final = frozenset({DiscardReason.SENDER_NOT_ALLOWED.name, DiscardReason.OVER_QUOTA.name})
-"""Values of `Copy.info` for messages that must not reach Kafka as dead letters either."""
+_REFUSED_SENDER_INFOS: Final = frozenset({DiscardReason.SENDER_NOT_ALLOWED.name, DiscardReason.OVER_QUOTA.name})
+"""Values of `Copy.info` for messages of senders that may not send (so much), not even as dead letters."""
 PATIENCE_S: Final = 1.0
-"""Longest wait for the input, in which further copies queue."""
+"""Longest wait for the input per frame of copies; meanwhile further copies wait in the writer's queue."""
 PAUSE_S: Final = 5.0
-"""Time without further tries after such a wait, in which copies are counted as lost."""
+"""Time after a wait of `PATIENCE_S` in which nothing is sent, and all dead letters are counted as lost."""
 _CLOSED_ERRNOS: Final = frozenset({errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN})
 """Errors of a connection whose input process has ended; its successor accepts a new one."""
 _MAX_BYTES_BEFORE_TOPIC: Final = 64
-"""More than the fields before the topic in any version of the client protocol."""
+"""Limit of the bytes before the topic in a message of any version of the client protocol."""
 _SIZE_HEADER_BYTES: Final = 64
-"""Room for the header with the size of a cut value."""
+"""Room for the header `bruce.value_size`."""
 _SHORTEST_WAIT_S: Final = 0.001
-"""Shortest timeout, also when the frame's time is over; zero would make the socket non-blocking."""
+"""Timeout for a socket when the time of the frame is over; 0 would make the socket non-blocking."""
 
 
 class DeadLetterTopic:
@@ -66,9 +69,9 @@ class DeadLetterTopic:
         self._topic = config.discards.topic.encode()
         self._datagrams = _InputSocket(config.input.unix_datagram.path, socket.SOCK_DGRAM)
         self._stream = _InputSocket(config.input.unix_stream.path, socket.SOCK_STREAM)
-        self._max_datagram = config.input.max_datagram_size if config.input.unix_datagram.enable else 0
-        max_stream = config.input.max_stream_size if config.input.unix_stream.enable else 0
-        self._max_bytes = min(max(self._max_datagram, max_stream), config.batching.message_max_bytes)
+        self._max_datagram_bytes = config.input.max_datagram_size if config.input.unix_datagram.enable else 0
+        max_stream_bytes = config.input.max_stream_size if config.input.unix_stream.enable else 0
+        self._max_bytes = min(max(self._max_datagram_bytes, max_stream_bytes), config.batching.message_max_bytes)
         self._count = count
         self._host = socket.gethostname().encode()
         self._paused_until = self._give_up_at = 0.0  # times of `time.monotonic()`
@@ -78,27 +81,27 @@ class DeadLetterTopic:
         self._stream.close()
 
     def send(self, copies: Sequence[Copy]) -> None:
-        """Send the copies that become dead letters, and count them."""
+        """Send a frame's copies that become dead letters. Count the sent and the lost dead letters."""
         self._give_up_at = time.monotonic() + PATIENCE_S
         for copy in copies:
             if self._becomes_dead_letter(copy):
                 self._count(Counter.DeadLetterSent if self._send(copy) else Counter.DeadLetterLost, 1)
 
     def stop(self) -> None:
-        """Count all further dead letters as lost. Another thread may be in `send`."""
+        """Count all dead letters as lost from now on. Another thread may be in `send`."""
         self._paused_until = inf
 
     def count_lost(self, copies: Iterable[Copy]) -> None:
-        """Count copies that do not reach `send`. Another thread may be in `send`."""
+        """Count the dead letters of copies that are not passed to `send`. Another thread may be in `send`."""
         self._count(Counter.DeadLetterLost, sum(map(self._becomes_dead_letter, copies)))
 
     def _becomes_dead_letter(self, copy: Copy) -> bool:
-        """Return False for possible duplicates (without info), refused senders, and our own dead letters."""
-        if not copy.info or copy.info in REFUSED_SENDERS:
+        """Return False for possible duplicates (which have no info), refused senders, and our own dead letters."""
+        if not copy.info or copy.info in _REFUSED_SENDER_INFOS:
             return False
         if copy.topic:
             return copy.topic != self._topic
-        # The value is the unparsed message, with its topic near the start.
+        # The message could not be parsed: `value` holds its bytes, which have the topic near the start.
         return self._topic not in copy.value[: _MAX_BYTES_BEFORE_TOPIC + len(self._topic)]
 
     def _send(self, copy: Copy) -> bool:
@@ -109,7 +112,7 @@ class DeadLetterTopic:
             return False
         if time.monotonic() < self._paused_until:
             return False
-        target = self._datagrams if len(data) <= self._max_datagram else self._stream
+        target = self._datagrams if len(data) <= self._max_datagram_bytes else self._stream
         try:
             target.send(data, self._give_up_at)
         except OSError as error:
@@ -127,9 +130,9 @@ class DeadLetterTopic:
         log.warning(text, reason, extra={"about": "dead letters"})
 
     def _encode(self, copy: Copy) -> bytes:
-        """Encode the dead letter; cut the value if the daemon would refuse the whole.
+        """Encode the dead letter. Cut its value if the daemon would otherwise refuse the message for its size.
 
-        Raise LocalProtocolError if key and headers are too large.
+        Raise LocalProtocolError if key and headers alone are too large.
         """
         headers = tuple(self._headers_for(copy))
         data = self._encode_message(copy, copy.value, headers)
@@ -160,7 +163,10 @@ class DeadLetterTopic:
 
 
 class _InputSocket:
-    """A connection to a UNIX socket of the daemon, opened at the first message and after an error."""
+    """A connection to a UNIX socket of the daemon.
+
+    It opens at the first message, and again at the next after an error.
+    """
 
     def __init__(self, path: str, kind: socket.SocketKind) -> None:
         self.path = path
@@ -168,14 +174,14 @@ class _InputSocket:
         self._socket: socket.socket | None = None
 
     def send(self, data: bytes, give_up_at: float) -> None:
-        """Send a whole message by `give_up_at`. Raise OSError if the input did not get all of it."""
+        """Send a whole message by the time `give_up_at`. Raise OSError if the input did not get all of it."""
         is_new = self._socket is None
         try:
             self._send(data, give_up_at)
         except OSError as error:
             if is_new or error.errno not in _CLOSED_ERRNOS:
                 raise
-            self._send(data, give_up_at)  # to the successor of the input that closed the connection
+            self._send(data, give_up_at)  # connects to the successor of the input that closed the connection
 
     def _send(self, data: bytes, give_up_at: float) -> None:
         try:
@@ -191,8 +197,8 @@ class _InputSocket:
             raise
 
     @staticmethod
-    def _limit_wait(opened: socket.socket, give_up_at: float) -> None:
-        opened.settimeout(max(give_up_at - time.monotonic(), _SHORTEST_WAIT_S))
+    def _limit_wait(input_socket: socket.socket, give_up_at: float) -> None:
+        input_socket.settimeout(max(give_up_at - time.monotonic(), _SHORTEST_WAIT_S))
 
     def close(self) -> None:
         if self._socket is not None:

@@ -1,15 +1,15 @@
 """Message debugging: copies of the messages of selected topics, written to three files for a limited time.
 
-    msg_receive   the router claimed the message
-    msg_send      a produce request contains the message
-    msg_got_ack   the broker acknowledged the message
+    msg_receive   a line for each message that the router has taken over from an input
+    msg_send      a line for each message in a produce request that is sent
+    msg_got_ack   a line for each message that the broker has acknowledged
 
-Selecting the first topic starts debugging: old files are removed, and the timer and the byte count start. Each later
-change of the selection resets both. Debugging ends when no topic is selected, at the time limit, or at the byte limit
-of the three files.
+Debugging starts when the first topic is selected: old files are removed, and the timer and the byte count start. Each
+later change of the selection resets the timer and the byte count. Debugging ends when no topic is selected any more,
+when the time limit has passed, or when the three files together reach the byte limit.
 
 HTTP threads select topics, the writer thread writes, and the main thread checks the timer; one lock guards the whole
-state. `publish` publishes the selection to the processes on the message path.
+state.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ FILE_NAMES: Final = {
     CopyTarget.MSG_GOT_ACK: "msg_got_ack",
 }
 MAX_TOPICS: Final = 1000
-"""Limit of the topics that can be selected by name, because every process on the message path gets the list."""
+"""Limit of the topics that can be selected by name; every process on the message path gets the list."""
 MAX_NAME_BYTES: Final = 96 << 10
-"""Limit of the bytes of all selected names: with up to 5 more to encode each, they fit in one control message."""
+"""Limit of the bytes of all selected names. It leaves room in a control message for up to 5 bytes more per name."""
 
 
 class MessageDebug:
     """Topic selection and debug files.
 
-    `now` is a monotonic clock in seconds; `count(counter, amount)` adds to a counter of the status process. Methods
-    that start debugging raise FileWriteError if old files cannot be removed.
+    `publish(selection)` sends the selection to the processes on the message path. `count(counter, amount)` adds to a
+    counter of the status process. `now_s` is a monotonic clock. Methods that start debugging raise FileWriteError if
+    old files cannot be removed.
     """
 
     def __init__(
@@ -60,17 +61,17 @@ class MessageDebug:
         config: MsgDebug,
         publish: Callable[[DebugTopics], None],
         count: Callable[[Counter, int], None],
-        now: Callable[[], float],
+        now_s: Callable[[], float],
     ) -> None:
         self._config = config
         self._publish = publish
         self._count = count
-        self._now = now
+        self._now_s = now_s
         self._lock = Lock()
         self._selection = DebugTopics()
         self._descriptors: dict[CopyTarget, int] = {}
         self._written_bytes = 0
-        self._until_s = 0.0
+        self._deadline_s = 0.0
 
     @property
     def enabled(self) -> bool:
@@ -85,9 +86,10 @@ class MessageDebug:
             if self._selection.has_topics and config != before:
                 self._change_selection(self._selection if config.enable else DebugTopics())
 
-    # --- requests of the pages ---------------------------------------------------------------------------------------
+    # --- called by the HTTP pages ------------------------------------------------------------------------------------
 
     def describe(self) -> str:
+        """Return the text of the page `/msg_debug/get_topics`."""
         with self._lock:
             if self._selection.all:
                 return "All message debug topics are currently enabled\n"
@@ -96,7 +98,7 @@ class MessageDebug:
             return "".join(f"topic: [{topic_text(topic)}]\n" for topic in self._selection.topics)
 
     def add(self, topic: bytes) -> bool:
-        """Select a topic. Return False if it is already selected, or if the selection is full."""
+        """Select a topic. Return False if it was selected already, or if there are too many selected topics."""
         with self._lock:
             topics = self._selection.topics
             is_full = len(topics) >= MAX_TOPICS or sum(map(len, topics)) + len(topic) > MAX_NAME_BYTES
@@ -106,7 +108,7 @@ class MessageDebug:
             return True
 
     def remove(self, topic: bytes) -> bool:
-        """Deselect a topic. Return False if it was not selected by name."""
+        """Deselect a topic. Return False if it was not selected by its name."""
         with self._lock:
             if topic not in self._selection.topics:
                 return False
@@ -128,19 +130,20 @@ class MessageDebug:
             for descriptor in self._descriptors.values():
                 os.ftruncate(descriptor, 0)
             if not self._descriptors:
-                self._remove_old_files()  # of an earlier debugging, or of a previous process
+                self._remove_old_files()  # left from earlier message debugging or by a previous process
             self._written_bytes = 0
 
     def _change_selection(self, selection: DebugTopics) -> None:
         if not self._selection.has_topics and selection.has_topics:
             self._remove_old_files()
-        self._start_selection(selection)
+        self._set_selection(selection)
         self._publish(selection)
 
-    def _start_selection(self, selection: DebugTopics) -> None:
+    def _set_selection(self, selection: DebugTopics) -> None:
+        """Set the selection, and reset the timer and the byte count. An empty selection ends debugging."""
         self._selection = selection
         self._written_bytes = 0
-        self._until_s = self._now() + self._config.time_limit_s
+        self._deadline_s = self._now_s() + self._config.time_limit_s
         if not selection.has_topics:
             self._close()
 
@@ -150,24 +153,26 @@ class MessageDebug:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                raise FileWriteError(f"{path} cannot be removed: {error.strerror}. Set another path.") from error
+                raise FileWriteError(
+                    f"{path} cannot be removed: {error.strerror}. Set msg_debug.path to another directory."
+                ) from error
 
     def _close(self) -> None:
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
 
-    # --- the other threads -------------------------------------------------------------------------------------------
+    # --- called by the main thread and the writer thread -------------------------------------------------------------
 
     def restore_selection(self, selection: DebugTopics) -> None:
-        """Apply the selection that a previous status process published and the supervisor sends again."""
+        """Set the selection that a previous status process published. The supervisor sends it to the new process."""
         with self._lock:
-            self._start_selection(selection)
+            self._set_selection(selection)
 
     def check_deadline(self) -> None:
         """End debugging if the time limit has passed."""
         with self._lock:
-            if self._selection.has_topics and self._now() >= self._until_s:
+            if self._selection.has_topics and self._now_s() >= self._deadline_s:
                 self._end("msg_debug.time_limit_s has passed")
 
     def _end(self, reason: str) -> None:
@@ -175,12 +180,13 @@ class MessageDebug:
         self._change_selection(DebugTopics())
 
     def write(self, copies: Sequence[Copy]) -> None:
+        """Write copies to their files. If this fails, count the rest as lost, end debugging and raise the error."""
         with self._lock:
-            for written, copy in enumerate(copies):
+            for index, copy in enumerate(copies):
                 try:
                     self._write(copy)
                 except FileWriteError:
-                    lost = [each for each in copies[written:] if self._selection.covers(each.topic)]
+                    lost = [each for each in copies[index:] if self._selection.covers(each.topic)]
                     self._count(Counter.MsgCopyLost, len(lost))
                     self._change_selection(DebugTopics())
                     raise
@@ -200,8 +206,8 @@ class MessageDebug:
         if target not in self._descriptors:
             self._descriptors[target] = open_private(path)
         try:
-            written = os.write(self._descriptors[target], line)
+            written_bytes = os.write(self._descriptors[target], line)
         except OSError as error:
             raise FileWriteError(f"{path} cannot be written: {error.strerror}. Message debugging has ended.") from error
-        if written < len(line):
+        if written_bytes < len(line):
             raise FileWriteError(f"{path} cannot be written: the disk is full. Message debugging has ended.")

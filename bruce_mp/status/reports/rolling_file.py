@@ -4,9 +4,9 @@
     discard.log.1800000000000      a rotated file, with its rotation time in ms since the epoch
 
 Only the daemon's user and group can read these files: the writer creates them with mode 0660 less the umask, and
-removes the permissions of others from an existing file. A write stores whole lines only: after a short write on a full
-disk, the writer truncates the partial line. A kill or a power failure can still tear the last line; the next writer
-ends it with ` cut` and a newline.
+removes the permissions of other users from an existing file. A write stores whole lines only: if the disk is full after
+a part of a line, the writer removes the part. A kill or a power failure can still leave a part of the last line; the
+next writer ends this part with ` cut` and a newline.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["FileWriteError", "RollingFile", "open_private"]
 
 _MODE: Final = 0o660  # the files have message contents, so only the user and the group may read them
 _DIRECTORY_MODE: Final = 0o750
-_OTHERS: Final = 0o007
+_PERMISSIONS_OF_OTHERS: Final = 0o007
 _CUT: Final = b" cut\n"
-"""End of a torn line. The mark makes the line invalid; without it, a line that lost its last fields could parse."""
+"""Mark at the end of a partial line. It makes the line invalid: a line without its last fields might be valid."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""O_NONBLOCK: opening a FIFO must not wait for a reader."""
+"""O_NONBLOCK: if the path names a FIFO, opening it must not wait for a reader."""
 
 
 class FileWriteError(BruceError):
@@ -59,10 +59,10 @@ def _revoke_others(path: Path, descriptor: int) -> None:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise FileWriteError(f"{path} is not a regular file; remove it or set another path.")
-    if not status.st_mode & _OTHERS:
+    if not status.st_mode & _PERMISSIONS_OF_OTHERS:
         return
     try:
-        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_PERMISSIONS_OF_OTHERS)
     except OSError as error:
         raise FileWriteError(
             f"Other users can read {path}, and its owner is another user: messages are not written to it. Remove it, "
@@ -71,7 +71,7 @@ def _revoke_others(path: Path, descriptor: int) -> None:
 
 
 def _ends_with_newline(path: Path) -> bool:
-    """Return True if the last byte is a newline; False also for a file that this user may only append to."""
+    """Return True if the last byte is a newline. Return False if it is not, or if this user may not read the file."""
     try:
         with path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
@@ -81,40 +81,47 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 class RollingFile:
-    """Append-only file that is renamed at `max_size`. All renamed ones together have at most `max_archive` bytes."""
+    """Append-only file that is renamed ("rotated") before it exceeds `max_size` bytes.
 
-    def __init__(self, path: Path, max_size: int, max_archive: int, now_ms: Callable[[], int]) -> None:
+    All rotated files together have at most `max_archive_size` bytes. `now_ms` is the wall clock.
+    """
+
+    def __init__(self, path: Path, max_size: int, max_archive_size: int, now_ms: Callable[[], int]) -> None:
         self.path = path
         self._max_size = max_size
-        self._max_archive = max_archive
+        self._max_archive_size = max_archive_size
         self._now_ms = now_ms
         self._descriptor: int | None = None
         self._size = 0
         self._failed_removal: FileWriteError | None = None
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Append lines and rotate as needed. On FileWriteError, each line is written whole or not at all.
+        """Append lines and rotate the file as needed. Raise FileWriteError; even then, no line is written in part.
 
-        A rotated file that cannot be removed costs no line: `raise_failed_removal` reports it afterwards.
+        If a rotated file cannot be removed, the lines are written all the same, and `raise_failed_removal` raises the
+        error afterward.
         """
         for line in lines:
             self._open_with_room(len(line))
             self._append(line)
 
     def prepare(self) -> None:
-        """Open the file, rotate it if it is full, and remove the rotated files over the limit. Raise FileWriteError."""
+        """Open the file, rotate it if it is full, and remove rotated files beyond the limit. Raise FileWriteError."""
         self._open_with_room(line_size=0)
         self._remove_oldest()
         self.raise_failed_removal()
 
     def raise_failed_removal(self) -> None:
-        """Raise FileWriteError if the last removal of rotated files failed and was not reported yet."""
+        """Raise the error if the last removal of rotated files failed, but raise it only once."""
         error, self._failed_removal = self._failed_removal, None
         if error is not None:
             raise error
 
     def _open_with_room(self, line_size: int) -> None:
-        """Open the file and make room for a line. A line larger than the size limit gets a separate file."""
+        """Open the file, and rotate it if the line does not fit.
+
+        A line larger than `max_size` gets a file of its own.
+        """
         if self._descriptor is not None and not self._is_at_path(self._descriptor):
             self.close()
         if self._descriptor is None:
@@ -126,7 +133,7 @@ class RollingFile:
             self._rotate()
 
     def _is_at_path(self, descriptor: int) -> bool:
-        """Return False if the open file was moved or removed, as by logrotate."""
+        """Return False if another program, such as logrotate, has moved or removed the open file."""
         try:
             return os.path.samestat(self.path.lstat(), os.fstat(descriptor))
         except OSError:
@@ -135,11 +142,11 @@ class RollingFile:
     def _append(self, line: bytes) -> None:
         assert self._descriptor is not None
         try:
-            written = os.write(self._descriptor, line)
+            written_bytes = os.write(self._descriptor, line)
         except OSError as error:
             raise self._close_with_error(error.strerror) from error
-        if written == len(line):
-            self._size += written
+        if written_bytes == len(line):
+            self._size += written_bytes
             return
         with suppress(OSError):
             os.ftruncate(self._descriptor, self._size)
@@ -151,7 +158,8 @@ class RollingFile:
 
     def _rotate(self) -> None:
         self.close()
-        # Later than all others, even after the clock was set back: `_remove_oldest` sorts by these times.
+        # This time must be later than those of all rotated files, even after the clock was set back, because
+        # `_remove_oldest` sorts by these times.
         at_ms = max([self._now_ms(), *(self._rotation_ms(each) + 1 for each in self._rotated_files())])
         try:
             self.path.rename(self.path.with_name(f"{self.path.name}.{at_ms}"))
@@ -161,12 +169,12 @@ class RollingFile:
         self._open_with_room(line_size=0)
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest rotated files until the total is within the limit; keep the error of a failure."""
-        self._failed_removal, total = None, 0
+        """Remove the oldest rotated files beyond the limit. Store an error for `raise_failed_removal`."""
+        self._failed_removal, total_bytes = None, 0
         for rotated in sorted(self._rotated_files(), key=self._rotation_ms, reverse=True):
             try:
-                total += rotated.stat().st_size
-                if total > self._max_archive:
+                total_bytes += rotated.stat().st_size
+                if total_bytes > self._max_archive_size:
                     rotated.unlink()
             except FileNotFoundError:
                 continue
