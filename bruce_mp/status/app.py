@@ -1,9 +1,11 @@
 """Flask application of the status pages: the routes, and the response of each.
 
-On request, the application reads a page from the slab into a struct. `/NAME/json` returns its fields, `/NAME/plain`
-text rendered from them, and `/NAME` the text form if the page has one, else JSON. Only `/metadata_update`, `/reload`,
-`/accept_cluster` and `/msg_debug` change state; the request guard refuses such requests from pages of other sites, and
-all requests under a foreign host name.
+For each request, the application reads a page from the slab (the file that holds all messages) into a struct.
+`/NAME/json` returns the fields of the struct. `/NAME/plain` returns a text rendered from them, if the page has a text
+form. `/NAME` returns the text form if there is one, else JSON.
+
+Only `/metadata_update`, `/reload`, `/accept_cluster` and `/msg_debug` change state. The request guard refuses such a
+request if a page of another site may have caused it. It refuses every request with a foreign host name.
 """
 
 from __future__ import annotations
@@ -21,23 +23,23 @@ from bruce_mp.slab.producer_id import cluster_of
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.cached import Cached
 from bruce_mp.status.history.history_file import PERIODS, HistoryError
-from bruce_mp.status.pages.brokers import brokers_plain, read_brokers
-from bruce_mp.status.pages.certificates import CertificatesPage, certificates_plain, list_certificates
-from bruce_mp.status.pages.compression import compression_plain
-from bruce_mp.status.pages.counters import counters_plain, read_counters
+from bruce_mp.status.pages.brokers import brokers_text, read_brokers
+from bruce_mp.status.pages.certificates import CertificatesPage, certificates_text, list_certificates
+from bruce_mp.status.pages.compression import compression_text
+from bruce_mp.status.pages.counters import counters_text, read_counters
 from bruce_mp.status.pages.debug_pages import add_debug_pages
-from bruce_mp.status.pages.discards import discards_plain
+from bruce_mp.status.pages.discards import discards_text
 from bruce_mp.status.pages.exposition import CONTENT_TYPES, choose_format, render_families
 from bruce_mp.status.pages.front_page import add_front_page
-from bruce_mp.status.pages.header import read_header, read_server_info, server_info_plain
+from bruce_mp.status.pages.header import read_header, read_server_info, server_info_text
 from bruce_mp.status.pages.health import Evidence, assess_health
 from bruce_mp.status.pages.held import read_held
-from bruce_mp.status.pages.metadata import metadata_plain, read_metadata, read_metadata_age
+from bruce_mp.status.pages.metadata import metadata_text, read_metadata, read_metadata_age
 from bruce_mp.status.pages.metrics import read_metrics
 from bruce_mp.status.pages.overview import Histories, read_overview, with_topics
 from bruce_mp.status.pages.processes import read_processes
-from bruce_mp.status.pages.queues import queues_plain, read_queues
-from bruce_mp.status.pages.senders import read_senders_page, senders_plain
+from bruce_mp.status.pages.queues import queues_text, read_queues
+from bruce_mp.status.pages.senders import read_senders_page, senders_text
 from bruce_mp.status.pages.slab_use import largest_topics, read_slab_use
 from bruce_mp.status.pages.stalls import find_stalls
 from bruce_mp.status.pages.text import stamp, topic_bytes
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
 __all__ = ["DaemonView", "create_app"]
 
 MIN_SNAPSHOT_INTERVAL_S: Final = 0.8
-"""Shortest time between two snapshots for `/overview`, so that the cost does not grow with the number of clients."""
+"""Shortest time between two snapshots for `/overview`. All clients share a snapshot, so more clients cost no more."""
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -88,9 +90,9 @@ _HEADERS: Final = {
 class DaemonView:
     """Data sources of the pages, and the actions that pages may request.
 
-    All members are safe to call from several threads. `active_config` is the supervisor's report about `config`,
-    `books_verdict` the result of the last check of the books. `now_ms` is the wall clock; `steady_ms` is the steady
-    clock, which stamps messages.
+    All members are safe to call from several threads. The books are the account of all messages. `active_config`
+    returns the supervisor's report about `config`, `books_verdict` the result of the last check of the books. `now_ms`
+    is the wall clock; `steady_ms` is the steady clock, which gives messages their times of arrival.
     """
 
     slab: Slab
@@ -110,28 +112,29 @@ class DaemonView:
     steady_ms: Callable[[], int]
 
     def evidence(self) -> Evidence:
-        slab, config, history = self.slab, self.config(), self.histories.losses
+        """Read all that the health checks need."""
+        slab, config, loss_history = self.slab, self.config(), self.histories.losses
         now_ms, steady_ms = self.now_ms(), self.steady_ms()
         cluster = self.broker_status.latest(steady_ms)
-        losses, hour_losses = history.last_minute(), history.last_hour()
+        minute_discards, hour_discards = loss_history.last_minute(), loss_history.last_hour()
         keeps_copies = config.discard_log.enable or config.msg_debug.enable
         return Evidence(
             steady_now_ms=steady_ms,
             processes=read_processes(slab, now_ms, steady_ms),
             metadata=read_metadata(slab, now_ms),
             metadata_age_ms=read_metadata_age(slab, steady_ms),
-            books=self.books(),  # after the losses, which must not exceed the books' totals
+            books=self.books(),  # read after the discards of the hour, so that the total is not less than they are
             cluster=cluster,
             refusals=TopicTable(slab).refusals(),
             slab_use=read_slab_use(slab),
-            losses=losses,
-            hour_losses=hour_losses,
-            copies_lost=history.copies_lost_in_last_hour() if keeps_copies else 0,
+            minute_discards=minute_discards,
+            hour_discards=hour_discards,
+            copies_lost=loss_history.copies_lost_in_last_hour() if keeps_copies else 0,
             accepts_failed=self.histories.rates.accepts_failed_in_last_minute(),
             certificates=list_certificates(config.kafka.tls, cluster),
             config=config,
             active_config=self.active_config(),
-            over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
+            topics_over_share=largest_topics(slab) if minute_discards.get(DiscardReason.TOPIC_OVER_SHARE) else {},
             stalls=find_stalls(cluster, steady_ms, 1000 * config.http.stalled_after_s),
             journaled_ms=slab.read_signed(lay.SUPER_JOURNALED_MS),
         )
@@ -163,7 +166,7 @@ class DaemonView:
         guard_change(self.config().http)
 
     def history(self) -> dict[str, Any]:
-        """Read the period and the topic that the current request names; an empty topic is the whole daemon."""
+        """Read the history of the topic and period that the current request names; an empty topic means the daemon."""
         period = request.args.get("period", "hour")
         if period not in PERIODS:
             abort(400, f"period is one of {', '.join(PERIODS)}.")
@@ -173,9 +176,9 @@ class DaemonView:
         return read_header(self.slab, now_ms) | {"period": period, "topic": topic, "series": series}
 
     def held(self) -> HeldPage:
-        """Count the held messages, and pass the counts to the totals by topic."""
+        """Count the held messages, and pass the counts to the totals by topic, which need them."""
         totals = self.histories.totals
-        settled = totals.settled_by_topic()  # before the count, see `observe_held`
+        settled = totals.settled_by_topic()  # must come before the count of held messages: see `observe_held`
         page = read_held(self.slab, self.now_ms(), self.steady_ms())
         held = [(topic_bytes(line.topic), line.messages) for line in page.topics]
         totals.observe_held(settled, held, self.steady_ms())
@@ -186,8 +189,8 @@ def create_app(daemon: DaemonView) -> Flask:
     app = Flask(__name__, static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     held, evidence = Cached(daemon.held), Cached(daemon.evidence)
-    for name, (read, plain) in _pages(daemon).items():
-        _add_page(app, name, read, plain)
+    for name, (read, render_text) in _pages(daemon).items():
+        _add_page(app, name, read, render_text)
     app.add_url_rule("/healthz", "healthz", lambda: _healthz(daemon))
     app.add_url_rule("/metrics", "metrics", lambda: _metrics(daemon, evidence(), held()))
     _add_page(app, "held", held, None)
@@ -198,7 +201,8 @@ def create_app(daemon: DaemonView) -> Flask:
     )
     _add_page(app, "overview", lambda: with_topics(snapshot(), _topic_selection()), None)
     add_front_page(app)
-    for path in ("/metadata_update", "/sys/metadata_update"):  # Dory has the first, its documentation names the second
+    # Dory, which this daemon replaces, serves the first path, but its documentation names the second one.
+    for path in ("/metadata_update", "/sys/metadata_update"):
         app.add_url_rule(path, path, lambda: _metadata_update(daemon), methods=["POST"])
     app.add_url_rule("/accept_cluster", "accept_cluster", lambda: _accept_cluster(daemon), methods=["POST"])
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
@@ -214,30 +218,31 @@ def create_app(daemon: DaemonView) -> Flask:
 
 
 def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], _Page], Callable[[Any], str] | None]]:
-    """Return by page name the function that reads the page, and the function that renders its plain form, or None."""
+    """Map the name of each page to its reader and the renderer of its text form, or None if it has no text form."""
     slab, now_ms, steady_ms = daemon.slab, daemon.now_ms, daemon.steady_ms
     return {
-        "server_info": (daemon.server_info, server_info_plain),
-        "counters": (lambda: read_counters(slab, now_ms(), by_process=_has_argument("by", "process")), counters_plain),
-        "discards": (lambda: daemon.reports.page(now_ms()), discards_plain),
-        "queues": (lambda: read_queues(slab, now_ms()), queues_plain),
-        "metadata_fetch_time": (lambda: read_metadata(slab, now_ms()), metadata_plain),
-        "compression": (lambda: daemon.compression.page(now_ms()), compression_plain),
-        "brokers": (daemon.brokers, brokers_plain),
-        "certificates": (daemon.certificates, certificates_plain),
-        "senders": (lambda: read_senders_page(slab, now_ms()), senders_plain),
+        "server_info": (daemon.server_info, server_info_text),
+        "counters": (lambda: read_counters(slab, now_ms(), by_process=_has_argument("by", "process")), counters_text),
+        "discards": (lambda: daemon.reports.page(now_ms()), discards_text),
+        "queues": (lambda: read_queues(slab, now_ms()), queues_text),
+        "metadata_fetch_time": (lambda: read_metadata(slab, now_ms()), metadata_text),
+        "compression": (lambda: daemon.compression.page(now_ms()), compression_text),
+        "brokers": (daemon.brokers, brokers_text),
+        "certificates": (daemon.certificates, certificates_text),
+        "senders": (lambda: read_senders_page(slab, now_ms()), senders_text),
         "processes": (lambda: read_processes(slab, now_ms(), steady_ms()), None),
         "books": (lambda: read_header(slab, now_ms()) | msgspec.structs.asdict(daemon.books()), None),
         "history": (daemon.history, None),
     }
 
 
-def _add_page(app: Flask, name: str, read: Callable[[], _Page], plain: Callable[[Any], str] | None) -> None:
-    forms = {"/json": lambda: _json(read())}
-    if plain is not None:
-        forms["/plain"] = lambda: _text(plain(read()))
-    for form, respond in {**forms, "": forms.get("/plain", forms["/json"])}.items():
-        app.add_url_rule(f"/{name}{form}", f"{name}{form}", respond)
+def _add_page(app: Flask, name: str, read: Callable[[], _Page], render_text: Callable[[Any], str] | None) -> None:
+    responders = {"/json": lambda: _json(read())}
+    if render_text is not None:
+        responders["/plain"] = lambda: _text(render_text(read()))
+    responders[""] = responders.get("/plain", responders["/json"])
+    for suffix, respond in responders.items():
+        app.add_url_rule(f"/{name}{suffix}", f"{name}{suffix}", respond)
 
 
 def _has_argument(parameter: str, value: str) -> bool:
@@ -290,7 +295,7 @@ def _metadata_update(daemon: DaemonView) -> Response:
 
 
 def _accept_cluster(daemon: DaemonView) -> Response:
-    """Send the held messages to the brokers' cluster, if `?id=` names it."""
+    """Accept the cluster of the brokers as the one for the held messages, if `?id=` names it."""
     daemon.guard_change()
     router = daemon.router
     if router is None:
@@ -305,7 +310,7 @@ def _accept_cluster(daemon: DaemonView) -> Response:
 
 
 def _reload(daemon: DaemonView) -> Response:
-    """Request a reload from the supervisor; `?check=1` requests a check of the file only."""
+    """Request a reload from the supervisor, or with `?check=1` only a check of the configuration file."""
     daemon.guard_change()
     outcome = daemon.reloads.request(only_check=_has_argument("check", "1"))
     if outcome is None:

@@ -1,8 +1,13 @@
-"""The check of the process rows' counts against the state words of all records, a few chunks at a time.
+"""Checks that the processes' counts of held messages agree with the records in the slab.
 
-A pass takes seconds in a large slab, and the processes change the slab during it. So the counted records must be at
-least the messages held throughout the pass, and at most those held at its start plus those that entered the slab later.
-If no row changed, the stages must agree exactly. The check reports a difference that two passes in a row find.
+Each process counts messages in its row of the slab. Each message is a record in a chunk of the slab, and a state word
+tells how far the record has come (its stage). A pass of the check counts all records by their state words, a few chunks
+at a time.
+
+A pass takes seconds in a large slab, and meanwhile the processes change the slab. So the counted records must be at
+least the messages that were held during the whole pass, and at most the messages held at its start plus those that
+entered the slab during it. If no row has changed, the numbers of each stage must be equal. The check reports a
+difference only if two passes in a row find one.
 """
 
 from __future__ import annotations
@@ -30,15 +35,18 @@ __all__ = ["BooksCheck", "Verdict"]
 
 log = logging.getLogger(__name__)
 INTERVAL_MS: Final = 60_000
-"""A minute, because a pass walks all chunks in use, which costs CPU time."""
+"""Time between two passes. A pass reads all chunks in use, which costs CPU time."""
 _STEP_S: Final = 0.02
-"""Time that a step may take once a second."""
+"""Longest time of a step, of which there is one each second."""
 _CHUNKS_AT_ONCE: Final = 256
-"""Chunks that are counted before the step looks at the clock."""
+"""Number of chunks that are counted before the step looks at the clock again."""
 
 
 class Verdict(NamedTuple):
-    """Wall-clock time of the last pass, 0 before the first, and the messages by which records and rows differ."""
+    """Result of the last pass: its wall-clock time (0 before the first pass), and the number of unaccounted messages.
+
+    This number is the difference between the records and what the counts in the rows allow.
+    """
 
     checked_ms: int = 0
     unaccounted: int = 0
@@ -52,17 +60,18 @@ class BooksCheck:
         self.verdict = Verdict()
         self._due_ms = 0
         self._is_repeated = False
-        """True after a pass that found a difference, so that the next pass decides."""
+        """True if the last pass found a difference, so that a second difference in a row is reported."""
         self._state_counts = [0] * len(RunState)
         self._rows_before: list[RowReading] = []
         self._chunks: Iterator[tuple[int, int]] | None = None
-        """The chunks that the pass has yet to read, with their generations; None between passes."""
+        """(chunk, generation) of the chunks that the pass has yet to read; None between passes."""
         self._is_complete = False
-        """True after the last chunk of a pass, until the next step judges the pass."""
+        """True after the last chunk of a pass, until the next step evaluates the pass."""
 
     def step(self, steady_ms: int, now_ms: int) -> None:
-        """Begin a pass if one is due, continue it for a moment, or judge it once it is complete."""
-        # A step after the last chunks, because an input counts a batch as received only after appending its records.
+        """Begin a pass if one is due, and continue it for `_STEP_S`, or evaluate a pass that is complete."""
+        # The evaluation comes a second after the last chunk was read: an input appends the records of a batch before it
+        # counts them as received, so the rows must be read later than the records.
         if self._is_complete:
             self._evaluate(steady_ms, now_ms)
         elif self._chunks is None and steady_ms >= self._due_ms:
@@ -79,20 +88,20 @@ class BooksCheck:
         deadline = time.monotonic() + _STEP_S
         while time.monotonic() < deadline:
             next_chunks = list(islice(chunks, _CHUNKS_AT_ONCE))
-            if not next_chunks:
+            if not next_chunks:  # all chunks are read
                 self._chunks, self._is_complete = None, True
                 return
             counts = kernels.count_states(self._slab, next_chunks)
             self._state_counts = [total + count for total, count in zip(self._state_counts, counts, strict=True)]
 
     def _evaluate(self, steady_ms: int, now_ms: int) -> None:
-        after, counted = read_rows(self._slab), count_by_stage(self._state_counts)
-        unaccounted = count_unaccounted(self._rows_before, after, counted)
+        rows_after, counted = read_rows(self._slab), count_by_stage(self._state_counts)
+        unaccounted = count_unaccounted(self._rows_before, rows_after, counted)
         self._is_complete = False
         if unaccounted and not self._is_repeated:
             self._is_repeated, self._due_ms = True, steady_ms
             return
-        if unaccounted and not self.verdict.unaccounted:  # once, until a pass finds no difference
+        if unaccounted and not self.verdict.unaccounted:  # do not report it again until a pass has found no difference
             self._report(unaccounted)
         self.verdict = Verdict(now_ms, unaccounted)
         self._is_repeated, self._due_ms = unaccounted > 0, steady_ms + INTERVAL_MS
@@ -107,20 +116,25 @@ class BooksCheck:
 
 
 def count_unaccounted(before: Sequence[RowReading], after: Sequence[RowReading], counted: Mapping[str, int]) -> int:
-    """Return the number of messages by which the counted records exceed or miss what the rows allow."""
+    """Return by how much the counted records differ from the numbers that the rows before and after the pass allow.
+
+    `counted` is the number of records by stage.
+    """
     held = held_by_stage(before)
     if list(before) == list(after):
         return sum(abs(counted[stage] - held[stage]) for stage in counted)
     entered, left = _entered(after) - _entered(before), _left(after) - _left(before)
-    held_before, records = sum(held.values()) - held[SPILLED], sum(counted.values())  # spilled ones have no record
-    return max(0, (held_before - left) - records, records - (held_before + entered))
+    held_before = sum(held.values()) - held[SPILLED]  # messages in spill files have no record in the slab
+    record_count = sum(counted.values())
+    fewest, most = held_before - left, held_before + entered
+    return max(0, fewest - record_count, record_count - most)
 
 
 def _entered(rows: Sequence[RowReading]) -> int:
-    """Return the number of messages that ever entered the slab: received, or fed from a spill file."""
+    """Return the number of messages that have ever entered the slab: received, or moved back from a spill file."""
     return sum(row.counters[Counter.MsgReceived] + row.spill_out for row in rows)
 
 
 def _left(rows: Sequence[RowReading]) -> int:
-    """Return the number of messages that ever left the slab: settled, or moved to a spill file."""
+    """Return the number of messages that have ever left the slab: delivered, discarded, or moved to a spill file."""
     return sum(row.settled + row.spill_in for row in rows)

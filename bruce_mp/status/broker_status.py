@@ -1,4 +1,8 @@
-"""Last reports of dispatchers and router about brokers: the event loop stores them, and HTTP threads read them."""
+"""Last reports of the dispatchers and of the router about brokers.
+
+Each dispatcher is the process that sends to one broker; its slot is the number of its row in the slab. The event loop
+stores the reports, and HTTP threads read them.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +23,24 @@ if TYPE_CHECKING:
 __all__ = ["BrokerStatusStore", "ClusterReport"]
 
 STALE_MS: Final = 10_000
-"""Age at which a report is ignored. Processes report once a second, so the sender is dead or stopped."""
-MAX_REASONS: Final = 1000
-"""Limit of the partitions with a remembered last error, because a cluster may pause any number at once."""
+"""Age at which a report is ignored. Processes report once a second, so the sender of an older report has ended."""
+MAX_ERRORS: Final = 1000
+"""Limit of the partitions whose last errors are remembered; a cluster may cause errors for any number of partitions."""
 STALL_SHOWN_MS: Final = 2_500
-"""Time for which a stall is shown after its last report, as a partition between two processes is in no report."""
+"""Time for which a stall is shown after its last report, because no process reports it while messages change hands."""
 
 
 class ClusterReport(NamedTuple):
-    """Current reports: `brokers` by dispatcher slot; `router` is None without a recent report.
+    """The reports that are recent enough: those of dispatchers in `brokers`, by slot, and that of the router, or None.
 
-    `reasons` holds the last error of each partition, and keeps it after the dispatcher hands the partition back.
-    `stalls` is sorted by age, the oldest first.
+    `last_errors` maps (topic, partition) to the last error of the partition, which stays there after the dispatcher has
+    handed the partition's messages back to the router. `stalls` lists partitions for which nothing has been
+    acknowledged for long, the longest first.
     """
 
     brokers: dict[int, BrokerStatus]
     router: RouterStatus | None
-    reasons: dict[tuple[bytes, int], str]
+    last_errors: dict[tuple[bytes, int], str]
     stalls: tuple[PartitionStall, ...] = ()
 
 
@@ -45,11 +50,12 @@ class BrokerStatusStore:
     def __init__(self) -> None:
         self._lock = Lock()
         self._brokers: dict[int, tuple[int, BrokerStatus]] = {}
+        """(time of receipt, report) of each dispatcher slot."""
         self._router: tuple[int, RouterStatus] | None = None
-        """Time of receipt and report, as in `_brokers`."""
-        self._reasons: dict[tuple[bytes, int], str] = {}
+        """(time of receipt, report) of the router."""
+        self._last_errors: dict[tuple[bytes, int], str] = {}
         self._stalls: dict[tuple[int | None, bytes, int], tuple[int, PartitionStall]] = {}
-        """Time and content of the last report, by dispatcher slot (None for the router), topic and partition."""
+        """(time of receipt, last report) of a stall, by dispatcher slot (None for the router), topic and partition."""
         self._stall_times: OldestMessageTimes[tuple[bytes, int]] = OldestMessageTimes()
 
     def record(self, reports: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
@@ -60,11 +66,11 @@ class BrokerStatusStore:
                     self._router = (now_ms, status)
                 else:
                     self._brokers[status.slot] = (now_ms, status)
-                    self._record_reasons(status.partition_errors)
+                    self._record_errors(status.partition_errors)
 
     def _record_stalls(self, slot: int | None, stalls: Iterable[PartitionStall], now_ms: int) -> None:
         for stall in stalls:
-            # A partition that has moved to another process keeps the start that the former process reported.
+            # If the messages have moved to another process, the stall keeps the start that the former process reported.
             since_ms = self._stall_times.observe((stall.topic, stall.partition), stall.oldest, stall.since_ms, now_ms)
             self._stalls[slot, stall.topic, stall.partition] = (
                 now_ms,
@@ -75,25 +81,26 @@ class BrokerStatusStore:
             key: (at_ms, stall) for key, (at_ms, stall) in self._stalls.items() if now_ms - at_ms < STALL_SHOWN_MS
         }
 
-    def _record_reasons(self, errors: Iterable[PartitionError]) -> None:
+    def _record_errors(self, errors: Iterable[PartitionError]) -> None:
         for each in errors:
-            self._reasons[each.topic, each.partition] = each.error
-        while len(self._reasons) > MAX_REASONS:
-            del self._reasons[next(iter(self._reasons))]
+            self._last_errors[each.topic, each.partition] = each.error
+        while len(self._last_errors) > MAX_ERRORS:
+            del self._last_errors[next(iter(self._last_errors))]
 
     def latest(self, now_ms: int) -> ClusterReport:
-        """Return the reports that are younger than `STALE_MS`."""
+        """Return the reports younger than `STALE_MS`, and the stalls that were reported within `STALL_SHOWN_MS`."""
         with self._lock:
             brokers = {slot: status for slot, (at_ms, status) in self._brokers.items() if now_ms - at_ms < STALE_MS}
             router = self._router[1] if self._router is not None and now_ms - self._router[0] < STALE_MS else None
             stalls = (stall for at_ms, stall in self._stalls.values() if now_ms - at_ms < STALL_SHOWN_MS)
-            return ClusterReport(brokers, router, dict(self._reasons), _merge_stalls(stalls))
+            return ClusterReport(brokers, router, dict(self._last_errors), _merge_stalls(stalls))
 
 
 def _merge_stalls(stalls: Iterable[PartitionStall]) -> tuple[PartitionStall, ...]:
     """Return one stall for each partition, with the earliest start and the largest number of messages.
 
-    Two processes may hold messages of a partition, or report the same ones in turn, so a sum could count some twice.
+    The numbers are not added: two processes may hold messages of a partition, but they may also report the same
+    messages one after the other, and a sum would count these twice.
     """
     merged: dict[tuple[bytes, int], PartitionStall] = {}
     for stall in sorted(stalls, key=lambda stall: stall.since_ms):

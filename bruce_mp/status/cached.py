@@ -1,8 +1,8 @@
 """Cache for slow readings.
 
-Counting the messages in a full slab of many GB takes seconds. A slow reading therefore stays cached for a multiple of
-its duration, so that readings take a bounded part of the time. A quick reading is repeated for each request, unless
-`min_valid_s` is set.
+Counting the messages in a full slab of many GB takes seconds. So a slow reading stays cached for `VALIDITY_FACTOR`
+times its duration, which limits the part of the time that readings take. A quick reading is repeated for each request,
+or cached for `min_valid_s`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class Cached(Generic[_Reading]):
         self._valid_until = 0.0
 
     def __call__(self) -> _Reading:
-        """Return the reading, or the previous one while another thread reads. The first blocks all callers."""
+        """Return the cached or a new reading. While another thread reads, return the previous reading.
+
+        There is none before the first reading, so all callers wait for the first.
+        """
         last = self._last
         if not self._lock.acquire(blocking=last is None):
             assert last is not None

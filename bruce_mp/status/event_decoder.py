@@ -22,7 +22,7 @@ _DECODER: Final[msgspec.msgpack.Decoder[list[ReportedEvent]]] = msgspec.msgpack.
 
 
 def decode_events(data: bytes) -> list[ReportedEvent]:
-    """Decode a message of the link REPORTS. Raise RemoteProtocolError for bytes that are no such message."""
+    """Decode the events in a message of the link REPORTS. Raise RemoteProtocolError for any other bytes."""
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError as error:

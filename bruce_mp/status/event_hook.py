@@ -1,9 +1,9 @@
 """The operator's program `events.command`, which runs when partitions pause or flow again and when the health changes.
 
 A thread of the status process starts the program for one event at a time, and at most once in `events.interval_s`.
-While an event waits, a later one of its kind replaces it. So the program always gets the latest health; only the log
-names the partitions of a replaced event. The program gets no input, and no secret of the daemon's environment. A
-failure is logged, and affects nothing else.
+While an event waits, a later event of the same kind replaces it. So the program always gets the latest health, but the
+partitions of a replaced event are only in the log. The program gets no input, and only a few harmless variables of the
+daemon's environment. If it fails, this is logged and affects nothing else.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ __all__ = ["DaemonEvent", "EventHook"]
 
 log = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
-"""Wait for the thread at the end of the status process, after `stop` has killed the program."""
+"""Longest wait for the thread at the end of the status process, after `stop` has killed the program."""
 _MAX_TEXT_BYTES: Final = 8192
-"""The most bytes of an event's text, well below Linux's limit for an environment variable.
+"""Limit of an event's text, which the program gets in an environment variable; Linux's limit is much higher.
 
-`/healthz` (for `health`) and the log (for partitions) have the whole text.
+The whole text is on `/healthz` if the kind of the event is `health`, else in the log.
 """
 
 
 class DaemonEvent(NamedTuple):
-    """An event for the operator: `kind` is `paused`, `flowing` or `health`.
+    """An event for the operator. `kind` is `health`, or for partitions `paused` or `flowing`.
 
-    `state` is the new health (`problem`, `warning` or `healthy`), for the other kinds the kind itself.
+    If `kind` is `health`, `state` is the new health: `problem`, `warning` or `healthy`. Otherwise `state` equals
+    `kind`.
     """
 
     kind: str
@@ -45,17 +46,21 @@ class DaemonEvent(NamedTuple):
     text: str
 
     def environment(self) -> dict[str, str]:
+        """Return the environment variables of the program."""
         text = self.text.encode("utf-8", "replace").replace(b"\0", b"")[:_MAX_TEXT_BYTES].decode("utf-8", "ignore")
-        names = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        return names | {"BRUCE_EVENT": self.kind, "BRUCE_STATE": self.state, "BRUCE_TEXT": text}
+        inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        return inherited | {"BRUCE_EVENT": self.kind, "BRUCE_STATE": self.state, "BRUCE_TEXT": text}
 
 
 class EventHook:
-    """Queue and thread of the program. All methods return at once, except `stop`."""
+    """Queue of events, and a thread that runs the program for each.
+
+    Only `stop` waits; all other methods return at once.
+    """
 
     def __init__(self, config: Events) -> None:
         self._config = config
-        self._pending: dict[str, DaemonEvent] = {}
+        self._pending: dict[str, DaemonEvent] = {}  # by kind
         self._changed = Condition()
         self._is_stopped = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -69,13 +74,13 @@ class EventHook:
         self._thread.start()
 
     def apply_config(self, config: Events) -> None:
-        """Use a reloaded config from the next event on, and its interval at once."""
+        """Use a reloaded config for the next event. A new interval also applies to the wait that has begun."""
         with self._changed:
             self._config = config
             self._changed.notify()
 
     def post(self, event: DaemonEvent) -> None:
-        """Queue an event; it replaces a waiting one of its kind."""
+        """Queue an event. It replaces an event of the same kind that waits in the queue."""
         with self._changed:
             if self._config.command and not self._is_stopped:
                 self._pending.pop(event.kind, None)
@@ -95,19 +100,19 @@ class EventHook:
 
     def _run(self) -> None:
         while (event := self._await_event()) is not None:
-            started = time.monotonic()
+            started_s = time.monotonic()
             self._execute(event)
-            self._await_interval(started)
+            self._await_interval(started_s)
 
     def _await_event(self) -> DaemonEvent | None:
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._is_stopped)
             return None if self._is_stopped else self._pending.pop(next(iter(self._pending)))
 
-    def _await_interval(self, started: float) -> None:
-        """Wait until `interval_s` after `started`, as the config is then, or until `stop`."""
+    def _await_interval(self, started_s: float) -> None:
+        """Wait until the interval of the present config has passed since `started_s`, or until `stop`."""
         with self._changed:
-            while not self._is_stopped and (rest_s := started + self._config.interval_s - time.monotonic()) > 0:
+            while not self._is_stopped and (rest_s := started_s + self._config.interval_s - time.monotonic()) > 0:
                 self._changed.wait(rest_s)
 
     def _execute(self, event: DaemonEvent) -> None:
@@ -134,9 +139,9 @@ class EventHook:
             self._process = None
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
-        """Start the program, unless the hook has stopped."""
+        """Start the program. Return None if the hook has stopped."""
         null = subprocess.DEVNULL
-        with self._changed:  # `stop` kills the program only if it sees the process
+        with self._changed:  # so that `stop` comes before the start, or sees the process and kills it
             if self._is_stopped:
                 return None
             self._process = subprocess.Popen(  # noqa: S603 - the operator's own program
@@ -146,7 +151,7 @@ class EventHook:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the program and its children, unless it has ended."""
+    """Kill the program and its children, unless the program has ended."""
     if process.poll() is None:
         with suppress(ProcessLookupError):  # the program ended after `poll`
             os.killpg(process.pid, signal.SIGKILL)

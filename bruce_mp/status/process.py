@@ -1,4 +1,4 @@
-"""The status process: receives reports of other processes, and serves the pages. No message passes through it.
+"""The status process: receives the reports of the other processes, and serves the pages. No message passes through it.
 
 The main thread runs the event loop that all daemon processes use; the HTTP server has its own threads. Locks guard
 the state that they share: the reports, the counters in this process's row, and the sending end of the control pipe.
@@ -72,7 +72,7 @@ class _Status(ProcessShell):
         self._row_lock = Lock()
         self._control_lock = Lock()
         self._receive_reports = self.serve_bytes(REPORTS, self._on_events)
-        interval = start.config.http.discard_report_interval_s
+        report_interval_s = start.config.http.discard_report_interval_s
         debug = MessageDebug(start.config.msg_debug, self.send, self._count, time.monotonic)
         self._writer = CopyWriter(self._destinations(start.config), debug, self._count)
         self._receive_copies = self.serve_bytes(COPIES, self._writer.enqueue)
@@ -85,7 +85,7 @@ class _Status(ProcessShell):
         self._active_config = ActiveConfig("", 0)  # until the supervisor reports it
         self._view = DaemonView(
             slab=slab,
-            reports=DiscardReports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery)),
+            reports=DiscardReports(slab, report_interval_s, wall_ms(), lambda: self._count(Counter.NoDiscardQuery)),
             debug=debug,
             compression=CompressionTable(slab),
             broker_status=BrokerStatusStore(),
@@ -132,7 +132,7 @@ class _Status(ProcessShell):
 
     def close(self) -> int:
         self._server.stop()
-        self._receive_reports()  # reports since the last round of the event loop
+        self._receive_reports()  # those that have arrived since the last round of the event loop
         self._recorder.stop()
         self._health.stop()
         self._hook.stop()
@@ -152,7 +152,7 @@ class _Status(ProcessShell):
         return DiscardDestinations(file, DeadLetterTopic(config, self._count) if config.discards.topic else None)
 
     def _read_held(self) -> HeldPage:
-        return self._view.held()  # the recorder is a part of the view, and so made before it
+        return self._view.held()  # a method, because the recorder is created before the view that contains it
 
     def _count(self, counter: Counter, amount: int = 1) -> None:
         with self._row_lock:
@@ -168,7 +168,7 @@ class _Status(ProcessShell):
         self._view.histories.brokers.sample(steady_ms())
         self._view.debug.check_deadline()
         self._books_check.step(steady_ms(), wall_ms())
-        # The histories take a sample each second, so this is not the loop's `call_about`, which may be late.
+        # The histories need a sample each second, so the loop's `call_about`, which may be late, is not suitable.
         self._loop.call_later(_TICK_S, self._tick)
 
     def _on_events(self, data: bytes) -> None:
@@ -181,7 +181,7 @@ class _Status(ProcessShell):
         traffic = [item for item in events if isinstance(item, TrafficEvent)]
         self._view.histories.traffic.record(traffic, steady_now_ms)
         self._view.histories.totals.record(traffic, steady_now_ms)
-        # Without traffic events, which may be as many as topics, because the lines below walk the list several times.
+        # The lines below walk this list several times, so it lacks the traffic events: there may be one for each topic.
         others = [item for item in events if not isinstance(item, TrafficEvent)]
         self._view.reports.record([item for item in others if isinstance(item, DiscardReportEvent)], wall_ms())
         self._view.compression.record([item for item in others if isinstance(item, CompressionEvent)])

@@ -1,9 +1,10 @@
 """Request guard: decides which HTTP requests may read, and which may change state.
 
-Every client that reaches the address may read, unless the `Host` header has a foreign name. Such a name reveals DNS
-rebinding, by which a page of another site reads through a browser. The guard also refuses a state-changing request that
-such a page may have caused. A browser reports the source of a request in `Sec-Fetch-Site` and `Origin`. If a token is
-configured, the request needs it as well.
+Every client that reaches the address may read, unless the `Host` header has a name that is not this host's. Such a name
+reveals DNS rebinding: a page of another site makes the browser of one of its readers read from this host. The guard
+also refuses a request that changes state if a page of another site may have caused it; a browser names the source of a
+request in the headers `Sec-Fetch-Site` and `Origin`. If a token is configured, a request that changes state needs it as
+well.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ _UNAUTHORIZED: Final = (
 def guard_host(config: Http) -> None:
     """Abort the current request with 403 if its `Host` header has a name that an attacker could resolve to this host.
 
-    Addresses are safe, and so is a request with an empty header or none, because a browser always sends the name that
-    it has resolved.
+    A header with an IP address is safe. So is a request with an empty header or without one: it does not come from a
+    browser, which always sends the name that it has resolved.
     """
     given = request.headers.get("Host")
     if not given or not isinstance(config.address, HostPort):  # no browser connects to a UNIX socket
         return
-    host = _name_in(given)
+    host = _host_name(given)
     if host not in _names_of_this_host(config) and not _is_address(host):
         remedy = "use its IP address or localhost, or add it to http.allowed_hosts."
         abort(403, f"{host or given} is not a name of this host: {remedy}")
 
 
 def guard_change(config: Http) -> None:
-    """Abort the current, state-changing request with 403, 401 or 503 unless it is allowed."""
+    """Abort the current request with 403, 401 or 503 unless it is allowed to change state."""
     _refuse_foreign_sites()
     _check_token(config)
 
@@ -64,17 +65,17 @@ def _refuse_foreign_sites() -> None:
 
 
 def _host_of(origin: str) -> str | None:
-    """Return host and port of an origin, or None for a malformed origin."""
+    """Return host and port of an `Origin` header, or None if it is malformed."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return None
 
 
-def _name_in(host: str) -> str:
-    """Return the name in a `Host` header without its port, or an empty string for a malformed header."""
+def _host_name(header: str) -> str:
+    """Return the name in a `Host` header without the port, or an empty string if the header is malformed."""
     try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
     except ValueError:
         return ""
 

@@ -1,12 +1,13 @@
 """The HTTP server: waitress on a listening socket that the supervisor owns.
 
-The server runs in threads beside the event loop of the process. A worker thread wakes the server thread after each
-response, so `stop` ends the worker threads first, then the server thread, and then closes the connections. The
-listening socket stays open in the supervisor, so new connections wait for the next status process.
+The server runs in threads beside the event loop of the process: the server thread, which polls the sockets, and worker
+threads, which run the application. A worker thread wakes the server thread after each response, so `stop` ends the
+worker threads first, then the server thread, and then closes the connections. The listening socket stays open in the
+supervisor, so new connections wait for the next status process.
 
 Slow clients cannot keep others out. A request must be complete, and a response read, within a time limit, even if bytes
-keep moving. The server always accepts a new connection. At the limit, it closes one without a running request: the
-oldest of the peer with the most such connections.
+keep moving. The server accepts new connections even beyond their limit, but then closes another connection that has no
+running request: the oldest such connection of the peer that has the most of them.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["HttpLimits", "HttpServer"]
 
 THREADS: Final = 4
-"""Requests that are answered at a time; a page takes milliseconds."""
+"""Number of requests that are answered at the same time; a page takes milliseconds."""
 _STOP_S: Final = 2.0
-"""Wait for running requests at the end of the process."""
+"""Longest wait for running requests at the end of the process, and then for the server thread."""
 _EXTRA_CONNECTIONS: Final = 32
-"""Connections beyond `HttpLimits.connections`: those with a running request, and those that the server is closing."""
+"""Room beyond `HttpLimits.connections` for connections with a running request, and for those that are being closed."""
 _UCRED_BYTES: Final = 12
+"""Size of Linux' `struct ucred`: pid, uid and gid, of 4 bytes each."""
 _UCRED_UID: Final = slice(4, 8)
-"""Size of Linux' `struct ucred` (pid, uid, gid: 4 bytes each), and the place of the uid in it."""
+"""Place of the uid in `struct ucred`."""
 _EXHAUSTED_ERRNOS: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 _SETTINGS: Final[dict[str, Any]] = {
     "threads": THREADS,
@@ -53,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 class HttpLimits(NamedTuple):
-    """Limits for clients: connections, and seconds to send a request and to read a response."""
+    """Limits for clients: the number of connections, and the seconds to send a request and to read a response."""
 
     connections: int = 100
     request_s: float = 10.0
@@ -61,10 +63,10 @@ class HttpLimits(NamedTuple):
 
 
 class _Transfer(NamedTuple):
-    """A request or response in transfer. `since_s` is a time of the monotonic clock."""
+    """A request or response in transfer, first seen at `since_s` of the monotonic clock, with its time limit."""
 
     waitress_object: object
-    """The object that waitress has for the request or response; another object means another transfer."""
+    """The object of waitress that stands for the request or response, to recognize the transfer later."""
     since_s: float
     limit_s: float
 
@@ -83,14 +85,15 @@ class HttpServer:
         limits: HttpLimits = HttpLimits(),  # noqa: B008 - immutable
         on_accept_exhausted: Callable[[], None] = lambda: None,
     ) -> None:
-        self._map: dict[int, Any] = {}
+        self._polled: dict[int, Any] = {}
         """The sockets that waitress's loop polls, by descriptor."""
-        self._open_at_end: dict[int, Any] = {}  # the sockets that `_end_loop` leaves to `stop`
+        self._unpolled: dict[int, Any] = {}
+        """The sockets that `_end_loop` has taken from the loop and that `stop` closes."""
         # waitress warns whenever a request waits for a worker thread, which is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         logging.getLogger("waitress").addFilter(_rewrite_error)
         settings = {**_SETTINGS, "connection_limit": limits.connections + _EXTRA_CONNECTIONS}
-        self._server = create_server(app, map=self._map, sockets=[listener], **settings)
+        self._server = create_server(app, map=self._polled, sockets=[listener], **settings)
         self._waitress_accept: Callable[[], Any] = self._server.accept
         self._server.accept, self._server.channel_class = self._accept, self._open_channel
         self._thread = Thread(target=self._server.run, name="http", daemon=True)
@@ -109,10 +112,10 @@ class HttpServer:
         self._server.task_dispatcher.shutdown(timeout=_STOP_S)
         self._server.trigger.pull_trigger(self._end_loop)
         self._thread.join(_STOP_S)
-        wasyncore.close_all(self._open_at_end)
+        wasyncore.close_all(self._unpolled)
 
     def enforce_limits(self) -> None:
-        """Let the server thread close connections over a time limit, and accept again after a failure."""
+        """Let the server thread close connections that exceed a time limit, and accept again after a failure."""
         if self._server.active_channels or not self._server.accepting:
             self._server.trigger.pull_trigger(self._enforce_limits)
 
@@ -121,14 +124,14 @@ class HttpServer:
     def _end_loop(self) -> None:
         """Take all sockets from the loop, which then ends.
 
-        Only `stop` closes them, because one is the pipe of `pull_trigger`, and waitress may run this before
-        `pull_trigger` has written to it.
+        They are closed later, by `stop`: one of them is the pipe to which `pull_trigger` writes, and waitress may call
+        this method before `pull_trigger` has written.
         """
-        self._open_at_end = dict(self._map)
-        self._map.clear()
+        self._unpolled = dict(self._polled)
+        self._polled.clear()
 
     def _accept(self) -> Any:
-        """Accept a connection. Without descriptors or memory, pause until the next `enforce_limits`."""
+        """Accept a connection. If descriptors or memory are exhausted, accept none until the next `enforce_limits`."""
         try:
             return self._waitress_accept()
         except OSError as error:
@@ -141,15 +144,19 @@ class HttpServer:
             return None
 
     def _open_channel(self, *args: Any, **kwargs: Any) -> HTTPChannel:
-        """Open the channel of an accepted connection, and close another one if there are too many."""
+        """Open a channel, as waitress calls a connection, for a new socket.
+
+        If there are too many, close another one.
+        """
         channel = HTTPChannel(*args, **kwargs)
+        # Channels without a running request.
         closable = [each for each in self._server.active_channels.values() if not each.requests and not each.will_close]
         if len(closable) > self._limits.connections:
             _choose_to_close(closable).will_close = True
         return channel
 
     def _enforce_limits(self) -> None:
-        """Accept again, and close the connections whose transfers take too long, even if bytes keep moving."""
+        """Accept connections again, and close those whose transfers take too long, even if bytes keep moving."""
         self._server.accepting = True
         now = time.monotonic()
         before, self._transfers = self._transfers, {}
@@ -158,23 +165,24 @@ class HttpServer:
             if current is None:
                 continue
             last = before.get(channel, current)
-            self._transfers[channel] = last if last.waitress_object is current.waitress_object else current
+            is_same = last.waitress_object is current.waitress_object
+            self._transfers[channel] = last if is_same else current  # `last` has the earlier `since_s`
             if now - self._transfers[channel].since_s > current.limit_s:
                 channel.will_close = True
 
     def _transfer_of(self, channel: HTTPChannel, now: float) -> _Transfer | None:
-        """Return the present transfer of a channel, or None while it is idle or the application runs."""
+        """Return the present transfer of a channel, or None while it is idle or its request is being answered."""
         if channel.total_outbufs_len:
             # waitress removes the request before the client has read the last bytes of the response
             response = channel.requests[0] if channel.requests else channel.outbufs[0]
             return _Transfer(response, now, self._limits.response_s)
         if channel.requests:
-            return None  # the application runs
+            return None  # the application works on the response
         return None if channel.request is None else _Transfer(channel.request, now, self._limits.request_s)
 
 
 def _rewrite_error(record: logging.LogRecord) -> bool:
-    """Drop waitress's lines below ERROR, which are about clients that disconnect, and give errors a text of ours."""
+    """Drop waitress's records below ERROR, which are about clients that disconnect, and replace the text of errors."""
     if record.levelno < logging.ERROR:
         return False
     record.msg, record.args = "The server of the status pages failed in a request. This is a bug: please report it.", ()
@@ -184,12 +192,12 @@ def _rewrite_error(record: logging.LogRecord) -> bool:
 def _choose_to_close(channels: list[HTTPChannel]) -> HTTPChannel:
     """Return the oldest channel of the peer with the most channels."""
     peers = {channel: _peer_of(channel) for channel in channels}
-    (peer, _), *_ = Tally(peers.values()).most_common(1)
-    return min((channel for channel in channels if peers[channel] == peer), key=lambda each: each.creation_time)
+    ((busiest_peer, _),) = Tally(peers.values()).most_common(1)
+    return min((channel for channel in channels if peers[channel] == busiest_peer), key=lambda each: each.creation_time)
 
 
 def _peer_of(channel: HTTPChannel) -> object:
-    """Return the user of a UNIX connection, or the address of a TCP client."""
+    """Return the client's user id if it uses a UNIX socket, or its IP address."""
     if channel.socket.family == socket.AF_UNIX:
         return channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED_BYTES)[_UCRED_UID]
     return channel.addr[0]

@@ -1,8 +1,9 @@
-"""Changes of the daemon's state: paused partitions, partitions that flow again, and health.
+"""Reports changes of the daemon's state: partitions that are paused or flow again, and the health.
 
-`PauseWatch` compares the router's reports and logs one line for all partitions that changed. A partition flows again
-only after several reports in a row lack its pause, because the router tries a refused partition between its pauses.
-`HealthWatch` has a thread, because the evidence takes long to read from a large slab. Both post to the event hook.
+`PauseWatch` compares each report of the router with the previous one, and logs one line for all partitions that have
+changed. A partition counts as flowing again only after several reports in a row without a pause of it, because between
+two pauses the router tries to send to a partition that brokers refuse. `HealthWatch` has a thread of its own, because
+the evidence for the health takes long to read from a large slab. Both post their changes to the event hook.
 """
 
 from __future__ import annotations
@@ -29,31 +30,35 @@ __all__ = ["HealthWatch", "PauseWatch"]
 
 log = logging.getLogger(__name__)
 _REPORTS_UNTIL_FLOWING: Final = 3
-"""Reports in a row without a pause after which it is over; one may lack a partition on its way to another process."""
+"""Number of reports in a row without a pause after which the pause is over.
+
+A single report may also lack a partition because its messages are on their way to another process.
+"""
 _MAX_NAMED: Final = 5
-"""Partitions that an event names; the rest is counted."""
+"""Number of partitions that an event names; the others are counted."""
 _CHECK_EVERY_S: Final = 1.0
-"""Interval of the checks; the daemon's own reports are a second apart."""
+"""Interval of the checks, the same as that of the processes' reports."""
 
 _Scope = tuple[int | None, bytes, int]
-"""Slot of a paused dispatcher (None for a partition), topic and partition."""
+"""(slot, topic, partition) of a paused dispatcher or partition; the slot is None for a partition."""
 
 
 class PauseWatch:
-    """The paused scopes, each with the number of reports without it. `post` gets an event for each change."""
+    """Watch for pauses of scopes, that is of dispatchers and of partitions. `post` queues an event for the operator."""
 
     def __init__(self, post: Callable[[DaemonEvent], None]) -> None:
         self._post = post
         self._missed: dict[_Scope, int] = {}
+        """The number of reports in a row that lack a scope, for each scope that counts as paused."""
 
     def record(self, paused: Sequence[PausedScope], *, is_complete: bool) -> None:
-        """Compare with a report of the router. `is_complete` is True if it lists all pauses."""
+        """Compare with the pauses in a report of the router. `is_complete` is True if the report lists all pauses."""
         current = {_scope_of(each): each.state for each in paused}
         new = [scope for scope in current if scope not in self._missed]
-        # A report that does not list all pauses may miss a scope that is still paused, so it counts 0.
+        # A scope that an incomplete report lacks may still be paused, so such a report does not count.
         missed = {scope: self._missed[scope] + int(is_complete) for scope in self._missed if scope not in current}
-        flowing = [scope for scope, reports in missed.items() if reports >= _REPORTS_UNTIL_FLOWING]
-        self._missed = {scope: reports for scope, reports in missed.items() if scope not in flowing}
+        flowing = [scope for scope, report_count in missed.items() if report_count >= _REPORTS_UNTIL_FLOWING]
+        self._missed = {scope: report_count for scope, report_count in missed.items() if scope not in flowing}
         self._missed |= dict.fromkeys(current, 0)
         if new:
             states = ", ".join(sorted({current[scope] for scope in new}))
@@ -70,7 +75,10 @@ class PauseWatch:
 
 
 def _scope_of(scope: PausedScope) -> _Scope:
-    """Return the scope's identity; a partition's slot changes while it is paused."""
+    """Return the identity of the scope.
+
+    The identity of a partition has no slot, because the slot may change during a pause.
+    """
     return (None if scope.topic else scope.slot, scope.topic, scope.partition)
 
 
@@ -82,8 +90,8 @@ def _scope_text(scope: _Scope) -> str:
 class HealthWatch:
     """Thread that assesses the health once a second, if `events.command` is set."""
 
-    def __init__(self, evidence: Callable[[], Evidence], hook: EventHook) -> None:
-        self._evidence = Cached(evidence)
+    def __init__(self, read_evidence: Callable[[], Evidence], hook: EventHook) -> None:
+        self._read_evidence = Cached(read_evidence)
         self._hook = hook
         self._state = "healthy"
         self._stop = Event()
@@ -93,7 +101,7 @@ class HealthWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the present check."""
+        """Let the thread end after the present check; do not wait for it."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -102,10 +110,11 @@ class HealthWatch:
                 self.check()
 
     def check(self) -> None:
+        """Assess the health, and post an event if it has changed."""
         try:
-            page = assess_health(self._evidence())
+            page = assess_health(self._read_evidence())
         except SlabError:
-            return  # the slab changed during the reading
+            return  # the slab changed while it was read
         state = "problem" if page.problems else "warning" if page.warnings else "healthy"
         if state != self._state:
             self._state = state

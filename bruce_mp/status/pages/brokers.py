@@ -1,7 +1,10 @@
 """The page `/brokers`: each broker with its connection and queued messages, and the paused scopes.
 
-The messages of a dispatcher are counted in the slab. Those that wait in the router, and all other fields, come from the
-reports that dispatchers and the router send once a second.
+Each broker that leads partitions has a dispatcher, the process that sends to it; the dispatcher's slot is the number by
+which the slab names it. A scope is a unit to which sending can pause: a partition, or all partitions of a dispatcher.
+
+The messages of a dispatcher are counted in the slab. The number of messages that wait in the router, and all other
+fields, come from the reports that the dispatchers and the router send once a second.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ __all__ = [
     "BrokersPage",
     "PartitionErrorLine",
     "PausedScopeLine",
-    "brokers_plain",
+    "brokers_text",
     "dispatcher_slots",
     "read_brokers",
 ]
@@ -49,7 +52,7 @@ _STATES_WITH_SLOT: Final = frozenset(
         RunState.IN_FLIGHT,
     }
 )
-"""States with a dispatcher slot as the holder in their word."""
+"""The states of records that belong to a dispatcher; the state word then has the dispatcher's slot as the holder."""
 _RETRY_COUNTERS: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
 _DELIVERY_TEXTS: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
 UNKNOWN: Final = "unknown"
@@ -66,13 +69,14 @@ class PartitionErrorLine(msgspec.Struct, frozen=True):
 
 
 class BrokerLine(msgspec.Struct, frozen=True):
-    """A broker from the metadata, or one for which a dispatcher still holds messages.
+    """A broker from the metadata, or a broker that has left but for which a dispatcher still holds messages.
 
-    `troubles` lists the partitions whose last response was an error. `in_flight` messages are sent and await a
-    response; `queued` messages wait for the broker, in its dispatcher or, while the broker or a partition is paused, in
-    the router. Those in the router count only after the oldest of their partition has waited for 500 ms. `oldest_ms` is
-    the age of the oldest message that is in flight or queued, or None. `retries` counts the answers that caused a
-    resend. A broker that leads no partition has no dispatcher: `dispatcher` is None and `connection` is unknown.
+    `in_flight` messages are sent and await a response. `queued` messages wait in the dispatcher or, while the broker or
+    a partition is paused, in the router; the messages in the router count only after the oldest message of their
+    partition has waited for 500 ms. `oldest_ms` is the age of the oldest message in flight or queued, or None if there
+    is none. `retries` counts the responses that caused messages to be sent again. `troubles` lists the partitions whose
+    last response was an error. A broker that leads no partition has no dispatcher: `dispatcher` is None and
+    `connection` is unknown. Times are in seconds since the epoch.
     """
 
     node: int
@@ -106,8 +110,9 @@ class PausedScopeLine(msgspec.Struct, frozen=True):
 class BrokersPage(Page, frozen=True, kw_only=True):
     """JSON of `/brokers`.
 
-    `metadata_failing_since` (s since the epoch) is None while brokers answer metadata requests. `paused` lists at most
-    100 paused scopes; `paused_count` counts all, and is None before the router's first report.
+    `metadata_failing_since` is in seconds since the epoch, or None while brokers answer metadata requests. `paused`
+    lists at most 100 paused scopes; `paused_count` is the number of all paused scopes, or None before the router's
+    first report.
     """
 
     metadata_failing_since: int | None
@@ -120,19 +125,19 @@ class BrokersPage(Page, frozen=True, kw_only=True):
 def read_brokers(
     slab: Slab, cluster: ClusterReport, groups: Iterable[HeldGroup], now_ms: int, steady_now_ms: int
 ) -> BrokersPage:
-    """Build the page from the reports, the process rows of `slab`, and `groups`, a snapshot of the held messages.
+    """Build the page from the reports, the process rows of `slab`, and `groups`, a count of the held messages.
 
-    `now_ms` is the wall clock; `steady_now_ms` is the steady clock, which stamps arrivals and reports.
+    `now_ms` is the wall clock; `steady_now_ms` is the steady clock, which gives arrivals and reports their times.
     """
 
     def to_epoch_s(steady_ms: int) -> int:
         return (steady_ms + now_ms - steady_now_ms) // 1000
 
-    router, slots = cluster.router, dict(dispatcher_slots(slab))
-    held = _held_by_node(slab, groups, slots, router.stalls if router else ())
+    router, slot_by_node = cluster.router, dict(dispatcher_slots(slab))
+    held = _held_by_node(slab, groups, slot_by_node, router.stalls if router else ())
     addresses, brokers = dict(_known_addresses(cluster)), []
-    for node in sorted({*addresses, *slots}):
-        sums, slot = held.get(node, HeldSums()), slots.get(node)
+    for node in sorted({*addresses, *slot_by_node}):
+        sums, slot = held.get(node, HeldSums()), slot_by_node.get(node)
         broker = BrokerLine(
             node,
             addresses.get(node, ""),
@@ -145,7 +150,7 @@ def read_brokers(
             retries = sum(counters[counter] for counter in _RETRY_COUNTERS)
             broker = msgspec.structs.replace(broker, dispatcher=f"dispatcher-{slot}", retries=retries)
             status = cluster.brokers.get(slot)
-            if status is not None and status.node == node:  # the last report of a slot may be of its former broker
+            if status is not None and status.node == node:  # the slot may have served another broker at its last report
                 broker = _with_status(broker, status, to_epoch_s)
         brokers.append(broker)
     failing_since_ms = router.failing_since_ms if router else None
@@ -154,7 +159,7 @@ def read_brokers(
         metadata_failing_since=None if failing_since_ms is None else to_epoch_s(failing_since_ms),
         metadata_error=router.error if router else "",
         brokers=brokers,
-        paused=[_paused_scope(scope, cluster, slots, to_epoch_s) for scope in router.paused] if router else [],
+        paused=[_paused_scope(scope, cluster, slot_by_node, to_epoch_s) for scope in router.paused] if router else [],
         paused_count=router.paused_count if router else None,
     )
 
@@ -177,20 +182,20 @@ def dispatcher_slots(slab: Slab) -> Iterator[tuple[int, int]]:
 
 
 def _held_by_node(
-    slab: Slab, groups: Iterable[HeldGroup], slots: dict[int, int], stalls: Iterable[PartitionStall]
+    slab: Slab, groups: Iterable[HeldGroup], slot_by_node: dict[int, int], router_stalls: Iterable[PartitionStall]
 ) -> dict[int | None, HeldSums]:
-    """Sum the messages of each broker; `stalls` are those that wait for it in the router, as the router reports."""
-    nodes = {slot: node for node, slot in slots.items()}
+    """Sum the messages that each broker's dispatcher holds, and those that wait for it in the router."""
+    node_by_slot = {slot: node for node, slot in slot_by_node.items()}
     with_slot = (group for group in groups if group.state in _STATES_WITH_SLOT)
-    held: dict[int | None, HeldSums] = sum_held(with_slot, lambda group: nodes.get(group.holder))
-    for stall in stalls:
+    held: dict[int | None, HeldSums] = sum_held(with_slot, lambda group: node_by_slot.get(group.holder))
+    for stall in router_stalls:
         in_router = HeldGroup(stall.topic, RunState.ROUTED, 0, stall.messages, _arrived_ms(slab, stall))
         held.setdefault(stall.node, HeldSums()).add(in_router)
     return held
 
 
 def _arrived_ms(slab: Slab, stall: PartitionStall) -> int:
-    """Return the arrival of the oldest message, or the time at which it was first seen if it has left the slab."""
+    """Return the arrival of the oldest message. If it has left the slab, return the time at which it was first seen."""
     segment = Segment(*stall.oldest, records=1, payload=0)  # the arrival does not depend on the payload
     return arrived_ms(slab, segment) if is_current(slab, segment) else stall.since_ms
 
@@ -212,36 +217,37 @@ def _with_status(broker: BrokerLine, status: BrokerStatus, to_epoch_s: Callable[
 
 
 def _paused_scope(
-    scope: PausedScope, cluster: ClusterReport, slots: dict[int, int], to_epoch_s: Callable[[int], int]
+    scope: PausedScope, cluster: ClusterReport, slot_by_node: dict[int, int], to_epoch_s: Callable[[int], int]
 ) -> PausedScopeLine:
     since = to_epoch_s(scope.since_ms)
     if scope.topic:
         kind = "topic" if scope.partition == ALL_PARTITIONS else "partition"
-        reason = cluster.reasons.get((scope.topic, scope.partition), "its leader moved, or its broker is paused")
+        reason = cluster.last_errors.get((scope.topic, scope.partition), "its leader moved, or its broker is paused")
         reason = _NO_LEADER_REASON if scope.state == NO_LEADER else reason
         name = f"{kind} {partition_text(scope.topic, scope.partition)}"
         return PausedScopeLine(name, scope.state, since, reason)
-    name = next((f"broker {node}" for node, slot in slots.items() if slot == scope.slot), f"dispatcher-{scope.slot}")
+    nodes = (node for node, slot in slot_by_node.items() if slot == scope.slot)
+    name = next((f"broker {node}" for node in nodes), f"dispatcher-{scope.slot}")
     status = cluster.brokers.get(scope.slot) if scope.slot is not None else None
     return PausedScopeLine(name, scope.state, since, (status and status.last_error) or UNKNOWN)
 
 
-# --- plain ------------------------------------------------------------------------------------------------------------
+# --- text form --------------------------------------------------------------------------------------------------------
 
 
-def brokers_plain(page: BrokersPage) -> str:
+def brokers_text(page: BrokersPage) -> str:
     """Render one block for each broker, then one line for each paused scope."""
     lines = header_lines(page)
     if page.metadata_failing_since is not None:
         lines += [f"metadata requests fail since: {stamp(page.metadata_failing_since)}: {page.metadata_error}", ""]
     for broker in page.brokers:
-        lines += [*_broker_text(broker), ""]
+        lines += [*_broker_lines(broker), ""]
     lines.append(f"paused: {'not known yet' if page.paused_count is None else page.paused_count}")
     lines += [f"    {each.scope}: {each.state} since {stamp(each.since)}: {each.reason}" for each in page.paused]
     return "\n".join([*lines, ""])
 
 
-def _broker_text(broker: BrokerLine) -> Iterator[str]:
+def _broker_lines(broker: BrokerLine) -> Iterator[str]:
     yield f"broker {broker.node} at {broker.address or 'an unknown address'}"
     yield f"    dispatcher: {broker.dispatcher or 'none: it leads no partition'}"
     since = "" if broker.connection_since is None else f" since {stamp(broker.connection_since)}"

@@ -1,7 +1,7 @@
-"""Expiry dates of TLS certificates: the daemon's own, the certificate authorities', and the brokers'.
+"""The page `/certificates`: expiry dates of the TLS certificates of the daemon, of the authorities, and of the brokers.
 
-Each request reads the files of [kafka.tls], so a renewed file shows at once. Dispatchers report the certificates that
-brokers presented.
+Each request reads the files that [kafka.tls] names, so a renewed file shows at once. The dates of the brokers'
+certificates come from the reports of the dispatchers, which got the certificates from the brokers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = [
     "CertificatesPage",
     "certificate_problems",
     "certificate_warnings",
-    "certificates_plain",
+    "certificates_text",
     "list_certificates",
 ]
 
 _MAX_FILE_BYTES: Final = 1024 * 1024
-"""Far more than a bundle of authorities has."""
+"""Limit of the bytes to read from a file, far more than a bundle of authorities has."""
 CLIENT: Final = "our own"
 AUTHORITIES: Final = "authorities"
 SOON_S: Final = 14 * 86_400
@@ -41,9 +41,11 @@ _RENEW: Final = "Renew it; no restart is needed."
 
 
 class CertificateLine(msgspec.Struct, frozen=True):
-    """A certificate: its role, its file or broker address, and its expiry in seconds since the epoch.
+    """The certificates in a file, or the certificate of a broker.
 
-    `expires` is None for an unreadable certificate; `trouble` then gives the reason.
+    `whose` is the role: `CLIENT`, `AUTHORITIES`, or the broker. `source` is the path of the file or the address of the
+    broker. `expires` is the earliest expiry in seconds since the epoch; if it cannot be read, it is None, and `trouble`
+    gives the reason.
     """
 
     whose: str
@@ -87,7 +89,8 @@ def _line(whose: str, file: str) -> CertificateLine:
 def certificate_problems(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
     """Yield a sentence for each expired certificate that makes new connections fail."""
     for line in lines:
-        # An expired authority does not break connections: the file may hold others that sign the brokers' certificates.
+        # Expired authorities are left to `certificate_warnings`: connections may succeed nevertheless, because the file
+        # may also contain the authorities that have signed the brokers' certificates.
         if line.expires is not None and line.expires <= now_s and line.whose != AUTHORITIES:
             yield f"{_subject_of(line)} has expired: new connections with it fail. {_RENEW}"
 
@@ -108,7 +111,7 @@ def _subject_of(line: CertificateLine) -> str:
     return f"The certificate of {line.source} ({line.whose})"
 
 
-def certificates_plain(page: CertificatesPage) -> str:
+def certificates_text(page: CertificatesPage) -> str:
     lines = [
         f"{line.whose} [{line.source}]: {line.trouble if line.expires is None else stamp(line.expires)}"
         for line in page.certificates

@@ -23,18 +23,19 @@ __all__ = [
     "CompressionSummary",
     "CompressionTable",
     "TopicCompression",
-    "compression_plain",
-    "read_compression_summary",
+    "compression_text",
+    "summarize_compression",
 ]
 
 
 class TopicCompression(msgspec.Struct, frozen=True):
-    """Batches of a topic and codec.
+    """Batches of a topic with a codec.
 
     Dispatchers compressed `tried` batches and sent `kept` of them compressed; the others did not shrink enough.
-    Dispatchers left out `skipped` batches, because earlier batches of the topic did not shrink enough. Bytes and time
-    refer to the tried batches: `plain_bytes` became `packed_bytes` (`percent` of them) in `cpu_ms` of dispatcher CPU
-    time. The line with an empty topic sums the topics beyond the bound of `CompressionSums`.
+    Dispatchers did not try to compress `skipped` batches, because earlier batches of the topic did not shrink enough.
+    Bytes and time refer to the tried batches: `plain_bytes` became `packed_bytes` (`percent` of the plain bytes), which
+    took `cpu_ms` of the dispatchers' CPU time. If there are too many topics for a line each, lines whose topic is ""
+    sum the other topics, one line per codec.
     """
 
     topic: str
@@ -69,29 +70,29 @@ class CompressionTable:
 
     def page(self, now_ms: int) -> CompressionPage:
         with self._lock:
-            rows = self._sums.events()
-        return CompressionPage(**read_header(self._slab, now_ms), topics=[_topic_compression(row) for row in rows])
+            sums = self._sums.events()
+        return CompressionPage(**read_header(self._slab, now_ms), topics=[_topic_compression(each) for each in sums])
 
 
-def _topic_compression(row: CompressionEvent) -> TopicCompression:
+def _topic_compression(event: CompressionEvent) -> TopicCompression:
     return TopicCompression(
-        topic_text(row.topic),
-        row.codec,
-        row.tried,
-        row.kept,
-        row.skipped,
-        row.plain_bytes,
-        row.packed_bytes,
-        round(100 * row.packed_bytes / row.plain_bytes, 1) if row.plain_bytes else 100.0,
-        row.micros / 1000,
+        topic_text(event.topic),
+        event.codec,
+        event.tried,
+        event.kept,
+        event.skipped,
+        event.plain_bytes,
+        event.packed_bytes,
+        round(100 * event.packed_bytes / event.plain_bytes, 1) if event.plain_bytes else 100.0,
+        event.micros / 1000,
     )
 
 
-def compression_plain(page: CompressionPage) -> str:
-    return "\n".join([*header_lines(page), *map(_plain_line, page.topics), ""])
+def compression_text(page: CompressionPage) -> str:
+    return "\n".join([*header_lines(page), *map(_text_line, page.topics), ""])
 
 
-def _plain_line(row: TopicCompression) -> str:
+def _text_line(row: TopicCompression) -> str:
     batches = f"tried: {row.tried:10}  kept: {row.kept:10}  skipped: {row.skipped:10}"
     gain = f"bytes: {row.plain_bytes:14} -> {row.packed_bytes:14} ({row.percent:5.1f} %)  cpu ms: {row.cpu_ms:12.1f}"
     return f"{batches}  {gain}  codec: {row.codec:6}  topic: {bracketed(row.topic)}"
@@ -100,13 +101,15 @@ def _plain_line(row: TopicCompression) -> str:
 # --- the dashboard's summary -----------------------------------------------------------------------------------------
 
 MAX_TOPICS: Final = 20
-"""Topics that fit on the page: those with the most bytes."""
+"""Number of topics on the dashboard: those with the most bytes."""
 
 
 class CompressionSummary(msgspec.Struct, frozen=True):
-    """`topics` has all lines of the largest topics; `codecs` has one sum per codec, with an empty topic.
+    """Compression of all topics by codec, and of the largest topics.
 
-    `topic_count` is the number of all topics; those beyond the bound of `CompressionSums` count as one.
+    `codecs` has the sum of all topics for each codec, with "" as the topic. `topics` has the lines of the largest
+    topics, one per topic and codec. `topic_count` is the number of all topics; those that share the line "" count as
+    one.
     """
 
     codecs: list[TopicCompression]
@@ -114,15 +117,15 @@ class CompressionSummary(msgspec.Struct, frozen=True):
     topic_count: int
 
 
-def read_compression_summary(page: CompressionPage) -> CompressionSummary:
+def summarize_compression(page: CompressionPage) -> CompressionSummary:
     rows = sorted(page.topics, key=lambda row: -row.plain_bytes)
     codecs = sorted({row.codec for row in rows})
     sums = [_sum(codec, [row for row in rows if row.codec == codec]) for codec in codecs]
-    sizes: Tally[str] = Tally()
+    bytes_by_topic: Tally[str] = Tally()
     for row in rows:
-        sizes[row.topic] += row.plain_bytes
-    largest = {topic for topic, _ in sizes.most_common(MAX_TOPICS)}
-    return CompressionSummary(sums, [row for row in rows if row.topic in largest], len(sizes))
+        bytes_by_topic[row.topic] += row.plain_bytes
+    largest = {topic for topic, _ in bytes_by_topic.most_common(MAX_TOPICS)}
+    return CompressionSummary(sums, [row for row in rows if row.topic in largest], len(bytes_by_topic))
 
 
 def _sum(codec: str, rows: Sequence[TopicCompression]) -> TopicCompression:

@@ -1,7 +1,8 @@
 """The page `/counters`: every counter of the daemon, summed over its processes.
 
-The page lists zero counters too, because monitors compare two readings name by name. Monitors written for Dory and
-Bruce also read names that this daemon derives from other counters, or that are always 0.
+The page also lists the counters that are 0, because monitors compare two readings name by name. Monitors written for
+Dory and Bruce, the daemons that this daemon replaces, read further names, which the page lists as well: the values of
+some are sums of other counters, and the values of the others are always 0.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["ALWAYS_ZERO", "DERIVED", "CounterLine", "CountersPage", "counters_plain", "read_counters"]
+__all__ = ["ALWAYS_ZERO", "DERIVED", "CounterLine", "CountersPage", "counters_text", "read_counters"]
 
 DERIVED: Final[Mapping[str, tuple[int, ...]]] = {
     "MsgCreate": (Counter.MsgReceived,),
@@ -38,7 +39,7 @@ DERIVED: Final[Mapping[str, tuple[int, ...]]] = {
     "MetadataResponseRead1LostTcpConnection": (Counter.MetadataResponseReadLostTcpConnection,),
     "MetadataResponseRead1TimedOut": (Counter.MetadataResponseReadTimeout,),
 }
-"""Names for the monitors of Dory and Bruce, each with the counters whose sum is its value."""
+"""Names that monitors for Dory and Bruce read; the value of each is the sum of the counters beside it."""
 
 _METADATA_FAULTS: Final = (
     *("NegativeBrokerCount", "NegativeBrokerNodeId", "BadBrokerHostLen", "BadBrokerPort", "NegativeTopicCount"),
@@ -63,9 +64,9 @@ ALWAYS_ZERO: Final = (
     *("BugProduceRequestEmpty", "ConnectorTruncateLongTimeout"),
     *("MongooseUrlDecodeError", "MongooseUnknownException"),
 )
-"""Names for the monitors of Dory and Bruce that are always 0.
+"""Names that monitors for Dory and Bruce read, and whose values are always 0.
 
-The fault cannot occur, or another counter (BadMetadataResponse, BadProduceResponse) counts it.
+The fault that such a counter would count cannot occur, or BadMetadataResponse or BadProduceResponse counts it.
 """
 
 
@@ -77,7 +78,7 @@ _LEGACY_ACK_NAMES: Final = {
     15: "AckErrorGroupCoordinatorNotAvailable",
     16: "AckErrorNotCoordinatorForGroup",
 }
-"""Counter names of Dory for error codes that Kafka names differently."""
+"""Dory's counter names for the error codes whose names in Kafka are different."""
 
 _LOCATIONS: Final = (
     (0, "[books]"),
@@ -90,14 +91,21 @@ _LOCATIONS: Final = (
     (352, "[supervisor, status]"),
     (368, "[dispatcher]"),
 )
-"""First counter of each part of the daemon, with the location that the page shows."""
+"""(number of a counter, location): the page shows this location for the counters from this number up to the next.
+
+The location is the part of the daemon that counts.
+"""
 _LEGACY_LOCATION: Final = "[old names]"
 _UNLISTED: Final = frozenset({Counter.AckErrorFirst, Counter.AckDelayFirst, Counter.StreamConnections})
-"""Base numbers of counter ranges; and a gauge, because monitors report each decrease as an error."""
+"""Counters that are not on the page under their own names.
+
+AckErrorFirst and AckDelayFirst are the first numbers of ranges, which have other names. StreamConnections may fall, and
+monitors report each fall of a counter as an error.
+"""
 
 
 class CounterLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A counter. `processes` holds its value by process, if the request asks for it."""
+    """A counter. If the request asks for them, `processes` holds the values of the processes that sum up to `value`."""
 
     location: str
     name: str
@@ -116,6 +124,7 @@ def _camel(name: str) -> str:
 
 
 def _named_counters() -> Iterator[tuple[int, str]]:
+    """Yield (number, name) for each counter on the page."""
     for counter in Counter:
         if counter not in _UNLISTED:
             yield counter, counter.name
@@ -130,7 +139,7 @@ def _named_counters() -> Iterator[tuple[int, str]]:
 
 _COUNTERS: Final = tuple(sorted(_named_counters()))
 _READ_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in lay.INPUT_ROWS), *lay.INPUT_ROWS)
-"""Read order: inputs last, so that no message counts as settled without counting as received."""
+"""Rows in the order of reading: those of inputs last, so that no message seems settled but not yet received."""
 
 
 def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> CountersPage:
@@ -138,9 +147,10 @@ def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> Count
     rows = {row: row_counters(slab, row) for row in _READ_ORDER}
 
     def line(location: str, name: str, numbers: tuple[int, ...]) -> CounterLine:
-        sums = {row: sum(counters[number] for number in numbers) for row, counters in rows.items()}
-        by_name = {row_name(row): value for row, value in sums.items() if value} if by_process else {}
-        return CounterLine(location, name, sum(sums.values()), by_name)
+        """Return the line of a value that is the sum of the counters with these numbers."""
+        by_row = {row: sum(counters[number] for number in numbers) for row, counters in rows.items()}
+        processes = {row_name(row): value for row, value in by_row.items() if value} if by_process else {}
+        return CounterLine(location, name, sum(by_row.values()), processes)
 
     lines = [line(_location(number), name, (number,)) for number, name in _COUNTERS]
     lines += [line(_LEGACY_LOCATION, name, numbers) for name, numbers in DERIVED.items()]
@@ -149,9 +159,9 @@ def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> Count
 
 
 def _location(number: int) -> str:
-    return [text for first, text in _LOCATIONS if number >= first][-1]
+    return [location for first_number, location in _LOCATIONS if number >= first_number][-1]
 
 
-def counters_plain(page: CountersPage) -> str:
+def counters_text(page: CountersPage) -> str:
     lines = [f"{line.location}.{line.name}={line.value}" for line in page.counters]
     return "\n".join([*header_lines(page), *lines, ""])

@@ -1,6 +1,7 @@
 """The pages `/msg_debug/...`, which select the topics that the daemon copies for debugging.
 
-Clients should send POST, because these pages change state. GET works as well, for scripts written for Dory.
+Clients should send POST, because these pages change state. GET works as well, for scripts that were written for Dory,
+the daemon that this daemon replaces.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) 
     """Add the pages to an application. `guard` aborts a request that is not allowed to change state."""
 
     def add_page(path: str, act: Callable[..., str], *, changes_state: bool = True) -> None:
-        def respond(**topic: str) -> Response:
+        def respond(**url_variables: str) -> Response:  # the topic, if the path has one
             if changes_state:
                 guard()
             if not debug.enabled:
                 return Response(_DISABLED, 409, mimetype="text/plain")
-            return Response(act(*map(topic_bytes, topic.values())), mimetype="text/plain")
+            return Response(act(*map(topic_bytes, url_variables.values())), mimetype="text/plain")
 
         methods = ["GET", "POST"] if changes_state else ["GET"]
         app.add_url_rule(f"/msg_debug/{path}", f"msg_debug_{path}", respond, methods=methods)
 
-    def add_action(path: str, act: Callable[[], None], text: str) -> None:
-        def act_and_say() -> str:
+    def add_action(path: str, act: Callable[[], None], response_text: str) -> None:
+        def act_and_respond() -> str:
             act()
-            return text
+            return response_text
 
-        add_page(path, act_and_say)
+        add_page(path, act_and_respond)
 
     def add_topic(topic: bytes) -> str:
         return f"{'Enabled' if debug.add(topic) else 'Failed to enable'} debug topic [{topic_text(topic)}]\n"

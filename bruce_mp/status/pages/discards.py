@@ -1,8 +1,9 @@
-"""The page `/discards`: counts and samples of the messages discarded in this period and in finished periods.
+"""The page `/discards`: counts and samples of the messages discarded in the current period and in finished periods.
 
-Fields and lines have the names of Dory, the C++ daemon whose tools read this page; `finished_reports`,
-`unsupported_msg_api_key`, `culprits` (the rejected senders) and the `reasons` of a topic are additions. Samples,
-rejected senders and finished reports begin with the newest entry; the other lists are sorted.
+Fields and lines have the names that they have in Dory, the C++ daemon that this daemon replaces, because tools for Dory
+read this page. The fields `finished_reports`, `unsupported_msg_api_key`, `culprits` (the rejected senders) and the
+`reasons` of a topic are additions to Dory's. Lists of samples, of rejected senders and of finished reports begin with
+the newest entry; the other lists are sorted.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ __all__ = [
     "DiscardsPage",
     "ReasonLine",
     "Report",
-    "discards_plain",
-    "read_discard_summary",
+    "discards_text",
+    "summarize_discards",
 ]
 
 
@@ -54,7 +55,7 @@ class TopicCount(msgspec.Struct, frozen=True):
 
 
 class DuplicateTopic(msgspec.Struct, frozen=True):
-    """Possible duplicates of a topic, with the range of their client timestamps in ms."""
+    """Number of possible duplicates of a topic, and the range of the timestamps that clients gave them, in ms."""
 
     topic: str
     min_timestamp: int
@@ -63,7 +64,7 @@ class DuplicateTopic(msgspec.Struct, frozen=True):
 
 
 class DiscardTopic(DuplicateTopic, frozen=True, kw_only=True):
-    """Discarded messages of a topic, in the same fields; `reasons` splits `count` by reason."""
+    """Number of discarded messages of a topic, in all and by reason, and the range of their timestamps."""
 
     reasons: dict[str, int]
 
@@ -71,8 +72,8 @@ class DiscardTopic(DuplicateTopic, frozen=True, kw_only=True):
 class RejectedSenderLine(msgspec.Struct, frozen=True):
     """Local process that sent malformed or refused messages.
 
-    `count` is the number of its messages that were discarded for `reason`; `msg` is the start of the last one in
-    base64.
+    `count` is the number of messages of the process that were discarded for `reason`. `msg` is the start of the last of
+    these messages, in base64.
     """
 
     reason: str
@@ -84,7 +85,7 @@ class RejectedSenderLine(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Discard report of one period. Samples are in base64, `start_time` in seconds since the epoch."""
+    """Discard report of one period. Samples are in base64; `start_time` is in seconds since the epoch."""
 
     id: int
     start_time: int
@@ -108,7 +109,10 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
-    """JSON of `/discards`. `interval` is in seconds; `finished_report` is the latest, absent in the first period."""
+    """JSON of `/discards`.
+
+    `interval` is the length of a period in seconds. `finished_report` is the latest one, or absent in the first period.
+    """
 
     interval: int
     unfinished_report: Report
@@ -119,21 +123,22 @@ class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
 class DiscardReports:
     """A `ReportBook` that several threads may use.
 
-    `interval` is in seconds. The first period starts with the daemon, so a restart of the status process alone changes
-    neither the bounds nor the numbers of the periods. `on_unread` is called for each finished period without a reader.
+    The first period starts with the daemon. So if only the status process starts again, the periods keep their bounds
+    and numbers. `on_unread` is called for each finished period in which no client read the report.
     """
 
-    def __init__(self, slab: Slab, interval: int, now_ms: int, on_unread: Callable[[], None]) -> None:
+    def __init__(self, slab: Slab, interval_s: int, now_ms: int, on_unread: Callable[[], None]) -> None:
         self._slab = slab
-        daemon_start = read_header(slab, now_ms)["since"] or now_ms // 1000  # 0 before the first start
-        self._book = ReportBook(interval, origin=daemon_start, now=now_ms / 1000)
+        # The start is 0 if no supervisor has stored it yet.
+        daemon_start_s = read_header(slab, now_ms)["since"] or now_ms // 1000
+        self._book = ReportBook(interval_s, origin=daemon_start_s, now=now_ms / 1000)
         self._on_unread = on_unread
         self._lock = Lock()
 
-    def apply_interval(self, interval: int) -> None:
-        """Set the length of periods, including the current one."""
+    def apply_interval(self, interval_s: int) -> None:
+        """Set the length of the periods, including the current one."""
         with self._lock:
-            self._book.interval = interval
+            self._book.interval = interval_s
 
     def record(self, events: Iterable[DiscardReportEvent], now_ms: int) -> None:
         with self._lock:
@@ -152,7 +157,7 @@ class DiscardReports:
             self._on_unread()
 
     def peek(self, now_ms: int) -> list[Report]:
-        """Return the unfinished report and the previous one, without marking them as read."""
+        """Return the unfinished report, and the previous one if there is one. Do not mark them as read."""
         with self._lock:
             self._rotate(now_ms)
             return [_report(report) for report in (self._book.unfinished, *self._book.finished[:1])]
@@ -218,10 +223,10 @@ def _discard_topic(topic: bytes, discards: TopicDiscards) -> DiscardTopic:
     return DiscardTopic(topic_text(topic), *times, discards.count, reasons=reasons)
 
 
-# --- plain ------------------------------------------------------------------------------------------------------------
+# --- text form --------------------------------------------------------------------------------------------------------
 
 
-def discards_plain(page: DiscardsPage) -> str:
+def discards_text(page: DiscardsPage) -> str:
     lines = [*header_lines(page), f"report interval in seconds: {page.interval}", ""]
     lines += ["current (unfinished) reporting period:", *_report_lines(page.unfinished_report)]
     if page.finished_report is not None:
@@ -238,13 +243,14 @@ def _report_lines(report: Report) -> Iterator[str]:
     yield f"    unsupported API key msg count: {report.unsupported_api_key_msg_count}"
     yield f"    unsupported version msg count: {report.unsupported_version_msg_count}"
     yield f"    bad topic msg count: {report.bad_topic_msg_count}"
-    for group in _groups(report):
-        if group:
+    for lines in _detail_lines(report):
+        if lines:
             yield ""
-            yield from (f"    {line}" for line in group)
+            yield from (f"    {line}" for line in lines)
 
 
-def _groups(report: Report) -> tuple[list[str], ...]:
+def _detail_lines(report: Report) -> tuple[list[str], ...]:
+    """Return the lines about each kind of detail."""
     return (
         [f"recent malformed msg: {bracketed(text)}" for text in report.recent_malformed],
         [f"recent UNIX stream unclean disconnect msg: {bracketed(t)}" for t in report.unix_stream_unclean_disconnect],
@@ -276,16 +282,16 @@ def _reasons(item: DiscardTopic) -> str:
 # --- the dashboard's summary ------------------------------------------------------------------------------------------
 
 MAX_TOPICS: Final = 20
-"""Topics that fit on the page."""
+"""Number of topics on the dashboard: those with the most discards."""
 MAX_SAMPLES: Final = 5
-"""Limit for each kind of sample."""
+"""Limit of the samples of each reason on the dashboard, and of the rejected senders."""
 
 
 class ReasonLine(msgspec.Struct, frozen=True):
     """Messages discarded for a reason: since the slab was created, in the last minute and in the last hour.
 
-    `meaning` completes a sentence with the messages as subject. `is_fault` is True if the daemon or the cluster is at
-    fault, which `/healthz` reports as a problem.
+    `meaning` explains the reason in a clause. `is_fault` is True if the daemon or the cluster is at fault; `/healthz`
+    reports such discards as a problem.
     """
 
     reason: str
@@ -297,7 +303,7 @@ class ReasonLine(msgspec.Struct, frozen=True):
 
 
 class TopicDiscardLine(msgspec.Struct, frozen=True):
-    """Discarded messages of a topic. The line with an empty topic sums the topics that a full table did not admit."""
+    """Discarded messages of a topic. The line whose topic is "" sums the topics for which a report had no room."""
 
     topic: str
     count: int
@@ -305,7 +311,7 @@ class TopicDiscardLine(msgspec.Struct, frozen=True):
 
 
 class SampleLine(msgspec.Struct, frozen=True):
-    """Sample of a discarded message: its first bytes in base64, or the name of an unknown topic."""
+    """Sample of a discarded message: either `data`, its first bytes in base64, or the name of an unknown `topic`."""
 
     reason: str
     data: str | None = None
@@ -313,9 +319,10 @@ class SampleLine(msgspec.Struct, frozen=True):
 
 
 class DiscardSummary(msgspec.Struct, frozen=True):
-    """Discards by reason since the slab was created, and details of the report periods since `since` (s).
+    """Discards by reason since the slab was created, and details of discards since `since`, in s since the epoch.
 
-    `topics` holds the topics with the most discards, of `topic_count` in all. `samples` holds the newest of each kind.
+    The details come from the current report and the previous one. `topics` holds the topics with the most discards;
+    `topic_count` is the number of all topics with discards. `samples` holds the newest samples of each reason.
     """
 
     since: int
@@ -334,27 +341,44 @@ _SAMPLE_FIELDS: Final[Mapping[DiscardReason, tuple[Callable[[Report], list[str]]
     ),
     DiscardReason.LONG_MSG: (lambda report: report.recent_too_long_msg,),
 }
-"""Report fields that hold the samples of a reason."""
+"""Readers of the fields of a report that hold the samples of a reason."""
 
 
-def read_discard_summary(
-    books: Books, minute: Mapping[DiscardReason, int], hour: Mapping[DiscardReason, int], reports: list[Report]
+def summarize_discards(
+    books: Books,
+    in_minute: Mapping[DiscardReason, int],
+    in_hour: Mapping[DiscardReason, int],
+    reports: list[Report],
 ) -> DiscardSummary:
-    """Summarize the discards for the dashboard. `reports` begins with the unfinished report."""
+    """Summarize the discards for the dashboard.
+
+    `in_minute` and `in_hour` count the discards of the last minute and hour. `reports` begins with the unfinished
+    report.
+    """
     topics = _topics(reports)
     return DiscardSummary(
         since=reports[-1].start_time,
         reasons=[
-            ReasonLine(
-                name, total, minute.get(reason, 0), hour.get(reason, 0), reason in CAUSED_BY_FAULT, EXPLANATIONS[reason]
-            )
+            _reason_line(DiscardReason[name], total, in_minute, in_hour)
             for name, total in sorted(books.discarded.items(), key=lambda item: -item[1])
-            for reason in (DiscardReason[name],)
         ],
         topics=topics[:MAX_TOPICS],
         topic_count=len(topics),
         samples=_samples(reports),
         culprits=[sender for report in reports for sender in report.culprits][:MAX_SAMPLES],
+    )
+
+
+def _reason_line(
+    reason: DiscardReason, total: int, in_minute: Mapping[DiscardReason, int], in_hour: Mapping[DiscardReason, int]
+) -> ReasonLine:
+    return ReasonLine(
+        reason.name,
+        total,
+        in_minute.get(reason, 0),
+        in_hour.get(reason, 0),
+        reason in CAUSED_BY_FAULT,
+        EXPLANATIONS[reason],
     )
 
 
@@ -369,13 +393,13 @@ def _topics(reports: Iterable[Report]) -> list[TopicDiscardLine]:
 
 def _samples(reports: list[Report]) -> list[SampleLine]:
     lines = []
-    for reason, lists in _SAMPLE_FIELDS.items():
-        newest = _newest(data for report in reports for read in lists for data in read(report))
-        lines += [SampleLine(reason.name, data=data) for data in newest]
-    names = _newest(topic for report in reports for topic in report.recent_bad_topic)
-    return lines + [SampleLine(DiscardReason.BAD_TOPIC.name, topic=topic) for topic in names]
+    for reason, fields in _SAMPLE_FIELDS.items():
+        samples = _newest(data for report in reports for read_field in fields for data in read_field(report))
+        lines += [SampleLine(reason.name, data=data) for data in samples]
+    topics = _newest(topic for report in reports for topic in report.recent_bad_topic)
+    return lines + [SampleLine(DiscardReason.BAD_TOPIC.name, topic=topic) for topic in topics]
 
 
-def _newest(items: Iterable[str]) -> list[str]:
-    """Return the first distinct items, which are the newest."""
-    return list(dict.fromkeys(items))[:MAX_SAMPLES]
+def _newest(newest_first: Iterable[str]) -> list[str]:
+    """Return the newest items without repetitions."""
+    return list(dict.fromkeys(newest_first))[:MAX_SAMPLES]

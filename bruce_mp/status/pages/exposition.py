@@ -35,14 +35,14 @@ CONTENT_TYPES: Final[Mapping[Format, str]] = {
     "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
 }
 OTHER: Final = "(other)"
-"""Label value of the series for all topics that have no series of their own. Kafka allows no topic of this name."""
+"""Value of the label `topic` for the sum of all topics without a series of their own. No topic can have this name."""
 
 Kind = Literal["counter", "gauge", "histogram"]
 _ESCAPES: Final = {"\\": r"\\", "\n": r"\n", '"': r"\""}
 
 
 class Sample(NamedTuple):
-    """A value of a family, identified by its labels. Only parts of a histogram have a `suffix`."""
+    """A value of a family; its labels identify it. `suffix` is "" except in a histogram, where it extends the name."""
 
     value: float
     labels: Mapping[str, str] = {}
@@ -50,7 +50,7 @@ class Sample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A metric. `name` follows Prometheus' conventions: it includes the unit, and `_total` for a counter."""
+    """A metric with all its samples. `name` includes the unit, and `_total` for a counter, as Prometheus recommends."""
 
     name: str
     kind: Kind
@@ -59,16 +59,15 @@ class Family(NamedTuple):
 
 
 def choose_format(accept: MIMEAccept) -> Format:
-    """Choose OpenMetrics if a scraper's Accept header names it, unless the header prefers plain text."""
-    preferences = {"openmetrics": 0.0, "prometheus": 0.0}
+    """Choose OpenMetrics if the Accept header of a request names it, unless the header prefers plain text."""
+    openmetrics_quality = prometheus_quality = 0.0
     for value, quality in accept:
         media_type, options = parse_options_header(value)
         if media_type == "application/openmetrics-text" and options.get("version", "1.0.0") == "1.0.0":
-            preferences["openmetrics"] = max(preferences["openmetrics"], quality)
+            openmetrics_quality = max(openmetrics_quality, quality)
         elif media_type == "text/plain":
-            preferences["prometheus"] = max(preferences["prometheus"], quality)
-    is_preferred = preferences["openmetrics"] >= preferences["prometheus"]
-    return "openmetrics" if preferences["openmetrics"] and is_preferred else "prometheus"
+            prometheus_quality = max(prometheus_quality, quality)
+    return "openmetrics" if openmetrics_quality and openmetrics_quality >= prometheus_quality else "prometheus"
 
 
 def render_families(families: Iterable[Family], form: Format = "prometheus") -> str:
@@ -80,34 +79,36 @@ def _lines(family: Family, form: Format) -> Iterator[str]:
     is_openmetrics = form == "openmetrics"
     # OpenMetrics names a counter's family without the suffix of its samples.
     name = family.name.removesuffix("_total") if is_openmetrics and family.kind == "counter" else family.name
-    yield f"# HELP {name} {_escape(family.help, quotes=is_openmetrics)}"
+    yield f"# HELP {name} {_escape(family.help, escape_quotes=is_openmetrics)}"
     yield f"# TYPE {name} {family.kind}"
     for sample in family.samples:
         labels = ",".join(f'{label}="{_escape(value)}"' for label, value in sample.labels.items())
         yield f"{family.name}{sample.suffix}{'{' + labels + '}' if labels else ''} {sample.value!r}"
 
 
-def _escape(text: str, *, quotes: bool = True) -> str:
-    return re.sub(r'[\\\n"]' if quotes else r"[\\\n]", lambda match: _ESCAPES[match[0]], text)
+def _escape(text: str, *, escape_quotes: bool = True) -> str:
+    return re.sub(r'[\\\n"]' if escape_quotes else r"[\\\n]", lambda match: _ESCAPES[match[0]], text)
 
 
-def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int], total: float) -> Family:
-    """Build a histogram family from bucket counts and the sum of all values; the last bucket is above all bounds."""
+def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int], sum_of_values: float) -> Family:
+    """Build the family of a histogram.
+
+    `counts` holds the number of values in each bucket; the last bucket, which has no bound, is for all larger values.
+    """
     samples, cumulative = [], 0
     for bound, count in zip([*map(repr, bounds), "+Inf"], counts, strict=True):
         cumulative += count
         samples.append(Sample(cumulative, {"le": bound}, "_bucket"))
-    return Family(
-        name, "histogram", meaning, [*samples, Sample(total, suffix="_sum"), Sample(cumulative, suffix="_count")]
-    )
+    samples += [Sample(sum_of_values, suffix="_sum"), Sample(cumulative, suffix="_count")]
+    return Family(name, "histogram", meaning, samples)
 
 
 def limit_series(
     values: Iterable[tuple[str, float]], limit: int, combine: Callable[[list[float]], float]
 ) -> list[Sample]:
-    """Return a series for each of the first `limit` topics, and always one for the combination of all others."""
+    """Return a series for each of the first `limit` topics of `values`, and one that combines all other topics."""
     named: dict[str, float] = {}
-    others: list[float] = [0]  # `combine` gets at least this 0, because `max` of nothing fails
+    others: list[float] = [0]  # so that `combine`, which is `sum` or `max`, never gets an empty list
     for topic, value in values:
         if len(named) < limit and topic != OTHER:
             named[topic] = value

@@ -1,10 +1,9 @@
 """The dashboard `/` and the page `/operating`: static files of the package.
 
 The dashboard requests all its data from `/overview`, and nothing from other hosts. Its script inserts data as text, so
-the browser never interprets client data as markup. `/operating` is docs/operating.md, as `scripts/render_operating.py`
-renders it; the dashboard links each problem to its entry there.
-
-Separate because it needs no slab.
+the browser never interprets data from clients as markup. `/operating` shows docs/operating.md, which
+`scripts/render_operating.py` renders to HTML. The dashboard links each problem to the entry of `/operating` that
+explains it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FILES: Final = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/operating": (_OPERATING, "text/html; charset=utf-8"),
 }
-"""File and content type of each path."""
+"""Name of the file and content type by path."""
 _ENTRY_ROW: Final = re.compile(r'<tr id="([^"]*)" data-phrase="([^"]*)">')
 
 
@@ -45,16 +44,17 @@ def _read(name: str) -> bytes:
 
 @cache
 def _anchors() -> dict[str, str]:
-    """Map a phrase of a problem or warning to the anchor of the entry in `/operating` that explains it."""
+    """Map phrases of problems and warnings to the anchors of the entries in `/operating` that explain them."""
     return {unescape(phrase): anchor for anchor, phrase in _ENTRY_ROW.findall(_read(_OPERATING).decode())}
 
 
 def entry_of(sentence: str) -> str:
-    """Return the address of the entry that explains a problem or warning of `/healthz`; empty without one.
+    """Return the address of the entry that explains a problem or warning of `/healthz`, or "" if there is none.
 
-    Of several known phrases in the sentence the first one counts, because the end may quote another program's error.
+    If the sentence contains several known phrases, the first one counts, because the end of the sentence may quote an
+    error of another program.
     """
-    # The first phrase sorts first, and of two at the same place the longer one.
+    # The minimum is the first phrase, or the longest one if several phrases begin at the same place.
     found = [
         (sentence.index(phrase), -len(phrase), anchor) for phrase, anchor in _anchors().items() if phrase in sentence
     ]

@@ -1,4 +1,4 @@
-"""The first fields of every page (pid, version, start of the daemon, time of the reading), and `/server_info`."""
+"""The page `/server_info`, and the fields with which every page begins: pid, version, start and present time."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.telemetry.broker_status import RouterStatus
 
-__all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_plain"]
+__all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_text"]
 
 DELIVERIES: Final = ("not known yet", "exactly once", "at least once", "not known yet")
-"""Delivery guarantee by the value of `layout.SUPER_IDEMPOTENCE`: 0 unknown, 1 supported, 2 not supported, 3 the cluster
-is changing. Exactly once requires brokers that detect duplicates.
+"""Delivery guarantee by the value of `layout.SUPER_IDEMPOTENCE`.
+
+Exactly once requires brokers that detect duplicates. The value is 0 if it is unknown whether they do, 1 if they do, 2
+if they do not, and 3 while a change to another cluster is not finished.
 """
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """First four fields of every page.
 
-    `pid` and `since` (the start) are the supervisor's. Both change at a restart of the daemon, but not when the
-    supervisor restarts one of its processes. Times are in seconds since the epoch.
+    `pid` is the process id of the supervisor, and `since` the time of its start. Both change when the daemon restarts,
+    but not when the supervisor restarts one of the other processes. Times are in seconds since the epoch.
     """
 
     pid: int
@@ -40,10 +42,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 class ServerInfoPage(Page, frozen=True, kw_only=True):
     """JSON of `/server_info`.
 
-    `delivery` is the guarantee that the brokers support. `cluster_id` is the cluster that the messages are for, empty
-    before the first metadata; `foreign_cluster_id` is that of the brokers if it is another one, else empty.
-    `config_since` is the time of the last successful load of `config_file`; `config_refused` is the reason why the last
-    reload was refused, or empty.
+    `delivery` is the guarantee that the brokers support. `cluster_id` is the cluster for which the messages are; it is
+    empty before the first metadata. `foreign_cluster_id` is the cluster of the brokers if this is another cluster, else
+    empty. `config_since` is the time of the last successful load of `config_file`, `config_reloads` the number of
+    successful reloads, and `config_refused` the reason if the last reload was refused, else empty.
     """
 
     delivery: str
@@ -70,7 +72,7 @@ def read_server_info(
     )
 
 
-def server_info_plain(page: ServerInfoPage) -> str:
+def server_info_text(page: ServerInfoPage) -> str:
     lines = [*header_lines(page)[:-1], f"delivery: {page.delivery}", f"cluster_id: {page.cluster_id}"]
     if page.foreign_cluster_id:
         lines.append(f"foreign_cluster_id: {page.foreign_cluster_id}")
@@ -82,6 +84,7 @@ def server_info_plain(page: ServerInfoPage) -> str:
 
 
 def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:
+    """Return the fields of `Page`."""
     row = slab.row_at(lay.ROW_SUPERVISOR)
     return {
         "pid": slab.words[(row + lay.ROW_PID) >> 2],
@@ -92,7 +95,7 @@ def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:
 
 
 def header_lines(page: Page) -> list[str]:
-    """Return the first lines of a plain page; the last one is blank."""
+    """Return the lines with which the text form of a page begins; the last of them is blank."""
     return [
         f"pid: {page.pid}",
         f"version: {page.version}",

@@ -1,11 +1,11 @@
-"""The page `/healthz`: live and ready, for a load balancer or service manager, with the problems found.
+"""The page `/healthz`: tells load balancers and service managers if the daemon is live and ready, and lists problems.
 
 *Live* means that all required processes run and store heartbeats. *Ready* also requires that messages reach Kafka:
-brokers respond and accept all topics, the slab has room, no fault of the daemon or the cluster causes discards, and the
-books balance.
+brokers respond and accept all topics, the slab (the file that holds the messages) has room, no fault of the daemon or
+the cluster causes discards, and the books (the account of all messages) balance.
 
-A check is a generator that yields a sentence with fault and remedy for each problem in the evidence. `PROBLEMS` and
-`WARNINGS` list the checks.
+A check is a generator. For each problem that it finds in the evidence, it generates a sentence that names the fault and
+the remedy. `PROBLEMS` and `WARNINGS` list the checks.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "HealthPage", "assess_health", "health_lines"]
 
 FULL_RATIO: Final = 0.9
-"""Ratio of the slab in use at which the daemon stops being ready, because messages are lost soon."""
+"""If this ratio of the slab is in use, the daemon is not ready, because it will soon have no room for messages."""
 MAX_NAMED: Final = 10
-"""Limit of the topics or partitions that a check names."""
+"""Limit of the topics or partitions that the sentences of a check name."""
 ELECTION_MS: Final = 5000
-"""Time after which `/healthz` warns of a partition without a leader; an election is usually over by then."""
+"""Time without a leader after which a partition causes a warning. Usually an election takes less time."""
 JOURNAL_SLACK_MS: Final = 5000
-"""Delay of the journal beyond its interval that a busy disk explains."""
+"""The journal may be this much later than its interval without a warning, because a busy disk delays it."""
 _NO_REPORT: Final = RouterStatus((), None, "", (), 0)
+"""The report of a router without trouble."""
 
 
 class HealthPage(Page, frozen=True, kw_only=True):
     """JSON of `/healthz`.
 
-    `problems` and `warnings` are sentences; only problems make the daemon not ready. `metadata_age_ms` is None before
-    the first fetch. `balanced` is None if no consistent reading of the books succeeded. `slab_in_use` is a ratio from 0
-    to 1.
+    `problems` and `warnings` are sentences. If there are problems, the daemon is not ready; warnings do not matter for
+    this. `processes` maps the names of processes to their states. `metadata_age_ms` is None before the first fetch.
+    `balanced` is None if no reading of the books was consistent. `slab_in_use` is a ratio from 0 to 1.
     """
 
     live: bool
@@ -75,13 +76,14 @@ def health_lines(page: HealthPage) -> list[str]:
 class Evidence(NamedTuple):
     """Input of the health checks.
 
-    `losses` counts the discards of the last minute, `hour_losses` those of the last hour, `copies_lost` the lost copies
-    of the last hour, `accepts_failed` the failures to accept a connection in the last minute. `refusals` has the
-    brokers' error code for each topic that they refuse.
+    `refusals` maps the topics that the brokers refuse to the error codes. `minute_discards` and `hour_discards` count
+    the messages discarded in the last minute and hour by reason. `copies_lost` is the number of copies of messages that
+    were not written to their file in the last hour, `accepts_failed` the number of failures to accept a connection in
+    the last minute.
     """
 
     steady_now_ms: int
-    """The steady clock, for all ages; `metadata.now` is the wall clock, in ms."""
+    """The present time of the steady clock, to compute ages. `metadata.now` has that of the wall clock, in ms."""
     processes: ProcessesPage
     metadata: MetadataPage
     metadata_age_ms: int | None
@@ -89,15 +91,15 @@ class Evidence(NamedTuple):
     cluster: ClusterReport
     refusals: Mapping[bytes, int]
     slab_use: SlabUse
-    losses: Mapping[DiscardReason, int]
-    hour_losses: Mapping[DiscardReason, int]
+    minute_discards: Mapping[DiscardReason, int]
+    hour_discards: Mapping[DiscardReason, int]
     copies_lost: int
     accepts_failed: int
     certificates: Sequence[CertificateLine]
     config: Config
     active_config: ActiveConfig
-    over_share: Mapping[bytes, float]
-    """The topics that hold most of the slab, with their ratios of it; empty if `losses` has no TOPIC_OVER_SHARE."""
+    topics_over_share: Mapping[bytes, float]
+    """Ratio of the slab that each of the largest topics holds; empty if `minute_discards` has no TOPIC_OVER_SHARE."""
 
     stalls: Stalls
     journaled_ms: int
@@ -110,25 +112,29 @@ class Evidence(NamedTuple):
 
     @property
     def router(self) -> RouterStatus:
-        """Return the router's last report, or one of a router without trouble before the first."""
+        """Return the router's last report; before the first one, the report of a router without trouble."""
         return self.cluster.router or _NO_REPORT
 
     @property
     def stalled_nodes(self) -> set[int]:
-        """Return the node numbers of the stalled brokers. `_stalled_brokers` reports these; other checks skip them."""
+        """Return the node numbers of the stalled brokers.
+
+        The check `_stalled_brokers` reports them, so others skip them.
+        """
         return {stall.status.node for stall in self.stalls.brokers}
 
 
 def assess_health(evidence: Evidence) -> HealthPage:
+    """Run all checks on the evidence."""
     processes, books = evidence.processes, evidence.books
-    failures = list(_failed_processes(evidence))
-    problems = [*failures, *(text for check in PROBLEMS for text in check(evidence))]
+    failed_processes = list(_failed_processes(evidence))
+    problems = [*failed_processes, *(text for check in PROBLEMS for text in check(evidence))]
     return HealthPage(
         pid=processes.pid,
         version=processes.version,
         since=processes.since,
         now=processes.now,
-        live=not failures,
+        live=not failed_processes,
         ready=not problems,
         problems=problems,
         warnings=[text for check in WARNINGS for text in check(evidence)],
@@ -172,7 +178,7 @@ def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
 
 
 def _is_delivering(evidence: Evidence) -> bool:
-    """Return True if a broker is connected and nothing is stalled. A failed fetch then stops no delivery."""
+    """Return True if a broker is connected and nothing is stalled: messages flow even if metadata fetches fail."""
     brokers = evidence.cluster.brokers.values()
     return not evidence.stalls and any(status.connection == CONNECTED for status in brokers)
 
@@ -186,13 +192,13 @@ def _stalled_brokers(evidence: Evidence) -> Iterator[str]:
         status, silent_s = stall.status, (evidence.steady_now_ms - stall.since_ms) // 1000
         yield (
             f"Broker {status.node} at {status.host}:{status.port} has acknowledged nothing for {silent_s} s while "
-            f"{_waiting_messages(stall.messages)} for {stall.partitions} of its partitions: {stall.reason} Check the "
-            "broker; see /brokers."
+            f"{_waiting_messages(stall.message_count)} for {stall.partition_count} of its partitions: {stall.reason} "
+            "Check the broker; see /brokers."
         )
 
 
 def _broker_needs_operator(evidence: Evidence) -> Iterator[str]:
-    """Report broker failures that only an operator can repair; `_failed_brokers` warns about the others."""
+    """Report failures of brokers that only an operator can repair; `_failed_brokers` warns about other failures."""
     for status in evidence.cluster.brokers.values():
         if status.needs_operator and status.node not in evidence.stalled_nodes:
             yield f"{status.last_error} The messages of the partitions of broker {status.node} wait; see /brokers."
@@ -210,7 +216,7 @@ def _producer_refused(evidence: Evidence) -> Iterator[str]:
 
 def _stale_metadata(evidence: Evidence) -> Iterator[str]:
     age_ms = evidence.metadata_age_ms
-    # Two intervals, because the router varies each, and a fetch takes time; 0 means no limit.
+    # The limit is two intervals, because the router varies each interval, and a fetch takes time. 0 means no limit.
     max_age_ms = 2 * 60_000 * evidence.config.delivery.metadata_refresh_interval_min
     if evidence.router.failing_since_ms is not None:
         return  # `_brokers_unreachable` or `_metadata_unreachable` reports the reason
@@ -227,7 +233,7 @@ def _current_request(router: RouterStatus | None) -> str:
     if not router.asking:
         return "No broker is asked at the moment; the router is about to ask one."
     earlier = f" Before that: {router.previous_failure}" if router.previous_failure else ""
-    return f"{router.asking} is asked now; if it does not answer, the next one is.{earlier}"
+    return f"{router.asking} is asked now; if it does not answer, the next broker is asked.{earlier}"
 
 
 def _hidden_topics(evidence: Evidence) -> Iterator[str]:
@@ -266,7 +272,7 @@ def _full_slab(evidence: Evidence) -> Iterator[str]:
 
 
 def _topics_over_share(evidence: Evidence) -> Iterator[str]:
-    for topic, ratio in evidence.over_share.items():
+    for topic, ratio in evidence.topics_over_share.items():
         yield (
             f"Topic {topic_text(topic)} holds {ratio:.0%} of the slab, and more of it is discarded so that other "
             "topics have room: see /brokers for what it waits for, or change topic_share.alpha."
@@ -278,7 +284,7 @@ def _discards_by_fault(evidence: Evidence) -> Iterator[str]:
 
 
 def _recent_discards(evidence: Evidence, reasons: frozenset[DiscardReason]) -> Iterator[str]:
-    for reason, count in evidence.losses.items():
+    for reason, count in evidence.minute_discards.items():
         if reason in reasons:
             yield f"{discard_sentence(count)} within the last minute, {reason.name}: {EXPLANATIONS[reason]}."
 
@@ -331,16 +337,16 @@ def _metadata_unreachable(evidence: Evidence) -> Iterator[str]:
 
 
 def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
-    """Warn about the partitions for which nothing is acknowledged.
+    """Warn about the partitions for which nothing is acknowledged, except those that the router lists as leaderless.
 
-    `_leaderless` reports the partitions that the router lists as leaderless. The list has a limit, so this check
-    reports those beyond it.
+    `_leaderless` reports the listed ones. The list has a limit, so this check also reports leaderless partitions that
+    are not listed.
     """
     leaderless = {(each.topic, each.partition) for each in evidence.router.paused if each.state == NO_LEADER}
     stalls = [each for each in evidence.stalls.partitions if (each.topic, each.partition) not in leaderless]
     for stall in stalls[:MAX_NAMED]:
         silent_s = (evidence.steady_now_ms - stall.since_ms) // 1000
-        reason = evidence.cluster.reasons.get((stall.topic, stall.partition), "see /brokers for the cause")
+        reason = evidence.cluster.last_errors.get((stall.topic, stall.partition), "see /brokers for the cause")
         yield (
             f"Nothing was acknowledged for {partition_text(stall.topic, stall.partition)} for {silent_s} s while "
             f"{_waiting_messages(stall.messages)}: {reason}."
@@ -350,7 +356,7 @@ def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
 
 
 def _failed_brokers(evidence: Evidence) -> Iterator[str]:
-    """Warn about failed brokers; `_stalled_brokers` reports those for which messages have waited too long."""
+    """Warn about failed brokers for which no messages have waited too long; `_stalled_brokers` reports the others."""
     for status in evidence.cluster.brokers.values():
         if status.connection == FAILED and not status.needs_operator and status.node not in evidence.stalled_nodes:
             yield (
@@ -365,22 +371,25 @@ def _leaderless(evidence: Evidence) -> Iterator[str]:
     stuck = [scope for scope in router.paused if scope.state == NO_LEADER and now_ms - scope.since_ms >= ELECTION_MS]
     if stuck:
         topics = sorted({topic_text(scope.topic) for scope in stuck})
-        more = _more_topics(len(topics) - MAX_NAMED, is_lower_bound=_has_unlisted_leaderless(router))
+        more = _more_topics(len(topics) - MAX_NAMED, may_be_more=_may_lack_leaderless(router))
         yield (
             f"Messages wait for partitions that have no leader, of {', '.join(topics[:MAX_NAMED])}{more}: check the "
             "brokers that have their replicas. The daemon sends the messages once there are leaders; see /brokers."
         )
 
 
-def _has_unlisted_leaderless(router: RouterStatus) -> bool:
-    """Return True if the report's list is cut and has only leaderless partitions, so that others may be missing."""
+def _may_lack_leaderless(router: RouterStatus) -> bool:
+    """Return True if the router's list of pauses may lack leaderless partitions.
+
+    It may if it lacks pauses and has nothing but leaderless partitions, which come first in the list.
+    """
     return len(router.paused) < router.paused_count and router.paused[-1].state == NO_LEADER
 
 
-def _more_topics(unnamed: int, *, is_lower_bound: bool) -> str:
-    if unnamed > 0:
-        return f" and {'at least ' if is_lower_bound else ''}{unnamed} more"
-    return " and perhaps others" if is_lower_bound else ""
+def _more_topics(unnamed_count: int, *, may_be_more: bool) -> str:
+    if unnamed_count > 0:
+        return f" and {'at least ' if may_be_more else ''}{unnamed_count} more"
+    return " and perhaps others" if may_be_more else ""
 
 
 def _recreated_topics(evidence: Evidence) -> Iterator[str]:
@@ -392,7 +401,7 @@ def _recreated_topics(evidence: Evidence) -> Iterator[str]:
             "that were delivered before are gone from Kafka, and the held ones go to the new topic. If this was a "
             "mistake, send the earlier messages again."
         )
-    if len(recreated) > MAX_NAMED:  # the report has only the latest
+    if len(recreated) > MAX_NAMED:  # the router reports only the latest topics, so there may be more
         yield f"At least {len(recreated)} topics were created again within the hour; the log names them."
 
 

@@ -1,6 +1,6 @@
-"""The page `/held`: messages that the daemon holds, by topic and age, and the slab use.
+"""The page `/held`: held messages (neither delivered nor discarded yet) by topic and age, and the use of the slab.
 
-`/metrics` and `bruce monitor` show the same reading.
+`/metrics` and `bruce monitor` show the same numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["HeldPage", "HeldTopic", "read_held"]
 
 
 class HeldTopic(msgspec.Struct, frozen=True):
-    """Messages of a topic that are neither delivered nor discarded; `oldest_ms` is the age of the oldest."""
+    """Number of held messages of a topic; `oldest_ms` is the age of the oldest one."""
 
     topic: str
     messages: int
@@ -32,9 +32,9 @@ class HeldTopic(msgspec.Struct, frozen=True):
 class HeldPage(Page, frozen=True, kw_only=True):
     """JSON of `/held`.
 
-    `topics` begins with the topic that holds most messages. `oldest_ms` is the greatest age, or 0 if no message is
-    held. `messages` includes the `spill` messages in spill files, whose topics the slab does not have. `slab_in_use` is
-    a ratio from 0 to 1.
+    `topics` begins with the topic with the most held messages. `oldest_ms` is the greatest age, or 0 if no message is
+    held. `spill` is the number of messages in spill files; `messages` includes them, but `topics` does not, because the
+    slab has no topics for them. `slab_in_use` is a ratio from 0 to 1.
     """
 
     topics: list[HeldTopic]
@@ -45,9 +45,9 @@ class HeldPage(Page, frozen=True, kw_only=True):
 
 
 def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
-    """Build the page from a slab snapshot.
+    """Count the held messages in the slab.
 
-    `now_ms` is the wall clock; `steady_now_ms` is the steady clock, which stamps arrivals.
+    `now_ms` is the wall clock; `steady_now_ms` is the steady clock, which gives messages their times of arrival.
     """
     spill = spilled_total(slab)
     topics = [

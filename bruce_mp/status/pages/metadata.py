@@ -12,14 +12,14 @@ from bruce_mp.telemetry.clock import utc_text
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["MetadataPage", "metadata_plain", "read_metadata", "read_metadata_age"]
+__all__ = ["MetadataPage", "metadata_text", "read_metadata", "read_metadata_age"]
 
 
 class MetadataPage(Page, frozen=True, kw_only=True):
-    """JSON of `/metadata_fetch_time`; on this page, `now` is in ms.
+    """JSON of `/metadata_fetch_time`. Unlike on other pages, `now` is in ms.
 
-    `last_updated` is the time of the last successful fetch, `last_modified` that of the last fetch with a change. Both
-    are in ms since the epoch; 0 means never.
+    `last_updated` is the time of the last successful fetch of the metadata; `last_modified` is the time of the last
+    fetch that changed them. Both are in ms since the epoch; 0 means never.
     """
 
     last_updated: int
@@ -35,14 +35,15 @@ def read_metadata(slab: Slab, now_ms: int) -> MetadataPage:
 
 
 def read_metadata_age(slab: Slab, steady_now_ms: int) -> int | None:
-    """Return the time since the last successful fetch in ms, by the steady clock; None before the first."""
+    """Return the time in ms since the last successful fetch, measured by the steady clock, or None before the first."""
     updated_ms = slab.read_signed(lay.SUPER_METADATA_UPDATED_MS)
-    fetched_ms = slab.read_signed(lay.SUPER_METADATA_STEADY_MS) or updated_ms  # 0 in a slab of an older version
+    # A slab of an older version has no time of the steady clock (0); the time of the wall clock stands in for it.
+    fetched_ms = slab.read_signed(lay.SUPER_METADATA_STEADY_MS) or updated_ms
     return max(0, steady_now_ms - fetched_ms) if updated_ms else None
 
 
-def metadata_plain(page: MetadataPage) -> str:
-    """Render the page in the lines of Dory."""
+def metadata_text(page: MetadataPage) -> str:
+    """Render the page in the same lines as Dory, the daemon that this daemon replaces."""
     return "\n".join(
         [
             f"pid: {page.pid}",

@@ -1,8 +1,10 @@
 """The page `/metrics` for Prometheus.
 
-All values come from the slab and from the reports of other processes. `http.metrics_topics` bounds the series by topic,
-and the tables of the slab bound all others. Counters survive restarts of single processes, and restarts of the daemon
-that adopt the slab, except those by topic or by codec, which begin with the status process.
+All values come from the slab (the file that holds all messages and counters) and from the reports of other processes.
+`http.metrics_topics` limits the number of series by topic; the sizes of the slab's tables limit that of other series.
+
+Counters by topic or by codec begin at 0 with each start of the status process. All other counters continue after a
+restart of a process, and also after a restart of the daemon if it keeps the slab.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_metrics"]
 
-SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
+SINGLE_COUNTERS: Final[Mapping[str, tuple[Counter, str]]] = {
     "bruce_messages_received_total": (Counter.MsgReceived, "Messages received."),
     "bruce_messages_delivered_total": (Counter.MsgDelivered, "Messages that Kafka acknowledged."),
     "bruce_possible_duplicates_total": (Counter.PossibleDuplicateMsg, "Messages that Kafka may have more than once."),
@@ -51,9 +53,9 @@ SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
     "bruce_dead_letters_lost_total": (Counter.DeadLetterLost, "Dead letters that did not reach their topic."),
     "bruce_copies_lost_total": (Counter.MsgCopyLost, "Copies of messages that were not written to a file."),
 }
-"""Families with one counter."""
+"""Metrics with one value: (counter, meaning) by the name of the metric."""
 
-LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
+LABELED_COUNTERS: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
     "bruce_input_messages_total": (
         "input",
         "Messages that an input accepted, by input.",
@@ -95,7 +97,7 @@ LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
         },
     ),
 }
-"""Families with one counter for each value of a label: the label, the meaning, and the counters by value."""
+"""Metrics with several values: (label, meaning, counters by the value of the label) by the name of the metric."""
 
 TOPIC_COUNTERS: Final[Mapping[str, tuple[str, Callable[[TopicTotal], int]]]] = {
     "bruce_topic_messages_received_total": ("Messages received.", lambda total: total.received),
@@ -106,19 +108,19 @@ TOPIC_COUNTERS: Final[Mapping[str, tuple[str, Callable[[TopicTotal], int]]]] = {
         lambda total: total.delivered_bytes,
     ),
 }
-"""Families with a series for each topic."""
+"""Metrics with a value for each topic: (meaning, function that returns the value) by the name of the metric."""
 
 
 def read_metrics(
     slab: Slab, evidence: Evidence, compression: CompressionPage, held: HeldPage, totals: TopicTotals
 ) -> Iterator[Family]:
-    """Yield all metric families. The caller has passed the counts of `held` to `totals.observe_held`."""
+    """Yield all metrics. `totals` must contain the counts of `held` already, from a call of `totals.observe_held`."""
     yield from _daemon(evidence)
-    for name, (counter, meaning) in SIMPLE.items():
+    for name, (counter, meaning) in SINGLE_COUNTERS.items():
         yield Family(name, "counter", meaning, [Sample(counter_total(slab, counter))])
-    for name, (label, meaning, parts) in LABELLED.items():
-        values = {text: counter_total(slab, counter) for text, counter in parts.items()}
-        yield _labelled(name, "counter", meaning, label, values)
+    for name, (label, meaning, counters) in LABELED_COUNTERS.items():
+        values = {label_value: counter_total(slab, counter) for label_value, counter in counters.items()}
+        yield _labeled(name, "counter", meaning, label, values)
     yield from _books(slab, evidence.books)
     yield from _held(held, totals.limit)
     yield from _topics(totals)
@@ -147,33 +149,34 @@ def _daemon(evidence: Evidence) -> Iterator[Family]:
 
 
 def _books(slab: Slab, books: Books) -> Iterator[Family]:
-    balanced = books.balanced or not books.consistent
+    is_balanced = books.balanced or not books.consistent  # an inconsistent reading says nothing about the books
     reasons = {reason.name: counter_total(slab, discarded(reason)) for reason in DiscardReason}
-    yield _labelled("bruce_messages_discarded_total", "counter", "Messages discarded, by reason.", "reason", reasons)
-    yield _labelled("bruce_messages_held", "gauge", "Messages held, by stage.", "stage", books.held)
-    yield _gauge("bruce_books_balanced", "0 if received is not delivered + discarded + held.", int(balanced))
+    yield _labeled("bruce_messages_discarded_total", "counter", "Messages discarded, by reason.", "reason", reasons)
+    yield _labeled("bruce_messages_held", "gauge", "Messages held, by stage.", "stage", books.held)
+    yield _gauge("bruce_books_balanced", "0 if received is not delivered + discarded + held.", int(is_balanced))
     meaning = "Messages by which the records in the slab differ from the held ones, by the last check."
     yield _gauge("bruce_books_unaccounted", meaning, books.unaccounted)
 
 
-def _labelled(name: str, kind: Kind, meaning: str, label: str, values: Mapping[str, float]) -> Family:
-    return Family(name, kind, meaning, [Sample(value, {label: text}) for text, value in values.items()])
+def _labeled(name: str, kind: Kind, meaning: str, label: str, values: Mapping[str, float]) -> Family:
+    return Family(name, kind, meaning, [Sample(value, {label: label_value}) for label_value, value in values.items()])
 
 
 def _held(page: HeldPage, limit: int) -> Iterator[Family]:
-    messages = limit_series(((held.topic, held.messages) for held in page.topics), limit, sum)
-    ages = limit_series(((held.topic, held.oldest_ms / 1000) for held in page.topics), limit, max)
-    yield Family("bruce_topic_messages_held", "gauge", "Messages held, for the topics with the most.", messages)
-    yield Family("bruce_topic_oldest_held_seconds", "gauge", "Age of the topic's oldest held message.", ages)
+    count_series = limit_series(((held.topic, held.messages) for held in page.topics), limit, sum)
+    age_series = limit_series(((held.topic, held.oldest_ms / 1000) for held in page.topics), limit, max)
+    yield Family("bruce_topic_messages_held", "gauge", "Messages held, for the topics with the most.", count_series)
+    yield Family("bruce_topic_oldest_held_seconds", "gauge", "Age of the topic's oldest held message.", age_series)
     yield _gauge("bruce_oldest_held_seconds", "Age of the oldest held message; 0 without any.", page.oldest_ms / 1000)
     yield _gauge("bruce_slab_in_use_ratio", "Ratio of the slab that cannot be reclaimed.", page.slab_in_use)
 
 
 def _topics(totals: TopicTotals) -> Iterator[Family]:
     topics, other = totals.read()
-    rows = {**{topic_text(name): total for name, total in topics.items()}, OTHER: other}
+    totals_by_topic = {**{topic_text(name): total for name, total in topics.items()}, OTHER: other}
     for name, (meaning, value_of) in TOPIC_COUNTERS.items():
-        yield _labelled(name, "counter", meaning, "topic", {topic: value_of(total) for topic, total in rows.items()})
+        values = {topic: value_of(total) for topic, total in totals_by_topic.items()}
+        yield _labeled(name, "counter", meaning, "topic", values)
 
 
 def _latencies(slab: Slab) -> Family:
@@ -185,51 +188,53 @@ def _latencies(slab: Slab) -> Family:
 def _processes(lines: Iterable[ProcessLine]) -> Iterator[Family]:
     expected = [line for line in lines if line.state != "stopped"]
     up = {line.name: int(line.state == "running") for line in expected}
-    silent = {line.name: line.heartbeat_age_ms / 1000 for line in expected}
+    silent_s = {line.name: line.heartbeat_age_ms / 1000 for line in expected}
     memory = {line.name: line.pss for line in expected if line.pss is not None}
-    cpu = {line.name: line.cpu_seconds for line in expected if line.cpu_seconds is not None}
+    cpu_s = {line.name: line.cpu_seconds for line in expected if line.cpu_seconds is not None}
     meaning = "Memory, with the share of shared memory (PSS)."
-    yield _labelled("bruce_process_up", "gauge", "1 if the process is alive and not stalled.", "process", up)
-    yield _labelled("bruce_process_silent_seconds", "gauge", "Time since the last heartbeat.", "process", silent)
-    yield _labelled("bruce_process_memory_bytes", "gauge", meaning, "process", memory)
-    yield _labelled("bruce_process_cpu_seconds_total", "counter", "CPU time of the process.", "process", cpu)
+    yield _labeled("bruce_process_up", "gauge", "1 if the process is alive and not stalled.", "process", up)
+    yield _labeled("bruce_process_silent_seconds", "gauge", "Time since the last heartbeat.", "process", silent_s)
+    yield _labeled("bruce_process_memory_bytes", "gauge", meaning, "process", memory)
+    yield _labeled("bruce_process_cpu_seconds_total", "counter", "CPU time of the process.", "process", cpu_s)
 
 
 def _brokers(cluster: ClusterReport) -> Iterator[Family]:
-    reports = {str(status.node): status for status in cluster.brokers.values()}
-    connected = {node: int(status.connection == CONNECTED) for node, status in reports.items()}
+    statuses = {str(status.node): status for status in cluster.brokers.values()}
+    connected = {node: int(status.connection == CONNECTED) for node, status in statuses.items()}
     in_trouble = {
-        node: int(bool(status.partition_errors) or status.connection == FAILED) for node, status in reports.items()
+        node: int(bool(status.partition_errors) or status.connection == FAILED) for node, status in statuses.items()
     }
-    in_flight = {node: status.requests_in_flight for node, status in reports.items()}
-    paused = cluster.router.paused_count if cluster.router is not None else 0
-    yield _labelled("bruce_broker_connected", "gauge", "1 if the broker is connected.", "broker", connected)
+    in_flight = {node: status.requests_in_flight for node, status in statuses.items()}
+    paused_count = cluster.router.paused_count if cluster.router is not None else 0
+    yield _labeled("bruce_broker_connected", "gauge", "1 if the broker is connected.", "broker", connected)
     meaning = "1 if the broker failed, or refuses a partition."
-    yield _labelled("bruce_broker_in_trouble", "gauge", meaning, "broker", in_trouble)
-    yield _labelled("bruce_broker_requests_in_flight", "gauge", "Requests that await a response.", "broker", in_flight)
-    yield _gauge("bruce_paused", "Paused partitions and dispatchers.", paused)
+    yield _labeled("bruce_broker_in_trouble", "gauge", meaning, "broker", in_trouble)
+    yield _labeled("bruce_broker_requests_in_flight", "gauge", "Requests that await a response.", "broker", in_flight)
+    yield _gauge("bruce_paused", "Paused partitions and dispatchers.", paused_count)
 
 
 def _stalls(stalls: Stalls, now_ms: int) -> Iterator[Family]:
     seconds = {str(stall.status.node): (now_ms - stall.since_ms) / 1000 for stall in stalls.brokers}
     meaning = "Time since a stalled broker's last acknowledgement."
-    yield _labelled("bruce_broker_stalled_seconds", "gauge", meaning, "broker", seconds)
+    yield _labeled("bruce_broker_stalled_seconds", "gauge", meaning, "broker", seconds)
     meaning = "Stalled partitions, without those of stalled brokers."
     yield _gauge("bruce_stalled_partitions", meaning, len(stalls.partitions))
-    yield _gauge("bruce_stalled_messages", "Messages that wait for a stalled broker or partition.", stalls.messages)
+    yield _gauge(
+        "bruce_stalled_messages", "Messages that wait for a stalled broker or partition.", stalls.message_count
+    )
 
 
 def _kafka_errors(slab: Slab) -> Family:
-    values = {row.name: counter_total(slab, response_counter(code)) for code, row in ERROR_TABLE.items()}
-    seen = {name: value for name, value in values.items() if value}
-    return _labelled("bruce_kafka_answers_total", "counter", "Responses for a partition, by error.", "error", seen)
+    counts = {row.name: counter_total(slab, response_counter(code)) for code, row in ERROR_TABLE.items()}
+    seen = {error: count for error, count in counts.items() if count}
+    return _labeled("bruce_kafka_answers_total", "counter", "Responses for a partition, by error.", "error", seen)
 
 
 def _compression(page: CompressionPage) -> Iterator[Family]:
-    plain: dict[str, float] = {}
-    compressed: dict[str, float] = {}
+    plain_bytes: dict[str, float] = {}
+    packed_bytes: dict[str, float] = {}
     for row in page.topics:
-        plain[row.codec] = plain.get(row.codec, 0) + row.plain_bytes
-        compressed[row.codec] = compressed.get(row.codec, 0) + row.packed_bytes
-    yield _labelled("bruce_compression_in_bytes_total", "counter", "Bytes before compression.", "codec", plain)
-    yield _labelled("bruce_compression_out_bytes_total", "counter", "Bytes after compression.", "codec", compressed)
+        plain_bytes[row.codec] = plain_bytes.get(row.codec, 0) + row.plain_bytes
+        packed_bytes[row.codec] = packed_bytes.get(row.codec, 0) + row.packed_bytes
+    yield _labeled("bruce_compression_in_bytes_total", "counter", "Bytes before compression.", "codec", plain_bytes)
+    yield _labeled("bruce_compression_out_bytes_total", "counter", "Bytes after compression.", "codec", packed_bytes)

@@ -1,6 +1,6 @@
 """The page `/overview`: all data of the dashboard in one response of bounded size.
 
-All clients share each snapshot (`cached.py`); `with_topics` adds the topics that a request selects.
+All clients share a snapshot, which `app.py` keeps for a moment; `with_topics` adds the topics that a request selects.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bruce_mp.status.pages.brokers import BrokerLine, PausedScopeLine, dispatcher_slots, read_brokers
-from bruce_mp.status.pages.compression import CompressionSummary, read_compression_summary
-from bruce_mp.status.pages.discards import DiscardSummary, Report, read_discard_summary
+from bruce_mp.status.pages.compression import CompressionSummary, summarize_compression
+from bruce_mp.status.pages.discards import DiscardSummary, Report, summarize_discards
 from bruce_mp.status.pages.front_page import entry_of
 from bruce_mp.status.pages.header import Page
 from bruce_mp.status.pages.health import assess_health
@@ -41,7 +41,7 @@ __all__ = ["Histories", "OverviewPage", "OverviewSnapshot", "read_overview", "wi
 
 
 class Histories(msgspec.Struct, frozen=True):
-    """Histories that the status process keeps."""
+    """Histories that the status process keeps: `traffic` and `totals` are by topic, `recorder` has the history file."""
 
     rates: RateHistory
     losses: LossHistory
@@ -52,7 +52,7 @@ class Histories(msgspec.Struct, frozen=True):
 
 
 class HealthPart(msgspec.Struct, frozen=True):
-    """Health as on `/healthz`. `entries` maps problems and warnings to the addresses of their explanations."""
+    """Health as on `/healthz`. `entries` maps each problem and warning to the address of its explanation, or to ""."""
 
     live: bool
     ready: bool
@@ -62,7 +62,7 @@ class HealthPart(msgspec.Struct, frozen=True):
 
 
 class FlowPart(msgspec.Struct, frozen=True):
-    """Messages per second, and acknowledged bytes per second as `size`, over the last `seconds`: a minute at most."""
+    """Messages and acknowledged bytes (`size`) per second, over the last `seconds`, which are at most a minute."""
 
     seconds: float
     received: float
@@ -72,7 +72,7 @@ class FlowPart(msgspec.Struct, frozen=True):
 
 
 class BooksPart(msgspec.Struct, frozen=True):
-    """Books as on `/books`; `balanced` is None if no consistent reading succeeded."""
+    """The account of all messages, as on `/books`; `balanced` is None if no reading of it was consistent."""
 
     received: int
     delivered: int
@@ -85,8 +85,8 @@ class BooksPart(msgspec.Struct, frozen=True):
 class BrokerPart(BrokerLine, frozen=True, kw_only=True):
     """Broker as on `/brokers`, with its traffic.
 
-    Rates are per second, latencies of the last minute, errors of the last minute and hour. `trend` holds one rate for
-    each minute of the last hour, the oldest first.
+    `delivered` is the number of messages per second; it and the latencies are those of the last minute. The errors are
+    error responses. `trend` holds the messages delivered per second for each minute of the last hour, the oldest first.
     """
 
     delivered: float
@@ -100,9 +100,9 @@ class BrokerPart(BrokerLine, frozen=True, kw_only=True):
 class OverviewPage(Page, frozen=True, kw_only=True):
     """JSON of `/overview`.
 
-    `host` is this machine's name. `sampled_since` (s) is the start of the status process, with which all rates and
-    latencies begin; only the hour of `history` reaches back further. `oldest_ms` is the age of the oldest held message,
-    or None.
+    `host` is this machine's name. `sampled_since` is the start of the status process in seconds since the epoch. No
+    rate or latency covers a time before it, except in the hour of `history`. `oldest_ms` is the age of the oldest held
+    message (neither delivered nor discarded yet), or None if no message is held.
     """
 
     host: str
@@ -126,7 +126,7 @@ class OverviewPage(Page, frozen=True, kw_only=True):
 
 
 class OverviewSnapshot(msgspec.Struct, frozen=True):
-    """The page without topics, and all topics from which a request selects."""
+    """The page without topics, and the list of all topics, from which a request selects some."""
 
     page: OverviewPage
     topics: list[TopicLine]
@@ -142,7 +142,7 @@ def read_overview(
     now_ms: int,
     steady_now_ms: int,
 ) -> OverviewSnapshot:
-    """Read all parts of the page except the selected topics."""
+    """Read all parts of the page, and all topics."""
     groups = read_held_groups(slab)
     cluster = evidence.cluster
     brokers = read_brokers(slab, cluster, groups, now_ms, steady_now_ms)
@@ -150,7 +150,7 @@ def read_overview(
     rates = histories.rates
     minute, hour = rates.last_minute(steady_now_ms), rates.last_hour(steady_now_ms)
     health = assess_health(evidence)
-    arrived = [group.arrived_ms for group in groups]
+    arrivals_ms = [group.arrived_ms for group in groups]
     page = OverviewPage(
         pid=health.pid,
         version=health.version,
@@ -173,7 +173,7 @@ def read_overview(
             round(sum(topic.bytes_per_s for topic in traffic.values()), 1),
         ),
         books=_books(evidence.books),
-        oldest_ms=max(0, steady_now_ms - min(arrived)) if arrived else None,
+        oldest_ms=max(0, steady_now_ms - min(arrivals_ms)) if arrivals_ms else None,
         slab=evidence.slab_use,
         latency={"minute": minute.latency, "hour": hour.latency},
         history={"minute": rates.minute_series(steady_now_ms), "hour": histories.recorder.hour_series(now_ms // 1000)},
@@ -182,9 +182,9 @@ def read_overview(
         brokers=_brokers(slab, brokers, histories.brokers, steady_now_ms),
         paused=brokers.paused,
         paused_count=brokers.paused_count,
-        topics=TopicsPart([], 0, 0),  # `with_topics` replaces it
-        discards=read_discard_summary(evidence.books, evidence.losses, evidence.hour_losses, reports),
-        compression=read_compression_summary(compression),
+        topics=TopicsPart([], 0, 0),  # `with_topics` fills it
+        discards=summarize_discards(evidence.books, evidence.minute_discards, evidence.hour_discards, reports),
+        compression=summarize_compression(compression),
         processes=evidence.processes.processes,
     )
     return OverviewSnapshot(
@@ -222,4 +222,5 @@ def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, steady_now_m
 
 
 def with_topics(snapshot: OverviewSnapshot, selection: TopicSelection) -> OverviewPage:
+    """Return the page of the snapshot with the topics that a request selects."""
     return msgspec.structs.replace(snapshot.page, topics=select_topics(snapshot.topics, selection))

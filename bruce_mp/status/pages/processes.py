@@ -1,4 +1,4 @@
-"""Processes of the daemon, from their rows in the slab and from the kernel."""
+"""The page `/processes`: the processes of the daemon, as their rows in the slab and the kernel describe them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["STALLED_MS", "ProcessLine", "ProcessesPage", "read_processes", "row_name"]
 
 STALLED_MS: Final = 15_000
-"""Heartbeat age above which a process counts as stalled. Processes store one each second."""
+"""A process counts as stalled if its last heartbeat is older. Processes store a heartbeat in their row each second."""
 
 _SINGLE_ROWS: Final = {
     lay.ROW_SUPERVISOR: "supervisor",
@@ -29,7 +29,7 @@ _SINGLE_ROWS: Final = {
 
 
 def row_name(row: int) -> str:
-    """Return the name of the process that uses a row, as `ps` shows it."""
+    """Return the name, as `ps` shows it, of the process that uses a row."""
     if row in _SINGLE_ROWS:
         return _SINGLE_ROWS[row]
     if row < lay.ROW_FIRST_DISPATCHER:
@@ -40,10 +40,11 @@ def row_name(row: int) -> str:
 class ProcessLine(msgspec.Struct, frozen=True):
     """A process that was started at least once.
 
-    `state` is `running`, `stalled` (alive with an old heartbeat), `dead` (it should run), or `stopped` (on purpose).
-    Memory is in bytes: `pss` is private memory plus a part of the shared, `uss` the memory that ending the process
-    would free. Memory and CPU time are None if the kernel does not report them. Only stream workers report open
-    `connections`.
+    `state` is `running`, `stalled` (it runs, but its heartbeat is old), `dead` (it should run, but does not), or
+    `stopped` (it does not run, on purpose). `incarnation` counts the starts. Memory is in bytes: `pss` is the private
+    memory plus a share of the memory that the process shares with others, `uss` is the memory that the end of the
+    process would free. Memory and CPU time are None if the kernel does not report them. `connections` is the number of
+    open connections; it is None for a process that is not a stream worker.
     """
 
     name: str
@@ -65,7 +66,7 @@ class ProcessesPage(Page, frozen=True, kw_only=True):
 
 
 def read_processes(slab: Slab, now_ms: int, steady_now_ms: int) -> ProcessesPage:
-    """Read all rows. `now_ms` is the wall clock; `steady_now_ms` is the steady clock of the heartbeats."""
+    """Read all rows. `now_ms` is the wall clock; `steady_now_ms` is the clock of the heartbeats, the steady clock."""
     lines = [_read_row(slab, row, steady_now_ms) for row in range(lay.ROW_COUNT)]
     return ProcessesPage(**read_header(slab, now_ms), processes=[line for line in lines if line.incarnation])
 
@@ -84,6 +85,7 @@ def _read_row(slab: Slab, row: int, steady_now_ms: int) -> ProcessLine:
 
 
 def _live_process(pid: int) -> psutil.Process | None:
+    """Return the process, or None if it does not run or `pid` is 0."""
     if not pid:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The page `/queues`: held messages by topic and stage."""
+"""The page `/queues`: held messages (neither delivered nor discarded yet) by topic and queue, with Dory's names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["QUEUE_OF", "QueuesPage", "TopicQueues", "queues_plain", "read_queues"]
+__all__ = ["QUEUE_OF", "QueuesPage", "TopicQueues", "queues_text", "read_queues"]
 
 QUEUE_OF: Final[Mapping[int, str]] = {
     RunState.OPEN: "new",
@@ -32,14 +32,14 @@ QUEUE_OF: Final[Mapping[int, str]] = {
     RunState.RETURNED_SENT: "send_wait",
     RunState.IN_FLIGHT: "ack_wait",
 }
-"""Queue of each state that a held record can have; settled records are in no queue."""
+"""Queue of each state that the record of a held message can have; a settled message is in no queue."""
 
 
 class TopicQueues(msgspec.Struct, frozen=True):
-    """Messages of a topic after the router claimed them.
+    """Messages of a topic that the router has taken over from the inputs.
 
-    `batch` counts the never sent messages that the router has claimed, `send_wait` all others that wait to be sent,
-    `ack_wait` sent messages without a response.
+    `batch` counts those in the router that were never sent, `ack_wait` those that are sent and await a response, and
+    `send_wait` all others, which wait to be sent by a dispatcher or to be sent again.
     """
 
     topic: str
@@ -49,7 +49,10 @@ class TopicQueues(msgspec.Struct, frozen=True):
 
 
 class QueuesPage(Page, frozen=True, kw_only=True):
-    """JSON of `/queues`. `new` counts messages that the router has not claimed yet, `spill` those in spill files."""
+    """JSON of `/queues`.
+
+    `new` counts the messages that the router has not taken over yet, `spill` those in spill files.
+    """
 
     sending: list[TopicQueues]
     new: int
@@ -57,19 +60,19 @@ class QueuesPage(Page, frozen=True, kw_only=True):
 
 
 def read_queues(slab: Slab, now_ms: int) -> QueuesPage:
-    new, by_topic = 0, dict[bytes, Tally[str]]()
+    new_count, by_topic = 0, dict[bytes, Tally[str]]()
     for group in read_held_groups(slab):
         queue = QUEUE_OF[group.state]
         if queue == "new":
-            new += group.messages
+            new_count += group.messages
         else:
             by_topic.setdefault(group.topic, Tally())[queue] += group.messages
     sending = [TopicQueues(topic_text(topic), **queues) for topic, queues in sorted(by_topic.items())]
-    return QueuesPage(**read_header(slab, now_ms), sending=sending, new=new, spill=spilled_total(slab))
+    return QueuesPage(**read_header(slab, now_ms), sending=sending, new=new_count, spill=spilled_total(slab))
 
 
-def queues_plain(page: QueuesPage) -> str:
-    """Render one line for each topic, then the sums, in the format of Dory; spill files add a line."""
+def queues_text(page: QueuesPage) -> str:
+    """Render one line for each topic, then the sums, in the format of Dory. If there are spill files, add a line."""
     lines = [
         f"batch: {item.batch:10}  send_wait: {item.send_wait:10}  ack_wait: {item.ack_wait:10}  topic: [{item.topic}]"
         for item in page.sending
@@ -84,7 +87,7 @@ def _sum_lines(page: QueuesPage) -> Iterator[str]:
         "send_wait": sum(item.send_wait for item in page.sending),
         "ack_wait": sum(item.ack_wait for item in page.sending),
     }
-    yield from (f"{number:10} total {name}" for name, number in sums.items())
+    yield from (f"{count:10} total {name}" for name, count in sums.items())
     yield f"{sum(sums.values()):10} total (all states: {' + '.join(sums)})"
     if page.spill:
         yield f"{page.spill:10} in spill files, not in the total"

@@ -1,4 +1,4 @@
-"""The page `/reload`: requests a reload from the supervisor and waits for its outcome."""
+"""The page `/reload`: requests a reload of the configuration from the supervisor and waits for the outcome."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["ReloadRequests"]
 
 TIMEOUT_S: Final = 30.0
-"""Wait for the outcome. The supervisor waits 10 s for its processes, and then restarts each that has not confirmed."""
+"""Longest wait for the outcome. The supervisor waits for 10 s, and then restarts the processes that do not confirm."""
 
 
 class ReloadRequests:
-    """Pending reload requests. `send` sends a control message to the supervisor.
+    """Reload requests that wait for their outcomes. `send` sends a control message to the supervisor.
 
-    Request numbers start at the wall-clock time, so that an outcome for a previous status process never matches a
-    request of this one.
+    Each request has a number, which its outcome repeats. The first number is the time of the wall clock, so the outcome
+    of a request from a previous status process never has the number of a request from this one.
     """
 
     def __init__(self, send: Callable[[ReloadRequest], None]) -> None:
@@ -33,14 +33,17 @@ class ReloadRequests:
         self._waiting: dict[int, SimpleQueue[ReloadOutcome]] = {}
 
     def request(self, *, only_check: bool, timeout_s: float = TIMEOUT_S) -> ReloadOutcome | None:
-        """Request a reload and return its outcome, or None on timeout. HTTP threads call this."""
-        outcomes: SimpleQueue[ReloadOutcome] = SimpleQueue()
+        """Request a reload, or only a check of the configuration.
+
+        Return the outcome, or None if it does not come in time.
+        """
+        outcome_queue: SimpleQueue[ReloadOutcome] = SimpleQueue()
         with self._lock:
             number = next(self._numbers)
-            self._waiting[number] = outcomes
+            self._waiting[number] = outcome_queue
         try:
             self._send(ReloadRequest(number, only_check))
-            return outcomes.get(timeout=timeout_s)
+            return outcome_queue.get(timeout=timeout_s)
         except Empty:
             return None
         finally:
@@ -48,8 +51,8 @@ class ReloadRequests:
                 del self._waiting[number]
 
     def on_outcome(self, outcome: ReloadOutcome) -> None:
-        """Pass the supervisor's outcome to the thread that waits for it."""
+        """Pass an outcome from the supervisor to the HTTP thread that waits for it."""
         with self._lock:
-            waiting = self._waiting.get(outcome.number)
-        if waiting is not None:
-            waiting.put(outcome)
+            outcome_queue = self._waiting.get(outcome.number)
+        if outcome_queue is not None:
+            outcome_queue.put(outcome)

@@ -1,4 +1,4 @@
-"""The page `/senders`: traffic and refusals of each user."""
+"""The page `/senders`: received and refused messages and connections of each local user, and of all TCP clients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from bruce_mp.status.pages.header import Page, header_lines, read_header
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["SendersPage", "read_senders_page", "senders_plain"]
+__all__ = ["SendersPage", "read_senders_page", "senders_text"]
 
 
 class SenderLine(msgspec.Struct, frozen=True):
-    """Counts of a user; `uid` is None for the sum of all TCP connections. See `slab.sender_usage.SenderSums`."""
+    """Sums of a user, or of all TCP clients together, with None as the `uid`.
+
+    The fields from `received` on are those of `slab.sender_usage.SenderSums`, in the same order.
+    """
 
     user: str
     uid: int | None
@@ -38,7 +41,7 @@ class SendersPage(Page, frozen=True, kw_only=True):
 
 def read_senders_page(slab: Slab, now_ms: int) -> SendersPage:
     lines = [
-        SenderLine(_name_of(user), None if user == TCP_USER else user, *sums)  # the counts as in `SenderSums`
+        SenderLine(_name_of(user), None if user == TCP_USER else user, *sums)
         for user, sums in sorted(read_senders(slab).items(), key=lambda item: (-item[1].received, item[0]))
     ]
     return SendersPage(**read_header(slab, now_ms), senders=lines)
@@ -54,11 +57,11 @@ def _name_of(user: int) -> str:
         return str(user)
 
 
-def senders_plain(page: SendersPage) -> str:
-    return "\n".join([*header_lines(page), *map(_plain, page.senders), ""])
+def senders_text(page: SendersPage) -> str:
+    return "\n".join([*header_lines(page), *map(_text_line, page.senders), ""])
 
 
-def _plain(line: SenderLine) -> str:
+def _text_line(line: SenderLine) -> str:
     user = f"user: {line.user}" if line.uid is None else f"user: {line.user} uid: {line.uid}"
     refused = f"not_allowed: {line.not_allowed} over_quota: {line.over_quota} refused_connections: "
     return f"{user} received: {line.received} {refused}{line.refused_connections} waited: {line.waited}"

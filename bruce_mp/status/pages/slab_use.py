@@ -1,6 +1,7 @@
-"""Slab use: the chunks that hold unsettled messages, by size class.
+"""Use of the slab, the file that holds all messages: the part with messages that are neither delivered nor discarded.
 
-A *place* on the page is a chunk, or a span of neighbouring chunks for a large message or a busy lane.
+The slab consists of chunks of 8 KiB. A *place* is a chunk in use, or several neighboring chunks that serve as one, for
+a large message or a busy topic.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["SizeClass", "SlabUse", "largest_topics", "read_slab_use"]
 
 MAX_LARGEST: Final = 3
-"""Topics that `/healthz` names."""
+"""Number of topics that `/healthz` names."""
 MIN_RATIO: Final = 0.01
-"""Ratio of the slab from which `/healthz` names a topic."""
+"""`/healthz` names only topics that hold at least this ratio of the slab."""
 
 
 class SizeClass(msgspec.Struct, frozen=True):
-    """Places of at most `bytes` and more than half of it.
+    """The `places` (their number) whose size is at most `bytes` and more than half of `bytes`.
 
-    `places` is their number. `in_use` bytes hold unsettled messages; `settled` bytes can be reclaimed.
+    Places with unsettled messages have `in_use` bytes in all. Places in which all messages are settled have `settled`
+    bytes in all, which can be reclaimed.
     """
 
     bytes: int
@@ -39,9 +41,10 @@ class SizeClass(msgspec.Struct, frozen=True):
 
 
 class SlabUse(msgspec.Struct, frozen=True):
-    """Slab use in bytes. Space that is neither in use nor settled is free. `classes` begin with the smallest.
+    """Use of the slab in bytes. The rest of `size`, neither `in_use` nor `settled`, is free.
 
-    `chunk` is the size of the smallest place. A message that exceeds it, header included, has a separate place.
+    `chunk` is the size of the smallest places. A message that exceeds it, together with its header, has a place of its
+    own. `classes` begin with the smallest places.
     """
 
     size: int
@@ -52,14 +55,14 @@ class SlabUse(msgspec.Struct, frozen=True):
 
     @property
     def in_use_ratio(self) -> float:
-        """Return the ratio of the slab that unsettled messages use, from 0 to 1."""
+        """Return the ratio of the slab that is in use, from 0 to 1."""
         return round(self.in_use / self.size, 4)
 
 
 def read_slab_use(slab: Slab) -> SlabUse:
     places, in_use, settled = Tally[int](), Tally[int](), Tally[int]()
     for chunk, _, span_chunks, _ in used_chunk_headers(slab):
-        class_bytes = lay.CHUNK_BYTES << (span_chunks - 1).bit_length()  # rounded up to a power of two chunks
+        class_bytes = lay.CHUNK_BYTES << (span_chunks - 1).bit_length()  # round the chunks up to a power of two
         places[class_bytes] += 1
         (settled if is_settled(slab, chunk) else in_use)[class_bytes] += span_chunks * lay.CHUNK_BYTES
     return SlabUse(
@@ -72,15 +75,15 @@ def read_slab_use(slab: Slab) -> SlabUse:
 
 
 def largest_topics(slab: Slab) -> dict[bytes, float]:
-    """Return the topics that use most of the slab, the largest first, each with the ratio of the slab that it uses."""
-    held_chunks = Tally[TopicKey]()
+    """Return the topics that hold most of the slab, with the ratios of the slab that they hold, the largest first."""
+    held_chunks = Tally[TopicKey]()  # the key of a topic is its number in the slab, or its name if it has no number
     for chunk, _, span_chunks, _ in used_chunk_headers(slab):
         topic = topic_of_chunk(slab, chunk)
         if topic is not None and not is_settled(slab, chunk):
             held_chunks[topic] += span_chunks
-    table, chunks = TopicTable(slab), slab.geometry.chunks
+    table, chunk_count = TopicTable(slab), slab.geometry.chunks
     return {
-        topic if isinstance(topic, bytes) else table.name_of(topic): held / chunks
+        topic if isinstance(topic, bytes) else table.name_of(topic): held / chunk_count
         for topic, held in held_chunks.most_common(MAX_LARGEST)
-        if held >= MIN_RATIO * chunks and (isinstance(topic, bytes) or table.has(topic))
+        if held >= MIN_RATIO * chunk_count and (isinstance(topic, bytes) or table.has(topic))
     }

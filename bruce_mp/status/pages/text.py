@@ -1,7 +1,8 @@
 """Text form of bytes and times on the pages.
 
-Clients may send any bytes as a topic. Pages show topics as valid text that can be converted back: a control character,
-or a byte that is not UTF-8, becomes `\\xNN`, and a backslash is doubled. Legal topic names do not change.
+Clients may send any bytes as a topic. Pages show topics as valid text that can be converted back to the bytes: a
+control character, or a byte that is not UTF-8, becomes `\\xNN`, and a backslash is doubled. The text of a legal topic
+name is the name itself.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
 
 
 def topic_text(topic: bytes) -> str:
-    """Convert a topic to text, with a distinct result for each topic."""
+    """Convert a topic to text. Different topics have different texts."""
     text = topic.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def topic_bytes(text: str) -> bytes:
-    """Reverse `topic_text`."""
+    """Convert a text that `topic_text` has returned back to the topic."""
     return _ESCAPE.sub(
         lambda match: bytes.fromhex(match[1].decode()) if match[1] else b"\\", text.encode("utf-8", "surrogateescape")
     )
@@ -36,10 +37,10 @@ def base64_text(data: bytes) -> str:
 
 
 def bracketed(text: str) -> str:
-    """Return `LEN[text]`, so that a program finds the end of a text that contains a bracket."""
+    """Return `LEN[text]`; the length lets a program find the end of a text that contains a bracket."""
     return f"{len(text)}[{text}]"
 
 
 def stamp(seconds: int) -> str:
-    """Return seconds since the epoch, followed by the same time as date and time."""
+    """Return a time as its seconds since the epoch, followed by its date and time of day in UTC."""
     return f"{seconds} {utc_text(seconds)}"

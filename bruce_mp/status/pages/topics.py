@@ -1,4 +1,4 @@
-"""Topics of the dashboard: traffic and held messages of a bounded number of topics."""
+"""The topics on the dashboard, with their traffic and held messages; a request selects a bounded number of them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["SORTS", "TopicLine", "TopicSelection", "TopicsPart", "read_topics", "select_topics"]
 
 MAX_SHOWN: Final = 500
-"""Limit of the topics in a response, so that a browser draws them quickly."""
+"""Limit of the topics in a response, so that a browser can draw them quickly."""
 
 
 class TopicLine(msgspec.Struct, frozen=True):
     """A topic. `partitions` is 0 until the router knows the topic.
 
-    Values of the last minute: messages (`delivered`) and bytes (`size`) acknowledged per second, `errors` in responses,
-    and percentiles of the latency from receipt to acknowledgement. `waiting` and `in_flight` messages are held;
-    `oldest_ms` is the age of the oldest. `paused` counts the paused partitions, plus one while messages wait
-    because no partition has a leader; it is None before the router's first report. `discarded` covers the present
-    period of the discard reports and the previous one.
+    Some values cover the last minute: `delivered` and `size`, the messages and bytes acknowledged per second, `errors`,
+    the number of error responses, and the percentiles of the latency from receipt to acknowledgement. The other values
+    are current. The held messages (neither delivered nor discarded yet) are `in_flight`, sent without a response, or
+    `waiting`; `oldest_ms` is the age of the oldest of them. `paused` counts the paused partitions, plus one while
+    messages wait because no partition has a leader; it is None before the router's first report. `last_error_at` is in
+    seconds since the epoch. `discarded` counts the messages in the current discard report and in the previous one.
     """
 
     topic: str
@@ -53,7 +54,7 @@ class TopicLine(msgspec.Struct, frozen=True):
 
 
 class TopicsPart(msgspec.Struct, frozen=True):
-    """The topics to show, and two counts: `matching` topics pass the filter, `total` is the count without it."""
+    """The topics to show, the number of topics that match the selection, and the number of all topics."""
 
     shown: list[TopicLine]
     matching: int
@@ -63,8 +64,8 @@ class TopicsPart(msgspec.Struct, frozen=True):
 class TopicSelection(NamedTuple):
     """Filter and order of the topics that a request selects.
 
-    A topic matches if its name contains `text`, ignoring case. `sort` is one of `SORTS`; at most `limit` topics are
-    shown.
+    A topic matches if its name contains `text` in upper or lower case. `sort` is one of `SORTS`, or the default order
+    applies. At most `limit` topics are shown.
     """
 
     text: str = ""
@@ -80,11 +81,11 @@ SORTS: Final = frozenset(
 
 
 def select_topics(lines: Sequence[TopicLine], selection: TopicSelection) -> TopicsPart:
-    """Select and sort topics. Ties are ordered by delivered and waiting messages, then by name."""
+    """Select and sort topics. The default order is by delivered messages, then by waiting messages, then by name."""
     text = selection.text.casefold()
     matching = [line for line in lines if text in line.topic.casefold()]
     matching.sort(key=lambda line: (-line.delivered, -line.waiting, line.topic))
-    if selection.sort in SORTS:
+    if selection.sort in SORTS:  # topics with equal values keep the default order
         matching.sort(key=lambda line: _sort_key(line, selection.sort), reverse=not selection.ascending)
     return TopicsPart(matching[: max(0, min(selection.limit, MAX_SHOWN))], len(matching), len(lines))
 
@@ -104,17 +105,20 @@ def read_topics(
     now_ms: int,
     steady_now_ms: int,
 ) -> list[TopicLine]:
-    """List every topic that the router knows, or that has traffic or held messages."""
+    """List every topic that the router knows, or that has traffic or held messages.
+
+    `groups` are the held messages, `reports` the discard reports to sum up. `now_ms` is the wall clock.
+    """
     held = sum_held(groups, lambda group: group.topic)
-    known = TopicTable(slab).partition_counts()
+    partition_counts = TopicTable(slab).partition_counts()
     paused = None if cluster.router is None else cluster.router.paused_by_topic
     discarded = _count_discarded(reports)
     lines = []
-    for name in {**known, **traffic, **held}:
+    for name in {**partition_counts, **traffic, **held}:
         flow, sums = traffic.get(name, TopicTraffic()), held.get(name, HeldSums())
         line = TopicLine(
             topic_text(name),
-            known.get(name, 0),
+            partition_counts.get(name, 0),
             flow.delivered_per_s,
             flow.bytes_per_s,
             flow.p50_ms,

@@ -224,4 +224,4 @@ def test_reasons_are_bounded(daemon: OfflineStatusPages) -> None:
         trouble = PartitionError(b"t", number, "E", NOW_MS)
         said = BrokerStatus(0, 1, "h", 1, CONNECTED, NOW_MS, 0, "", 0, True, (trouble,))
         daemon.broker_status.record([said], NOW_MS)
-    assert len(daemon.broker_status.latest(NOW_MS).reasons) == 1000
+    assert len(daemon.broker_status.latest(NOW_MS).last_errors) == 1000

@@ -58,7 +58,7 @@ def test_a_daemon_without_metadata_is_live_and_not_ready(daemon: OfflineStatusPa
     assert daemon.json("/healthz?probe=live") == page
 
 
-ASKED = "kafka2:9092 is asked now; if it does not answer, the next one is."
+ASKED = "kafka2:9092 is asked now; if it does not answer, the next broker is asked."
 
 
 @pytest.mark.parametrize(
