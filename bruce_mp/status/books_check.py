@@ -59,8 +59,8 @@ class BooksCheck:
         self._slab = slab
         self.verdict = Verdict()
         self._due_ms = 0
-        self._is_repeated = False
-        """True if the last pass found a difference, so that a second difference in a row is reported."""
+        self._last_pass_differed = False
+        """True if the last pass found a difference. If this pass finds one as well, it is reported."""
         self._state_counts = [0] * len(RunState)
         self._rows_before: list[RowReading] = []
         self._chunks: Iterator[tuple[int, int]] | None = None
@@ -98,16 +98,17 @@ class BooksCheck:
         rows_after, counted = read_rows(self._slab), count_by_stage(self._state_counts)
         unaccounted = count_unaccounted(self._rows_before, rows_after, counted)
         self._is_complete = False
-        if unaccounted and not self._is_repeated:
-            self._is_repeated, self._due_ms = True, steady_ms
+        if unaccounted and not self._last_pass_differed:
+            self._last_pass_differed, self._due_ms = True, steady_ms  # repeat the pass at once
             return
         if unaccounted and not self.verdict.unaccounted:  # do not report it again until a pass has found no difference
             self._report(unaccounted)
         self.verdict = Verdict(now_ms, unaccounted)
-        self._is_repeated, self._due_ms = unaccounted > 0, steady_ms + INTERVAL_MS
+        self._last_pass_differed, self._due_ms = unaccounted > 0, steady_ms + INTERVAL_MS
 
     def _report(self, unaccounted: int) -> None:
-        invalidate_counts(self._slab, lay.ROW_STATUS)  # a mark in one row invalidates the counts of all rows
+        # The mark makes the next start of the daemon count the records again; in one row it is valid for all rows.
+        invalidate_counts(self._slab, lay.ROW_STATUS)
         log.error(
             "The records in the slab differ by %d messages from the counts of the processes. `bruce slab inspect` "
             "shows damage; the next start of the daemon counts the records again.",

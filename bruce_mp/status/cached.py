@@ -1,8 +1,8 @@
 """Cache for slow readings.
 
 Counting the messages in a full slab of many GB takes seconds. So a slow reading stays cached for `VALIDITY_FACTOR`
-times its duration, which limits the part of the time that readings take. A quick reading is repeated for each request,
-or cached for `min_valid_s`.
+times its duration, which limits the part of the time that readings take. A quick reading stays
+cached for `min_valid_s`, by default not at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Cached"]
 
 SLOW_S: Final = 0.5
-"""Duration from which a reading counts as slow."""
+"""A reading that takes at least this time is slow."""
 VALIDITY_FACTOR: Final = 3
 """A slow reading stays valid for this multiple of its duration."""
 

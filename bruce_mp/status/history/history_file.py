@@ -46,7 +46,7 @@ _LAYOUT: Final = 1
 """Version of the table's columns; a table of another version is replaced."""
 _READ_TIMEOUT_S: Final = 2.0
 _KEPT_RATIOS: Final = (1.0, 0.75, 0.5, 0.25)
-"""When the file is full, these ratios of its steps are kept, one after the other, until a new step fits."""
+"""Ratios of the steps that are kept when the file is full. They are tried one after the other until a new step fits."""
 
 
 class HistoryPeriod(NamedTuple):

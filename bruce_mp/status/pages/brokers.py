@@ -52,7 +52,7 @@ _STATES_WITH_SLOT: Final = frozenset(
         RunState.IN_FLIGHT,
     }
 )
-"""The states of records that belong to a dispatcher; the state word then has the dispatcher's slot as the holder."""
+"""States in which the state word of a record names a dispatcher's slot as the holder of the message."""
 _RETRY_COUNTERS: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
 _DELIVERY_TEXTS: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
 UNKNOWN: Final = "unknown"

@@ -112,7 +112,7 @@ class Evidence(NamedTuple):
 
     @property
     def router(self) -> RouterStatus:
-        """Return the router's last report; before the first one, the report of a router without trouble."""
+        """Return the router's last report, or the report of a router without trouble if there is no recent one."""
         return self.cluster.router or _NO_REPORT
 
     @property
@@ -153,8 +153,9 @@ def _failed_processes(evidence: Evidence) -> Iterator[str]:
         elif line.state == "stalled":
             silent_s, limit_s = line.heartbeat_age_ms // 1000, STALLED_MS // 1000
             yield (
-                f"{process} gave no sign of life for {silent_s} s, which is more than {limit_s}; if it is not "
-                "stopped, end it with SIGKILL: the supervisor restarts it, and the new process takes over its messages."
+                f"{process} gave no sign of life for {silent_s} s, which is more than {limit_s}; unless you have "
+                "suspended it, end it with SIGKILL: the supervisor restarts it, and the new process takes over its "
+                "messages."
             )
 
 

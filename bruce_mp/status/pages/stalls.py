@@ -50,11 +50,13 @@ class Stalls(NamedTuple):
 def find_stalls(cluster: ClusterReport, now_ms: int, min_duration_ms: int) -> Stalls:
     """Find the stalls that have lasted for at least `min_duration_ms`. `now_ms` is the steady clock."""
     long_stalls = [stall for stall in cluster.stalls if now_ms - stall.since_ms >= min_duration_ms]
-    brokers = [
+    candidates = [
         _broker_stall(status, [stall for stall in long_stalls if stall.node == status.node], cluster)
         for status in sorted(cluster.brokers.values(), key=lambda status: status.node)
     ]
-    stalled_brokers = [stall for stall in brokers if stall.message_count and now_ms - stall.since_ms >= min_duration_ms]
+    stalled_brokers = [
+        stall for stall in candidates if stall.message_count and now_ms - stall.since_ms >= min_duration_ms
+    ]
     stalled_nodes = {stall.status.node for stall in stalled_brokers}
     return Stalls(stalled_brokers, [stall for stall in long_stalls if stall.node not in stalled_nodes])
 

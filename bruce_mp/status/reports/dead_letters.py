@@ -47,7 +47,7 @@ __all__ = ["DeadLetterTopic"]
 log = logging.getLogger(__name__)
 
 _REFUSED_SENDER_INFOS: Final = frozenset({DiscardReason.SENDER_NOT_ALLOWED.name, DiscardReason.OVER_QUOTA.name})
-"""Values of `Copy.info` for messages of senders that may not send (so much), not even as dead letters."""
+"""Values of `Copy.info` for messages that the quota or the permissions refuse, so they must not become dead letters."""
 PATIENCE_S: Final = 1.0
 """Longest wait for the input per frame of copies; meanwhile further copies wait in the writer's queue."""
 PAUSE_S: Final = 5.0
