@@ -37,7 +37,7 @@ class ExitCode(IntEnum):
     """A mistake in the setup, such as a wrong configuration. Commands return it for every other failure as well, and
     for damage that they find."""
     USAGE = 2
-    UNBALANCED = 3
+    PROBLEMS_FOUND = 3
     """`bruce check`: the daemon does not account for all messages.  `bruce-spark`: messages are lost, doubled or
     invalid."""
     UNREADABLE = 4

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     print(balance_line(books), flush=True)  # so that it precedes the lines on standard error even in a shared pipe
     for line in health_lines(client.get_health()):
         print(line, file=sys.stderr)
-    return ExitCode.OK if books.balanced else ExitCode.UNBALANCED
+    return ExitCode.OK if books.balanced else ExitCode.PROBLEMS_FOUND
 
 
 def _read_books(client: StatusClient) -> Books:

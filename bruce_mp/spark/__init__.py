@@ -1,7 +1,7 @@
 """The data source `df.write.format("bruce")`: Spark writes to Kafka through the daemon of each host.
 
-Spark finds the data source in an installed package through the package `pyspark_bruce` beside this one. A session where
-this search is disabled, or broken by another package, needs `register(spark)`.
+If this project is installed, Spark finds the data source through the top-level package `pyspark_bruce`. A session in
+which this search is disabled, or fails because of another package, needs `register(spark)`.
 
 `write(df, socket, ...)` sends the same messages, also with PySpark 3.5 and 4.0, whose data sources cannot write Arrow
 batches.
@@ -29,12 +29,12 @@ def register(spark: SparkSession) -> None:
 
 
 def write(frame: DataFrame, socket: str, **options: object) -> None:
-    """Send all rows of a DataFrame to the daemon at `socket` of each host, a path or `HOST:PORT`.
+    """Send all rows of a DataFrame: each task sends to the daemon of its host at `socket`, a path or `HOST:PORT`.
 
-    Needs PySpark 3.5 or later; `options` are those of the data source. For example
+    Needs PySpark 3.5 or later. `options` are the options of the data source. For example
     `write(df, "/run/bruce/in.stream", topic="clicks", stamp=False)`.
     """
     from bruce_mp.spark.dataframe_writer import write_frame  # noqa: PLC0415 - PySpark is optional
 
-    spelled = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
-    write_frame(frame, {"bruce.socket": socket, **spelled})
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    write_frame(frame, {"bruce.socket": socket, **texts})

@@ -1,4 +1,8 @@
-"""Run the tasks of a batch job, and commit or abort it; `source` and `dataframe_writer` adapt it to Spark's APIs."""
+"""Run the tasks of a batch job, and commit or abort the job.
+
+The modules `source` and `dataframe_writer` call `BatchJob` from two different APIs of Spark. The tasks of streaming
+queries call `run_in_task` directly.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +35,9 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 NO_BATCH: Final = -1
-"""The number in place of a micro-batch's: the task belongs to a batch job."""
+"""The batch number of the tasks of batch jobs, which have no micro-batches."""
 _JOBS_BETWEEN_MERGES: Final = 64
-"""Batch jobs for each merge of the ledger, on average."""
+"""Average number of batch jobs from one merge of the ledger's files to the next."""
 _REPEATED_RUN: Final = (
     "The run %s was complete before: this job sent nothing. To send its rows again, use another runId."
 )
@@ -41,7 +45,10 @@ log = logging.getLogger(__name__)
 
 
 class BatchJob:
-    """One batch job, created on the driver. The option `runId` or a random UUID names it in stamps and ledger."""
+    """One batch job, created on the driver.
+
+    Stamps and ledger contain the job's id: the option `runId`, or a random UUID without this option.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -52,26 +59,26 @@ class BatchJob:
         return run_in_task(self._options, batches, self._id)
 
     def commit(self, results: Iterable[TaskResult]) -> None:
-        """Write the ledger rows of all tasks."""
+        """Write the results of all tasks into the ledger, if there is one."""
         ledger, run_id = self._options.ledger, self._options.run_id
         if ledger is None:
             return
         results = list(results)
-        name = self._id if run_id is None else f"run-{run_id}"
-        if run_id is not None and is_written(ledger, results, name=name):
+        file_name = self._id if run_id is None else f"run-{run_id}"
+        if run_id is not None and is_written(ledger, results, name=file_name):
             log.warning(_REPEATED_RUN, run_id)
-        write_ledger(ledger, results, name=name)
+        write_ledger(ledger, results, name=file_name)
         self._remove_task_entries()
         # Drivers share no counter of jobs, so the random id selects one job in 64.
         if run_id is None and UUID(self._id).int % _JOBS_BETWEEN_MERGES == 0:
             try_merge_ledger(ledger)
 
     def abort(self) -> None:
-        """Remove the job's task entries. Delivered messages stay in Kafka without a ledger row."""
+        """Remove the job's task entries. Delivered messages stay in Kafka, although the ledger has no row for them."""
         self._remove_task_entries()
 
     def _remove_task_entries(self) -> None:
-        """Remove the entries of the job's tasks, unless another run of the same `runId` may need them."""
+        """Remove the job's task entries from the ledger, unless another run of the same `runId` may need them."""
         if self._options.is_exactly_once and self._options.run_id is None:
             open_task_ledger(self._options).remove(self._id)
 
@@ -103,9 +110,9 @@ def freeze_garbage_collector() -> None:
 def require_complete(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
     """Yield all batches. Raise `TaskError` after the last one if Spark truncated the input.
 
-    When a task's input fails in the JVM, or the task is killed, Spark ends the Arrow stream to the Python worker as
-    after the last row. A sink that trusted this end would complete its attempt with a part of the rows. Behind a
-    complete stream Spark writes more data; behind a truncated one it closes the connection.
+    When a task's input fails in the JVM, or the task is killed, Spark ends the Arrow stream to the Python worker just
+    as it does after the last row. A sink that trusted this end would complete its attempt with only a part of the rows.
+    But after a complete stream Spark writes more data, and after a truncated one it closes the connection.
     """
     yield from batches
     worker_input = _worker_input()
@@ -117,7 +124,7 @@ def require_complete(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
 
 
 def _worker_input() -> Any:
-    """Return the file from which this Python worker reads Spark's data; None without one, or if it cannot peek."""
+    """Return the file from which this Python worker reads Spark's data; None if there is none, or it has no `peek`."""
     # PySpark exposes this file only as a local variable of its worker's main().
     frame: FrameType | None = sys._getframe()  # noqa: SLF001
     while frame is not None:
@@ -129,7 +136,7 @@ def _worker_input() -> Any:
 
 
 def open_task_ledger(options: SinkOptions) -> TaskLedger:
-    """Open the task entries in the ledger that `options` must name."""
+    """Open the task entries in the ledger; `options` must have a ledger."""
     from bruce_mp.spark.task_ledger import TaskLedger  # noqa: PLC0415 - Arrow and numpy: slow to import on the driver
 
     assert options.ledger is not None
@@ -137,7 +144,7 @@ def open_task_ledger(options: SinkOptions) -> TaskLedger:
 
 
 def try_merge_ledger(ledger: str) -> None:
-    """Merge the ledger's small files. Only log an error, because the commit is done and a later merge repeats it."""
+    """Merge the ledger's small files. An error is only logged: the commit is done, and a later merge tries again."""
     try:
         ledger_files.merge_ledger(ledger)
     except (OSError, ValueError) as error:

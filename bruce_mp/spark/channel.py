@@ -1,7 +1,8 @@
 """A task's connection to the daemon of its host: send frames and receive answers.
 
-Sending blocks while the daemon does not read; this is the back-pressure. The daemon writes only answers, and the reason
-for which it ends an attempt. So a task reads only while it waits for an answer, and after an error.
+Sending blocks while the daemon does not read, which slows the task down to the speed of the daemon. The daemon writes
+only its answers, and its reason if it ends an attempt. So a task reads from the connection only while it waits for an
+answer, and after an error.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _ANSWER_GRACE_S: Final = 10.0
 
 
 class Channel:
-    """One stream connection; its methods raise `TaskError`.
+    """One stream connection to a daemon; its methods raise `TaskError`.
 
     `address` is the path of a UNIX socket or `host:port`; `$NAME` in it is a variable of this host's environment. A
     send waits up to `timeout_ms` for the daemon to read. Connecting is retried for `connect_timeout_ms`.
@@ -77,14 +78,20 @@ class Channel:
             raise self._connection_error(error) from error
 
     def request_outcome(self, level: Level, time_limit_ms: int) -> BarrierAnswer:
-        """Send a barrier, and return its answer; the daemon waits up to `time_limit_ms` for the messages' outcome."""
+        """Ask for the outcome of all messages sent so far (by a barrier frame), and return the daemon's answer.
+
+        The daemon answers once all messages have an outcome, or after `time_limit_ms`.
+        """
         self.send(encode_barrier(os.urandom(TOKEN_BYTES), level, time_limit_ms))
         answer = self._receive_answer(time_limit_ms / 1000)
-        assert isinstance(answer, BarrierAnswer)  # the answer of each daemon to a barrier
+        assert isinstance(answer, BarrierAnswer)  # daemons of all versions answer a barrier with this type
         return answer
 
     def inquire(self, name: bytes = b"") -> InquiryAnswer | None:
-        """Return the limits, and with a name the outcome of this unique attempt; None from an older daemon."""
+        """Ask the daemon for its limits, and for the outcome of the unique attempt `name` unless this name is empty.
+
+        Return None if the daemon is too old to answer an inquiry.
+        """
         self.send(encode_inquiry(os.urandom(TOKEN_BYTES), name))
         answer = self._receive_answer(self._timeout_s)
         return answer if isinstance(answer, InquiryAnswer) else None
@@ -103,7 +110,7 @@ class Channel:
                     f"Run bruce status on {socket.gethostname()}: if no daemon answers, start it ('bruce hold' keeps "
                     "the socket of a stopped one open); if its slab is full, Kafka accepts too little."
                 ) from error
-            except RemoteProtocolError as error:  # also AttemptEndedError, with the daemon's reason
+            except RemoteProtocolError as error:  # or its subclass AttemptEndedError, which has the daemon's reason
                 raise TaskError(f"{self._address}: {error}") from error
             except OSError as error:
                 raise self._connection_error(error) from error
@@ -151,7 +158,7 @@ def _connect_with_retries(address: str, timeout_s: float, connect_timeout_s: flo
 
 
 def _connect(address: str, timeout_s: float) -> socket.socket:
-    """Return a connected socket whose later calls wait up to `timeout_s`, too."""
+    """Connect and return the socket; connecting and each later call of the socket wait up to `timeout_s`."""
     host, separator, port = address.rpartition(":")
     if separator and port.isdigit() and "/" not in host:
         return socket.create_connection((host, int(port)), timeout_s)

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _HEARTBEAT_INTERVAL: Final = "2s"
-"""Interval at which executors report their rows, for the display of progress; Spark's default is 10 s."""
+"""Interval at which executors report how many rows they have read, for the display of progress; Spark's default: 10 s.
+"""
 _SPARK_ERROR_LINES: Final = 6
-"""Lines of Spark's own errors to show; stack traces follow."""
+"""Number of lines that are shown of an error of Spark itself; the stack trace below them is left out."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +54,7 @@ def _fail(text: str, status: ExitCode) -> int:
 
 
 def _describe_spark_error(error: Exception) -> str:
-    """Return the text of a `SinkError` that is the cause, else the first lines of Spark's error."""
+    """Return the text of the `SinkError` that caused the error; if there is none, the first lines of Spark's text."""
     text = str(error)
     start = text.rfind("[BRUCE_")
     return text[start:].split("\n", 1)[0] if start >= 0 else "\n".join(text.splitlines()[:_SPARK_ERROR_LINES])
@@ -65,16 +66,18 @@ def _create_parser() -> ArgumentParser:
     for name, text, add_arguments, run in (
         ("backfill", "send the rows of files to topics", _add_backfill_arguments, _run_backfill),
         ("replay", "send discarded or exported messages through a daemon again", _add_replay_arguments, _run_replay),
-        ("audit", "compare the sent messages with Kafka's", _add_audit_arguments, _run_audit),
+        ("audit", "compare the sent messages with those in Kafka", _add_audit_arguments, _run_audit),
         ("fleet", "list the status of many daemons, worst first", _add_fleet_arguments, _run_fleet),
         ("ledger", "maintain a ledger", _add_ledger_arguments, _run_ledger),
     ):
-        added = commands.add_parser(name, help=text, description=text)
-        added.set_defaults(run=run)
-        if run is not _run_ledger:  # it needs no Spark
-            added.add_argument("--master", metavar="URL", help="Spark's master (default local[*])", default="local[*]")
-            _add_settings(added, "--conf", "setting of Spark")
-        add_arguments(added)
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        if run is not _run_ledger:  # the command `ledger` needs no Spark
+            command.add_argument(
+                "--master", metavar="URL", help="Spark's master (default local[*])", default="local[*]"
+            )
+            _add_settings(command, "--conf", "setting of Spark")
+        add_arguments(command)
     return parser
 
 
@@ -84,12 +87,12 @@ def _add_settings(parser: ArgumentParser, name: str, text: str) -> None:
 
 
 def _start_session(args: Namespace, *, kafka: bool = False) -> SparkSession:
-    """Start the session of a command, with Spark's Kafka connector if `kafka`; `--conf` overrides our settings."""
+    """Start the session of a command, with Spark's Kafka connector if `kafka`; `--conf` overrides our defaults."""
     if kafka:
         sys.stderr.write(f"{describe_jars()}\n")
     # log lines would interrupt the line of progress
-    ours = {"spark.log.level": "FATAL", "spark.executor.heartbeatInterval": _HEARTBEAT_INTERVAL}
-    return start_session("bruce-spark", master=args.master, kafka=kafka, settings={**ours, **dict(args.conf)})
+    defaults = {"spark.log.level": "FATAL", "spark.executor.heartbeatInterval": _HEARTBEAT_INTERVAL}
+    return start_session("bruce-spark", master=args.master, kafka=kafka, settings={**defaults, **dict(args.conf)})
 
 
 def _parse_setting(text: str) -> tuple[str, str]:
@@ -103,13 +106,16 @@ def _add_sink_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--socket", metavar="PATH|HOST:PORT", required=True, help="the daemon's stream input, on each host"
     )
-    parser.add_argument("--topic", help="topic of rows without one")
-    parser.add_argument("--rate", metavar="N", type=int, help="records per second and task at most")
-    parser.add_argument("--timeout-ms", metavar="MS", type=int, help="longest wait for delivery")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT,...", help="brokers, to ask for the retention of topics")
+    parser.add_argument("--topic", help="topic of the rows that name none")
+    parser.add_argument("--rate", metavar="N", type=int, help="maximum number of records per second of each task")
+    parser.add_argument("--timeout-ms", metavar="MS", type=int, help="longest wait without progress of the delivery")
+    parser.add_argument(
+        "--bootstrap", metavar="HOST:PORT,...",
+        help="brokers to ask for the retention of the topics, to warn of messages that are older",
+    )  # fmt: skip
     _add_settings(parser, "--kafka", "with --bootstrap: option of Spark's Kafka source")
     parser.add_argument("--ledger", metavar="DIR", help="record the sent messages in this ledger, for the audit")
-    _add_settings(parser, "--option", "option of the sink")
+    _add_settings(parser, "--option", "option of the data source bruce, for example acks=received")
 
 
 _SINK_ARGUMENTS: Final = {
@@ -119,7 +125,7 @@ _SINK_ARGUMENTS: Final = {
     "timeoutMs": "timeout_ms",
     "ledger": "ledger",
 }
-"""Options of the sink, and the argument for each."""
+"""Options of the sink, each with the name of the argument that sets it."""
 
 
 def _kafka_options(args: Namespace) -> dict[str, str] | None:
@@ -134,19 +140,23 @@ def _sink_options(args: Namespace) -> dict[str, str]:
 
 def _add_backfill_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", help="a file, a folder or a glob")
-    parser.add_argument("--format", choices=("parquet", "csv", "json", "text"), required=True, help="of the files")
+    parser.add_argument(
+        "--format", choices=("parquet", "csv", "json", "text"), required=True, help="format of the files"
+    )
     parser.add_argument("--checkpoint", metavar="DIR", help="directory for the progress of the backfill")
     for name in ("value", "key", "partition-key", "timestamp"):
         parser.add_argument(f"--{name}", metavar="SQL", help=f"expression over the columns for the {name}")
     parser.add_argument("--topic-column", metavar="SQL", help="expression over the columns for the topic")
     parser.add_argument("--files-per-chunk", metavar="N", type=int, default=8, help="files that are committed together")
     parser.add_argument(
-        "--tasks-per-chunk", metavar="N", type=int, help="split each chunk evenly; a task's messages must fit the slab"
-    )
-    _add_settings(parser, "--read", "option of the reader")
+        "--tasks-per-chunk", metavar="N", type=int,
+        help="divide each chunk evenly among N tasks; the messages of a task must fit into the daemon's slab (memory)",
+    )  # fmt: skip
+    _add_settings(parser, "--read", "option of Spark's file reader, for example sep=; for CSV")
     parser.add_argument(
         "--mode", choices=("deadletter", "failfast", "permissive"), default="deadletter",
-        help="malformed lines of CSV and JSON: bad rows, an error of Spark, or rows of nulls (default deadletter)",
+        help="malformed lines of CSV and JSON become bad rows (deadletter, the default), stop Spark with an error "
+        "(failfast), or become rows of nulls (permissive)",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
     _add_sink_arguments(parser)
@@ -174,7 +184,7 @@ def _run_backfill(args: Namespace) -> int:
         print(f"{rows:,} rows cannot be messages: {problem}")
     if counts.warning:
         print(counts.warning)
-    return ExitCode.UNBALANCED if counts.bad else ExitCode.OK
+    return ExitCode.PROBLEMS_FOUND if counts.bad else ExitCode.OK
 
 
 def _add_replay_arguments(parser: ArgumentParser) -> None:
@@ -184,7 +194,11 @@ def _add_replay_arguments(parser: ArgumentParser) -> None:
         "--only-topic", metavar="TOPIC", action="append", default=[], help="only this topic; repeatable"
     )
     parser.add_argument(
-        "--info", action="append", default=[], help="only this reason, spelled as in the lines; repeatable"
+        "--info",
+        metavar="REASON",
+        action="append",
+        default=[],
+        help="only messages discarded for this reason, spelled as in the discard files; repeatable",
     )
     parser.add_argument(
         "--include-abandoned", action="store_true", help=f"also {ABANDONED}: messages that their client sent again"
@@ -193,7 +207,7 @@ def _add_replay_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
     parser.add_argument(
         "--doubtful", choices=("refuse", "send", "skip"), default="refuse",
-        help="messages that a killed replay may have sent (default refuse)",
+        help="treatment of messages that a killed replay may have sent (default refuse)",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
     _add_sink_arguments(parser)
@@ -204,46 +218,57 @@ def _run_replay(args: Namespace) -> int:
 
     selection = LineSelection(args.only_topic, args.info, args.since, args.until, args.include_abandoned)
     spark = _start_session(args, kafka=args.bootstrap is not None)
-    done = replay(
+    counts = replay(
         spark, args.files, args.state, _sink_options(args), selection=selection,
         doubtful=DoubtfulPolicy(args.doubtful), dry_run=args.dry_run, kafka=_kafka_options(args),
     )  # fmt: skip
     print(
-        f"{done.sent:,} {'to send' if args.dry_run else 'sent'}, {done.already:,} replayed before, {done.filtered:,} "
-        f"filtered out, {done.no_message:,} lines without a discarded message, {done.in_kafka:,} left out because "
-        f"Kafka has or may have them, {done.abandoned:,} because their client sends them again"
+        f"{counts.sent:,} {'to send' if args.dry_run else 'sent'}, {counts.already:,} replayed before, "
+        f"{counts.filtered:,} filtered out, {counts.no_message:,} lines without a discarded message, "
+        f"{counts.in_kafka:,} left out because Kafka has or may have them, {counts.abandoned:,} because their client "
+        "sends them again"
     )
     return ExitCode.OK
 
 
 def _add_audit_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--bootstrap", metavar="HOST:PORT,...", required=True, help="brokers")
-    parser.add_argument("--topic", action="append", required=True, help="repeatable")
+    parser.add_argument("--topic", action="append", required=True, help="topic to audit; repeatable")
     parser.add_argument(
         "--ledger", metavar="DIR", action="append", required=True, help="ledger of sent messages; repeatable"
     )
     parser.add_argument("--discards", metavar="PATH", action="append", default=[], help="discard files; repeatable")
-    parser.add_argument("--output", metavar="DIR", required=True, help="tables and report.html go here")
+    parser.add_argument("--output", metavar="DIR", required=True, help="directory for the tables and report.html")
     parser.add_argument("--table-format", default="parquet", help="format of the tables (default parquet)")
-    parser.add_argument("--tables", metavar="CATALOG.NAMESPACE", help="write the tables there instead of to the output")
-    parser.add_argument("--fail-on-unknown", action="store_true", help="unknown messages make the status 3, too")
+    parser.add_argument("--tables", metavar="CATALOG.NAMESPACE", help="write the tables there instead of to --output")
     parser.add_argument(
-        "--sample", metavar="N", type=int, default=0, help="show N messages of each problem, and write them as a table"
+        "--fail-on-unknown",
+        action="store_true",
+        help="exit with status 3 also if Kafka has messages that no ledger has",
     )
+    parser.add_argument(
+        "--sample", metavar="N", type=int, default=0,
+        help="show up to N messages of each kind of problem, and write them to the table samples",
+    )  # fmt: skip
     _add_settings(parser, "--kafka", "option of Spark's Kafka source")
-    parser.add_argument("--follow", action="store_true", help="keep running, and report each minute when it is closed")
+    parser.add_argument(
+        "--follow", action="store_true",
+        help="keep running, and report again whenever all messages of a minute should have arrived (--lateness)",
+    )  # fmt: skip
     for name, (default, text) in _FOLLOW_ARGUMENTS.items():
         parser.add_argument(f"--{name}", metavar="S", type=int, default=default, help=f"with --follow: {text}")
-    parser.add_argument("--stop-when-bad", action="store_true", help="with --follow: end with status 3 at once")
+    parser.add_argument(
+        "--stop-when-bad", action="store_true", help="with --follow: end with status 3 after the first bad report"
+    )
 
 
 _FOLLOW_ARGUMENTS: Final = {
     "every": (30, "seconds between reads of Kafka (default 30)"),
-    "lateness": (120, "longest delay of a message (default 120)"),
-    "window": (7200, "period that each report covers (default 7200)"),
-    "until-idle": (None, "end after this time without messages"),
+    "lateness": (120, "seconds that a message may arrive late (default 120)"),
+    "window": (7200, "seconds up to now that each report covers (default 7200)"),
+    "until-idle": (None, "end after this many seconds without messages"),
 }
-"""Default and help of each argument that takes seconds."""
+"""The arguments that take a number of seconds, each with its default and its help."""
 
 
 def _run_audit(args: Namespace) -> int:
@@ -254,7 +279,7 @@ def _run_audit(args: Namespace) -> int:
     plan = Audit(
         args.bootstrap, args.topic, args.ledger, args.output, args.discards, dict(args.kafka),
         table_format=args.table_format, namespace=args.tables, unknown_is_bad=args.fail_on_unknown,
-        samples=args.sample,
+        samples_per_problem=args.sample,
     )  # fmt: skip
     spark = _start_session(args, kafka=True)
     if args.follow:
@@ -265,25 +290,25 @@ def _run_audit(args: Namespace) -> int:
         return _run_follow(spark, follow_plan)
     verdict = audit(spark, plan)
     print(verdict, *verdict.lines, sep="\n")
-    for line in describe_samples(read_samples(spark, plan)) if plan.samples else ():
+    for line in describe_samples(read_samples(spark, plan)) if plan.samples_per_problem else ():
         print(line)
-    return ExitCode.OK if verdict.is_good else ExitCode.UNBALANCED
+    return ExitCode.OK if verdict.is_good else ExitCode.PROBLEMS_FOUND
 
 
 def _run_follow(spark: SparkSession, plan: Follow) -> int:
-    """Report until SIGTERM or SIGINT, or until the plan ends; one bad report makes the exit status bad."""
+    """Report until SIGTERM or SIGINT, or until the plan ends the audit; return 3 if any of the reports was bad."""
     from bruce_mp.spark.audit.follow import follow  # noqa: PLC0415 - PySpark is slow
 
     status = ExitCode.OK
-    for verdict in follow(spark, plan, _stop_event()):
+    for verdict in follow(spark, plan, _handle_stop_signals()):
         if not verdict.is_good:
             print(*verdict.lines, sep="\n", flush=True)
-            status = ExitCode.UNBALANCED
+            status = ExitCode.PROBLEMS_FOUND
     return status
 
 
-def _stop_event() -> Event:
-    """Return an event that SIGTERM and SIGINT set."""
+def _handle_stop_signals() -> Event:
+    """Let SIGTERM and SIGINT set an event instead of ending the process, and return this event."""
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -291,10 +316,12 @@ def _stop_event() -> Event:
 
 
 def _add_fleet_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("daemons", nargs="*", metavar="HOST:PORT", help="their http.listen addresses")
-    parser.add_argument("--hosts", metavar="FILE", help="a file with one address a line")
-    parser.add_argument("--output", metavar="DIR", required=True, help="the table of samples grows here")
-    parser.add_argument("--rounds", metavar="N", type=int, default=1, help="number of rounds (default 1)")
+    parser.add_argument("daemons", nargs="*", metavar="HOST:PORT", help="http.listen addresses of the daemons")
+    parser.add_argument("--hosts", metavar="FILE", help="a file with more such addresses, one a line")
+    parser.add_argument(
+        "--output", metavar="DIR", required=True, help="directory of the table samples, to which each round is appended"
+    )
+    parser.add_argument("--rounds", metavar="N", type=int, default=1, help="how often to ask all daemons (default 1)")
     parser.add_argument("--every", metavar="S", type=float, default=60, help="seconds between rounds (default 60)")
 
 
@@ -303,22 +330,24 @@ def _run_fleet(args: Namespace) -> int:
 
     hosts = read_hosts(args.daemons, args.hosts)
     spark = _start_session(args)
-    stop = _stop_event()
+    stop = _handle_stop_signals()
     print(rank_daemons(collect_fleet(spark, hosts, args.output, rounds=args.rounds, every_s=args.every, stop=stop)))
     return ExitCode.OK
 
 
 def _add_ledger_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", choices=("compact",), help="merge its files")
+    parser.add_argument("action", choices=("compact",), help="compact: merge the ledger's small files into larger ones")
     parser.add_argument("ledger", metavar="DIR", help="directory or URI of the ledger")
 
 
 def _run_ledger(args: Namespace) -> int:
     try:
-        done = merge_ledger(args.ledger)
+        files = merge_ledger(args.ledger)
     except (OSError, ValueError) as error:
         return _fail(f"{args.ledger}: {error}", ExitCode.SETUP)
-    print(f"{done.merged:,} files merged into {done.written:,}; {done.removed:,} files removed that were merged before")
+    print(
+        f"{files.merged:,} files merged into {files.written:,}; {files.removed:,} files removed that were merged before"
+    )
     return ExitCode.OK
 
 

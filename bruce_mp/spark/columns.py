@@ -30,19 +30,21 @@ _TYPES_BY_COLUMN: Final[Mapping[str, frozenset[str]]] = {
 
 
 def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None:
-    """Check (name, type) pairs of a schema; `topic` is the option of that name.
+    """Check the columns of a schema, given as pairs of name and type; `topic` is the option of that name.
 
-    Types are spelled as by `DataType.simpleString()`. Raise `SchemaError`, which lists all problems.
+    Types are spelled as `DataType.simpleString()` spells them. Raise `SchemaError`, which lists all problems.
     """
     given = {name for name, _ in columns}
-    misspelled = {name.lower(): name for name in sorted(given) if name.lower() in _TYPES_BY_COLUMN.keys() - given}
+    missing = _TYPES_BY_COLUMN.keys() - given
+    # A column is misspelled if it differs from a missing column only by capital letters.
+    misspelled = {name.lower(): name for name in sorted(given) if name.lower() in missing}
     problems = [f"Column '{name}': spell it '{known}'." for known, name in misspelled.items()]
     others = [column for column in columns if column[0] not in misspelled.values()]
     problems += [problem for name, type_name in others if (problem := _find_problem(name, type_name))]
-    names = given | misspelled.keys()
-    if "value" not in names:
+    given_or_misspelled = given | misspelled.keys()
+    if "value" not in given_or_misspelled:
         problems.append("There is no column 'value': give this name to the message's bytes (string or binary).")
-    if "topic" not in names and topic is None:
+    if "topic" not in given_or_misspelled and topic is None:
         problems.append("There is neither a column 'topic' nor an option 'topic': give one.")
     if problems:
         raise SchemaError(" ".join(problems))

@@ -1,6 +1,7 @@
-"""Write a DataFrame with any PySpark from 3.5 on: through the data source, or before PySpark 4.1 through `mapInArrow`.
+"""Write a DataFrame with any PySpark from 3.5 on.
 
-With `mapInArrow`, each task returns its pickled result as a row, and the driver commits the results.
+From PySpark 4.1 on, Spark writes the rows through the data source. Older versions run `mapInArrow`, whose function
+sends the rows: each task returns its pickled result as the only row, and the driver commits the results.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def write_frame(frame: DataFrame, options: Mapping[str, str]) -> None:
 def _has_data_source() -> bool:
     """Return True if this PySpark has all writers that the data source needs."""
     try:
-        from pyspark.sql.datasource import DataSourceStreamArrowWriter  # noqa: F401, PLC0415 - only its presence
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter  # noqa: F401, PLC0415 - if it exists
     except ImportError:
         return False
     return True

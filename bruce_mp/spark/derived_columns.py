@@ -27,22 +27,22 @@ _FNV_PRIME: Final = np.uint32(0x01000193)
 _31_BITS: Final = np.uint32(0x7FFFFFFF)
 _13, _15, _24 = np.uint32(13), np.uint32(15), np.uint32(24)  # shifts of murmur2
 _TAIL_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
-"""Mask of the last word of a key, by the number of the key's bytes in it."""
+"""Masks for the last word of a key; the index is the number of the key's bytes in this word, 0 to 3."""
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
-"""Hashes or words of 4 bytes, one for each key."""
+"""A hash, or a word of 4 bytes, for each key."""
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
-"""Start or size of each key in bytes."""
+"""For each key its offset in the joined bytes of all keys, or its size in bytes."""
 
 
 def to_utc(column: pa.Array, time_zone: str | None) -> pa.Array:
-    """Return a column of instants, which Arrow counts in UTC. Raise `RowError` for an unknown zone.
+    """Return the timestamps as a column of type timestamp in UTC. Raise `RowError` for an unknown zone.
 
-    Times without a zone are local times in `time_zone`; None is this host's zone.
+    Timestamps without a zone are local times in `time_zone`; None stands for this host's zone.
     """
     if column.type.tz is not None:
         return column
-    if time_zone is None:  # Arrow has no name for this host's zone
+    if time_zone is None:  # Python converts, because Arrow has no name for this host's zone
         micros = [None if time is None else round(time.timestamp() * 1e6) for time in column.to_pylist()]
         return pa.array(micros, pa.timestamp("us", "UTC"))
     try:
@@ -55,7 +55,7 @@ def to_utc(column: pa.Array, time_zone: str | None) -> pa.Array:
 
 
 def hash_keys(column: pa.Array, partitioner: Partitioner) -> pa.Array:
-    """Return the partition key of each record key in a binary column; null without a key."""
+    """Return the partition key for each record key in a binary column; null for a null key (CRC32: or an empty one)."""
     hashes = pa.array(_HASHES[partitioner](*_contents_of(column)).astype(np.int64))
     is_unkeyed = pc.is_null(column)
     if partitioner is Partitioner.CRC32:  # librdkafka's consistent_random treats an empty key as no key
@@ -64,7 +64,7 @@ def hash_keys(column: pa.Array, partitioner: Partitioner) -> pa.Array:
 
 
 def _contents_of(column: pa.Array) -> tuple[bytes, Offsets, Offsets]:
-    """Return the bytes of all keys, and the start and the size of each; a null has size 0."""
+    """Return the joined bytes of all keys, and the offset and size of each key in them; a null has size 0."""
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
     sizes = np.where(np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_), np.diff(bounds), 0)
@@ -80,8 +80,8 @@ def _crc32(data: bytes, starts: Offsets, sizes: Offsets) -> Words:
 def _murmur2(data: bytes, starts: Offsets, sizes: Offsets) -> Words:
     hashes = _MURMUR2_SEED ^ sizes.astype(np.uint32)
     whole_words = sizes // 4
-    padded = data + bytes(4)  # the last word of the last key may end up to 3 bytes behind the data
-    for index in range(int(whole_words.max(initial=0))):  # of words: each step hashes one word of every key
+    padded = data + bytes(4)  # the last word of the last key may end up to 3 bytes after the data
+    for index in range(int(whole_words.max(initial=0))):  # each step hashes the word with this index of every key
         rows = np.flatnonzero(whole_words > index)
         mixed = _read_words(padded, starts[rows] + 4 * index) * _MURMUR2_FACTOR
         hashes[rows] = (hashes[rows] * _MURMUR2_FACTOR) ^ ((mixed ^ (mixed >> _24)) * _MURMUR2_FACTOR)
@@ -94,7 +94,7 @@ def _murmur2(data: bytes, starts: Offsets, sizes: Offsets) -> Words:
 
 
 def _read_words(data: bytes, offsets: Offsets) -> Words:
-    """Return the little-endian words that begin at these bytes, at any alignment."""
+    """Return the little-endian word that begins at each of `offsets`, which need not be multiples of 4."""
     words: Words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     return words[offsets]
 
@@ -102,10 +102,10 @@ def _read_words(data: bytes, offsets: Offsets) -> Words:
 def _fnv1a(data: bytes, starts: Offsets, sizes: Offsets) -> Words:
     hashes = np.full(len(sizes), _FNV_OFFSET)
     content = np.frombuffer(data, np.uint8)
-    for index in range(int(sizes.max(initial=0))):  # of bytes: each step hashes one byte of every key
+    for index in range(int(sizes.max(initial=0))):  # each step hashes the byte with this index of every key
         rows = np.flatnonzero(sizes > index)
         hashes[rows] = (hashes[rows] ^ content[starts[rows] + index]) * _FNV_PRIME
-    return np.where(hashes <= _31_BITS, hashes, np.uint32(0) - hashes)  # as Sarama: the magnitude of the int32
+    return np.where(hashes <= _31_BITS, hashes, np.uint32(0) - hashes)  # like Sarama, the magnitude of the int32
 
 
 _HASHES: Final[dict[Partitioner, Callable[[bytes, Offsets, Offsets], Words]]] = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["describe_discards", "describe_earlier_discards", "describe_fresh_start", "format_outcome", "join_topics"]
 
 _MAX_TOPICS: Final = 10
-"""Topics in the text of an error."""
+"""Maximum number of topics in the text of an error."""
 _REPLAY: Final = (
     "send the discarded messages with bruce-spark replay and the daemon's discard file (which needs "
     "discard_log.enable = true from before the loss)"
@@ -25,23 +25,21 @@ _REPLAY: Final = (
 
 
 def describe_discards(result: TaskResult, options: SinkOptions) -> str:
-    """Return the counts of an attempt with discarded messages, the remedies, and the way to commit nevertheless."""
-    sent = received = result.total  # an attempt has a result only if the daemon received all
+    """Return the counts of an attempt with discarded messages, the remedies, and the option with which it commits."""
+    sent = received = result.total  # an attempt has a result only if the daemon received all its messages
     outcome = format_outcome(sent, received, result.delivered, result.discarded)
     if options.is_exactly_once:
-        advice = (
-            f"A repeated task sends nothing again: set onDiscard=report, with which the task commits, and {_REPLAY}"
-        )
+        advice = f"A repeated task sends nothing again: set onDiscard=report, so that the task commits, and {_REPLAY}"
     else:
         advice = (
-            "Each retry of Spark (spark.task.maxFailures, 4 by default) delivers the other messages again: a ledger "
-            "avoids this, and so does onDiscard=report, with which the task commits"
+            "Each retry of Spark (spark.task.maxFailures, 4 by default) delivers the other messages again. A ledger "
+            "avoids this. Setting onDiscard=report avoids it as well, because then the task commits"
         )
     return f"{outcome}. {_list_remedies(result)} {advice}."
 
 
 def describe_earlier_discards(earlier: TaskEntry, options: SinkOptions) -> str:
-    """Return the text about an earlier attempt with discarded messages, which a repeated task does not send again."""
+    """Return the text about an earlier attempt with discarded messages; a repeated task does not send them again."""
     result, topics = earlier.result, {topic for topic, _ in earlier.result.rows}
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(earlier.time_ms / 1000))
     named = f"topic{'s' * (len(topics) > 1)} {join_topics(topics)}"
@@ -57,19 +55,20 @@ def describe_earlier_discards(earlier: TaskEntry, options: SinkOptions) -> str:
 def format_outcome(sent: int, received: int, delivered: int | None, reasons: Mapping[str, int]) -> str:
     """Return the counts of an attempt, as the rest of a text that begins with the daemon's address."""
     delivered_text = "an unknown number" if delivered is None else delivered
-    counts = f"of {sent} messages it received {received}, delivered {delivered_text}"
+    counts = f"of {sent} messages the daemon received {received}, delivered {delivered_text}"
     return f"{counts} and discarded {sum(reasons.values())} ({_format_reasons(reasons)})"
 
 
 def describe_fresh_start(attempt: TaskAttempt, options: SinkOptions) -> str:
-    """Return the way to send all rows again, as the clause of a sentence."""
+    """Return the advice how to send all rows again, as the clause of a sentence."""
     if options.run_id is not None:
         return "use another runId"
-    return "run the job again" if attempt.batch < 0 else "use another checkpoint"
+    is_batch_job = attempt.batch < 0
+    return "run the job again" if is_batch_job else "use another checkpoint"
 
 
 def join_topics(topics: Collection[str]) -> str:
-    """Return the first names in order, as a list for a text."""
+    """Return the first `_MAX_TOPICS` names in alphabetical order, joined for a text."""
     return ", ".join(sorted(topics)[:_MAX_TOPICS]) + (", ..." if len(topics) > _MAX_TOPICS else "")
 
 
@@ -82,7 +81,7 @@ def _list_remedies(result: TaskResult) -> str:
 
 
 def _remedy(reason: str, result: TaskResult) -> str:
-    """Return the remedy for a reason. The daemon does not tell the task which of several topics it concerns."""
+    """Return the remedy for a reason. The daemon's answer names no topics, so the text names all topics of the task."""
     topics = {topic for topic, _ in result.rows}
     names = join_topics(topics)
     if reason == DiscardReason.BAD_TOPIC.name and len(topics) == 1:

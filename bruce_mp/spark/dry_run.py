@@ -1,7 +1,8 @@
 """Count the messages of a DataFrame without sending them, and check its rows as the sink does.
 
-A separate data source counts the rows, because PySpark passes Arrow batches to it without pandas. Spark calls its
-commit in another process than the driver's program, so the commit passes the counts in a file.
+A data source of its own, `bruce_dry_run`, counts the rows, because PySpark passes Arrow batches to a data source
+without pandas. Spark calls the data source's `commit` in another process than the driver's program. So `commit` writes
+the counts into a file, which the driver's program reads.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
 __all__ = ["count_messages"]
 
 _TYPICAL_AUTHOR: Final = b"00000000-0000-0000-0000-000000000000/1000/1000/0"
-"""A task attempt of typical length, as the author in the stamp, which counts in the size of a message."""
+"""The name of a task attempt, of typical length. A message's stamp contains such a name and adds to the message's size.
+"""
 
 
 class MessageCount(NamedTuple):
-    """The rows of a topic with a problem (None: good rows), and the bytes of their keys and values."""
+    """The number of rows of one topic with one problem (None: without a problem), and the bytes of keys and values."""
 
     topic: str
     problem: str | None
@@ -49,18 +51,18 @@ class MessageCount(NamedTuple):
 def count_messages(frame: DataFrame, options: SinkOptions) -> list[MessageCount]:
     """Count the rows by topic and problem."""
     with tempfile.TemporaryDirectory(prefix="bruce-dry-run-") as directory:
-        out = Path(directory) / "counts.json"
+        counts_file = Path(directory) / "counts.json"
         plan = {
             "topic": options.topic, "stamp": options.stamp, "partitioner": options.partitioner,
-            "limits": _daemon_limits(options), "out": str(out),
+            "limits": _daemon_limits(options), "counts_file": str(counts_file),
         }  # fmt: skip
         frame.sparkSession.dataSource.register(DryRunDataSource)
         frame.write.format(DryRunDataSource.name()).mode("append").option("plan", json.dumps(plan)).save()
-        return [MessageCount(*count) for count in json.loads(out.read_text())]
+        return [MessageCount(*count) for count in json.loads(counts_file.read_text())]
 
 
 def _daemon_limits(options: SinkOptions) -> RowLimits:
-    """Return the limits of the daemon on this host, or the default limits without a daemon."""
+    """Return the limits of the daemon on this host, or the default limits if no daemon answers."""
     try:
         with Channel(options.socket, options.timeout_ms, connect_timeout_ms=0) as channel:
             return RowLimits.of(channel.inquire(), options.max_record_bytes)
@@ -97,16 +99,16 @@ class _CountingWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         counts = (count for message in messages if isinstance(message, _CountCommit) for count in message.counts)
-        Path(self._plan["out"]).write_text(json.dumps(_sum_counts(counts)))
+        Path(self._plan["counts_file"]).write_text(json.dumps(_sum_counts(counts)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing, because nothing was sent."""
 
 
 def _count_batch(encoder: MessageEncoder, validator: RowValidator, batch: pa.RecordBatch) -> list[MessageCount]:
-    rows = encoder.rows(batch)
+    rows = encoder.convert(batch)
     problems = np.full(rows.count, None, object)
-    for bad in validator.find(rows):
+    for bad in validator.find_bad_rows(rows):
         problems[bad.row] = bad.problem.summary
     default_topic = pa.scalar((encoder.topic or b"").decode())
     topics = pa.repeat(default_topic, rows.count) if rows.topic is None else rows.topic.cast(pa.string())
@@ -117,7 +119,7 @@ def _count_batch(encoder: MessageEncoder, validator: RowValidator, batch: pa.Rec
 
 
 def _sum_counts(counts: Iterable[MessageCount]) -> list[MessageCount]:
-    """Return one count for each topic and problem."""
+    """Add up the counts of each topic and problem."""
     rows: Counter[tuple[str, str | None]] = Counter()
     sizes: Counter[tuple[str, str | None]] = Counter()
     for count in counts:

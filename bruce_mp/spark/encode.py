@@ -4,7 +4,8 @@ A message is joined from *pieces*. Each is a column of variable size, or a group
 packed as an Arrow binary column. `binary_join_element_wise` joins the pieces of each row; the data buffer of its result
 is the byte stream. `docs/protocol.md` has the layouts of a message's three versions.
 
-The *stamp* is a record header that names a message's author, a task attempt, and numbers the author's messages:
+The *stamp* is a record header with a message's author, which is a task attempt, and the message's number in the attempt
+(its sequence):
 
     key "bruce.stamp", value: sequence, 16 digits | " " | ms since the epoch, 13 digits | " " | author,
                               "query/batch/partition/attempt"
@@ -30,17 +31,18 @@ __all__ = ["MAX_HEADERS_BYTES", "STAMP_KEY", "MessageEncoder", "Rows", "byte_siz
 
 STAMP_KEY: Final = b"bruce.stamp"
 MAX_HEADERS_BYTES: Final = 65_535
-"""Most bytes of a message's record headers, stamp included."""
+"""Maximum number of bytes of a message's record headers, stamp included."""
 _FIXED_BYTES: Final = 28
 """Size of an AnyPartition message of version 0 without topic, key and value."""
 _HEADERS_SIZE_BYTES: Final = 4
-"""Size of the field for the size of the record headers, from version 1 on."""
+"""Size of the field with the size of the record headers; messages of version 0 lack this field."""
 _PARTITION_KEY_BYTES: Final = 4
 _HEADER_OVERHEAD_BYTES: Final = 6
 """Size of the two size fields of a record header: int16 for its key, int32 for its value."""
 _MICROS_PER_MS: Final = 1000
 _SHORT_HEADER_KEY: Final = 255
-"""Header keys up to this size are certainly valid; in a batch with a longer one, each row's longest is measured."""
+"""Header keys up to this size are valid. Only for a batch with a longer one, the longest key of each row is measured.
+"""
 _STAMP_BYTES: Final = 31
 """Size of a stamp without its author."""
 _TEN_TO_8: Final = 100_000_000
@@ -58,7 +60,7 @@ Field = tuple[str, Any]
 class Rows:
     """The columns of a batch, with texts as binary columns; None for a column that the batch lacks.
 
-    Without a column `topic`, all rows have the topic of the option.
+    If the batch has no column `topic`, all rows have the topic of the option `topic`.
     """
 
     count: int
@@ -78,12 +80,15 @@ class Rows:
     """Size of the longest header key of each row; None if no key has more than 255 bytes, as in most batches."""
 
     def minutes(self, now_ms: int) -> Ints:
-        """Return the minute of each row's timestamp in ms since the epoch."""
+        """Return the start of the minute of each row's timestamp (`now_ms` if it has none), in ms since the epoch."""
         times: Ints = np.full(self.count, _milliseconds(self.timestamp, now_ms), np.int64)
         return times - times % MINUTE_MS
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Return the rows from `start` up to `stop`, which are valid, as a view without the columns for validation."""
+        """Return a view of the rows from `start` up to `stop`, without the columns that only the validation needs.
+
+        The rows must be valid.
+        """
 
         def part(column: pa.Array | None) -> pa.Array | None:
             return None if column is None else column.slice(start, stop - start)
@@ -98,7 +103,7 @@ class Rows:
 class _MessagePieces:
     """The pieces of all messages of a batch, in order, and the fields for the next piece."""
 
-    rows: int
+    row_count: int
     _pieces: list[pa.Array] = field(default_factory=list)
     _fields: list[Field] = field(default_factory=list)
 
@@ -117,27 +122,29 @@ class _MessagePieces:
             *self._pieces, _EMPTY_SEPARATOR, null_handling="replace", null_replacement=b""
         )
         _, offsets, data = joined.buffers()
-        return memoryview(data)[: np.frombuffer(offsets, np.int32)[self.rows]]  # Arrow allocates larger buffers
+        # Arrow's buffers are larger than their contents; the last offset is the end of the last message.
+        return memoryview(data)[: np.frombuffer(offsets, np.int32)[self.row_count]]
 
     def _pack_fields(self) -> None:
         if self._fields:
-            self._pieces.append(pack_fields(self.rows, self._fields))
+            self._pieces.append(pack_fields(self.row_count, self._fields))
             self._fields = []
 
 
-def pack_fields(rows: int, fields: list[Field]) -> pa.Array:
-    """Return fields of fixed size as a binary column; each row contains its fields without gaps."""
+def pack_fields(row_count: int, fields: list[Field]) -> pa.Array:
+    """Return fields of fixed size as one binary column; the value of a row is its fields without gaps."""
     named = [(f"f{number}", dtype, values) for number, (dtype, values) in enumerate(fields)]
     shared = np.empty(1, [(name, dtype) for name, dtype, _ in named])
     for name, _, values in named:
         if np.size(values) == 1:
             shared[name] = values
-    table = np.repeat(shared, rows)  # one copy of all shared fields instead of one for each field
+    table = np.repeat(shared, row_count)  # copies all shared fields together instead of one by one
     for name, _, values in named:
         if np.size(values) != 1:
             table[name] = values
-    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(table.itemsize)
-    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(table.view(np.uint8))])
+    offsets = np.arange(row_count + 1, dtype=np.int32) * np.int32(table.itemsize)
+    data = table.view(np.uint8)
+    return pa.Array.from_buffers(pa.binary(), row_count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _bytes_field(data: bytes) -> Field:
@@ -145,9 +152,9 @@ def _bytes_field(data: bytes) -> Field:
 
 
 def _sixteen_digits(first: int, count: int) -> list[Field]:
-    """Format `count` consecutive numbers with 16 digits each."""
+    """Return fields with the text of `count` consecutive numbers from `first` on, with 16 digits each."""
     high, low = divmod(first, _TEN_TO_8)
-    if low + count <= _TEN_TO_8:  # usual: all numbers have the same high digits
+    if low + count <= _TEN_TO_8:  # the usual case: all numbers have the same first 8 digits
         return [*_eight_digits(np.array([high])), *_eight_digits(np.arange(low, low + count))]
     highs, lows = np.divmod(np.arange(first, first + count), _TEN_TO_8)
     return [*_eight_digits(highs), *_eight_digits(lows)]
@@ -163,8 +170,8 @@ class MessageEncoder:
     """An encoder for the batches of one task.
 
     `topic` applies to rows without a topic. `author` is `TaskAttempt.author` for the stamp; None omits the stamp.
-    `partitioner` derives partition keys from record keys. `time_zone` is that of timestamps without a zone; None: this
-    host's.
+    `partitioner` derives partition keys from record keys. `time_zone` applies to timestamps without a zone; None stands
+    for this host's zone.
     """
 
     topic: bytes | None
@@ -172,8 +179,11 @@ class MessageEncoder:
     partitioner: Partitioner = Partitioner.NONE
     time_zone: str | None = None
 
-    def rows(self, batch: pa.RecordBatch) -> Rows:
-        """Return the batch's columns and message sizes; a topic is null if neither column nor option has one."""
+    def convert(self, batch: pa.RecordBatch) -> Rows:
+        """Convert a batch, and compute the sizes of its messages.
+
+        A row's topic is null if neither the column nor the option `topic` has one.
+        """
         columns = {name: batch.column(name) for name in batch.schema.names}
         headers = _encoded_headers(columns["headers"]) if "headers" in columns else None
         topic = self._topic_column(columns.get("topic"))
@@ -194,7 +204,10 @@ class MessageEncoder:
         )  # fmt: skip
 
     def encode(self, rows: Rows, sequence: int, now_ms: int) -> memoryview:
-        """Encode `rows`, which must all be valid. In the stamps, the first row has the number `sequence`."""
+        """Encode `rows`, which must all be valid.
+
+        In the stamps, the first row has the number `sequence`, and all rows have the time `now_ms`.
+        """
         if not rows.count:
             return memoryview(b"")
         pieces = _MessagePieces(rows.count)
@@ -252,7 +265,7 @@ class MessageEncoder:
         return topics if self.topic is None else pc.fill_null(topics, self.topic)
 
     def _partition_key_column(self, column: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
-        """Return the given partition keys, and those of the partitioner for rows without."""
+        """Return the column's partition keys; rows without one get the partition key that the partitioner derives."""
         if key is None or self.partitioner is Partitioner.NONE:
             return column
         hashed = hash_keys(key, self.partitioner)
@@ -261,14 +274,15 @@ class MessageEncoder:
     def _lowest_version(self, value: pa.Array, key: pa.Array | None, headers: pa.Array | None) -> int:
         """Return the lowest version that can encode all rows.
 
-        Below `NULLS_VERSION`, a key of size 0 is null, and the daemon's config makes a value of size 0 null or empty.
+        Versions below `NULLS_VERSION` cannot tell null from empty: there a key of size 0 is null, and the daemon's
+        configuration decides if a value of size 0 is null or empty.
         """
         if value.null_count or _has_empty(value) or (key is not None and _has_empty(key)):
             return NULLS_VERSION
         return HEADERS_VERSION if headers is not None or self.author is not None else PLAIN_VERSION
 
     def _size_without_columns(self, topic: pa.Array | None, version: int) -> int:
-        """Return the part of a message's size that all rows share."""
+        """Return the part of a message's size that is equal for all rows."""
         topic_size = len(self.topic or b"") if topic is None else 0
         headers_size = 0 if version == PLAIN_VERSION else _HEADERS_SIZE_BYTES
         return _FIXED_BYTES + topic_size + headers_size + self._stamp_header_size
@@ -280,7 +294,7 @@ class MessageEncoder:
 
 
 def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size: int) -> None:
-    """Append a size field and the bytes; a null, or a row without the column, has size `null_size`."""
+    """Append a size field and the bytes of the column; a null has size `null_size`, as have all rows if it is None."""
     if column is None:
         pieces.add_fields((">i4", null_size))
     else:
@@ -289,7 +303,7 @@ def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size:
 
 
 def _has_empty(column: pa.Array) -> bool:
-    """Return True if a column has a value without bytes that is not null."""
+    """Return True if the column has an empty value, which is not null and has no bytes."""
     return bool(pc.min(pc.binary_length(column)).as_py() == 0)
 
 
@@ -299,7 +313,7 @@ def byte_sizes(column: pa.Array, *, null: int = 0) -> Ints:
 
 
 def _encoded_headers(column: pa.Array) -> pa.Array:
-    """Encode each row's headers as int16 key size, key, int32 value size (-1: null), value, without gaps."""
+    """Encode the headers of each row, each as int16 key size, key, int32 value size (-1: null), value."""
     flat = pc.list_flatten(column)
     key, value = _binary(pc.struct_field(flat, "key")), _binary(pc.struct_field(flat, "value"))
     pieces = _MessagePieces(len(flat))
@@ -310,17 +324,20 @@ def _encoded_headers(column: pa.Array) -> pa.Array:
     if not len(flat):
         return pa.array([b""] * len(column), pa.binary())
     joined = pa.py_buffer(pieces.join())
+    # Row i has the headers first_headers[i] to first_headers[i + 1] - 1 of `flat`; a header's bytes start at its
+    # header_starts in `joined`. So header_starts[first_headers] are the bounds of the rows.
     first_headers = _bounds(_integers(pc.list_value_length(column), 0))
     header_starts = _bounds(_HEADER_OVERHEAD_BYTES + byte_sizes(key) + byte_sizes(value)).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(header_starts[first_headers]), joined])
 
 
 def _bounds(sizes: Ints) -> Ints:
-    """Return the start of each of the joined parts with these sizes, and the end of the last part."""
+    """Return the start of each part after parts with these sizes were joined, and the end of the last part."""
     return np.concatenate(([0], np.cumsum(sizes)))
 
 
 def _measure_longest_header_keys(column: pa.Array) -> Ints | None:
+    """Return the size of the longest header key of each row; None if all keys of the batch are short."""
     sizes = byte_sizes(_binary(pc.struct_field(pc.list_flatten(column), "key")))
     if not len(sizes) or sizes.max() <= _SHORT_HEADER_KEY:
         return None

@@ -1,4 +1,7 @@
-"""Errors of the data source. Spark shows only the text of a Python error, so each text begins with its condition."""
+"""Errors of the data source.
+
+Spark shows only the text of a Python error. So each text begins with the error's condition, such as `[BRUCE_OPTION]`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ __all__ = ["OptionError", "RowError", "SchemaError", "SinkError", "TaskError", "
 
 
 class SinkError(BruceError):
-    """Base of the errors; `condition` stands in brackets before the text, like Spark's own conditions."""
+    """Base class of the errors; `condition` is the name of the error, as Spark's own errors have one in brackets."""
 
     condition = "BRUCE_ERROR"
 
@@ -23,7 +26,7 @@ class OptionError(SinkError):
 
 
 class SchemaError(SinkError):
-    """A missing or unknown column, or one of a wrong type. Raised on the driver."""
+    """A missing or unknown column, or a column of a wrong type. Raised on the driver."""
 
     condition = "BRUCE_SCHEMA"
 

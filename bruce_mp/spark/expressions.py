@@ -1,4 +1,4 @@
-"""Make columns of SQL texts."""
+"""Convert SQL texts to Spark's columns."""
 
 from __future__ import annotations
 

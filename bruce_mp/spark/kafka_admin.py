@@ -16,14 +16,15 @@ __all__ = ["UNLIMITED", "PartitionOffsets", "count_offsets", "missing_topics", "
 
 _Answer = TypeVar("_Answer")
 
-_PREFIX: Final = "kafka."
+_CLIENT_PREFIX: Final = "kafka."
+"""Prefix of those options of Spark's Kafka source that are settings of the Kafka client."""
 _UNKNOWN_TOPIC: Final = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 UNLIMITED: Final = -1
-"""Kafka's `retention.ms` of a topic without a highest age of messages."""
+"""Kafka's `retention.ms` of a topic whose messages are never deleted because of their age."""
 
 
 class PartitionOffsets(NamedTuple):
-    """The oldest offset of a partition, and the one behind the newest."""
+    """`begin` is the offset of the oldest message of a partition, `end` is the offset after the newest message."""
 
     topic: str
     partition: int
@@ -34,7 +35,7 @@ class PartitionOffsets(NamedTuple):
 def count_offsets(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> int | None:
     """Return the number of offsets from the oldest to the newest message, over all partitions of the topics.
 
-    Return None as `offsets_of` does.
+    Return None under Spark Connect, and if the brokers do not answer.
     """
     partitions = offsets_of(spark, options, topics)
     return None if partitions is None else sum(each.end - each.begin for each in partitions)
@@ -69,7 +70,10 @@ def offsets_of(spark: SparkSession, options: Mapping[str, str], topics: Sequence
 
 
 def missing_topics(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> list[str] | None:
-    """Return those of the topics that the brokers do not have. Return None as `offsets_of` does."""
+    """Return those of the topics that the brokers do not have.
+
+    Return None under Spark Connect, and if the brokers do not answer.
+    """
 
     def read(_: Any, admin: Any) -> list[str]:
         answers = admin.describeTopics(list(topics)).topicNameValues()
@@ -91,16 +95,17 @@ def _is_unknown(answer: Any) -> bool:
 
 
 def retention_ms_of(spark: SparkSession, options: Mapping[str, str], topic: str) -> int | None:
-    """Return the age in ms at which the brokers delete messages of a topic, or `UNLIMITED`.
+    """Return the age in ms from which on the brokers delete messages of a topic, or `UNLIMITED`.
 
-    `UNLIMITED` also stands for `LogAppendTime`, because brokers then replace old timestamps. Return None as
-    `offsets_of` does.
+    The age counts from the message's timestamp. So a topic with `LogAppendTime` is `UNLIMITED` here: the brokers
+    replace old timestamps by the time of arrival. Return None under Spark Connect, and if the brokers do not answer.
     """
 
     def read(jvm: Any, admin: Any) -> int:
         config_resource = jvm.org.apache.kafka.common.config.ConfigResource
         resource = config_resource(config_resource.Type.TOPIC, topic)
-        config = admin.describeConfigs([resource]).all().get()[resource]  # Python cannot iterate over its entries
+        config = admin.describeConfigs([resource]).all().get()[resource]
+        # Python cannot iterate over the entries of this Java object, so each is read by its name.
         policy, timestamp_type, retention_ms = (
             config.get(name).value() for name in ("cleanup.policy", "message.timestamp.type", "retention.ms")
         )
@@ -116,7 +121,7 @@ def _request(spark: SparkSession, options: Mapping[str, str], request: Callable[
     try:
         with _open_admin_client(jvm, options) as admin:
             return request(jvm, admin)
-    except Py4JJavaError:  # the caller's read or write of the topic will fail, too, and give the reason
+    except Py4JJavaError:  # the caller's own read or write of the topic fails likewise, and its error has the reason
         return None
 
 
@@ -124,8 +129,8 @@ def _request(spark: SparkSession, options: Mapping[str, str], request: Callable[
 def _open_admin_client(jvm: Any, options: Mapping[str, str]) -> Iterator[Any]:
     settings = jvm.java.util.Properties()
     for name, value in options.items():
-        if name.startswith(_PREFIX):
-            settings.setProperty(name.removeprefix(_PREFIX), value)
+        if name.startswith(_CLIENT_PREFIX):
+            settings.setProperty(name.removeprefix(_CLIENT_PREFIX), value)
     admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
     try:
         yield admin

@@ -2,7 +2,8 @@
 
 The ledger is the "sent" side of the audit. It has one row for each topic and minute of a task attempt. A commit writes
 all its rows into one new file of JSON lines, which appears by a rename. So no reader sees a part of a commit, and two
-drivers never write one file. A micro-batch's commit that Spark repeats after a restart replaces its file.
+drivers never write the same file. If Spark repeats the commit of a micro-batch after a restart, the new file replaces
+the old one.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ MINUTE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
-    """The identity of Spark's attempt of a task, whose messages are one fenced attempt unless `fence` is false.
+    """The identity of one attempt of Spark to run a task.
 
-    `query` is the id of the streaming query or batch job; `batch` is -1 for batch jobs.
+    Unless the option `fence` is false, the daemon gets the messages of this attempt as a fenced attempt: it delivers
+    them only after the attempt's end. `query` is the id of the streaming query or batch job; `batch` is the number of
+    the micro-batch, and -1 for batch jobs.
     """
 
     query: str
@@ -49,11 +52,11 @@ class TaskAttempt:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The messages of one attempt and their outcome.
+    """The numbers of messages of one attempt, and their outcome.
 
-    `rows` counts the messages by topic and minute (its start in ms since the epoch). `delivered` and `discarded` (by
-    reason) are the daemon's answer for the whole attempt; `delivered` is None unless `acks` is `delivered`, and
-    `discarded` is empty without an answer.
+    `rows` counts the messages by topic and minute (the minute's start in ms since the epoch). `delivered` and
+    `discarded` (by reason) are the counts in the daemon's answer for the whole attempt. `delivered` is None unless
+    `acks` is `delivered`. `discarded` is empty if the daemon did not answer.
     """
 
     attempt: TaskAttempt
@@ -74,7 +77,7 @@ class TaskResult:
 def write_ledger(uri: str, results: Iterable[TaskResult], *, name: str | None = None) -> None:
     """Write the rows of a commit, if it has any, as one file into the directory `uri`.
 
-    `name` is that of the file without `.json`; None: a random one.
+    `name` is the name of the file without `.json`; None stands for a random name.
     """
     lines = _lines(results)
     if lines:
@@ -83,7 +86,7 @@ def write_ledger(uri: str, results: Iterable[TaskResult], *, name: str | None = 
 
 
 def is_written(uri: str, results: Iterable[TaskResult], *, name: str) -> bool:
-    """Return True if the file `name` of the ledger already has the rows of this commit, and at least one."""
+    """Return True if the ledger has a file `name` with exactly the rows of this commit; False if it has no rows."""
     lines = _lines(results)
     system, root = open_directory(uri)
     try:
@@ -94,7 +97,7 @@ def is_written(uri: str, results: Iterable[TaskResult], *, name: str) -> bool:
 
 
 def write_atomically(system: FileSystem, path: str, parts: Iterable[bytes]) -> None:
-    """Write a file under a temporary name and rename it to `path`, in place of an earlier file."""
+    """Write a file under a temporary name, and rename it to `path`, where it replaces an earlier file."""
     temporary = f"{path}.{uuid4().hex}.part"
     with system.open_output_stream(temporary) as file:
         for part in parts:

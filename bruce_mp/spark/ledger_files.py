@@ -4,11 +4,13 @@ A commit writes one small file, and a stream may commit each second. So the file
 query are merged into one file, and 256 such files into a larger one. A merged file is named after its first and last
 batch. Files of batch jobs have no batch numbers; they are merged by the minute of their modification.
 
-A range of batches is merged only when no file can be added to it: the query has committed a later batch, or, for
-minutes of batch jobs, an hour has passed. So two processes that merge a range write the same file, and no lock is
-needed. A file in the range of a wider file is *covered*: readers ignore it, and it stays for an hour, because a reader
-may have listed it before the merge. The file of a batch job with a `runId` is never merged, because a repetition of the
-job replaces it.
+A range of batches is merged only when no file can be added to it. For batches of a query this is the case once the
+query has committed a batch after the range; for minutes of batch jobs, once an hour has passed. So two processes that
+merge the same range write the same file, and no lock is needed.
+
+A file in the range of a wider file is *covered*: readers ignore it. It stays for an hour, because a reader may have
+listed it before the merge. The file of a batch job with a `runId` is never merged, because a repetition of the job
+replaces it.
 """
 
 from __future__ import annotations
@@ -29,12 +31,16 @@ if TYPE_CHECKING:
 __all__ = ["MERGE_WIDTHS", "MergeResult", "merge_ledger", "visible_files"]
 
 MERGE_WIDTHS: Final = (256, 65_536)
-"""Batches, or minutes of batch jobs, in a merged file of each size."""
+"""The widths of merged files: the number of batches, or of minutes of batch jobs, in their ranges."""
 _GRACE_S: Final = 3600
 """Time for which covered files stay, and after which no batch job adds a file to a minute."""
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _FILE_NAME: Final = re.compile(rf"(?:(?P<series>{_UUID}|jobs)-(?P<first>\d+)(?:-(?P<last>\d+))?|{_UUID})\.json")
-"""Of a batch of a query: QUERY-BATCH; merged: SERIES-FIRST-LAST; of a batch job: a random UUID."""
+"""Names of files that may be merged.
+
+They are QUERY-BATCH for a micro-batch, a random UUID for a batch job, and SERIES-FIRST-LAST for a merged file, where
+SERIES is the query or `jobs`.
+"""
 _JOBS_SERIES: Final = "jobs"
 
 
@@ -61,7 +67,7 @@ class _LedgerFile:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Numbers of files: merged into others, written, and removed because they were covered for an hour."""
+    """Numbers of files: files that were merged, merged files written, and covered files removed after their hour."""
 
     merged: int
     written: int
@@ -69,7 +75,10 @@ class MergeResult:
 
 
 def visible_files(uri: str, changed_after_s: float = 0) -> list[str]:
-    """Return the names of the ledger's files that are not covered and were written after a time since the epoch."""
+    """Return the names of the ledger's files that are not covered.
+
+    Files last written before `changed_after_s` (seconds since the epoch) are left out.
+    """
     _, listed = list_files(uri)
     covered = {file.path for file, _ in _find_covered(_parse_all(listed))}
     return sorted(
@@ -88,8 +97,8 @@ def merge_ledger(uri: str) -> MergeResult:
             write_atomically(system, path, (_read_file(system, part.path) for part in parts))
             merged, written = merged + len(parts), written + 1
     system, listed = list_files(uri)
-    kept_since_s = time.time() - _GRACE_S
-    outdated = [file.path for file, cover in _find_covered(_parse_all(listed)) if cover.written_s < kept_since_s]
+    an_hour_ago_s = time.time() - _GRACE_S
+    outdated = [file.path for file, cover in _find_covered(_parse_all(listed)) if cover.written_s < an_hour_ago_s]
     for path in outdated:
         system.delete_file(path)
     return MergeResult(merged, written, len(outdated))
@@ -100,7 +109,7 @@ def _parse_all(listed: Iterable[FileInfo]) -> list[_LedgerFile]:
 
 
 def _parse(entry: FileInfo) -> _LedgerFile | None:
-    """Return the file with its range; None for a name without one, such as that of a job with a `runId`."""
+    """Return the file with its range; None if the name has no range, as for a batch job with a `runId`."""
     match = _FILE_NAME.fullmatch(entry.base_name)
     if match is None:
         return None
@@ -127,8 +136,8 @@ def _find_covered(files: list[_LedgerFile]) -> Iterator[tuple[_LedgerFile, _Ledg
 
 
 def _complete_ranges(files: list[_LedgerFile], width: int) -> Iterator[tuple[str, list[_LedgerFile]]]:
-    """Yield the path of each merged file to write, and the files to merge in order."""
-    newest_commits = {_JOBS_SERIES: int((time.time() - _GRACE_S) // 60)}  # no job adds a file to an earlier minute
+    """Yield the path of each merged file to write, and the files to merge into it, in order."""
+    newest_commits = {_JOBS_SERIES: int((time.time() - _GRACE_S) // 60)}  # no job adds files to minutes before this one
     for file in files:
         if file.series != _JOBS_SERIES:
             newest_commits[file.series] = max(newest_commits.get(file.series, 0), file.last)

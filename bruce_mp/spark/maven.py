@@ -1,7 +1,7 @@
 """Fetch jars from the Maven repository with Maven, or with `jgo` if Maven is missing or fails.
 
-Maven honours the mirrors and proxies of the machine; `jgo` is a pip package. Both clients know the repository's
-address, so none is written here.
+Maven honors the mirrors and proxies of the machine; `jgo` is a pip package. Both clients know the repository's address,
+so this module does not contain it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["cache_directory", "ensure_jars"]
 _MAVEN_TIMEOUT_S: Final = 900  # a first download of all jars over a slow line
 _CONNECTION_TIMEOUT_S: Final = 60
 _MAX_OUTPUT: Final = 2000
-"""Characters of Maven's output in an error; its last lines name the cause."""
+"""Maximum number of characters of Maven's output in an error. They are the last ones, because the cause comes last."""
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>bruce</groupId><artifactId>jars</artifactId><version>1</version>
 <dependencies>{dependencies}</dependencies>
@@ -40,7 +40,7 @@ _WITHOUT_DEPENDENCIES: Final = (
 
 
 def cache_directory() -> Path:
-    """Return the directory of jars: `$BRUCE_TEST_CACHE`, or a directory in the user's cache directory."""
+    """Return the directory for jars and scripts: `$BRUCE_TEST_CACHE`, or `bruce-mp` in the user's cache directory."""
     if overridden := os.environ.get("BRUCE_TEST_CACHE"):
         return Path(overridden)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bruce-mp"
@@ -49,8 +49,8 @@ def cache_directory() -> Path:
 def ensure_jars(directory: Path, coordinates: Sequence[str], *, with_dependencies: bool = True) -> Path:
     """Fetch the jars of `coordinates` (`group:artifact:version`) into the directory `jars` in `directory`.
 
-    Return `directory`; if it exists, fetch nothing. Raise `StartError`. A lock allows one fetch at a time. The
-    directory appears by one rename after the fetch, so a killed fetch leaves no incomplete directory.
+    Return `directory`. If it exists already, fetch nothing. Raise `StartError` if the fetch fails. A lock allows one
+    fetch at a time. The directory appears by one rename after the fetch, so a killed fetch leaves no incomplete one.
     """
     if not directory.is_dir():
         with _locked(directory.with_name(f"{directory.name}.lock")):
@@ -69,7 +69,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _fetch(directory: Path, coordinates: Sequence[str], with_dependencies: bool) -> None:
     staging = directory.with_name(f"{directory.name}.part")
-    shutil.rmtree(staging, ignore_errors=True)  # left by a killed fetch, because no other runs under the lock
+    shutil.rmtree(staging, ignore_errors=True)  # left by a killed fetch: under the lock no other fetch is running
     (staging / "jars").mkdir(parents=True)
     failures = []
     for name, fetcher in _fetchers():
@@ -94,7 +94,7 @@ def _describe(error: Exception) -> str:
 
 
 def _fetchers() -> Iterator[tuple[str, Callable[[Sequence[str], Path, bool], None]]]:
-    """Yield the name of each client, and a function that fetches coordinates into a staging directory."""
+    """Yield the name of each client on this machine, and the function that fetches jars with it."""
     if shutil.which("mvn"):
         yield "Maven", _fetch_with_maven
     yield "jgo", _fetch_with_jgo
@@ -116,7 +116,7 @@ def _fetch_with_maven(coordinates: Sequence[str], staging: Path, with_dependenci
 
 
 def _fetch_with_jgo(coordinates: Sequence[str], staging: Path, with_dependencies: bool) -> None:
-    """Fetch into a new repository, because jgo accepts a half-written file of a killed download as complete."""
+    """Fetch into a new local repository, because jgo takes a half-written file in an old one as complete."""
     try:
         from jgo.maven import Dependency, MavenContext, PythonResolver  # noqa: PLC0415 - slow, rarely needed
     except ImportError as error:

@@ -1,6 +1,6 @@
 """Parse the options of `format("bruce")` on the driver. Names are case-insensitive, as in Spark.
 
-Options of Kafka (`kafka.*`) belong to the daemon's configuration, and are refused with this reason.
+Options of Kafka (`kafka.*`) belong to the daemon's configuration, so they are refused with an error that says so.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ DEFAULT_TIMEOUT_MS: Final = 120_000
 DEFAULT_CONNECT_TIMEOUT_MS: Final = 15_000
 """Longer than the restart of a daemon takes."""
 _MAX_INT32: Final = 2**31 - 1
-"""The highest time limit of a barrier, and Size of a message."""
+"""The highest value of two fields of the protocol: the time limit of a barrier, and the size of a message."""
 MIN_RECORD_BYTES: Final = 64
-"""Room for the fixed fields of a message and some content."""
+"""The lowest `maxRecordBytes`: room for the fixed fields of a message and some content."""
 MAX_RECORDS_PER_SECOND: Final = 10**9
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_INTEGER: Final = re.compile(r"[0-9]{1,12}")  # `int` accepts also signs, underscores and other scripts' digits
+_INTEGER: Final = re.compile(r"[0-9]{1,12}")  # `int` alone would accept signs, underscores and other scripts' digits
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -55,7 +55,7 @@ class OnDiscard(Enum):
 
 @unique
 class OnDoubt(Enum):
-    """The reaction of a repeated task to an earlier attempt that may be in Kafka or not."""
+    """The reaction of a repeated task if it is unknown whether Kafka has the messages of an earlier attempt."""
 
     FAIL = "fail"
     SEND = "send"
@@ -85,7 +85,10 @@ class SinkOptions:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Return True with a ledger, `fence` and answers: no repeated task sends rows twice, but for `OnDoubt.SEND`."""
+        """Return True if no repeated task sends rows twice (except in doubt with `OnDoubt.SEND`).
+
+        This needs a ledger, `fence`, and answers of the daemon.
+        """
         return self.ledger is not None and self.fence and self.acks is not Acks.NONE
 
 
@@ -179,11 +182,12 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
 """The field of SinkOptions and the parser of each documented option."""
 _NAMES_BY_LOWER_CASE: Final = {name.lower(): name for name in _OPTIONS}
 _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "outputmode", "queryname"})
-"""Options of streaming queries, which Spark passes to the data source, too; in lower case."""
+"""Spark's own options of streaming queries, in lower case. Spark passes them on to the data source, which ignores them.
+"""
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
-    """Parse the options from Spark, which passes the argument of `.save()` as `path`. Raise `OptionError`."""
+    """Parse the options that Spark passes; `path` is the argument of `.save()`. Raise `OptionError`."""
     fields: dict[str, object] = {}
     for key, text in given.items():
         name = _documented_name(key)
@@ -205,7 +209,7 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _documented_name(key: str) -> str | None:
-    """Return the documented name of an option; None for an option of Spark."""
+    """Return the documented name of an option; None for an option of Spark. Raise `OptionError` for any other."""
     lower = key.lower()
     if lower == "path":
         return "bruce.socket"

@@ -1,10 +1,12 @@
 """Find out if the earlier attempt of a repeated task is complete, incomplete, or in doubt.
 
-A repeated task must also have the rows of the earlier attempt (`RepeatedRows`).
+An attempt is complete if the daemon received its end frame. If so, the repeated task sends nothing, but its rows must
+be the same as those of the earlier attempt (`RepeatedRows` checks this).
 
-If the task died between the attempt's end frame and the daemon's answer, the ledger records that the task wanted to
-complete the attempt, but not the outcome. The daemon that received the end frame knows the attempt by its name, so the
-repeated task asks this daemon. If the daemon cannot tell, the attempt is in doubt, and the option `onDoubt` decides.
+Before a task sends the end frame, it stores in the ledger its intent to complete the attempt, and after the daemon's
+answer the outcome (`task_ledger.py`). If the task died between the two, the ledger has only the intent. The daemon that
+received the end frame knows the attempt by its name, so the repeated task asks this daemon. If the daemon cannot tell,
+the attempt is in doubt, and the option `onDoubt` decides.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from bruce_mp.spark.options import SinkOptions
     from bruce_mp.spark.task_ledger import TaskEntry
 
-__all__ = ["RepeatedRows", "find_complete"]
+__all__ = ["RepeatedRows", "resolve_earlier_attempt"]
 
 log = logging.getLogger(__name__)
 _POLL_INTERVAL_S: Final = 0.05
@@ -40,14 +42,16 @@ _DOUBT_REASONS: Final = {
     AttemptOutcome.NONE: "the daemon's memory of attempts begins after the end of this one",
     AttemptOutcome.LOST: "the slab of the daemon is gone",
     AttemptOutcome.UNAVAILABLE: "the daemon cannot read its memory of attempts",
-    None: "the daemon is older than this package",
 }
+_NO_ANSWER_REASON: Final = "the daemon is older than this package"
 
 
-def find_complete(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
-    """Return the entry of an attempt that is complete or skipped (`onDoubt`); None if the task must send its rows.
+def resolve_earlier_attempt(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
+    """Return the outcome of the earlier attempt if it is complete or skipped; None if the task must send its rows.
 
-    Raise `TaskError` for an attempt in doubt with `onDoubt=fail`, and for a complete one that is not settled in time.
+    `entry` is the ledger's entry about the earlier attempt. An attempt is skipped if it is in doubt and `onDoubt` is
+    `skip`. Raise `TaskError` if the attempt is in doubt and `onDoubt` is `fail`, and if it is complete, but some of its
+    messages are neither delivered nor discarded within `timeout_ms`.
     """
     if entry.is_done:
         return entry
@@ -55,16 +59,23 @@ def find_complete(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
     if host != socket.gethostname():
         reason = f"only the daemon on {host} knows the outcome, and this task runs on {socket.gethostname()}"
         return _resolve_doubt(entry, reason, options)
-    answer = _settled_answer(entry, options)
-    if answer is not None and answer.outcome in _COMPLETE_OUTCOMES:
+    answer = _ask_until_settled(entry, options)
+    if answer is None:
+        return _resolve_doubt(entry, _NO_ANSWER_REASON, options)
+    if answer.outcome in _COMPLETE_OUTCOMES:
         return _with_outcome(entry, answer, options)
-    if answer is not None and answer.outcome is AttemptOutcome.NONE and answer.since_ms <= entry.time_ms:
-        return None  # the daemon remembers each attempt that was completed since the intent, but not this one
-    return _resolve_doubt(entry, _DOUBT_REASONS[None if answer is None else answer.outcome], options)
+    if answer.outcome is AttemptOutcome.NONE and answer.since_ms <= entry.time_ms:
+        # The daemon remembers each attempt that was completed after the intent was stored, and this one is not among
+        # them. So the attempt was not completed.
+        return None
+    return _resolve_doubt(entry, _DOUBT_REASONS[answer.outcome], options)
 
 
-def _settled_answer(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer | None:
-    """Ask the daemon of the earlier attempt until all messages of the attempt are settled."""
+def _ask_until_settled(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer | None:
+    """Ask the daemon of the earlier attempt until each message of the attempt is delivered or discarded.
+
+    Return None if the daemon is too old to answer.
+    """
     deadline = time.monotonic() + options.timeout_ms / 1000
     with Channel(entry.address, options.timeout_ms, options.connect_timeout_ms) as channel:
         while True:
@@ -80,7 +91,8 @@ def _settled_answer(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer | N
 
 
 def _with_outcome(entry: TaskEntry, answer: InquiryAnswer, options: SinkOptions) -> TaskEntry:
-    # UNCOUNTED: the daemon has lost the counts of the attempt.
+    """Return the entry with the outcome that the daemon answered."""
+    # If the outcome is UNCOUNTED, the daemon has lost the counts of the attempt.
     is_counted = answer.outcome is AttemptOutcome.SETTLED and options.acks is Acks.DELIVERED
     reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
     result = replace(entry.result, delivered=answer.delivered if is_counted else None, discarded=reasons)
@@ -88,6 +100,7 @@ def _with_outcome(entry: TaskEntry, answer: InquiryAnswer, options: SinkOptions)
 
 
 def _resolve_doubt(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskEntry | None:
+    """Return what `resolve_earlier_attempt` returns for an attempt in doubt; `reason` continues a sentence."""
     task = entry.result.attempt.task
     doubt = f"It is unknown whether Kafka has the messages of task {task}: the task ended an attempt, but {reason}"
     if options.on_doubt is OnDoubt.FAIL:
@@ -102,7 +115,10 @@ def _resolve_doubt(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskE
 
 
 class RepeatedRows:
-    """The rows of a repeated task whose earlier attempt is complete: they must be those of that attempt."""
+    """The rows of a repeated task whose earlier attempt is complete; they must be the same as the earlier rows.
+
+    `attempt` is the present attempt of the task.
+    """
 
     def __init__(self, attempt: TaskAttempt, options: SinkOptions) -> None:
         self._attempt = attempt
@@ -128,16 +144,18 @@ class RepeatedRows:
             raise TaskError(f"Task {self._attempt.task} {difference} If the rows may be sent again, {fresh_start}.")
 
     def _find_difference(self, earlier: TaskEntry) -> str:
-        """Return sentences about the difference without their subject, or an empty string."""
+        """Return the difference as a text that continues "Task T ..."; an empty string if there is none."""
         has_same_rows = self._digest.has_rows_of(earlier.digest)
-        topics = {topic for topic, _ in earlier.result.rows}
-        # The digest does not contain the option 'topic'. An attempt whose rows were all bad has no topics.
-        may_be_misdirected = not has_same_rows or not self._has_topic_column
-        if may_be_misdirected and topics and self._topics and topics != self._topics:
+        earlier_topics = {topic for topic, _ in earlier.result.rows}
+        # The digest contains the topics of a column, but not the option 'topic'. So equal digests do not exclude that
+        # the option has changed. If all rows of an attempt were bad, it has no topics to compare.
+        topics_may_differ = not has_same_rows or not self._has_topic_column
+        if topics_may_differ and earlier_topics and self._topics and earlier_topics != self._topics:
             is_stream = self._options.run_id is None and self._attempt.batch >= 0
-            advice = f" Name topic {join_topics(topics)} until this micro-batch is committed." if is_stream else ""
+            earlier_names = join_topics(earlier_topics)
+            advice = f" Send to topic {earlier_names} until this micro-batch is committed." if is_stream else ""
             return (
-                f"was sent to topic {join_topics(topics)} by an earlier run; this one names topic "
+                f"was sent to topic {earlier_names} by an earlier run; this one names topic "
                 f"{join_topics(self._topics)}. Nothing was sent again.{advice}"
             )
         contrast = (

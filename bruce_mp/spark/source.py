@@ -1,7 +1,8 @@
 """`format("bruce")` on PySpark's Python Data Source API: batch and streaming sinks of Arrow batches.
 
-The driver checks options and columns before a task runs. Spark pickles a writer to the tasks, and calls a streaming
-commit on another writer in another process. So the commit messages contain everything that a commit needs.
+The driver checks options and columns before a task runs. Spark sends a pickled writer to the tasks. It calls the commit
+of a micro-batch on another writer, in another process. So the commit messages (`TaskCommit`) of the tasks contain
+everything that a commit needs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BruceDataSource"]
 
-_BATCHES_BETWEEN_MERGES: Final = MERGE_WIDTHS[0]  # the smallest range is complete after so many batches
+_BATCHES_BETWEEN_MERGES: Final = MERGE_WIDTHS[0]  # after so many batches, another range of files can be merged
 
 
 @dataclass
@@ -66,7 +67,7 @@ class BruceDataSource(DataSource):
         return StreamWriter(self._parse_and_check(schema))
 
     def _parse_and_check(self, schema: StructType) -> SinkOptions:
-        freeze_garbage_collector()  # Spark calls this in a Python worker, too
+        freeze_garbage_collector()  # Spark calls this method in a Python worker
         options = parse_options(dict(self.options))
         check_columns([(column.name, column.dataType.simpleString()) for column in schema.fields], options.topic)
         return options
@@ -97,11 +98,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return TaskCommit(run_in_task(self._options, iterator, job_id=None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Write the ledger rows into a file that a repeated commit replaces; remove earlier batches' task entries."""
+        """Write the batch's results into the ledger, and remove the task entries of earlier batches.
+
+        The results are in a file of their own, which a repeated commit of the batch replaces.
+        """
         if self._options.ledger is None:
             return
         results = _results(messages)
-        queries = sorted({result.attempt.query for result in results})  # one, or none without tasks
+        queries = sorted({result.attempt.query for result in results})  # the id of this query; empty if no task ran
         write_ledger(self._options.ledger, results, name="-".join([*queries, str(batchId)]))
         if self._options.is_exactly_once:
             for query in queries:  # the entries of this batch stay, because Spark may repeat it

@@ -1,4 +1,4 @@
-"""Open, list, read and measure files by path, or by the URI of a file system that Arrow supports."""
+"""Open, list, read and measure files, which are named by a path or by a URI of a file system that Arrow supports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["absolute_path", "file_size", "list_files", "open_directory", "read_t
 
 
 def absolute_path(path: str) -> str:
-    """Return an absolute path, because executors have other working directories than the driver; a URI stays."""
+    """Make a path absolute, because executors have other working directories than the driver. Return a URI as is."""
     return path if "://" in path else str(Path(path).absolute())
 
 
@@ -35,7 +35,10 @@ def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:
 
 
 def file_size(uri: str) -> int:
-    """Return the size in bytes of a file or of a directory's files; 1 for a directory without bytes, and for a glob."""
+    """Return the size in bytes of a file, or of all files below a directory.
+
+    Return 1 if a directory has no bytes, and for a glob, because its files are not looked up.
+    """
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, path = _resolve_uri(uri)

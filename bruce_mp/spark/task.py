@@ -25,7 +25,7 @@ from bruce_mp.spark.encode import MessageEncoder, Rows
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
-from bruce_mp.spark.repeated_task import RepeatedRows, find_complete
+from bruce_mp.spark.repeated_task import RepeatedRows, resolve_earlier_attempt
 from bruce_mp.spark.storage import open_directory
 from bruce_mp.spark.task_ledger import RowsDigest, TaskEntry, TaskLedger
 from bruce_mp.spark.validation import DEFAULT_LIMITS, BadRow, RowLimits, RowValidator
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["DeadLetters", "TaskRate", "run_task"]
 
 _SLICE_BYTES: Final = 4 << 20
-"""Bytes of messages that are encoded and sent together: large for few system calls, small for little memory."""
+"""Size of the messages that are encoded and sent together: large enough for few system calls, and small in memory."""
 _SHOWN_BYTES: Final = 80
-"""Bytes of a bad row's key and value in the text of an error."""
+"""Maximum number of bytes of a bad row's key, and of its value, in the text of an error."""
 _BARRIER_LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
 
 
@@ -48,15 +48,16 @@ def run_task(
 ) -> TaskResult:
     """Send all rows of a task, and wait for the acknowledgement that `options.acks` names.
 
-    `time_zone` is that of timestamps without a zone; None: this host's.
+    If an earlier attempt of the task was complete, send nothing and return the earlier result. `time_zone` applies to
+    timestamps without a zone; None stands for this host's zone.
 
     Raise `RowError` for a row that cannot be a message if there is no dead-letter path. Raise `TaskError` when the
     daemon is absent, closes the connection, discards messages, or does not deliver in time.
     """
     task = _TaskSteps(options, attempt, time_zone)
-    complete_entry = task.find_complete_entry()
-    if complete_entry is not None:
-        return task.adopt_result(complete_entry, batches)
+    earlier_outcome = task.resolve_earlier_attempt()
+    if earlier_outcome is not None:
+        return task.adopt_result(earlier_outcome, batches)
     with (
         Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
         DeadLetters(options.dead_letter_path, attempt, options.topic) as dead_letters,
@@ -71,7 +72,7 @@ def run_task(
 
 
 class _TaskSteps:
-    """The steps of one attempt of a task, with its encoder, rate limit and counts of sent rows."""
+    """The steps of one attempt of a task, with the attempt's encoder, rate limit and counts of rows."""
 
     def __init__(self, options: SinkOptions, attempt: TaskAttempt, time_zone: str | None) -> None:
         self._options = options
@@ -83,7 +84,7 @@ class _TaskSteps:
         self._rate = TaskRate(options.max_records_per_second)
         self._ledger = TaskLedger(options.ledger) if options.ledger and options.is_exactly_once else None
         self._earlier_entry = None if self._ledger is None else self._ledger.find(attempt)
-        """The entry of an earlier attempt of this task: its intent or its outcome."""
+        """The ledger's entry about an earlier attempt of this task: the intent to complete it, or its outcome."""
         self._digest = RowsDigest()
         self._address = os.path.expandvars(options.socket)
         self._has_begun = False
@@ -92,18 +93,18 @@ class _TaskSteps:
         self._row_counts: Counter[tuple[str, int]] = Counter()
 
     def apply_limits(self, limits: RowLimits) -> None:
-        """Set the limits for all further rows."""
+        """Set the limits by which all further rows are validated."""
         self._validator = RowValidator(self._encoder, limits)
 
-    def find_complete_entry(self) -> TaskEntry | None:
-        """Return the entry of a complete or skipped earlier attempt; None if the task must send its rows."""
-        return None if self._earlier_entry is None else find_complete(self._earlier_entry, self._options)
+    def resolve_earlier_attempt(self) -> TaskEntry | None:
+        """Return the outcome of a complete or skipped earlier attempt; None if the task must send its rows."""
+        return None if self._earlier_entry is None else resolve_earlier_attempt(self._earlier_entry, self._options)
 
     def adopt_result(self, earlier: TaskEntry, batches: Iterable[pa.RecordBatch]) -> TaskResult:
         """Store and return the result of an earlier attempt. Raise `TaskError` if this task has other rows."""
         rows = RepeatedRows(self._attempt, self._options)
         for batch in batches:
-            rows.update(self._encoder.rows(batch))
+            rows.update(self._encoder.convert(batch))
         rows.check(earlier)
         if self._ledger is not None:
             self._ledger.store(earlier)
@@ -127,18 +128,18 @@ class _TaskSteps:
             channel.send(encode_end())  # without fences the begin frame only announces that timestamps are kept
 
     def end(self, channel: Channel, dead_letter_count: int) -> None:
-        """Send the frame that completes the attempt. With a ledger, first store the intent to do so.
+        """Send the frame that completes the attempt. If there is a ledger, first store there the intent to do so.
 
-        After a crash, the next attempt finds the intent and asks the daemon about this attempt.
+        After a crash, the next attempt of the task finds the intent and asks the daemon about this attempt.
         """
-        self.begin(channel, keeps_timestamps=False)  # does nothing after a batch
+        self.begin(channel, keeps_timestamps=False)  # only a task without batches has not begun yet
         if self._ledger is not None:
             self._store_intent(self._ledger, dead_letter_count)
         if self._options.fence:
             channel.send(encode_end())
 
     def _store_intent(self, ledger: TaskLedger, dead_letter_count: int) -> None:
-        if ledger.find(self._attempt) != self._earlier_entry:
+        if ledger.find(self._attempt) != self._earlier_entry:  # an attempt on another executor has stored an entry
             raise TaskError(f"Another attempt of task {self._attempt.task} is ending. This one does not complete.")
         self._store(ledger, self._unanswered_result(dead_letter_count), is_done=False)
 
@@ -150,17 +151,20 @@ class _TaskSteps:
         """Send the valid rows of a batch at the limited rate, and count them."""
         now_ms = time.time_ns() // 1_000_000
         rows = self._valid_rows(batch, dead_letters)
-        for part in _split(rows, self._rate.burst):
+        for part in _split(rows, self._rate.max_rows_per_send):
             self._rate.wait(part.count)
             channel.send(self._encoder.encode(part, self._sent_count, now_ms))
             self._sent_count += part.count
             self._row_counts.update(count_rows(part, self._options, now_ms))
 
     def conclude(self, answer: BarrierAnswer | None, dead_letter_count: int) -> TaskResult:
-        """Store the result in the ledger and return it. Raise `TaskError` if the answer does not meet the options."""
-        if answer is None:  # acks=none, with which the ledger has no entries of tasks
+        """Store the result in the ledger and return it.
+
+        Raise `TaskError` if the answer is not final, or has discards and the options do not accept them.
+        """
+        if answer is None:  # acks=none: without answers the ledger has no entries of tasks
             return self._unanswered_result(dead_letter_count)
-        # A reason of a newer daemon has no name here, and remains a number.
+        # A discard reason that only newer daemons know has no name here, and remains a number.
         reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
         self._check_answer(answer, reasons)
         delivered = answer.delivered if self._options.acks is Acks.DELIVERED else None
@@ -177,7 +181,7 @@ class _TaskSteps:
         )  # fmt: skip
 
     def _check_answer(self, answer: BarrierAnswer, reasons: dict[str, int]) -> None:
-        """Raise `TaskError` if the answer is not the final one for all messages of the task."""
+        """Raise `TaskError` if the answer is not final, or is not about all messages of the task."""
         outcome = format_outcome(self._sent_count, answer.received, answer.delivered, reasons)
         if answer.status is not BarrierStatus.DONE:
             raise TaskError(f"{self._address}: {_STATUS_TEXTS[answer.status]}: {outcome}.")
@@ -185,7 +189,10 @@ class _TaskSteps:
             raise TaskError(f"{self._address}: the counts of daemon and task differ: {outcome}. Report this as a bug.")
 
     def _check_discards(self, result: TaskResult, earlier: TaskEntry | None = None) -> None:
-        """Raise `TaskError` for discarded messages, also of the `earlier` attempt, unless `onDiscard` accepts them."""
+        """Raise `TaskError` if messages were discarded, unless `onDiscard` accepts this.
+
+        `earlier` is the entry from which `result` comes if it is the result of an earlier attempt.
+        """
         if not result.discarded or self._options.on_discard is not OnDiscard.FAIL:
             return
         if earlier is not None:
@@ -193,22 +200,22 @@ class _TaskSteps:
         raise TaskError(f"{self._address}: {describe_discards(result, self._options)}")
 
     def _valid_rows(self, batch: pa.RecordBatch, dead_letters: DeadLetters) -> Rows:
-        """Return the rows that can be messages; write the others as dead letters, or raise `RowError`."""
-        rows = self._encoder.rows(batch)
+        """Return the rows that can be messages. Write the other rows as dead letters, or raise `RowError`."""
+        rows = self._encoder.convert(batch)
         if self._ledger is not None:
             self._digest.update(rows)
         first_number = self._read_count + 1
         self._read_count += rows.count
-        bad = self._validator.find(rows)
-        if not bad:
+        bad_rows = self._validator.find_bad_rows(rows)
+        if not bad_rows:
             return rows
         if not dead_letters.is_enabled:
-            place = f"Row {first_number + bad[0].row} of partition {self._attempt.partition}"
-            raise RowError(f"{place} {_describe_bad_row(rows, bad[0])}")
+            place = f"Row {first_number + bad_rows[0].row} of partition {self._attempt.partition}"
+            raise RowError(f"{place} {_describe_bad_row(rows, bad_rows[0])}")
         is_bad = np.zeros(rows.count, np.bool_)
-        is_bad[[each.row for each in bad]] = True
-        dead_letters.write(batch.filter(pa.array(is_bad)), [each.text for each in bad])
-        return self._encoder.rows(batch.filter(pa.array(~is_bad)))
+        is_bad[[each.row for each in bad_rows]] = True
+        dead_letters.write(batch.filter(pa.array(is_bad)), [each.text for each in bad_rows])
+        return self._encoder.convert(batch.filter(pa.array(~is_bad)))
 
 
 def _describe_bad_row(rows: Rows, bad: BadRow) -> str:
@@ -221,7 +228,7 @@ def _describe_bad_row(rows: Rows, bad: BadRow) -> str:
 
 
 def _shorten(content: bytes | None, name: str) -> str:
-    """Return for example `key "k"`; of a long content only the beginning."""
+    """Return for example `key "k"`, or `key begins "k..."` with the first bytes of a long content."""
     if content is None:
         return f"no {name}"
     is_long = len(content) > _SHOWN_BYTES
@@ -237,32 +244,36 @@ _STATUS_TEXTS: Final = {
 
 
 def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
-    """Send a barrier and return its answer. After a time-out, repeat it if more messages are settled than before."""
-    settled_before = 0
+    """Ask the daemon for the outcome of the task's messages, and return its answer.
+
+    Ask again after each time-out, as long as more messages were delivered or discarded than at the time-out before.
+    """
+    previous_count = 0
     while True:
         answer = channel.request_outcome(_BARRIER_LEVELS[options.acks], options.timeout_ms)
-        settled = answer.delivered + answer.discarded
-        if answer.status is not BarrierStatus.TIMED_OUT or settled == settled_before:
+        settled_count = answer.delivered + answer.discarded
+        if answer.status is not BarrierStatus.TIMED_OUT or settled_count == previous_count:
             return answer
-        settled_before = settled
+        previous_count = settled_count
 
 
 def _split(rows: Rows, max_rows: int) -> Iterator[Rows]:
-    """Yield slices of at most `max_rows` rows and about `_SLICE_BYTES`; a larger row is a slice alone."""
-    ends = np.cumsum(rows.sizes)
+    """Yield slices of at most `max_rows` rows and `_SLICE_BYTES` bytes; a row with more bytes is a slice of its own."""
+    end_bytes = np.cumsum(rows.sizes)
     start = 0
     while start < rows.count:
-        before = ends[start - 1] if start else 0
-        fitting = int(np.searchsorted(ends, before + _SLICE_BYTES, "right"))
-        stop = min(max(fitting, start + 1), start + max_rows, rows.count)
+        start_byte = end_bytes[start - 1] if start else 0
+        fitting_stop = int(np.searchsorted(end_bytes, start_byte + _SLICE_BYTES, "right"))
+        stop = min(max(fitting_stop, start + 1), start + max_rows, rows.count)
         yield rows if (start, stop) == (0, rows.count) else rows.slice(start, stop)
         start = stop
 
 
 def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[str, int]]:
-    """Count messages by topic and minute (its start in ms since the epoch).
+    """Count messages by topic and minute (the minute's start in ms since the epoch).
 
-    The minute is that of the stamp's time, which no broker replaces; without a stamp, that of the message's timestamp.
+    With stamps it is the minute of the stamp's time `now_ms`, which no broker replaces. Without stamps it is the minute
+    of the message's timestamp.
     """
     is_one_minute = options.stamp or rows.timestamp is None
     this_minute = now_ms - now_ms % MINUTE_MS
@@ -279,9 +290,10 @@ def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[s
 
 
 class DeadLetters:
-    """A Parquet file in the directory `uri` for the bad rows of one attempt, created with the first one.
+    """A Parquet file for the bad rows of one attempt, in the directory `uri`. The first bad row creates the file.
 
-    Without `uri` it is not enabled. `topic` is that of rows that name none. `count` is the number of rows.
+    If `uri` is None, bad rows cannot be written. `topic` is the topic of the rows that name none. `count` is the number
+    of rows written.
     """
 
     def __init__(self, uri: str | None, attempt: TaskAttempt, topic: str | None) -> None:
@@ -328,27 +340,27 @@ class DeadLetters:
 # --- rate ------------------------------------------------------------------------------------------------------------
 
 _BURSTS_PER_SECOND: Final = 10
-"""Sends of a limited task in a second, so that the daemon gets its rows evenly."""
+"""Number of sends per second of a task with a limit: the more, the more evenly the daemon gets the rows."""
 _NO_LIMIT: Final = 2**31
-"""More rows than a batch has."""
+"""A number of rows that no batch reaches."""
 
 
 class TaskRate:
-    """A limit on records per second (None: no limit). Idle time does not allow a larger burst later."""
+    """A limit on records per second (None: no limit). Unused time does not allow more records later."""
 
     def __init__(self, per_second: int | None) -> None:
         self._per_second = per_second
         self._next_send_s = time.monotonic()
 
     @property
-    def burst(self) -> int:
+    def max_rows_per_send(self) -> int:
         """Return the largest number of records to send together."""
         return _NO_LIMIT if self._per_second is None else max(1, self._per_second // _BURSTS_PER_SECOND)
 
-    def wait(self, records: int) -> None:
-        """Sleep until `records` more may be sent."""
+    def wait(self, record_count: int) -> None:
+        """Sleep until `record_count` more records may be sent, which the caller then does."""
         if self._per_second is None:
             return
         now_s = time.monotonic()
         time.sleep(max(0.0, self._next_send_s - now_s))
-        self._next_send_s = max(self._next_send_s, now_s) + records / self._per_second
+        self._next_send_s = max(self._next_send_s, now_s) + record_count / self._per_second

@@ -32,10 +32,10 @@ __all__ = ["RowsDigest", "TaskEntry", "TaskLedger"]
 
 @dataclass(frozen=True, slots=True)
 class TaskEntry:
-    """The intent to complete an attempt, or with `is_done` the attempt's outcome.
+    """The intent to complete an attempt or, if `is_done`, the attempt's outcome.
 
-    `digest` is that of the task's rows, `address` the socket of the daemon, and `time_ms` the wall-clock time of the
-    entry.
+    `digest` is the text of the `RowsDigest` of the task's rows, `address` the socket of the daemon, and `time_ms` the
+    wall-clock time when the entry was made, in ms since the epoch.
     """
 
     result: TaskResult
@@ -52,7 +52,7 @@ class TaskLedger:
         self._uri = uri
 
     def find(self, attempt: TaskAttempt) -> TaskEntry | None:
-        """Return the latest entry of an attempt of the same task."""
+        """Return the latest entry about any attempt of the same task; None if there is none."""
         system, root = self._open_batch(attempt)
         try:
             with system.open_input_stream(f"{root}/{attempt.partition}.json") as file:
@@ -102,42 +102,43 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 class RowsDigest:
     """A digest of a task's rows, which shows if a repeated task has the same rows.
 
-    It does not depend on the order of the rows, because after a shuffle Spark repeats them in another order. Its parts
-    are the number of rows, a sum over their values, keys and topic columns, and a sum over the rows with headers.
-    Digests of release 1.0.0 lack the last part. Partition keys and timestamps are left out, because a repetition may
-    compute others, such as the current time.
+    The digest does not depend on the order of the rows, because after a shuffle Spark repeats them in another order. It
+    has three parts: the number of rows; the sum of the rows' hashes, each over value, key and topic column; and the sum
+    of the hashes of those rows that have headers, each over the headers as well. Digests of release 1.0.0 lack the last
+    part. Partition keys and timestamps are left out, because a repeated task may compute other ones, for example from
+    the current time.
     """
 
     def __init__(self) -> None:
-        self._rows = 0
-        self._sum = 0
+        self._row_count = 0
+        self._rows_sum = 0
         self._headers_sum = 0
 
     def update(self, rows: Rows) -> None:
         """Add the values, keys, topics and headers of a batch."""
         columns = [column for column in (rows.value, rows.key, rows.topic) if column is not None]
         hashes = _mix(_checksums(columns), columns)
-        self._rows += rows.count
-        self._sum = (self._sum + int(hashes.sum(dtype=np.uint64))) % 2**64
+        self._row_count += rows.count
+        self._rows_sum = (self._rows_sum + int(hashes.sum(dtype=np.uint64))) % 2**64
         if rows.headers is not None:
             hashes = _mix(hashes ^ _checksums([rows.headers]), [rows.headers])
-            hashes[byte_sizes(rows.headers) == 0] = 0  # as without the column
+            hashes[byte_sizes(rows.headers) == 0] = 0  # rows without headers count as if there were no column
             self._headers_sum = (self._headers_sum + int(hashes.sum(dtype=np.uint64))) % 2**64
 
     def has_rows_of(self, earlier: str) -> bool:
-        """Return True if an earlier digest is that of the same values, keys and topics."""
+        """Return True if the digest `earlier` is of the same values, keys and topics."""
         return earlier.split("-")[:2] == str(self).split("-")[:2]
 
     def has_headers_of(self, earlier: str) -> bool:
-        """Return True if an earlier digest has the same headers, or none because an older release wrote it."""
+        """Return True if the digest `earlier` is of the same headers, or of release 1.0.0 and so lacks this part."""
         return earlier.split("-")[2:] in ([], str(self).split("-")[2:])
 
     def __str__(self) -> str:
-        return f"{self._rows}-{self._sum:016x}-{self._headers_sum:016x}"
+        return f"{self._row_count}-{self._rows_sum:016x}-{self._headers_sum:016x}"
 
 
 def _mix(hashes: Hashes, columns: list[pa.Array]) -> Hashes:
-    """Add the columns' sizes, which tell how the joined bytes divide into columns, to the hashes."""
+    """Mix the sizes of the columns' values into the hashes, because joined bytes do not show where a value ends."""
     for column in columns:
         hashes = (hashes + byte_sizes(column, null=-1).astype(np.uint64)) * _FACTOR
         hashes ^= hashes >> _SHIFT
@@ -145,7 +146,7 @@ def _mix(hashes: Hashes, columns: list[pa.Array]) -> Hashes:
 
 
 def _checksums(columns: list[pa.Array]) -> Hashes:
-    """Return a checksum of the joined bytes of each row."""
+    """Return for each row a checksum of the joined bytes of all columns."""
     separator = pa.scalar(b"", pa.binary())
     joined = pc.binary_join_element_wise(*columns, separator, null_handling="replace", null_replacement=b"")
     _, offsets, data = joined.buffers()

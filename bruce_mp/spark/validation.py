@@ -1,7 +1,7 @@
 """Find the rows that cannot be messages, for the sink, its dead letters and the dry run.
 
-The size limits are those of the connected daemon. Each problem has a summary, by which a dry run counts rows, and a
-text with the figures of one row.
+The size limits are those of the connected daemon. Each kind of problem has a summary, by which a dry run counts rows,
+and a text about one row with the row's figures.
 """
 
 from __future__ import annotations
@@ -32,28 +32,33 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class RowLimits(NamedTuple):
-    """The largest message with its size field, and the largest sum of key, value and headers, in bytes."""
+    """Maximum sizes in bytes."""
 
     message_bytes: int
+    """Of a message on the stream connection, size field included."""
     payload_bytes: int
+    """Of key, value and headers together."""
     record_bytes: int | None = None
-    """The option `maxRecordBytes`; the daemon's limit applies as well."""
+    """Of a message by the option `maxRecordBytes`, in addition to `message_bytes`; None: no such limit."""
 
     @classmethod
     def of(cls, answer: InquiryAnswer | None, record_bytes: int | None) -> RowLimits:
-        """Return the limits that a daemon answered; None, of an older daemon, stands for the default limits."""
+        """Return the limits that a daemon answered, or the default limits if the daemon is too old to answer (None)."""
         if answer is None:
             return DEFAULT_LIMITS._replace(record_bytes=record_bytes)
         return cls(answer.largest_message, answer.largest_payload, record_bytes)
 
 
 DEFAULT_LIMITS: Final = RowLimits(2 * 1024 * 1024 + 4, 1_000_000 - 26)
-"""By default: `input.max_stream_size` plus the Size field, `batching.message_max_bytes` less a record's overhead."""
+"""The limits that follow from the daemon's default settings.
+
+They are `input.max_stream_size` plus the size field, and `batching.message_max_bytes` less the overhead of a record.
+"""
 
 
 @dataclass(frozen=True)
 class _MeasuredRows:
-    """The rows of a batch, the sizes that the checks need in bytes, and the limits."""
+    """The rows of a batch, the sizes in bytes that the checks need, and the limits."""
 
     rows: Rows
     header_sizes: Ints
@@ -62,7 +67,11 @@ class _MeasuredRows:
 
 
 class RowProblem(NamedTuple):
-    """A kind of bad row: `find` returns a mask of such rows, or None without any; `describe` the text about one row."""
+    """A kind of problem that makes a row bad.
+
+    `find` returns a mask of the rows with the problem, or None if there are none. `describe` returns the text about the
+    row with the given number.
+    """
 
     summary: str
     find: Callable[[_MeasuredRows], Mask | None]
@@ -70,7 +79,7 @@ class RowProblem(NamedTuple):
 
 
 class BadRow(NamedTuple):
-    """The number of a row in its batch, its first problem, and the text about it."""
+    """The number of a bad row in its batch, the first of the row's problems, and the text about this problem."""
 
     row: int
     problem: RowProblem
@@ -78,22 +87,22 @@ class BadRow(NamedTuple):
 
 
 class RowValidator:
-    """A check of the rows that one task's encoder converted."""
+    """A check of the rows that the encoder of a task has converted."""
 
     def __init__(self, encoder: MessageEncoder, limits: RowLimits) -> None:
         self._encoder = encoder
         self._limits = limits
 
-    def find(self, rows: Rows) -> list[BadRow]:
-        """Return the bad rows in the order of rows."""
+    def find_bad_rows(self, rows: Rows) -> list[BadRow]:
+        """Return the bad rows in the order of the batch."""
         measured = self._measure(rows)
-        bad: dict[int, BadRow] = {}
+        bad_rows: dict[int, BadRow] = {}
         for problem in PROBLEMS:
             mask = problem.find(measured)
             for row in () if mask is None else np.flatnonzero(mask).tolist():
-                if row not in bad:
-                    bad[row] = BadRow(row, problem, problem.describe(measured, row))
-        return [bad[row] for row in sorted(bad)]
+                if row not in bad_rows:
+                    bad_rows[row] = BadRow(row, problem, problem.describe(measured, row))
+        return [bad_rows[row] for row in sorted(bad_rows)]
 
     def _measure(self, rows: Rows) -> _MeasuredRows:
         header_sizes = np.broadcast_to(self._encoder.header_sizes(rows), rows.count)
@@ -114,7 +123,7 @@ def _lacks_topic(measured: _MeasuredRows) -> Mask | None:
 
 
 def _has_invalid_topic(measured: _MeasuredRows) -> Mask | None:
-    """Find invalid topics; a batch has few topics, so each is checked once."""
+    """Find rows with invalid topics. A batch has few topics, so each topic is checked once instead of each row."""
     if measured.rows.topic is None:
         return None
     names = pc.unique(measured.rows.topic.drop_null()).to_pylist()
@@ -194,4 +203,4 @@ PROBLEMS: Final = (
         lambda _, __: f"a key of its headers has more than {_MAX_HEADER_KEY_BYTES} bytes",
     ),
 )
-"""All kinds of bad rows; a row counts for the first one that applies."""
+"""All kinds of problems; a row with several problems counts for the first of them here."""

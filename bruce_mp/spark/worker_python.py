@@ -1,7 +1,7 @@
 """Check on the driver that the Python of Spark's tasks has this package.
 
-Without the package, a task fails with a long traceback that does not name its Python. Only a local master is checked,
-because the driver cannot see the interpreters of other hosts.
+Without the package, a task fails with a long traceback that does not name the Python of the task. Only the tasks of a
+local master are checked, because the driver cannot see the interpreters of other hosts.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["check_worker_python"]
 
 _PROBE: Final = "import importlib.util, sys; sys.exit(3 if importlib.util.find_spec('bruce_mp') is None else 0)"
-_MISSING: Final = 3
-"""Exit status of the probe without the package."""
+_MISSING_STATUS: Final = 3
+"""Exit status of the probe in a Python without the package."""
 _PROBE_TIMEOUT_S: Final = 30
 
 
@@ -32,9 +32,10 @@ def check_worker_python(spark: SparkSession) -> None:
         is_checkable = (context.master or "").startswith("local")
     except (AttributeError, NotImplementedError):  # Spark Connect
         return
-    has_files = bool(getattr(context, "_python_includes", None))  # of --py-files or addPyFile: maybe this package
+    # The files of --py-files or addPyFile may be this package.
+    has_added_files = bool(getattr(context, "_python_includes", None))
     found = shutil.which(context.pythonExec)
-    if is_checkable and not has_files and found and found != sys.executable and _lacks_package(found):
+    if is_checkable and not has_added_files and found and found != sys.executable and _lacks_package(found):
         raise WorkerPythonError(
             f"Spark's Python {found} has no bruce_mp: before the session starts, activate the environment of "
             f"{sys.executable}, or set PYSPARK_PYTHON to this file."
@@ -43,10 +44,13 @@ def check_worker_python(spark: SparkSession) -> None:
 
 @cache
 def _lacks_package(python: str) -> bool:
-    """Return True if an interpreter runs, and does not find this package in the environment of Spark's workers."""
+    """Return True if the interpreter `python` can be run, but does not find this package.
+
+    The probe has this process' environment, as Spark's workers have.
+    """
     try:
         command = [python, "-c", _PROBE]
         probe = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False)  # noqa: S603 - as Spark
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return probe.returncode == _MISSING
+    return probe.returncode == _MISSING_STATUS

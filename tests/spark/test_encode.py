@@ -68,7 +68,7 @@ def test_rows_equal_the_reference_encoder(rows: list[dict[str, Any]], columns: s
     columns |= {"value"}
     needs_nulls = any(not row["value"] or ("key" in columns and row["key"] == b"") for row in rows)
     encoder = MessageEncoder(b"fallback", None)
-    encoded = encoder.rows(batch_of(rows, columns))
+    encoded = encoder.convert(batch_of(rows, columns))
     start = min(cut, len(rows))
     expected = [by_hand(row, columns, 2 if needs_nulls else 0) for row in rows]
     assert encoded.sizes.tolist() == [len(message) for message in expected]
@@ -83,7 +83,7 @@ def test_only_batches_with_null_or_empty_fields_have_version_2(
     value: bytes | None, key: bytes | None, version: int
 ) -> None:
     batch = pa.record_batch({"value": [b"v", value], "key": [b"k", key]}, pa.schema(KEYED_FIELDS))
-    assert MessageEncoder(b"t", None).rows(batch).version == version
+    assert MessageEncoder(b"t", None).convert(batch).version == version
 
 
 def test_null_and_empty_values_and_keys_stay_what_they_are() -> None:
@@ -95,7 +95,7 @@ def test_null_and_empty_values_and_keys_stay_what_they_are() -> None:
 
 
 def parsed_of(encoder: MessageEncoder, batch: pa.RecordBatch, first_number: int = 0) -> list[Message]:
-    data, found = bytes(encoder.encode(encoder.rows(batch), first_number, NOW)), []
+    data, found = bytes(encoder.encode(encoder.convert(batch), first_number, NOW)), []
     while data:
         size = int.from_bytes(data[:4])
         parsed, data = parse_message(data[:size]), data[size:]
@@ -126,7 +126,7 @@ def test_headers_are_encoded_unchanged(lists: list[list[dict[str, Any]] | None],
     table = table.slice(min(start, len(lists) - 1))
     wanted = [[(h["key"].encode(), h["value"]) for h in one or []] for one in lists[min(start, len(lists) - 1) :]]
     encoder = MessageEncoder(b"t", None)
-    assert encoder.rows(table).version == 1
+    assert encoder.convert(table).version == 1
     assert [list(parsed.headers) for parsed in parsed_of(encoder, table)] == wanted
 
 
@@ -134,7 +134,7 @@ def test_headers_are_encoded_unchanged(lists: list[list[dict[str, Any]] | None],
 def test_all_arrow_string_and_binary_types_are_accepted(kind: pa.DataType) -> None:
     encoder = MessageEncoder(b"t", None)
     value = pa.array([b"\xc3\xa9"], pa.binary()).cast(kind)
-    data = bytes(encoder.encode(encoder.rows(pa.record_batch({"value": value})), 0, NOW))
+    data = bytes(encoder.encode(encoder.convert(pa.record_batch({"value": value})), 0, NOW))
     assert data == encode("t", b"\xc3\xa9", timestamp_ms=NOW)
 
 
@@ -142,7 +142,7 @@ def test_timestamps_before_the_epoch_are_rounded_down() -> None:
     encoder = MessageEncoder(b"t", None)
     moment = datetime(1969, 12, 31, 23, 59, 59, 999_500, UTC)
     batch = pa.record_batch([pa.array([b"v"]), pa.array([moment], pa.timestamp("us", "UTC"))], ["value", "timestamp"])
-    rows = encoder.rows(batch)
+    rows = encoder.convert(batch)
     assert bytes(encoder.encode(rows, 0, NOW)) == encode("t", b"v", timestamp_ms=-1)
     assert rows.minutes(NOW).tolist() == [-60_000]
 
@@ -193,4 +193,4 @@ def test_a_timestamp_without_zone_is_local_in_the_session(zone: str | None, loca
 def test_an_unknown_time_zone_names_the_cast() -> None:
     batch = pa.record_batch({"value": ["v"], "timestamp": pa.array([0], pa.timestamp("us"))})
     with pytest.raises(RowError, match="cast the column to timestamp"):
-        MessageEncoder(b"t", None, time_zone="GMT+8").rows(batch)
+        MessageEncoder(b"t", None, time_zone="GMT+8").convert(batch)

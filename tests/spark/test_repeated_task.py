@@ -195,7 +195,7 @@ def test_a_run_with_another_topic_or_other_headers_is_refused(
     run_task(run_options, FIRST, [first])
     with pytest.raises(TaskError, match=f"Task query/7/2 {text}.*use another runId") as caught:
         run_task(replace(run_options, topic=option), AGAIN, [again])
-    keeps_topic = "Name topic t until this micro-batch is committed.*" if "was sent to topic" in text else ""
+    keeps_topic = "Send to topic t until this micro-batch is committed.*" if "was sent to topic" in text else ""
     with pytest.raises(TaskError, match=f"{keeps_topic}use another checkpoint"):
         run_task(replace(options, topic=option), AGAIN, [again])
     assert run_task(run_options, AGAIN, [first]).delivered == 1
@@ -290,7 +290,7 @@ def test_entries_of_earlier_batches_are_removed(options: SinkOptions) -> None:
 def digest_of(*batches: list[bytes | None]) -> str:
     digest, encoder = RowsDigest(), MessageEncoder(b"t", None)
     for values in batches:
-        digest.update(encoder.rows(pa.record_batch({"value": pa.array(values, pa.binary())})))
+        digest.update(encoder.convert(pa.record_batch({"value": pa.array(values, pa.binary())})))
     return str(digest)
 
 

@@ -64,6 +64,6 @@ def test_tables_are_sent_and_audited(table_format: str, tmp_path: Path) -> None:
         done = run_with(release, JOB, given)
     assert done["version"].startswith(release)
     both, one = done["verdicts"]
-    good = "sent {0:,} = delivered {0:,} + discarded 0 + missing 0; doubled 0, out of order 0, of unknown writers 0"
+    good = "sent {0:,} = delivered {0:,} + discarded 0 + missing 0; doubled 0, out of order 0, from unknown writers 0"
     assert both == [good.format(2 * ROWS), [["batch", ROWS, ROWS], ["streamed", ROWS, ROWS]]]
     assert one == [good.format(ROWS), [["batch", ROWS, ROWS]]]

@@ -1,24 +1,26 @@
-"""Balance the audit: compare the sent messages with Kafka's, for each topic and minute.
+"""Balance the audit: compare the sent messages with those in Kafka, for each topic and minute.
 
     sent = delivered + discarded + missing
 
-Delivered messages are distinct. All attempts of a task number its rows alike, so a second message with the same number
-is a copy and counts as `doubled`. `unknown` messages are in no ledger. All tables here are as small as the ledgers and
-the facts (`facts.py`); none is collected to the driver.
+Copies do not count as delivered. All attempts of a task number the task's rows in the same way, so a second message
+with the same writer and number is a copy, and counts as `doubled`. `unknown` messages are of writers in no ledger. All
+tables here are as small as the ledgers and the facts (`facts.py`); none is collected to the driver.
 
-A *cell* is one topic and minute of an attempt; the messages without a stamp, of a writer called `plain` here, have one
-cell for each topic and minute. Messages of a cell are *absent* if Kafka does not have them for its attempt, topic
-and minute. Three things explain them, in this order; the rest is missing:
+A *cell* is the messages of one attempt with the same topic and minute. Messages without a stamp do not name an attempt.
+They are called `plain`, count as messages of one writer with this name, and have one cell for each topic and minute.
+Messages of a cell are *absent* if the ledger has them, and Kafka does not have them for the same attempt, topic and
+minute. Three things explain absent messages, in this order; messages that nothing explains are missing:
 
-1. *Stray* messages, which Kafka has for another attempt or minute than the ledger, explain absent messages of their
-   writer and topic.
-2. A daemon's answer explains the absent messages of its writer. It counts the discards of a whole attempt, whatever
-   their topics. So plain answers explain the plain messages of all topics of their queries, and the answer for an
-   attempt with messages outside the audit explains none: it is *unclear*.
-3. The lines of discard files beyond the answers' discards explain the absent messages of their topic, except those of
-   attempts whose discards are all in an answer that is not unclear.
+1. *Stray* messages: Kafka has them for another attempt or minute than the ledger. They explain absent messages of the
+   same writer and topic.
+2. The daemons' answers: each counts the discards of one attempt by reason, but not by topic. They explain absent
+   messages of the same writer; for plain messages, of all topics of the attempt's query. An answer is *unclear* if the
+   attempt also sent messages to topics that are not audited. It explains nothing, because the discards may be there.
+3. The lines of discard files: each is about one discard, with its topic. Lines about discards that an answer counts are
+   left out of account. The others explain absent messages of the same topic, but only of writers with an unclear answer
+   or without a final one, because any other answer counts all discards of its attempt.
 
-So no message and no discard explains two absent messages.
+So a message in Kafka, or a discard, never explains two absent messages.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.client.replay_rules import ABANDONED
 from bruce_mp.spark.audit.order import OUT_OF_ORDER_COLUMNS, disordered_attempts, out_of_order_messages
-from bruce_mp.spark.audit.tables import AuditTables, empty
+from bruce_mp.spark.audit.tables import AuditTables, empty_table
 from bruce_mp.spark.ledger_files import visible_files
 from bruce_mp.spark.session import temporary_settings
 
@@ -46,9 +48,10 @@ _LEDGER: Final = (
     "attempt_rows long, topic string, minute long, rows long, delivered long, discarded map<string, long>, "
     "dead_letters long"
 )
+"""The columns of a ledger."""
 TOPIC_AND_MINUTE: Final = ["topic", "minute"]
 _FEW_LISTING_TASKS: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
-"""Spark tasks that list a ledger's files; the default is one for each file."""
+"""The number of Spark tasks that list a ledger's files; by default there is a task for each file."""
 # In the queries below {name} stands for an earlier query of the same dict, else for a registered table.
 _WRITERS: Final = "select writer from {ledger} where stamped group by writer"
 _ARRIVED: Final = {
@@ -69,12 +72,13 @@ _ARRIVED: Final = {
         from {with_highest}
     """,
 }
-"""Facts of writers in the ledgers, with more columns about the writer's facts before them.
+"""Facts of the writers in the ledgers, with more columns about the facts before.
 
-`highest_before` is the highest sequence number of the facts before, -1 for none, `sent_before` their latest time, and
-`fresh` the count of this fact's numbers above `highest_before`. `highest_of_cell` and `fresh_in_cell` are the same for
-the facts of one cell. Facts are ordered by their first number, so earlier facts have all of a fact's numbers up to
-`highest_before`; of facts with the same first number the one sent first comes first.
+The order is that of the first numbers, and for equal first numbers that of the stamps' times.
+Of the writer's facts before, `highest_before` is the highest sequence number (-1 if there are none), and `sent_before`
+the latest time. The fact with that highest number begins at or below the first number of this fact, so it has all of
+this fact's numbers up to `highest_before`. `fresh` is the count of the other numbers of this fact, which no fact before
+has. `highest_of_cell` and `fresh_in_cell` are the same for only those facts before that are in the same cell.
 """
 _CELLS: Final = {
     "sent": """
@@ -103,14 +107,14 @@ _CELLS: Final = {
             from {plain_sent} left join {plain} using (topic, minute)))
     """,
 }
-"""writer, topic, minute, is_open, rows, present (in Kafka), absent; present + absent = rows.
+"""The cells: writer, topic, minute, is_open, and numbers of messages: rows (in the ledger), present (in Kafka), absent.
 
-A cell is open if an attempt with messages in it has no final answer (`delivered` is null).
+rows = present + absent. A cell is open if an attempt with messages in it has no final answer (`delivered` is null).
 """
 _PLAIN: Final = {
     "plain": "select topic, minute, sum(copies) as found from {facts} where writer is null group by topic, minute"
 }
-"""topic, minute, found: messages without a stamp."""
+"""topic, minute, found: the number of plain messages in Kafka."""
 _UNCLEAR: Final = {
     "unclear": """
         select writer, topic, query, batch, partition, attempt
@@ -120,7 +124,7 @@ _UNCLEAR: Final = {
         where not is_whole
     """
 }
-"""The entries of attempts with an unclear answer."""
+"""The ledger entries of attempts with an unclear answer."""
 _STRAYS: Final = {
     "found": """
         select writer, topic, sum(fresh) as messages from {arrived} group by writer, topic
@@ -142,9 +146,11 @@ _STRAYS: Final = {
         from {counted}
     """,
 }
-"""writer, topic, minute, is_open, absent, stray: the number of absent messages that stray ones explain.
+"""writer, topic, minute, is_open, absent, stray: of the `absent` messages, the number that stray messages explain.
 
-Here `is_open` is true if any cell of the writer and topic is open, or an answer about them is unclear.
+`strays_of_topic` is the number of stray messages of a writer and topic: those in Kafka less those in the right cells.
+They explain the absent messages of the earliest minutes. Here `is_open` is true if any cell of the writer and topic is
+open, or an answer about an attempt of the writer with this topic is unclear.
 """
 _ANSWERED: Final = {
     "answered": """
@@ -152,19 +158,20 @@ _ANSWERED: Final = {
         from {ledger} left anti join {unclear} using (query, batch, partition, attempt) where size(discarded) > 0
     """
 }
+"""The ledger entries of attempts whose answer has discards and is not unclear."""
 _POOLS: Final = {
     "pools": """
         select writer, topic, if(writer = 'plain', concat('plain ', min(first_topic)), writer) as pool
         from {answered} group by writer, topic
     """
 }
-"""writer, topic, pool: the group of messages whose discards the same answers count.
+"""writer, topic, pool: the name of the group of messages whose discards the same answers count.
 
-A pool has all messages of one writer; or, because plain messages name no writer, all plain messages in the topics of
-one query. A topic of several queries belongs to the pool whose name sorts first.
+A pool has all messages of one writer. Plain messages do not name their task, so they have a pool for each query, with
+all plain messages in the query's topics. A topic of several queries belongs to the pool whose name sorts first.
 """
 _REPORTED: Final = {
-    # All ledger rows of an attempt have the same discards.
+    # All ledger entries of an attempt have the same discards, so one of them is taken.
     "attempts": """
         select writer, first_topic as topic, first(discarded) as discarded
         from {answered} group by writer, first_topic, query, batch, partition, attempt
@@ -175,7 +182,7 @@ _REPORTED: Final = {
         group by pool, reason
     """,
 }
-"""pool, reason, count: the discards that the answers count."""
+"""pool, reason, count: the number of discards in the answers."""
 _OVERLAPS: Final = {
     "incomplete_to": """
         select *, sum(absent) over (
@@ -195,11 +202,12 @@ _OVERLAPS: Final = {
         from {incomplete_to} join {explanations_to} using (pool)
     """,
 }
-"""writer, topic, minute, reason, count: absent messages of `incomplete` cells, assigned to their pool's `explanations`.
+"""writer, topic, minute, reason, count: the number of absent messages of a cell that a discard reason explains.
 
-The query lays the counts of the cells end to end, and likewise those of the explanations. Where a cell and an
-explanation overlap (count > 0), the latter explains the former. `absent_to` and `explained_to` are their ends. Messages
-that were possibly delivered come last, because Kafka may have them.
+`incomplete` has the absent messages of cells, and `explanations` the discards for each reason, both with their pool. In
+each pool, the query lays the counts of the cells end to end on a line of numbers, and also those of the explanations.
+`absent_to` and `explained_to` are the ends of these sections. The length of the overlap of a cell and an explanation is
+the count (none if it is not above 0). Messages that were possibly delivered come last, because Kafka may have them.
 """
 _BY_ANSWERS: Final = {
     "incomplete": """
@@ -210,18 +218,19 @@ _BY_ANSWERS: Final = {
     **_OVERLAPS,
     "by_answers": "select * from {overlaps} where count > 0",
 }
+"""The absent messages that answers explain, as in `_OVERLAPS`."""
 _COUNTED: Final = {
     "absent_sums": """
         select pool, topic, sum(absent) as absent from {strays} join {pools} using (writer, topic) group by pool, topic
     """,
-    # An answer does not say in which topics its discards are, so it counts in each that may have them. Possibly
-    # delivered messages need not be absent.
+    # An answer does not say in which topics its discards are. So they count in each topic of the pool, up to the number
+    # of the topic's absent messages. Possibly delivered messages count fully, because they may be in Kafka, not absent.
     "counted": """
         select topic, reason, sum(if(reason = 'POSSIBLY_DELIVERED', count, least(count, absent))) as counted
         from {reported} join {absent_sums} using (pool) group by topic, reason
     """,
 }
-"""topic, reason, counted: the number of lines in discard files about messages that the answers count already."""
+"""topic, reason, counted: the highest number of lines in discard files about discards that answers count already."""
 _BY_LINES: Final = {
     "incomplete": """
         select topic as pool, writer, topic, minute, sum(absent) as absent from (
@@ -236,6 +245,7 @@ _BY_LINES: Final = {
     **_OVERLAPS,
     "by_lines": "select * from {overlaps} where count > 0",
 }
+"""The absent messages that lines of discard files explain, as in `_OVERLAPS`; here a pool is a topic."""
 _EXPLAINED: Final = {
     "all": """
         select topic, minute, '(stray)' as reason, stray as count from {strays} where stray > 0
@@ -244,6 +254,7 @@ _EXPLAINED: Final = {
     """,
     "explained": "select topic, minute, reason, sum(count) as count from {all} group by topic, minute, reason",
 }
+"""topic, minute, reason, count: the number of explained messages; stray messages have the reason `(stray)`."""
 _EXPLAINED_COLUMNS: Final = "topic string, minute long, reason string, count long"
 _UNKNOWN: Final = {
     "writers": _WRITERS,
@@ -257,9 +268,9 @@ _UNKNOWN: Final = {
         from {found} left join {sent} using (topic) where found > coalesce(rows, 0)
     """,
 }
-"""topic, minute, count: messages of writers in no ledger, and plain messages beyond the number in the ledgers.
+"""topic, minute, count: messages of writers in no ledger, and the plain messages that exceed the number in the ledgers.
 
-The latter count in the last minute in which Kafka has plain messages of the topic.
+The excess of a topic counts in the last minute in which Kafka has plain messages of the topic.
 """
 _DOUBLED: Final = {
     "doubled": """
@@ -269,9 +280,10 @@ _DOUBLED: Final = {
         from {arrived} where first <= highest_before
     """
 }
-"""The ranges of numbers that an earlier fact has, too.
+"""The ranges of a fact's numbers that a fact before has as well.
 
-Their offsets are exact if no messages of other writers are between them, else those of the whole fact.
+If no messages of other writers lie within the fact, `to_offset` is the offset of the last of these numbers; else it is
+the last offset of the whole fact.
 """
 _UNKNOWN_RANGES: Final = {
     "writers": _WRITERS,
@@ -289,10 +301,10 @@ _UNKNOWN_RANGES: Final = {
         from {unknown_facts} group by topic, partition, writer
     """,
 }
-"""A row for the unknown messages of each writer in a partition.
+"""A row for the unknown messages of each writer in each partition.
 
-The plain messages of a partition count as one writer's (null), but only if no ledger has plain messages of the topic.
-`facts_of_minutes` are the facts within `minute_condition` (`fill_books`).
+The plain messages of a partition have one row, with the writer null, but only if no ledger has plain messages of the
+topic. `facts_of_minutes` are the facts in the minutes that the `minute_condition` of `fill_books` selects.
 """
 _BALANCE: Final = {
     "entries": """
@@ -328,21 +340,23 @@ _BALANCE: Final = {
         from {books}
     """,
 }
+"""The table `balance` of the audit, without latencies. `entries` has all counts of a topic and minute in one column."""
 _ANOMALIES: Final = {
     "anomalies": """
         select sum(absent) > 0 as incomplete, sum(disordered) > 0 as disordered
         from (select absent, 0 as disordered from {cells} union all select 0, 1 from {disordered})
     """
 }
+"""One row: `incomplete` if there are absent messages, `disordered` if any attempt has facts out of order."""
 
 
 @dataclass(frozen=True)
 class AuditBooks:
     """The result tables of the audit. Leaving their `with` block releases the tables that are cached in memory.
 
-    `balance` has topic, minute, the counts, reasons and problems. `doubled` and `unknown_ranges` are the results of the
-    queries of these names, `out_of_order` that of `out_of_order_messages`. `tables` has the inputs and `arrived`. If
-    messages are absent, `is_incomplete` is true, and `tables` also has `strays`, `by_answers` and `by_lines`.
+    `balance`, `doubled` and `unknown_ranges` are the results of the queries of these names, and `out_of_order` is the
+    result of `out_of_order_messages`. `tables` has the inputs and `arrived`. `is_incomplete` is true if messages are
+    absent; then `tables` also has `strays`, `by_answers` and `by_lines`.
     """
 
     balance: DataFrame
@@ -362,24 +376,27 @@ class AuditBooks:
 def read_ledger(
     spark: SparkSession, directories: Sequence[str], topics: Sequence[str], changed_after: datetime | None = None
 ) -> DataFrame:
-    """Return the ledger's rows, from files that changed after a time (None: from all files).
+    """Return the entries of the ledgers, only from files written after `changed_after` (None: from all files).
 
-    Two columns are added: `is_audited` is true for `topics`, and `writer` is spelled as in the facts; `plain`
-    without a stamp.
+    Two columns are added: `is_audited` is true for entries of `topics`. `writer` is the writer as in the facts, or
+    `plain` if the messages have no stamps.
     """
     after_s = 0.0 if changed_after is None else changed_after.timestamp()
     paths = [path for directory in directories for path in _ledger_paths(directory, after_s)]
     with temporary_settings(spark, _FEW_LISTING_TASKS):
         rows = spark.read.schema(_LEDGER).json(paths)
     if changed_after is not None:
-        oldest_minute_ms = int(after_s - 60) * 1000  # minutes are named by their start, up to 60 s earlier
-        rows = rows.where(f"minute >= {oldest_minute_ms}")  # merged files have older commits, too
+        oldest_minute_ms = int(after_s - 60) * 1000  # `minute` is the start of a minute, so up to 60 s earlier
+        rows = rows.where(f"minute >= {oldest_minute_ms}")  # a merged file also has older commits
     rows = rows.withColumn("is_audited", rows["topic"].isin(*topics))
     return rows.selectExpr("*", "if(stamped, concat_ws('/', query, batch, partition), 'plain') as writer")
 
 
 def _ledger_paths(directory: str, after_s: float) -> list[str]:
-    """Return the paths of a ledger's visible files; or only `directory` if it has none or is no directory."""
+    """Return the paths of a ledger's files that are not covered (`ledger_files.py`).
+
+    If there are none, or `directory` is the path of a file, return only this path.
+    """
     try:
         names = visible_files(directory, after_s)
     except OSError:
@@ -390,20 +407,21 @@ def _ledger_paths(directory: str, after_s: float) -> list[str]:
 def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
     """Count the lines of discard files by topic and reason.
 
-    Those of possible duplicates (`DUP`) and of abandoned attempts are left out; tasks send the latter's messages again.
+    Lines about possible duplicates (`DUP`) are left out, as are those about abandoned attempts, because tasks send the
+    messages of such attempts again.
     """
     discards = lines.where(f"event = 'DISC' and info != '{ABANDONED}'").where(lines["topic"].isin(*topics))
     return discards.groupBy("topic", discards["info"].alias("reason")).count()
 
 
 def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_condition: str = "true") -> AuditBooks:
-    """Compare `facts` (see `facts_of`) with a ledger and the counts of `discard_lines`.
+    """Compare `facts` (see `facts_of`) with a ledger, and with `lines`, the counts that `discard_lines` returns.
 
-    `minute_condition` (SQL on the column `minute`) applies to `AuditBooks.unknown_ranges` only, whose rows have no
-    minute.
+    `minute_condition` (SQL on the column `minute`) selects the minutes of `AuditBooks.unknown_ranges` only, because the
+    caller cannot select them: these rows have no column `minute`.
 
-    One cheap query detects absent and disordered messages. Both are rare, so the queries that explain or list them
-    usually do not run.
+    One cheap query finds out if messages are absent or out of order. Both are rare, so the queries that explain or list
+    such messages usually do not run.
     """
     tables = AuditTables(facts.sparkSession)
     inputs = {
@@ -416,13 +434,15 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_con
     tables.register("plain", tables.query(_PLAIN))
     tables.register_cached("cells", tables.query(_CELLS))
     incomplete, disordered = _find_anomalies(tables)
-    no_messages = empty(tables.spark, OUT_OF_ORDER_COLUMNS)
+    no_messages = empty_table(tables.spark, OUT_OF_ORDER_COLUMNS)
     out_of_order = (
         tables.register_cached("out_of_order", out_of_order_messages(arrived))
         if disordered
         else tables.register("out_of_order", no_messages)
     )
-    tables.register("explained", _explain_absent(tables) if incomplete else empty(tables.spark, _EXPLAINED_COLUMNS))
+    tables.register(
+        "explained", _explain_absent(tables) if incomplete else empty_table(tables.spark, _EXPLAINED_COLUMNS)
+    )
     doubled = tables.register("doubled", tables.query(_DOUBLED))
     tables.register("unknown", tables.query(_UNKNOWN))
     unknown_ranges = tables.query(_UNKNOWN_RANGES)
@@ -430,14 +450,14 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_con
 
 
 def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
-    """Return two flags: a cell has absent messages; an attempt may be out of order in a partition."""
+    """Return two flags: a cell has absent messages; messages of an attempt may be out of order in a partition."""
     tables.register("disordered", disordered_attempts(tables["arrived"]))
     row = tables.query(_ANOMALIES).first()
     return (bool(row["incomplete"]), bool(row["disordered"])) if row else (False, False)
 
 
 def _explain_absent(tables: AuditTables) -> DataFrame:
-    """Return topic, minute, reason, count of the explained messages; stray ones have the reason `(stray)`."""
+    """Register the tables about explanations of absent messages, and return the result of `_EXPLAINED`."""
     for steps in (_UNCLEAR, _STRAYS, _ANSWERED, _POOLS, _REPORTED, _BY_ANSWERS, _COUNTED, _BY_LINES):
         tables.register_cached(list(steps)[-1], tables.query(steps))
     return tables.query(_EXPLAINED)

@@ -1,6 +1,6 @@
-"""Draw a topic over time as SVG: bars for the number of messages, marks below them for problems.
+"""Draw a topic over time as SVG: bars for the numbers of messages, and below the bars marks for problems.
 
-The marks have a fixed size, so one lost message among a million is visible.
+The marks have a fixed size, so that one lost message among a million is visible.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_BAR_WIDTH: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An interval of one topic: its place on the time axis, start in ms since the epoch, length in ms, and counts."""
+    """An interval of one topic: number on the time axis, start in ms since the epoch, length in ms, and counts."""
 
     index: int
     start_ms: int
@@ -47,7 +47,7 @@ class Bar:
 
 
 def draw_chart(bars: Sequence[Bar]) -> str:
-    """Return the figure; `bars` are in the order of time, and intervals without messages have no bar."""
+    """Return the figure as HTML. `bars` are in the order of time; an interval without messages may have no bar."""
     if not any(count for bar in bars for count in bar.counts.values()):
         return "<p>No ledger contains messages of this topic.</p>"
     first, last = bars[0].index, bars[-1].index
@@ -67,7 +67,7 @@ def _draw_axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
     labels = [
         (_LEFT - 6, _TOP + 4, "end", f"{tallest:,}"), (_LEFT - 6, _BASE, "end", "0"),
         (_LEFT, _HEIGHT - 8, "start", _format_time(bars[0].start_ms)),
-        # 260 px leave room for both times in a chart of few bars.
+        # A distance of 260 leaves room for both times in a chart of few bars.
         (max(right, _LEFT + 260), _HEIGHT - 8, "end", end), (_LEFT - 6, _MARKS_TOP + 18, "end", "problems"),
     ]  # fmt: skip
     texts = (
@@ -79,16 +79,16 @@ def _draw_axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
 
 def _draw_bar(bar: Bar, x: float, width: float, scale: float) -> str:
     parts, y = [], _BASE
-    inner = max(width - 1, 1.0)  # a gap of 1 between bars
+    inner_width = max(width - 1, 1.0)  # leaves a gap of 1 between bars
     for name in VOLUMES:
         if bar.counts[name]:
             height = max(bar.counts[name] * scale, 1.0)
             y -= height
-            parts.append(_draw_rectangle(bar, name, (x, y, inner, height)))
+            parts.append(_draw_rectangle(bar, name, (x, y, inner_width, height)))
     for row, name in enumerate(PROBLEMS):
         if bar.counts[name]:
-            mark_width = min(max(inner, 4.0), _MARK_SIZE)
-            mark_x = x + (inner - mark_width) / 2
+            mark_width = min(max(inner_width, 4.0), _MARK_SIZE)
+            mark_x = x + (inner_width - mark_width) / 2
             mark = (mark_x, _MARKS_TOP + row * (_MARK_SIZE + 2), mark_width, _MARK_SIZE)
             parts.append(_draw_rectangle(bar, name, mark))
     return "".join(parts)

@@ -1,16 +1,21 @@
-"""Condense the contents of Kafka to facts, as few rows as the comparison needs, with Spark's own expressions.
+"""Condense the contents of Kafka to facts, which are as few rows as the comparison needs, with Spark's own expressions.
 
-The *stamp*, the record header `bruce.stamp`, has a message's *writer* (a Spark task), the attempt of the task, the
-message's sequence number in the attempt, and the time. A *fact* is a row about messages of one attempt in one partition
-with neighbouring numbers and equal times. Messages of other writers may lie between them.
+The *stamp* of a message is the record header `bruce.stamp`. It has the message's *writer* (a Spark task), the attempt
+of the task, the message's sequence number in the attempt, and the time of sending. A *fact* is a row about messages of
+one attempt in one partition with neighbouring numbers and equal times. Messages of other writers may lie between them.
 
 The *place* of a message is the offset of its attempt's first message in the partition, plus the count of the attempt's
-messages before it. So places are in the order of offsets, but have no gaps for other writers' messages. A place is
-never above the offset. So they keep this order although each micro-batch of `follow.py` counts from the first message
-that it reads. A place is number plus the fact's `shift`, so a fact determines both for each message (`explode_facts`).
+messages before it. So places are in the order of offsets, but have no gaps where messages of other writers lie.
 
-Messages without a stamp are counted by topic, partition and the minute of Kafka's timestamp; columns about the stamp
-are null.
+In `follow.py`, each micro-batch counts the places of an attempt from the first message that it reads itself. The places
+of a later micro-batch are still higher: they begin at an offset above all offsets of the earlier micro-batch, and the
+place of a message is never above the message's offset.
+
+For all messages of a fact, the place is the number plus the fact's `shift`. So a fact determines number and place of
+each of its messages (`explode_facts`).
+
+A fact about messages without a stamp counts those of one topic, partition and minute of Kafka's timestamp. Its columns
+about the stamp are null.
 """
 
 from __future__ import annotations
@@ -37,22 +42,24 @@ SCHEMA: Final = (
 )
 """`writer` is query/batch/partition, `attempt` Spark's number of the attempt.
 
-`sent` is the stamp's time and `minute` the start of its minute, both in ms since the epoch. `latency_ms`, from stamp to
-append, is null without a stamp or `LogAppendTime`. `first` and `last` are the numbers of the fact's first and last
-message, `from_offset` and `to_offset` their offsets, and `copies` is the count of the messages.
+`sent` is the stamp's time and `minute` the start of its minute, both in ms since the epoch. `latency_ms` is the time
+from the stamp to the append by Kafka, null if there is no stamp, or the topic does not use `LogAppendTime`. `first` and
+`last` are the numbers of the fact's first and last message, `from_offset` and `to_offset` are the offsets of these two
+messages, and `copies` is the count of the fact's messages.
 """
-_LOG_APPEND_TIME: Final = 1  # `timestampType` of Spark's Kafka source
+_LOG_APPEND_TIME: Final = 1  # a value of `timestampType` of Spark's Kafka source
 _LAST_HEADER: Final = "try_element_at(headers, -1)"
-"""The header that may be a stamp. Its value is 16 digits, a space, and the *tail*: 13 digits, a space, the *author*.
+"""The header that may be a stamp.
 
-The author is `TaskAttempt.author`: the writer, a slash and the attempt.
+The value of a stamp is 16 digits (the number), a space, and the *tail*, which is 13 digits (the time), a space, and the
+*author*. The author is `TaskAttempt.author`: the writer, a slash and the attempt.
 """
 _PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "is_append_time"]
-"""Columns in which all messages of a *piece*, a part of a fact, are equal (`_split_at_gaps`)."""
+"""Columns that are equal for all messages of a *piece*, which is a part of a fact (`_split_at_gaps`)."""
 _NUMBERS_PER_BLOCK: Final = 64
-"""A power of 2: neighbouring sequence numbers that are counted together, as bits of an integer."""
+"""How many neighbouring sequence numbers, a *block*, are counted together as bits of an integer; a power of 2."""
 _NUMBER_COLUMNS: Final = {"shift": "place - first", "first": "first", "last": "last"}
-"""Columns of `SCHEMA` that are null without a stamp."""
+"""Columns of `SCHEMA` that are null without a stamp, each with the expression for stamped messages."""
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
 """The attempt at the end of `name`, the text of an author; null for text of another form."""
 
@@ -64,9 +71,9 @@ def facts_of(messages: DataFrame) -> DataFrame:
 
 
 def _read_stamps(messages: DataFrame) -> DataFrame:
-    """Return only the columns that the count needs; `number` and `tail` are null without a stamp.
+    """Return only the columns that `_count_blocks` needs; `number` and `tail` are null without a stamp.
 
-    Kafka's timestamps are rounded down to minutes, except those from which a stamp's latency follows.
+    Kafka's timestamps are rounded down to minutes, except those that are needed for the latency of stamped messages.
     """
     stamps = messages.selectExpr(
         "topic", "partition", "offset", "unix_millis(timestamp) as ms",
@@ -87,10 +94,10 @@ def _read_stamps(messages: DataFrame) -> DataFrame:
 def _count_blocks(stamped: DataFrame) -> DataFrame:
     """Count the messages with equal columns whose numbers are in the same block; `bits` has a bit for each number.
 
-    From here to `_join_pieces`, `first` and `last` are numbers, or offsets of messages without a stamp.
+    From here to `_join_pieces`, `first` and `last` are sequence numbers; for messages without a stamp they are offsets.
 
-    This step touches every message, so it is one hash aggregate without a sort. The tail is binary, because in front
-    of the large hash table Spark puts a small one for strings, which hashes them byte by byte.
+    This step touches every message, so it is one hash aggregate without a sort. The tail is binary and not a string,
+    because for strings Spark adds a small hash table before the large one, which hashes strings byte by byte.
     """
     return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "is_append_time", "offset_shift", "block").agg(
         *expressions(
@@ -101,9 +108,9 @@ def _count_blocks(stamped: DataFrame) -> DataFrame:
 
 
 def _split_at_gaps(blocks: DataFrame) -> DataFrame:
-    """Return each gapless block as one piece, and each message of a block with gaps.
+    """Return one piece for each block without gaps, and one piece for each message of a block with gaps.
 
-    So pieces do not overlap in a partition; `start_offset` is the offset of a piece's first message.
+    So the pieces of an author do not overlap in a partition. `start_offset` is the offset of a piece's first message.
     """
     one = f"struct(block * {_NUMBERS_PER_BLOCK} + bit as first, block * {_NUMBERS_PER_BLOCK} + bit as last)"
     singles = f"transform(filter(sequence(0, {_NUMBERS_PER_BLOCK - 1}), bit -> getbit(bits, bit) = 1), bit -> {one})"
@@ -119,10 +126,10 @@ def _split_at_gaps(blocks: DataFrame) -> DataFrame:
 
 
 def _join_pieces(pieces: DataFrame) -> DataFrame:
-    """Join each piece with the author's previous piece in the partition, if it continues that one.
+    """Join each piece with the author's previous piece in the partition, if its numbers continue the previous ones.
 
-    `place` is that of the first message. Writers that take turns message by message have gaps in their offsets, but
-    none in their places.
+    `place` is the place of a piece's first message. It is needed because writers that take turns message by message
+    have gaps in their offsets, but none in their places.
     """
     by_offset = Window.partitionBy("topic", "partition", "author").orderBy("start_offset")
     up_to_here = by_offset.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -142,7 +149,7 @@ def _join_pieces(pieces: DataFrame) -> DataFrame:
 
 
 def _parse_tails(joined: DataFrame) -> DataFrame:
-    """Return the columns of `SCHEMA`; an author without an attempt becomes a writer that is in no ledger."""
+    """Return the columns of `SCHEMA`. An author that does not end with an attempt becomes a writer in no ledger."""
     fields = joined.selectExpr(
         "*", "try_cast(cast(substring(tail, 1, 13) as string) as bigint) as sent",
         "make_valid_utf8(cast(author as string)) as name",
@@ -159,7 +166,7 @@ def _parse_tails(joined: DataFrame) -> DataFrame:
 
 
 def explode_facts(facts: DataFrame) -> DataFrame:
-    """Return a row for each message of stamped facts: the fact's columns, `number` and `place`."""
+    """Return a row for each message of facts about stamped messages: the fact's columns, `number` and `place`."""
     numbered = facts.selectExpr("*", "explode(sequence(first, last)) as number")
     return numbered.selectExpr("*", "number + shift as place")
 
@@ -167,7 +174,7 @@ def explode_facts(facts: DataFrame) -> DataFrame:
 def percentiles(facts: DataFrame, by: Sequence[str]) -> DataFrame:
     """Return the columns `by`, and the percentiles p50_ms and p99_ms of the latency from stamp to append.
 
-    Groups without latencies have no row.
+    Groups of facts without latencies have no row.
     """
     timed = facts.where("latency_ms is not null").groupBy(*by)
     return timed.agg(

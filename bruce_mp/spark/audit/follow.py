@@ -1,8 +1,10 @@
 """Run the audit continuously: write facts about new messages, and report each minute once it is closed.
 
-A minute is *closed* once the watermark of the stream has passed it. The watermark of a silent topic does not move, so a
-minute is also closed once all messages in Kafka were read and the minute is older than the lateness plus the interval
-of reads. Each report covers all closed minutes of the window, so very late messages still count.
+A minute is *closed* once no more messages of it are expected, that is, once the stream's watermark has passed it.
+Spark's watermark is the newest timestamp read so far less the lateness. If the topics get no messages, the watermark
+does not move. So a minute is also closed once all messages in Kafka were read and the minute is older than the lateness
+plus the interval of reads. Each report covers all closed minutes of the window, so messages that come after their
+minute was closed count in the next report.
 
 OUTPUT/checkpoint keeps the progress; facts older than two windows are removed.
 """
@@ -41,9 +43,9 @@ _NONE_CLOSED: Final = -1
 class Follow:
     """The plan of a continuous audit.
 
-    Spark reads new messages every `every_s`. Messages are expected at most `lateness_s` late. A report covers the last
-    `window_s`. The audit ends after `until_idle_s` without messages (None: never), or at the first bad report with
-    `stop_when_bad`.
+    Times are in seconds. Spark reads new messages every `every_s`. Messages are expected to be at most `lateness_s`
+    late. A report covers the last `window_s`. The audit ends after `until_idle_s` without messages (None: never) or, if
+    `stop_when_bad`, after the first bad report.
     """
 
     audit: Audit
@@ -72,9 +74,9 @@ def follow(
     try:
         for closed_ms in _closed_minutes(query, plan, stop or Event(), display):
             _remove_old_facts(plan)
-            check_paths(spark, plan.audit)  # a ledger may appear after the start
-            is_in_window = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
-            verdict = compare(spark, plan.audit, is_in_window, changed_after=_oldest_time(plan))
+            check_paths(spark, plan.audit)  # not before the first report, because a ledger may appear after the start
+            minute_condition = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
+            verdict = compare(spark, plan.audit, minute_condition, changed_after=_oldest_time(plan))
             display.show_line(f"up to {datetime.fromtimestamp(closed_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
             yield verdict
             if plan.stop_when_bad and not verdict.is_good:
@@ -84,7 +86,7 @@ def follow(
 
 
 def _start_query(spark: SparkSession, plan: Follow) -> StreamingQuery:
-    """Start the query that writes the facts of each micro-batch into a directory, which a repeated batch overwrites."""
+    """Start the query. It writes the facts of each micro-batch into a directory, which a repeated batch overwrites."""
     remove_report(absolute_path(plan.audit.output))
     open_directory(plan.audit.facts_directory)
     messages = stream_topics(spark, plan.audit.kafka_options, plan.audit.topics)
@@ -97,18 +99,19 @@ def _start_query(spark: SparkSession, plan: Follow) -> StreamingQuery:
 
 
 def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: Progress) -> Iterator[int]:
-    """Yield the end of the closed minutes (ms since the epoch) whenever more are closed, and once more at the end.
+    """Yield the end of the last closed minute (ms since the epoch) whenever more minutes are closed.
 
-    The last report covers everything up to now if all messages in Kafka were read.
+    Yield once more when the audit ends. If all messages in Kafka were read, this last time is the present, so that the
+    last report covers everything.
     """
     closed_ms, last_message_s, last_batch = _NONE_CLOSED, time.monotonic(), -1
     while not stop.is_set() and not query.awaitTermination(_POLL_INTERVAL_S):  # raises the error that stopped the query
         reports = query.recentProgress
-        newest = max((report.batchId for report in reports if report.numInputRows), default=-1)
-        if newest != last_batch:
-            last_batch, last_message_s = newest, time.monotonic()
-            rows = sum(report.numInputRows for report in reports)
-            display.show(f"{rows:,} messages in the last {len(reports)} batches")
+        newest_batch = max((report.batchId for report in reports if report.numInputRows), default=-1)
+        if newest_batch != last_batch:
+            last_batch, last_message_s = newest_batch, time.monotonic()
+            row_count = sum(report.numInputRows for report in reports)
+            display.show(f"{row_count:,} messages in the last {len(reports)} batches")
         now_closed_ms = _closed_until(query, plan)
         if now_closed_ms > closed_ms:
             closed_ms = now_closed_ms
@@ -116,18 +119,18 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
         idle_s = time.monotonic() - last_message_s
         if plan.until_idle_s is not None and idle_s > plan.until_idle_s and _has_read_all(query):
             break
-    has_read_all = _has_read_all(query)  # before the stop: it is always True for a stopped query
+    has_read_all = _has_read_all(query)  # asked before the stop, because for a stopped query it is always True
     query.stop()
     if has_read_all or closed_ms != _NONE_CLOSED:
         yield _now_ms() if has_read_all else closed_ms
 
 
 def _closed_until(query: StreamingQuery, plan: Follow) -> int:
-    """Return the end of the closed minutes in ms since the epoch, or `_NONE_CLOSED`."""
+    """Return the end of the last closed minute in ms since the epoch, or `_NONE_CLOSED`."""
     report = query.lastProgress
     watermark = report["eventTime"].get("watermark") if report else None
     passed_ms = int(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else _NONE_CLOSED
-    if _has_read_all(query):  # at its last poll, up to `every_s` ago
+    if _has_read_all(query):  # at the query's last poll, which was up to `every_s` ago
         passed_ms = max(passed_ms, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
     return passed_ms - passed_ms % MINUTE_MS if passed_ms > 0 else _NONE_CLOSED
 
@@ -139,12 +142,12 @@ def _has_read_all(query: StreamingQuery) -> bool:
 
 
 def _oldest_time(plan: Follow) -> datetime:
-    """Return the time before which ledger files are ignored and facts removed."""
+    """Return the time two windows ago; ledger files written before it are ignored, and facts are removed."""
     return datetime.now(UTC) - timedelta(seconds=2 * plan.window_s)
 
 
 def _remove_old_facts(plan: Follow) -> None:
-    """Remove the facts of micro-batches with no file younger than two windows."""
+    """Remove the facts of each micro-batch whose newest file is older than two windows."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = open_directory(plan.audit.facts_directory)

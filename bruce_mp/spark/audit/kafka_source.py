@@ -1,4 +1,4 @@
-"""Read topics with Spark's Kafka source, and explain its failure at records that the brokers do not return."""
+"""Read topics with Spark's Kafka source, and explain its error about records that the brokers do not return."""
 
 from __future__ import annotations
 
@@ -24,18 +24,23 @@ CONSUMER_OPTIONS: Final = {
     "kafka.max.partition.fetch.bytes": str(4 << 20),
     "kafka.max.poll.records": "5000",
 }
-"""Options of the source. The sizes double its speed; a read continues (`failOnDataLoss`) if retention deletes messages.
+"""Options of Spark's Kafka source.
+
+The two sizes double the speed. With `failOnDataLoss` false, the read continues if the retention deletes messages that
+it has not reached yet.
 """
 
 _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
-_ERROR_OF_SPARK: Final = re.compile(r"Cannot fetch record for offset (\d+) in \d+ milliseconds")
+"""Spark's setting with the names of the sources that batches read by version 1 of the data source API."""
+_MISSING_RECORD_TEXT: Final = re.compile(r"Cannot fetch record for offset (\d+) in \d+ milliseconds")
+"""Part of the error of Spark's Kafka source."""
 
 
 def read_topics(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> DataFrame:
-    """Read all messages of the topics, or a selection by `options` of Spark's Kafka source, which name the brokers.
+    """Read the messages of the topics. `options`, of Spark's Kafka source, name the brokers and may limit the messages.
 
     The read uses version 2 of Spark's data source API, as streams do. Spark's default for batches is version 1, which
-    converts each message to an object and back to a row, and so doubles the time.
+    converts each message to an object and back to a row, and so takes twice the time.
     """
     v1_sources = str(spark.conf.get(_V1_SOURCES)).split(",")
     with temporary_settings(spark, {_V1_SOURCES: ",".join(name for name in v1_sources if name.strip() != "kafka")}):
@@ -50,12 +55,12 @@ def stream_topics(spark: SparkSession, options: Mapping[str, str], topics: Seque
 
 def read_at(spark: SparkSession, options: Mapping[str, str], topic: str, partition: int, offset: int) -> DataFrame:
     """Read the message at an offset; `options` name the brokers."""
-    at = {
+    one_record = {
         "assign": json.dumps({topic: [partition]}),
         "startingOffsets": json.dumps({topic: {partition: offset}}),
         "endingOffsets": json.dumps({topic: {partition: offset + 1}}),
     }
-    return spark.read.format("kafka").options(**{**CONSUMER_OPTIONS, **options, **at}).load()
+    return spark.read.format("kafka").options(**{**CONSUMER_OPTIONS, **options, **one_record}).load()
 
 
 def _with_topics(options: Mapping[str, str], topics: Sequence[str]) -> dict[str, str]:
@@ -63,36 +68,40 @@ def _with_topics(options: Mapping[str, str], topics: Sequence[str]) -> dict[str,
 
 
 class MissingRecordsError(BruceError):
-    """A partition has no records from an offset on, although it ends later.
+    """The brokers return no record of a partition from an offset on, although the partition's end is higher.
 
-    A Kafka consumer waits at such an offset, and Spark's source gives up after a time limit with an error that names
-    only the offset.
+    A Kafka consumer waits at such an offset. Spark's source gives up after a time limit, with an error that names only
+    the offset. So the partition is not known if several of them have this offset.
     """
 
     def __init__(self, offset: int, partitions: Sequence[PartitionOffsets]) -> None:
-        """`partitions` are all those of the audited topics; empty if the brokers do not tell."""
-        having = [each for each in partitions if each.begin <= offset < each.end]
-        names = " or ".join(f"topic {each.topic}, partition {each.partition} (to {each.end - 1})" for each in having)
-        before = _offsets_before(offset, having, partitions)
+        """`partitions` are all partitions of the audited topics; empty if the brokers do not answer."""
+        candidates = [each for each in partitions if each.begin <= offset < each.end]
+        names = " or ".join(
+            f"topic {each.topic}, partition {each.partition} (to {each.end - 1})" for each in candidates
+        )
+        ending_offsets = _format_ending_offsets(offset, candidates, partitions)
         super().__init__(
             f"The brokers did not return the record at offset {offset} in time: {names or 'unknown partition'}. Either "
-            "they are slow: wait longer with --kafka kafkaConsumer.pollTimeoutMs=MS. Or the last records are lost: "
-            f"audit those before, with --kafka endingOffsets={before}; the further messages in the ledgers then count "
-            "as missing."
+            "they are slow: wait longer with --kafka kafkaConsumer.pollTimeoutMs=MS. Or the last records of the "
+            f"partition are lost: audit only those before, with --kafka endingOffsets={ending_offsets}; all other "
+            "messages in the ledgers then count as missing."
         )
 
 
-def _offsets_before(offset: int, having: Sequence[PartitionOffsets], all_of: Sequence[PartitionOffsets]) -> str:
-    """Return the value of `endingOffsets` in quotes; -1 is a partition's end."""
-    if len(having) != 1:
+def _format_ending_offsets(
+    offset: int, candidates: Sequence[PartitionOffsets], partitions: Sequence[PartitionOffsets]
+) -> str:
+    """Return the value of `endingOffsets` in quotes: `offset` for the only candidate, -1 (the end) for the others."""
+    if len(candidates) != 1:
         return f"..., where the partition has {offset}"
     ends: dict[str, dict[int, int]] = {}
-    for each in all_of:
-        ends.setdefault(each.topic, {})[each.partition] = offset if each is having[0] else -1
+    for each in partitions:
+        ends.setdefault(each.topic, {})[each.partition] = offset if each is candidates[0] else -1
     return f"'{json.dumps(ends, separators=(',', ':'))}'"
 
 
 def find_missing_offset(error: Exception) -> int | None:
-    """Return the offset if the error of Spark is about a record that the brokers do not return."""
-    found = _ERROR_OF_SPARK.search(str(error))
+    """Return the offset if this error of Spark is about a record that the brokers do not return, else None."""
+    found = _MISSING_RECORD_TEXT.search(str(error))
     return None if found is None else int(found[1])

@@ -1,4 +1,7 @@
-"""Find the messages that are out of order: behind one with a higher number in their attempt and partition."""
+"""Find the messages that are out of order: those that Kafka has after a message with a higher number.
+
+Only messages of the same attempt and the same partition are compared. Facts and places are explained in `facts.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,17 @@ OUT_OF_ORDER_COLUMNS: Final = (
 
 
 def out_of_order_messages(facts: DataFrame) -> DataFrame:
-    """Return each message that is behind one with a higher number in its attempt and partition.
+    """Return each message that comes after a message with a higher number of its attempt and partition.
 
-    The columns are `OUT_OF_ORDER_COLUMNS`. The offsets are those of the message, or those of its whole fact if
-    messages of other writers are within it.
+    The columns are `OUT_OF_ORDER_COLUMNS`. The offsets are those of the message; if messages of other writers lie
+    within the message's fact, they are those of the whole fact.
 
     Such messages are rare. So only the attempts and partitions that `disordered_attempts` finds by their facts are
     checked message by message.
 
-    If a message with a smaller number was sent later than all messages before it, it is in order, because a repeated
-    task restarts its numbers at 0. A repeated number is a copy, and in order, too.
+    Two kinds of messages with smaller numbers are not out of order. The first was sent later than all messages before
+    it: the task was repeated, and has restarted its numbers at 0. The second has a number that came before: it is a
+    copy, which counts as doubled.
     """
     by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy("place")
     before = by_place.rowsBetween(Window.unboundedPreceding, -1)
@@ -42,7 +46,7 @@ def out_of_order_messages(facts: DataFrame) -> DataFrame:
     by_restart = Window.partitionBy(*ATTEMPT_PARTITION, "restarts").orderBy("place")
     since_restart = by_restart.rowsBetween(Window.unboundedPreceding, -1)
     compared = restarts.withColumn("highest", F.max("number").over(since_restart))
-    is_exact = "to_offset - from_offset = last - first"  # no messages of other writers are between
+    is_exact = "to_offset - from_offset = last - first"  # no messages of other writers lie within the fact
     return compared.where("number < highest and copy = 1").selectExpr(
         "topic", "partition", "minute", "writer", "number", "sent",
         f"if({is_exact}, from_offset + number - first, from_offset) as from_offset",
@@ -51,9 +55,10 @@ def out_of_order_messages(facts: DataFrame) -> DataFrame:
 
 
 def disordered_attempts(facts: DataFrame) -> DataFrame:
-    """Return the keys `ATTEMPT_PARTITION` with facts out of order.
+    """Return the keys (`ATTEMPT_PARTITION`) of the attempts and partitions whose facts are not in order.
 
-    Facts are in order if each begins behind the end of the one before, by numbers and by places (number + `shift`).
+    Facts are in order if each fact begins after the end of the fact before, by numbers and also by places
+    (number + `shift`).
     """
     stamped = facts.where("writer is not null")
     by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy(F.expr("first + shift"))

@@ -1,15 +1,18 @@
 """List the messages with a problem as ranges of a writer's sequence numbers.
 
-Reports of discards have no sequence numbers, and Kafka's contents do not say in which topic an absent message was sent.
-So a range of absent messages has a writer, and the problem names each fate that they can have: `missing`, `discarded`,
-or `not audited` (if the task also sent to topics outside the audit).
+A message is absent if a ledger counts it, but Kafka does not have it. Reports of discards have no sequence numbers, and
+nothing says to which of a writer's topics an absent message was sent. So a range of absent messages has a writer, but a
+topic only if the writer lost messages of one topic. The problem of the range names each possible fate of the messages:
+`missing`, `discarded`, or `not audited` (if the task also sent to topics that are not audited).
+
+The tables `strays`, `by_answers`, `by_lines` and `arrived` are explained in `balance.py`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.audit.tables import empty
+from bruce_mp.spark.audit.tables import empty_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,7 +28,7 @@ _RANGE_COLUMNS: Final = (
 PROBLEM_COLUMNS: Final = f"{_RANGE_COLUMNS}, messages long"
 """The columns of the table of problems."""
 # In the queries below {name} stands for an earlier query of the same dict, else for a table of the books.
-# Unions are planned faster than joins of such tables, which have the same inputs.
+# The tables are combined by unions: Spark plans unions faster than joins of tables with the same inputs.
 _LOSSY_WRITERS: Final = {
     "entries": """
         select writer, topic, absent - stray as absent, is_open, 0L as answered, 0L as lines from {strays}
@@ -41,7 +44,8 @@ _LOSSY_WRITERS: Final = {
         select *, sum(lines) over of_topic as lines_of_topic, (sum(open) over of_topic) - open as open_of_others
         from {absent} window of_topic as (partition by topic)
     """,
-    # The lines do not name writers. So a writer has at least the lines beyond the other writers' open messages.
+    # Lines of discard files do not name writers. But if a topic has more lines than the other writers have open
+    # messages, at least the excess is about this writer.
     "losses": """
         select writer, if(count(*) = 1, min(topic), null) as topic, sum(absent) as absent, sum(answered) as answered,
           sum(greatest(lines_of_topic - open_of_others, 0L)) as least_by_lines,
@@ -55,7 +59,8 @@ _LOSSY_WRITERS: Final = {
           bool_or(not is_audited and size(discarded) > 0) as has_unclear_answer
         from {all_entries} where stamped group by writer
     """,
-    # An answer that also counts discards outside the audit explains none of the absent messages.
+    # An unclear answer, which also counts discards outside the audit, is not in `answered`. Any absent message of its
+    # writer may be among these discards.
     "lossy_writers": """
         select writer, numbers_used, begin_ms, end_ms, if(not_audited = 0, topic, null) as lossy_topic,
           concat_ws(' or ',
@@ -67,15 +72,17 @@ _LOSSY_WRITERS: Final = {
 }
 """writer, numbers_used, begin_ms, end_ms, lossy_topic, problem: the writers with losses in the audited topics.
 
-`lossy_topic` is null if the losses may be in several topics. `begin_ms` and `end_ms` are in the ledger's first and last
-minute.
+`lossy_topic` is null if the losses may be in several topics. `begin_ms` is the start of the writer's first minute in
+the ledger, `end_ms` the end of the last minute. In the queries, `answered` and `lines` are the numbers of absent
+messages that answers and lines of discard files explain. `open` is the number of those that only lines can explain.
 """
 _ABSENT_RANGES: Final = {
     "spaces": """
         select writer, highest_before + 1 as first, first as next, sent_before as from_ms, sent as to_ms from {arrived}
         union all select writer, max(last) + 1, null, max(sent), null from {arrived} group by writer
     """,
-    # An attempt that is in no ledger may have sent higher numbers than the ledger's.
+    # A failed attempt, which is in no ledger, may have sent higher numbers than the writer's attempt in the ledger. So
+    # a range ends at the last number that this attempt used.
     "ranges": """
         select problem, lossy_topic as topic, cast(null as int) as partition, writer, coalesce(first, 0L) as first,
           least(next, numbers_used) - 1 as last, cast(null as bigint) as from_offset,
@@ -85,12 +92,12 @@ _ABSENT_RANGES: Final = {
     """,
     "absent_ranges": "select * from {ranges} where first <= last",
 }
-"""The ranges of a writer's numbers that did not arrive, with the times of the messages around them.
+"""The ranges of a writer's numbers that did not arrive, with the times of the messages before and after the range.
 
-Without a message before or after, the time is that of the ledger.
+If there is no message before or after, the time is `begin_ms` or `end_ms`.
 """
 _PROBLEMS: Final = {
-    # A range that ends outside the selected minutes may touch an incomplete minute among them.
+    # A range that ends outside the selected minutes is also listed if it touches one of them with absent messages.
     "absent": """
         select * except (is_selected) from {absent_ranges} r where is_selected or exists (
           select 1 from {balance} b
@@ -141,7 +148,7 @@ def find_problems(books: AuditBooks, balance: DataFrame, minute_condition: str) 
         tables.register_cached("lossy_writers", tables.query(_LOSSY_WRITERS))
         absent = tables.query(_ABSENT_RANGES)
     else:
-        absent = empty(tables.spark, f"{_RANGE_COLUMNS}, minute long")
+        absent = empty_table(tables.spark, f"{_RANGE_COLUMNS}, minute long")
     inputs = {
         "absent_ranges": absent.selectExpr("*", f"{minute_condition} as is_selected"), "balance": balance,
         "selected_doubled": books.doubled.where(minute_condition),

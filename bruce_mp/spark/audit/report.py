@@ -1,7 +1,7 @@
 """Write the audit's report, one HTML page without external files: the verdict first, then each topic over time.
 
 The amount of data collected from Spark is bounded: at most 120 bars for each topic, the reasons with the most discards,
-and the first ranges of problems.
+and the first ranges of messages with a problem.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = [
 _MAX_TOPICS: Final = 50
 _MAX_RANGES: Final = 100
 _MAX_REASONS: Final = 20
-"""Maximum number of topics, problem ranges and reasons in the report; the tables of the audit have all."""
+"""Maximum numbers of topics, of ranges with a problem, and of reasons in the report; the audit's tables have all."""
 _MAX_OTHERS: Final = 5
 """Maximum number of topics in the line about topics that are not audited."""
 _IS_MINOR: Final = "problem in ('unknown', 'discarded')"
-"""Ranges that are listed last."""
+"""SQL condition of the ranges that are listed last."""
 _SERIES: Final = (*VOLUMES, *PROBLEMS)
 COUNTS: Final = ("sent", *_SERIES, "unknown")
 """The counts of a verdict."""
@@ -65,10 +65,10 @@ _BARS: Final = {
     """,
     "with_latencies": "select * from {sums} left join {latencies} using (topic)",
 }
-"""At most 120 bars for each topic, with the topic's latencies.
+"""At most 120 bars for each topic, with the latencies of the whole topic.
 
-All have the same length, the number of minutes divided by 120 and rounded up. Bar 0 of every topic begins at the same
-minute.
+All bars have the same length: the number of minutes from the first to the last, divided by 120 and rounded up. Bar 0 of
+every topic begins at the same minute.
 """
 _OTHERS: Final = {
     "sums": """
@@ -80,8 +80,9 @@ _OTHERS: Final = {
         from {sums} window everything as (partition by true)
     """,
 }
-_UNBOOKED: Final = ("doubled", "out_of_order", "unknown")
-"""Counts beside sent = delivered + discarded + missing."""
+"""A row for each topic in the ledgers that is not audited. `total`, `topics` and `any_discards` are about all rows."""
+_EXTRA_COUNTS: Final = ("doubled", "out_of_order", "unknown")
+"""Counts that are not part of the equation sent = delivered + discarded + missing."""
 _HEADINGS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "unknown writers"}
 _MILLISECONDS: Final = frozenset({"p50_ms", "p99_ms"})
 _PAGE_STYLE: Final = """
@@ -102,7 +103,10 @@ td.wrong { color: #b3261e; font-weight: 600 } .note { color: #57606a }
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """The sums over all topics and minutes; `lines` has sentences about single topics."""
+    """The sums over all topics and minutes.
+
+    `unknown` counts messages of writers that no ledger has. `lines` has a text about each topic with problems.
+    """
 
     sent: int
     delivered: int
@@ -116,26 +120,26 @@ class AuditVerdict:
 
     @property
     def has_problems(self) -> bool:
-        """Return True if the table of problems has rows; discarded messages are rows, too."""
+        """Return True if the table `problems` has rows; it also lists discarded messages and unknown ones."""
         return bool(self.missing or self.doubled or self.out_of_order or self.discarded or self.unknown)
 
     @property
     def is_good(self) -> bool:
-        """Return True if no message is missing, doubled or out of order, or, with `unknown_is_bad`, unknown.
+        """Return True if no message is missing, doubled or out of order; with `unknown_is_bad`, also none unknown.
 
-        Discards are accounted for, so they count as good.
+        Discarded messages do not make the verdict bad, because the discards are reported.
         """
         return not (self.missing or self.doubled or self.out_of_order or (self.unknown_is_bad and self.unknown))
 
     def __str__(self) -> str:
-        books = _describe_books(self.sent, self.delivered, self.discarded, self.missing)
+        equation = _format_equation(self.sent, self.delivered, self.discarded, self.missing)
         return (
-            f"{books}; doubled {self.doubled:,}, out of order {self.out_of_order:,}, of unknown writers "
+            f"{equation}; doubled {self.doubled:,}, out of order {self.out_of_order:,}, from unknown writers "
             f"{self.unknown:,}"
         )
 
 
-def _describe_books(sent: int, delivered: int, discarded: int, missing: int) -> str:
+def _format_equation(sent: int, delivered: int, discarded: int, missing: int) -> str:
     return f"sent {sent:,} = delivered {delivered:,} + discarded {discarded:,} + missing {missing:,}"
 
 
@@ -143,7 +147,7 @@ def _describe_books(sent: int, delivered: int, discarded: int, missing: int) -> 
 class Summary:
     """The part of the balance that the page shows.
 
-    `topics` has the sums and latencies of each topic, the worst one first; `bars` has the bars of each topic.
+    `topics` has the sums and latencies of each topic, the worst topic first; `bars` has the bars of each topic.
     """
 
     topics: Sequence[_Row]
@@ -156,33 +160,39 @@ class Summary:
     def describe(self, absent_topics: Collection[str], reasons: Sequence[_Row]) -> tuple[str, ...]:
         """Return a line for each topic that has problems or discards, or that the brokers do not have.
 
-        `reasons` have topic, reason and messages.
+        `reasons` is the result of `collect_reasons`.
         """
         kinds = (*PROBLEMS, "discarded", "unknown")
         topics = [row for row in self.topics if row["topic"] in absent_topics or any(row[kind] for kind in kinds)]
-        more = len(topics) - _MAX_TOPICS
+        omitted_count = len(topics) - _MAX_TOPICS
         lines = [_describe_topic(row, absent_topics, reasons) for row in topics[:_MAX_TOPICS]]
-        return (*lines, *([f"{more:,} more topics: see the table balance"] if more > 0 else ()))
+        return (*lines, *([f"{omitted_count:,} more topics are in the table 'balance'"] if omitted_count > 0 else ()))
 
 
 def _describe_topic(row: _Row, absent_topics: Collection[str], reasons: Sequence[_Row]) -> str:
-    books = _describe_books(*(row[name] for name in ("sent", "delivered", "discarded", "missing")))
-    others = [f"{_HEADINGS.get(name, name.replace('_', ' '))} {row[name]:,}" for name in _UNBOOKED if row[name]]
+    equation = _format_equation(*(row[name] for name in ("sent", "delivered", "discarded", "missing")))
+    extra = [f"{_HEADINGS.get(name, name.replace('_', ' '))} {row[name]:,}" for name in _EXTRA_COUNTS if row[name]]
     why = ", ".join(f"{each['reason']} {each['messages']:,}" for each in reasons if each["topic"] == row["topic"])
-    parts = [*(["the brokers have no such topic"] if row["topic"] in absent_topics else ()), books, *others]
+    parts = [*(["the brokers have no such topic"] if row["topic"] in absent_topics else ()), equation, *extra]
     return f"{row['topic']}: {'; '.join(parts)}{f' (discarded: {why})' if why else ''}"
 
 
 def describe_others(entries: DataFrame) -> tuple[str, ...]:
-    """Return a line about ledger entries of topics that are not audited; none without entries."""
+    """Return a line about the ledger entries of topics that are not audited; no line if there are no `entries`."""
     with AuditTables(entries.sparkSession) as tables:
         tables.register("entries", entries)
         rows = tables.query(_OTHERS).orderBy("rows", ascending=False).limit(_MAX_OTHERS).collect()
     if not rows:
         return ()
-    names, more = ", ".join(f"{row['topic']} {row['rows']:,}" for row in rows), rows[0]["topics"] - len(rows)
-    rest = f" and {more:,} more topics" if more else ""
-    hint = "; discards of their tasks explain missing messages only by --discards" if rows[0]["any_discards"] else ""
+    names = ", ".join(f"{row['topic']} {row['rows']:,}" for row in rows)
+    omitted_count = rows[0]["topics"] - len(rows)
+    rest = f" and {omitted_count:,} more topics" if omitted_count else ""
+    hint = (
+        "; the daemons discarded messages of tasks that wrote these topics: only with --discards can the audit tell "
+        "such messages of audited topics from missing ones"
+        if rows[0]["any_discards"]
+        else ""
+    )
     return (f"the ledgers also have {rows[0]['total']:,} messages of topics that are not audited: {names}{rest}{hint}",)
 
 
@@ -197,7 +207,7 @@ def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:
     for row in sorted(rows, key=itemgetter("bar_number")):
         bar = Bar(row["bar_number"], row["start_ms"], row["length_ms"], {name: row[name] for name in _SERIES})
         bars.setdefault(row["topic"], []).append(bar)
-        # each bar has the latencies of its whole topic
+        # The latencies in each row are those of the whole topic, so they are taken from the first row and not added up.
         sums = topics.setdefault(row["topic"], {**row, **dict.fromkeys(COUNTS, 0)})
         sums.update({name: sums[name] + row[name] for name in COUNTS})
     return Summary(sorted(topics.values(), key=_severity), bars)
@@ -223,7 +233,7 @@ def write_report(
 
 
 def remove_report(output: str) -> None:
-    """Remove the report of an earlier audit, because this one may fail before it writes its own."""
+    """Remove the report of an earlier audit, because the present audit may fail before it writes its own report."""
     system, root = open_directory(output)
     if system.get_file_info(f"{root}/report.html").type is FileType.File:
         system.delete_file(f"{root}/report.html")
@@ -231,7 +241,7 @@ def remove_report(output: str) -> None:
 
 # --- collected from Spark --------------------------------------------------------------------------------------------
 def collect_reasons(balance: DataFrame) -> Sequence[_Row]:
-    """Return topic, reason and messages of the reasons with the most discards."""
+    """Return the pairs of topic and reason with the most discarded messages, and as `messages` their number."""
     flat = balance.selectExpr("topic", "explode(reasons) as (reason, count)").groupBy("reason", "topic")
     rows = flat.agg(*expressions("sum(count) as messages")).orderBy("messages", ascending=False)
     return [row.asDict() for row in rows.limit(_MAX_REASONS).collect()]
@@ -300,8 +310,8 @@ def _problems_table(rows: Sequence[_Row]) -> str:
     )
     return (
         "<h2>Which messages</h2><p class=note>A writer is query/batch/partition; its messages are numbered from 0. "
-        "Discards are reported without numbers, so a range of absent messages names all that they can be. The first "
-        f"{_MAX_RANGES} ranges; the table <code>problems</code> has all.</p>"
+        "Discards are reported without these numbers, so the problem of a range of absent messages names all "
+        f"possibilities. These are the first {_MAX_RANGES} ranges; the table <code>problems</code> has all.</p>"
         "<div class=wide><table><tr><th class=text>problem<th class=text>topic<th>partition<th>offsets"
         f"<th class=text>writer<th>numbers<th>from<th>messages{lines}</table></div>"
     )

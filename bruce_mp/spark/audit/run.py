@@ -3,8 +3,10 @@
 OUTPUT/facts      the contents of Kafka, read once and condensed (`facts.py`)
 OUTPUT/balance    one row for each topic and minute
 OUTPUT/problems   ranges of missing, discarded, doubled, out-of-order and unknown messages, by writer
-OUTPUT/samples    with `samples`: some of these messages
+OUTPUT/samples    with `samples_per_problem`: some of these messages
 OUTPUT/report.html
+
+A message is unknown if its writer is in no ledger.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from bruce_mp.spark.audit.report import (
     write_report,
 )
 from bruce_mp.spark.audit.samples import SAMPLE_COLUMNS, sample_messages
-from bruce_mp.spark.audit.tables import empty
+from bruce_mp.spark.audit.tables import empty_table
 from bruce_mp.spark.kafka_admin import count_offsets, missing_topics, offsets_of
 from bruce_mp.spark.pipelines.discards import read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
@@ -44,18 +46,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "AuditInputError", "audit", "check_paths", "compare", "read_samples", "write_facts"]
 
-_LIMITS_OF_READING: Final = ("starting", "ending")
-"""Beginnings of the options of Spark's Kafka source that limit the messages, in lower case as Spark compares them."""
+_LIMIT_PREFIXES: Final = ("starting", "ending")
+"""Prefixes of those options of Spark's Kafka source that limit the messages; lower case, because Spark ignores case."""
 _SMALL_AUDIT_BYTES: Final = 16 << 20
 """Size of facts and ledgers below which an audit is small: the facts of about 100 million messages of a few writers."""
-_SMALL_SETTINGS: Final = {  # for small audits compilation and distribution take longer than the queries
+_SMALL_SETTINGS: Final = {  # in small audits, compiling and distributing a query takes longer than running it
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # each broadcast runs a separate job
 }
-_ADAPTIVE_SETTINGS: Final = {  # adaptive execution joins the 512 partitions of a shuffle to fewer of a useful size
+_ADAPTIVE_SETTINGS: Final = {  # adaptive execution merges the 512 partitions of a shuffle into fewer, larger ones
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.shuffle.partitions": "512",
 }
@@ -63,15 +65,15 @@ _DISCARD_COLUMNS: Final = "event string, topic string, info string"
 
 
 class AuditInputError(BruceError):
-    """An audit cannot begin because of its topics or paths; the command exits with this text."""
+    """An audit cannot begin because a topic or path does not exist; the command prints the text and exits."""
 
 
 @dataclass(frozen=True)
 class Audit:
     """The inputs and outputs of an audit.
 
-    `discards` are the paths of discard files, `kafka` options of Spark's Kafka source. `table_format` is Spark's name
-    of the tables' format.
+    `discards` are the paths of discard files, `kafka` are options of Spark's Kafka source, and `table_format` is the
+    format of the tables, as Spark names it.
     """
 
     bootstrap: str
@@ -82,11 +84,11 @@ class Audit:
     kafka: Mapping[str, str] = field(default_factory=dict)
     table_format: str = "parquet"
     namespace: str | None = None
-    """The catalog and namespace for the tables; None: directories in `output`."""
+    """The catalog and namespace for the tables; None: they are directories in `output`."""
     unknown_is_bad: bool = False
-    """Count unknown messages as a bad result."""
-    samples: int = 0
-    """Maximum number of messages to show of each problem."""
+    """Unknown messages, which are of writers in no ledger, make the verdict bad."""
+    samples_per_problem: int = 0
+    """Maximum number of messages in the table `samples` for each kind of problem; 0: no such table."""
 
     @property
     def facts_directory(self) -> str:
@@ -106,7 +108,9 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
     display = progress or Progress("audit")
     remove_report(absolute_path(plan.output))
     check_paths(spark, plan)
-    absent_topics = missing_topics(spark, plan.kafka_options, plan.topics)  # None: unknown; progress has no total
+    # None if the brokers cannot be asked. Then the number of messages is not known either, so the progress, which gets
+    # no topics, is shown without a percentage.
+    absent_topics = missing_topics(spark, plan.kafka_options, plan.topics)
     if absent_topics:
         _check_names(spark, plan, absent_topics)
     topics = [topic for topic in plan.topics if topic not in (absent_topics or ())]
@@ -123,11 +127,12 @@ def check_paths(spark: SparkSession, plan: Audit) -> None:
     """Raise AuditInputError if a path of the discard files or ledgers does not exist."""
     for path in plan.discards:
         if not _is_found(spark, path):
-            raise AuditInputError(f"--discards {path}: no file matches. Correct the path, or omit it without discards.")
+            raise AuditInputError(f"--discards {path}: no file matches. Correct the path, or leave the option out.")
     for directory in plan.ledgers:
         if not _is_found(spark, directory):
             raise AuditInputError(
-                f"--ledger {directory}: there is no such directory. Give that of the sink's option ledger."
+                f"--ledger {directory}: there is no such directory. Give the directory that the data source's option "
+                "'ledger' names."
             )
 
 
@@ -147,7 +152,10 @@ def _is_found(spark: SparkSession, path: str) -> bool:
 
 
 def _check_names(spark: SparkSession, plan: Audit, absent: Sequence[str]) -> None:
-    """Raise AuditInputError if the ledgers do not have a topic either, because its name may be wrong."""
+    """Raise AuditInputError if a topic that the brokers do not have is not in the ledgers either.
+
+    Its name may be wrong.
+    """
     entries = read_ledger(spark, plan.ledgers, absent).where("is_audited")
     entered = {row["topic"] for row in entries.select("topic").distinct().collect()}
     nowhere = [topic for topic in absent if topic not in entered]
@@ -161,7 +169,7 @@ def _check_names(spark: SparkSession, plan: Audit, absent: Sequence[str]) -> Non
 def _read_facts(spark: SparkSession, plan: Audit, topics: Sequence[str]) -> None:
     """Write the facts about all messages of the topics. Raise MissingRecordsError, or another error of Spark."""
     if not topics:
-        empty(spark, SCHEMA).write.mode("overwrite").parquet(plan.facts_directory)
+        empty_table(spark, SCHEMA).write.mode("overwrite").parquet(plan.facts_directory)
         return
     try:
         write_facts(read_topics(spark, plan.kafka_options, topics), plan.facts_directory)
@@ -173,16 +181,16 @@ def _read_facts(spark: SparkSession, plan: Audit, topics: Sequence[str]) -> None
 
 
 def _describe_reading(spark: SparkSession, plan: Audit, topics: Sequence[str]) -> Callable[[], str]:
-    """Return a function that describes the progress of reading the topics, without counts under Spark Connect."""
+    """Return a function that describes the progress of reading the topics; under Spark Connect it has no counts."""
     stages, meter = RunningStages(spark), ProgressMeter("messages read")
-    if not stages.are_known:
+    if not stages.has_counts:
         return lambda: "reading"
-    reads_all = topics and not any(option.lower().startswith(_LIMITS_OF_READING) for option in plan.kafka)
+    reads_all = topics and not any(option.lower().startswith(_LIMIT_PREFIXES) for option in plan.kafka)
     total = count_offsets(spark, plan.kafka_options, topics) if reads_all else None
 
     def describe() -> str:
-        rows = stages.counts().rows
-        return meter.describe(rows, rows / total if total else None)
+        row_count = stages.counts().rows
+        return meter.describe(row_count, row_count / total if total else None)
 
     return describe
 
@@ -202,8 +210,8 @@ def compare(
 ) -> AuditVerdict:
     """Compare the facts with the ledgers, and write the tables and the report.
 
-    `minute_condition` is SQL on the column `minute`. Ledger files last written before `changed_after` are not read. The
-    brokers do not have `absent_topics`.
+    `minute_condition` is an SQL condition on the column `minute` that selects the minutes to report. Ledger files last
+    written before `changed_after` are not read. `absent_topics` are topics that the brokers do not have.
     """
     is_small = sum(map(file_size, [plan.facts_directory, *plan.ledgers])) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
@@ -218,7 +226,9 @@ def _compare(
     plan: Audit, facts: DataFrame, ledger: DataFrame, minute_condition: str, absent_topics: Collection[str]
 ) -> AuditVerdict:
     spark, facts_of_minutes = facts.sparkSession, facts.where(minute_condition)
-    lines = read_discard_lines(spark, plan.discards) if plan.discards else empty(spark, _DISCARD_COLUMNS)
+    lines = read_discard_lines(spark, plan.discards) if plan.discards else empty_table(spark, _DISCARD_COLUMNS)
+    # The books compare all minutes, because a message may be in another minute than in the ledger. The condition then
+    # selects the minutes of each result; `fill_books` applies it to the only result that has no column `minute`.
     with fill_books(facts, ledger, discard_lines(lines, plan.topics), minute_condition) as books:
         latencies = percentiles(facts_of_minutes, TOPIC_AND_MINUTE)
         with_latencies = books.balance.where(minute_condition).join(latencies, TOPIC_AND_MINUTE, "left")
@@ -231,20 +241,20 @@ def _compare(
             unknown_is_bad=plan.unknown_is_bad,
             lines=(*summary.describe(absent_topics, reasons), *describe_others(others)),
         )
-        found = empty(spark, PROBLEM_COLUMNS)
+        found = empty_table(spark, PROBLEM_COLUMNS)
         if verdict.has_problems:
             found = find_problems(books, balance, minute_condition)
         problems = _write_table(found, plan, "problems")
         write_report(summary, reasons, problems, verdict, absolute_path(plan.output))
-    if plan.samples:
-        _write_table(sample_messages(problems, plan.kafka_options, plan.samples), plan, "samples")
+    if plan.samples_per_problem:
+        _write_table(sample_messages(problems, plan.kafka_options, plan.samples_per_problem), plan, "samples")
     else:
         _remove_samples(spark, plan)
     return verdict
 
 
 def read_samples(spark: SparkSession, plan: Audit) -> DataFrame:
-    """Return the table of samples that the last comparison wrote."""
+    """Return the table `samples` that the last comparison wrote."""
     return _read_table(spark, plan, "samples")
 
 
@@ -260,7 +270,7 @@ def _remove_samples(spark: SparkSession, plan: Audit) -> None:
 
 
 def _write_table(table: DataFrame, plan: Audit, name: str) -> DataFrame:
-    """Write the table to one file, because it is small, and return it as read back."""
+    """Write the table to one file, because it is small, and return a table that reads this file."""
     one_file = table.coalesce(1)
     if plan.namespace is None:
         one_file.write.format(plan.table_format).mode("overwrite").save(f"{absolute_path(plan.output)}/{name}")

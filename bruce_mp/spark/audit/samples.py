@@ -1,4 +1,4 @@
-"""Read some of the messages with a problem from Kafka, each by its offset."""
+"""Read some of the messages with a problem from Kafka, each at its offset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bruce_mp.spark.audit.kafka_source import read_at
-from bruce_mp.spark.audit.tables import empty
+from bruce_mp.spark.audit.tables import empty_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +28,10 @@ SAMPLE_COLUMNS: Final = [column.split(" ")[0] for column in _SCHEMA.split(", ")]
 
 
 def sample_messages(problems: DataFrame, options: Mapping[str, str], limit: int) -> DataFrame:
-    """Return the first message of each range in `problems`, for at most `limit` ranges of each problem.
+    """Return the first message of each range in `problems`, for at most `limit` ranges of each kind of problem.
 
-    Ranges without offsets are left out. `options` are those of Spark's Kafka source.
+    Ranges without offsets, which are ranges of absent messages, are left out. `options` are options of Spark's Kafka
+    source.
     """
     by_problem = Window.partitionBy("problem").orderBy("topic", "partition", "from_offset")
     numbered = problems.where("from_offset is not null").withColumn("row", F.row_number().over(by_problem))
@@ -42,7 +43,7 @@ def sample_messages(problems: DataFrame, options: Mapping[str, str], limit: int)
         for row in numbered.where(numbered["row"] <= limit).orderBy("problem", "row").collect()
     ]
     if not frames:
-        return empty(spark, _SCHEMA)
+        return empty_table(spark, _SCHEMA)
     return reduce(lambda one, other: one.unionByName(other), frames).select(*SAMPLE_COLUMNS)
 
 

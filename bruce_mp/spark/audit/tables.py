@@ -1,7 +1,7 @@
-"""Name tables for SQL, and drop the names afterwards.
+"""Name tables, so that the audit's queries can be SQL texts, and drop the names afterwards.
 
-Spark analyzes an SQL text once, but a DataFrame after each operation, which for small tables takes longer than the
-query itself.
+The queries are SQL texts, because Spark analyzes an SQL text once, but a DataFrame after each of its operations. For
+small tables this analysis takes longer than the query itself.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["AuditTables", "empty"]
+__all__ = ["AuditTables", "empty_table"]
 
 
 @dataclass
 class AuditTables:
-    """Tables as temporary views with unique names. Leaving the block drops the views and the cached tables."""
+    """Tables as temporary views with unique names. Leaving the `with` block drops the views and the cached tables."""
 
     spark: SparkSession
     _prefix: str = field(default_factory=lambda: f"bruce_{uuid4().hex}")
@@ -44,14 +44,15 @@ class AuditTables:
         return table
 
     def register_cached(self, name: str, table: DataFrame) -> DataFrame:
-        """Name a table that Spark caches in memory at its first use, and return it."""
+        """Name a table for later queries, let Spark cache it in memory at the first use, and return it."""
         return self.register(name, table.cache())
 
     def query(self, steps: Mapping[str, str]) -> DataFrame:
-        """Return the result of the last of `steps`, each an SQL query by its name.
+        """Return the result of the last of `steps`, which has the name and the SQL text of each query.
 
-        In a query, {name} stands for an earlier step, else for the table of that name. Steps become subqueries, because
-        Spark 4.1 cannot plan common table expressions in views.
+        In a text, {name} stands for the earlier step of this name or, if there is none, for the table of this name. It
+        is replaced by a subquery or the view's name. Common table expressions would be simpler than subqueries, but
+        Spark 4.1 cannot plan them in views.
         """
         references, text = {name: self._view(name) for name in self._tables}, ""
         for name, step in steps.items():
@@ -63,7 +64,7 @@ class AuditTables:
         return f"{self._prefix}_{name}"
 
 
-def empty(spark: SparkSession, columns: str) -> DataFrame:
-    """Return an empty table of `columns` ("name type, ..."). Spark recognizes it as empty and skips dependent work."""
+def empty_table(spark: SparkSession, columns: str) -> DataFrame:
+    """Return an empty table of `columns` ("name type, ..."). Spark sees that it is empty and skips dependent work."""
     fields = (part.split(" ", 1) for part in columns.split(", "))
     return spark.sql(f"select {', '.join(f'cast(null as {kind}) as {name}' for name, kind in fields)} where false")

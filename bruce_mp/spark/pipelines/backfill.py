@@ -1,8 +1,9 @@
 """Backfill topics from files, in chunks of files; a chunk is committed when Kafka has all its messages.
 
 A chunk is a micro-batch of a stream that ends after the last file (`availableNow`), so Spark's checkpoint records the
-committed chunks. After a kill, the next start repeats the interrupted chunk. Unfinished tasks of this chunk have left
-no messages, because their attempts are fenced. The messages of finished tasks are sent again, unless a ledger has them.
+committed chunks. After a kill, the next start repeats the interrupted chunk. Of the tasks of this chunk, those that had
+not ended have left no messages in Kafka, because their attempts are fenced. Those that had ended send their messages
+again, unless a ledger records that the messages were sent.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ FORMATS: Final = ("parquet", "csv", "json", "text")
 _POLL_INTERVAL_S: Final = 1
 _MIN_SPLITS: Final = "spark.sql.files.minPartitionNum"
 _OLDEST_METRIC: Final = "bruce_oldest"
-"""The name of the oldest timestamp among the observed metrics of StreamingQueryProgress."""
+"""The name under which Spark reports the oldest timestamp of a chunk in `observedMetrics`."""
 CORRUPT_COLUMN: Final = "_corrupt_record"
+"""The column with the text of a malformed line, which the sink treats as a bad row; null for other lines."""
 MODES: Final = ("deadletter", "failfast", "permissive")
 _FORMATS_WITH_MODE: Final = frozenset({"csv", "json"})
 """Formats whose lines may be malformed."""
@@ -49,11 +51,13 @@ _FORMATS_WITH_MODE: Final = frozenset({"csv", "json"})
 class Backfill:
     """The plan of a backfill.
 
-    `path` is a file, a folder or a glob of `format`. `value` to `timestamp` are Spark SQL over the files' columns. If
-    the files have a column `value`, each field without an expression is the column of its name. If they have none, only
-    `value` has a default: all columns as JSON. `sink` are options of `format("bruce")`, `reader` those of Spark's
-    reader. `tasks_per_chunk` splits chunks evenly (None: as Spark reads the files), because the messages of a fenced
-    task must fit into the daemon's slab.
+    `path` is a file, a folder or a glob of files in `format`. The fields `value` to `timestamp` are expressions in
+    Spark SQL over the files' columns. If the files have a column `value`, the default of each of these fields is the
+    files' column of the same name. If they have no such column, only `value` has a default: all columns as JSON.
+
+    `sink` are options of `format("bruce")`, `reader` options of Spark's file reader. `tasks_per_chunk` is the number of
+    tasks among which each chunk is divided evenly, because the messages of a fenced task must fit into the daemon's
+    slab. None: Spark divides a chunk by its files.
     """
 
     path: str
@@ -69,22 +73,21 @@ class Backfill:
     tasks_per_chunk: int | None = None
     reader: Mapping[str, str] = field(default_factory=dict)
     mode: str = "deadletter"
-    """For malformed lines of CSV and JSON: `deadletter` makes bad rows; the others are modes of Spark's reader."""
+    """The treatment of malformed lines of CSV and JSON: `deadletter` makes them bad rows; other modes are Spark's."""
     kafka: Mapping[str, str] | None = None
-    """Options of Spark's Kafka source, to compare timestamps with the retention of the topics."""
+    """Options of Spark's Kafka source, with which `RetentionCheck` asks for the retention of the topics."""
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """The effect of a backfill: messages by topic, bad rows by problem, and a warning.
-
-    The warning comes from `RetentionCheck`.
-    """
+    """The effect that a backfill would have."""
 
     topics: Mapping[str, tuple[int, int]]
-    """The messages of each topic, and the bytes of their keys and values."""
+    """For each topic, the number of messages, and the number of bytes of their keys and values."""
     bad: Mapping[str, int]
+    """For each problem, the number of bad rows."""
     warning: str | None = None
+    """The warning of `RetentionCheck`."""
 
     @property
     def rows(self) -> int:
@@ -93,7 +96,10 @@ class DryRun:
 
 
 def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = None) -> int:
-    """Send the remaining messages and return their number. Raise Spark's StreamingQueryException."""
+    """Send the messages of all chunks that are not committed, and return their number.
+
+    Raise Spark's StreamingQueryException.
+    """
     display = progress or Progress("backfill")
     options = parse_options(plan.sink)  # raises before any file is read
     register(spark)  # for sessions without Spark's lookup of data sources
@@ -120,8 +126,9 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
 def read_messages(spark: SparkSession, plan: Backfill) -> DataFrame:
     """Return the stream of the plan's messages, in the columns of the sink.
 
-    Set a least number of file splits in the session, unless it has one. By default Spark splits files by the number of
-    cores. A chunk that is repeated with fewer cores, after an executor died, would not have the ledger's tasks.
+    Set a minimum number of file splits in the session, unless the session has one. By default Spark splits files by the
+    number of cores. If an executor died and the chunk is repeated with fewer cores, the rows would be divided into
+    other tasks than those in the ledger.
     """
     if spark.conf.get(_MIN_SPLITS, None) is None:
         spark.conf.set(_MIN_SPLITS, str(plan.files_per_chunk))
@@ -140,24 +147,22 @@ def _show_progress(
         committed.count(query, progress)
         running = stages.counts()
         done = committed.files.done_fraction(running.ended_fraction)
-        progress.show(meter.describe(committed.rows + running.rows, done))
+        progress.show(meter.describe(committed.row_count + running.rows, done))
     committed.count(query, progress)
-    progress.show_line(
-        f"{meter.summarize(committed.rows)}, {committed.chunks} chunk{'' if committed.chunks == 1 else 's'}"
-    )
-    return committed.rows
+    chunks = f"{committed.chunk_count} chunk{'' if committed.chunk_count == 1 else 's'}"
+    progress.show_line(f"{meter.summarize(committed.row_count)}, {chunks}")
+    return committed.row_count
 
 
 @dataclass
 class FileProgress:
-    """The files of a backfill by chunk, `total` in all.
-
-    `planned` has the number of files of each chunk that Spark has begun.
-    """
+    """The number of files in each chunk of a backfill, and the last committed chunk."""
 
     total: int
+    """The number of all files."""
     files_per_chunk: int
     planned: Mapping[int, int] = field(default_factory=dict)
+    """The number of files of each chunk that Spark has begun; every later chunk has `files_per_chunk`."""
     committed: int = -1
     """The number of the last committed chunk; -1: none."""
 
@@ -165,46 +170,47 @@ class FileProgress:
     def read(cls, checkpoint: str, total: int, files_per_chunk: int) -> Self:
         """Return the progress that Spark's checkpoint records.
 
-        Its files in `sources/0` list the files of each chunk; `commits` has a file for each committed chunk.
+        The files in the checkpoint's `sources/0` list the files of each chunk; `commits` has a file for each committed
+        chunk.
         """
         chunk_of = {}
         for text in read_texts(f"{checkpoint}/sources/0").values():
             for line in text.splitlines():
-                if line.startswith("{"):  # not the version of the format
+                if line.startswith("{"):  # the first line is the version of the format instead
                     entry = json.loads(line)
                     chunk_of[entry["path"]] = entry["batchId"]
         chunks = [int(name) for name in read_texts(f"{checkpoint}/commits") if name.isdigit()]
         return cls(total, files_per_chunk, Counter(chunk_of.values()), max(chunks, default=-1))
 
-    def done_fraction(self, running: float = 0.0) -> float:
-        """Return the done fraction of all files: the committed chunks, and the fraction `running` of the next."""
-        done = sum(self._files(chunk) for chunk in range(self.committed + 1))
-        return min((done + running * self._files(self.committed + 1)) / max(self.total, 1), 1.0)
+    def done_fraction(self, done_of_next: float = 0.0) -> float:
+        """Return the fraction of all files that is done: the committed chunks, and a fraction of the next chunk."""
+        done = sum(self._file_count(chunk) for chunk in range(self.committed + 1))
+        return min((done + done_of_next * self._file_count(self.committed + 1)) / max(self.total, 1), 1.0)
 
-    def _files(self, chunk: int) -> int:
+    def _file_count(self, chunk: int) -> int:
         return self.planned.get(chunk, self.files_per_chunk)
 
 
 @dataclass
 class _CommittedChunks:
-    """The chunks that this query committed: each call of `count` adds the new ones of the query's latest reports."""
+    """The numbers of chunks and rows that this query has committed."""
 
     files: FileProgress
     retention: RetentionCheck
     topic: str
-    """The topic of all rows; empty if they have a column for it."""
-    rows: int = 0
-    chunks: int = 0
-    _last: int = -1
+    """The topic of all rows; empty if the rows have a column `topic`."""
+    row_count: int = 0
+    chunk_count: int = 0
+    _last_counted: int = -1
 
     def count(self, query: StreamingQuery, progress: Progress) -> None:
-        """Count chunks that were not counted before, and warn of old messages once."""
+        """Count the chunks in the query's latest reports that were not counted before; warn of old messages once."""
         for report in query.recentProgress:
-            rows = report.numInputRows  # Spark Connect leaves report["numInputRows"] empty
-            if report["batchId"] > self._last and rows:
-                self._last = self.files.committed = report["batchId"]
-                self.rows += rows
-                self.chunks += 1
+            row_count = report.numInputRows  # Spark Connect leaves report["numInputRows"] empty
+            if report["batchId"] > self._last_counted and row_count:
+                self._last_counted = self.files.committed = report["batchId"]
+                self.row_count += row_count
+                self.chunk_count += 1
                 observed = report.observedMetrics.get(_OLDEST_METRIC)
                 oldest_ms = None if observed is None else _observed_ms(observed.asDict())
                 if oldest_ms is not None:
@@ -216,7 +222,10 @@ def _oldest_timestamp(frame: DataFrame) -> Column:
 
 
 def _observed_ms(observed: Mapping[str, Any]) -> int | None:
-    """Return the oldest timestamp; Spark Connect 4.3 reports a row's values and schema instead of its fields."""
+    """Return the oldest timestamp in an observed row.
+
+    Spark Connect 4.3 reports the row as a dict of its values and its schema, others as a dict of its fields.
+    """
     time_ms: int | None = observed["values"][0] if "schema" in observed else observed.get("oldest_ms")
     return time_ms
 
@@ -224,7 +233,7 @@ def _observed_ms(observed: Mapping[str, Any]) -> int | None:
 def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
     """Read all files and count the messages without sending any. Raise `OptionError` and `SchemaError`.
 
-    The limits for rows are those of the daemon on this host, or the default limits without a daemon.
+    The limits for rows are those of the daemon on this host, or the default limits if no daemon answers.
     """
     from bruce_mp.spark.dry_run import count_messages  # noqa: PLC0415 - Arrow and numpy: slow to import
 
@@ -262,7 +271,7 @@ def _read_files(spark: SparkSession, plan: Backfill, *, streaming: bool) -> Data
         return spark.read.format(plan.format).schema(schema).options(**options).load(plan.path)
     path, chosen = plan.path, {**options, "maxFilesPerTrigger": str(plan.files_per_chunk)}
     local = Path(path.removeprefix("file://"))
-    if local.is_file():  # a stream reads folders and globs
+    if local.is_file():  # a stream reads folders and globs, but no single file
         path, chosen["pathGlobFilter"] = str(local.parent), local.name
     return spark.readStream.format(plan.format).schema(schema).options(**chosen).load(path)
 
@@ -277,13 +286,13 @@ def _reader_defaults(plan: Backfill) -> dict[str, str]:
 
 
 def _explicit_schema(inferred: StructType, plan: Backfill) -> StructType:
-    """Return the schema for reading; in mode `deadletter` its last column has the text of malformed lines."""
+    """Return the schema for reading; in mode `deadletter` it ends with the column for malformed lines."""
     fields = [column for column in inferred.fields if column.name != CORRUPT_COLUMN]
     return StructType([*fields, StructField(CORRUPT_COLUMN, StringType())] if plan.mode == "deadletter" else fields)
 
 
 def _select_messages(frame: DataFrame, plan: Backfill) -> DataFrame:
-    """Return the columns of the sink, by the rules of `Backfill`."""
+    """Return the columns of the sink, with the expressions and defaults that `Backfill` describes."""
     expressions = {
         "topic": plan.topic,
         "key": plan.key,

@@ -1,7 +1,7 @@
 """Read discard files and slab exports as a table with one row for each line.
 
-`docs/slab.md` describes the format of a line; Dory's discard files have the same. In the row of an unparsable line,
-`event` and all other parsed columns are null.
+`docs/slab.md` describes the format of a line. The discard files of Dory, the daemon before this one, have the same
+format. In the row of a line that cannot be parsed, `event` and all other parsed columns are null.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ __all__ = ["parse_line", "read_discard_lines"]
 _LINE_COLUMNS: Final = (
     "struct<now_ms bigint, time_ms bigint, event string, info string, topic string, key binary, value binary, "
     "partition_key int, headers array<struct<key string, value binary>>>"
-)  # now_ms: when the line was written; time_ms: the message's timestamp
+)
+"""Columns from a line: `now_ms` is the time when the line was written, `time_ms` the message's timestamp."""
 
 
 def read_discard_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Return the columns `line`, `position` (in the order of lines in a file), and those of `_LINE_COLUMNS`."""
+    """Return the columns `line`, `position` (which grows from line to line of a file), and those of `_LINE_COLUMNS`."""
     lines = spark.read.text(list(paths)).selectExpr("value as line", "monotonically_increasing_id() as position")
     parsed = lines.withColumn("parsed", F.udf(_parse_columns, _LINE_COLUMNS, useArrow=False)("line"))
     return parsed.select("line", "position", "parsed.*")
@@ -45,7 +46,7 @@ def _parse_columns(text: str) -> tuple[Any, ...] | None:
     if line is None:
         return None
     empty = EmptyFields(line.empty)
-    # A key or value without bytes is null unless the client chose empty.
+    # A key or value without bytes is null, unless the client marked it as empty.
     key = line.key if line.key or EmptyFields.EMPTY_KEY in empty else None
     value = line.value if line.value or EmptyFields.EMPTY_VALUE in empty else None
     headers = [(name.decode("utf-8", "replace"), content) for name, content in line.headers] or None

@@ -1,7 +1,8 @@
-"""Collect the status of many daemons over time as a table, and rank the worst.
+"""Collect the status of many daemons over time as a table, and rank the daemons, the worst first.
 
-Spark's tasks fetch the status pages. Each daemon's pages become some dozens of rows (`SAMPLE_COLUMNS`); an unreachable
-daemon has one row, with the reason. Each round appends to OUTPUT/samples, so later calls extend the same table.
+In each round, Spark's tasks fetch the status pages of all daemons. The pages of a daemon become some dozens of rows,
+its *sample* (`SAMPLE_COLUMNS`); the sample of an unreachable daemon is one row, with the reason. Each round appends to
+OUTPUT/samples, so later calls extend the same table.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FleetRanking", "collect_fleet", "fetch_rows", "rank_daemons", "read_hosts"]
 
 SAMPLE_COLUMNS: Final = "since bigint, kind string, topic string, name string, period bigint, value bigint"
-"""The columns of a sample, by `kind`:
+"""The columns of a sample's rows; `kind` decides the meaning of the others:
 
     unreachable  name: the reason
     problem      name: a sentence of /healthz
@@ -52,7 +53,7 @@ _SampleRow = tuple[int, str, str | None, str | None, int | None, int | None]
 
 
 def read_hosts(names: Sequence[str], file: str | None) -> list[str]:
-    """Return the addresses in `names` and those in `file`, one on each line; # begins a comment."""
+    """Return the addresses in `names`, and those in `file`, which has one on each line; # begins a comment."""
     hosts = list(names)
     if file is not None:
         try:
@@ -77,11 +78,12 @@ def collect_fleet(
 ) -> DataFrame:
     """Sample all daemons `rounds` times, `every_s` apart; return the table with all samples in `output`.
 
-    Its columns are `at_ms` (start of the round, ms since the epoch), `daemon`, and `SAMPLE_COLUMNS`.
+    The table's columns are `at_ms` (start of the round, ms since the epoch), `daemon`, and `SAMPLE_COLUMNS`. It also
+    has the samples of earlier calls.
     """
     display, stopped = progress or Progress("fleet"), stop or Event()
     samples_path = f"{absolute_path(output)}/samples"
-    # Nondeterministic, so that Spark calls it once for each daemon.
+    # Spark calls a nondeterministic function only once for each daemon.
     fetch = F.udf(fetch_rows, f"array<struct<{SAMPLE_COLUMNS}>>", useArrow=False).asNondeterministic()
     for number in range(1, rounds + 1):
         started_s = time.time()
@@ -161,14 +163,14 @@ _READERS: Final = (_counters, _queues, _discards, _problems)
 # --- the ranking -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class FleetRanking:
-    """The worst daemons, topics and reasons, at most `_MAX_RANKED_ROWS` each, the worst first."""
+    """The worst daemons, topics and discard reasons, at most `_MAX_RANKED_ROWS` of each, the worst first."""
 
     daemons: Sequence[Mapping[str, Any]]
-    """daemon, discarded, abandoned, held (highest sample), unreachable (rounds), problem (the last)"""
+    """daemon, discarded, abandoned, held (the most in a sample), unreachable (number of rounds), problem (the last)"""
     topics: Sequence[Mapping[str, Any]]
-    """topic, discarded, held (highest sample of one daemon)"""
+    """topic, discarded, held (the most in a sample of one daemon)"""
     reasons: Sequence[Mapping[str, Any]]
-    """reason, discarded, daemons"""
+    """reason, discarded, daemons (number of daemons that discarded messages for this reason)"""
 
     def __str__(self) -> str:
         return "\n\n".join(
@@ -181,8 +183,8 @@ def rank_daemons(samples: DataFrame) -> FleetRanking:
     """Rank the daemons, topics and reasons of the samples.
 
     A daemon's discards before its first sample do not count. Messages of abandoned attempts count separately, because
-    their clients send them again. The discards of all three tables have the same sum, unless a table is cut to its
-    worst rows.
+    their clients send them again. The discards of each of the three tables have the same sum, unless a table has more
+    rows than are ranked.
     """
     increases = _counter_increases(samples).cache()
     lost = increases.where(f"reason <> '{_ABANDONED}'")
@@ -197,18 +199,18 @@ def rank_daemons(samples: DataFrame) -> FleetRanking:
 
 
 def _counter_increases(samples: DataFrame) -> DataFrame:
-    """Return daemon, reason and each increase of the discard counter.
+    """Return daemon, reason and increase, for each increase of the daemon's counter of discards for the reason.
 
-    A counter that fell has started again at 0, in a new slab.
+    A counter that is lower than in the sample before has started again at 0, in a new slab.
     """
     counters = samples.where("kind = 'counter' and startswith(name, 'discarded ')").selectExpr(
         "daemon",
         "at_ms",
-        "substring(name, 11) as reason",  # behind the 10 characters of 'discarded '
+        "substring(name, 11) as reason",  # after the 10 characters of 'discarded '
         "value",
     )
-    # A daemon lists a reason from its first discard on. So a reason's first value counts from 0, except in the
-    # daemon's first sample, whose discards are older.
+    # A daemon lists a reason only after the first discard for it. So if a reason appears in a later sample, its counter
+    # has risen from 0. The counters in the daemon's first sample are no increases, because their discards are older.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
     known = counters.selectExpr("*", f"{before} as before").join(_first_samples(samples), "daemon")
     base = "coalesce(before, if(at_ms = first_ms, value, 0))"
@@ -235,9 +237,9 @@ def _by_daemon(samples: DataFrame, increases: DataFrame) -> DataFrame:
 
 
 def _by_topic(samples: DataFrame, lost: DataFrame) -> DataFrame:
-    """Return the discards by topic since each daemon's first sample, and the most messages that one daemon held.
+    """Return for each topic the discards since each daemon's first sample, and the most messages that a daemon held.
 
-    `lost` are the `_counter_increases` without abandoned attempts. Discards that no report lists by topic have
+    `lost` are the `_counter_increases` without abandoned attempts. Discards that no report lists by topic count for
     `_NO_TOPIC`.
     """
     discards = samples.where(f"kind = 'discards' and name <> '{_ABANDONED}'").join(_first_samples(samples), "daemon")
@@ -245,7 +247,8 @@ def _by_topic(samples: DataFrame, lost: DataFrame) -> DataFrame:
         *expressions("max(value) - coalesce(max(value) filter (where at_ms = first_ms), 0) as increase")
     )
     named = periods.groupBy("topic").agg(*expressions("sum(increase) as discarded"))
-    rest = (  # the counters have all discards, the reports by topic only a part
+    # The counters have all discards, the reports by topic only a part; the difference has no topic.
+    rest = (
         lost.selectExpr("increase")
         .unionByName(named.selectExpr("-discarded as increase"))
         .agg(*expressions(f"'{_NO_TOPIC}' as topic", "sum(increase) as discarded"))
@@ -256,10 +259,12 @@ def _by_topic(samples: DataFrame, lost: DataFrame) -> DataFrame:
 
 
 def _first_samples(samples: DataFrame) -> DataFrame:
+    """Return each daemon, and as `first_ms` the time of the first round in which it answered."""
     return samples.groupBy("daemon").agg(*expressions("min(at_ms) filter (where kind = 'counter') as first_ms"))
 
 
 def _worst_rows(table: DataFrame, order: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows with the highest values in the columns `order`, of which the first counts most."""
     rows = table.orderBy(*(table[name].desc() for name in order), *table.columns[:1]).limit(_MAX_RANKED_ROWS)
     return [row.asDict() for row in rows.collect()]
 

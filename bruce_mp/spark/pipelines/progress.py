@@ -1,6 +1,7 @@
 """Show the progress of a pipeline: rows, percentage, rate and time left.
 
-On a terminal one line is rewritten; elsewhere `show` adds a line every ten seconds at most, `show_line` always.
+On a terminal, one line is rewritten. In a file, `show` adds a line only if the last one is at least ten seconds old;
+`show_line` always adds a line.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _HOUR_S = 3600
 
 @dataclass
 class Progress:
-    """A display of progress on `out`, at a rate that suits a terminal or a file."""
+    """A display of progress on `out`, which is a terminal or a file."""
 
     label: str
     out: TextIO = field(default_factory=lambda: sys.stderr)
@@ -37,13 +38,13 @@ class Progress:
     _width: int = 0
 
     def show(self, text: str) -> None:
-        """Show `text` unless the last text was shown less than an interval ago."""
+        """Show `text`, unless the last text was shown a short time ago (half a second on a terminal)."""
         interval_s = _TERMINAL_INTERVAL_S if self.out.isatty() else _FILE_INTERVAL_S
         if time.monotonic() - self._shown_s >= interval_s:
             self._write(text, end="" if self.out.isatty() else "\n")
 
     def show_line(self, text: str) -> None:
-        """Show `text` in any case, and end the line."""
+        """Show `text` however short ago the last one was, and end the line."""
         self._write(text, end="\n")
 
     @contextmanager
@@ -66,7 +67,7 @@ class Progress:
     def _write(self, text: str, end: str) -> None:
         self._shown_s = time.monotonic()
         line = f"{self.label}: {text}"
-        # On a terminal, spaces cover the rest of a longer line.
+        # On a terminal, spaces cover the rest of the line before if it was longer.
         self.out.write(f"\r{line.ljust(self._width)}{end}" if self.out.isatty() else f"{line}{end}")
         self.out.flush()
         self._width = len(line) if end == "" else 0
@@ -75,7 +76,8 @@ class Progress:
 class ProgressMeter:
     """The time since the start of a pipeline, and texts about its rate and its time left.
 
-    `unit` is the noun of the counted rows. `done_before` is the fraction of all work, 0 to 1, that earlier starts did.
+    `unit` names what is counted, such as "messages". `done_before` is the fraction of all work, 0 to 1, that was done
+    before this start of the pipeline.
     """
 
     def __init__(self, unit: str, done_before: float = 0.0) -> None:
@@ -83,21 +85,24 @@ class ProgressMeter:
         self._done_before = done_before
         self._started_s = time.monotonic()
 
-    def describe(self, rows: int, done: float | None) -> str:
-        """Describe rows, percentage, rate and time left; `done` is the fraction of all work, None if it is unknown."""
+    def describe(self, row_count: int, done: float | None) -> str:
+        """Describe the rows of this start, percentage, rate and time left.
+
+        `done` is the done fraction of all work, 0 to 1, with that of earlier starts; None if it is unknown.
+        """
         spent_s = self._spent_s()
-        parts = [f"{rows:,} {self._unit}"]
+        parts = [f"{row_count:,} {self._unit}"]
         if done is not None:
             parts.append(f"{min(done, 1):.0%}")
-        parts.append(f"{rows / spent_s:,.0f}/s")
+        parts.append(f"{row_count / spent_s:,.0f}/s")
         if done is not None and self._done_before < done < 1:
             parts.append(f"{_format_duration(spent_s * (1 - done) / (done - self._done_before))} left")
         return ", ".join(parts)
 
-    def summarize(self, rows: int) -> str:
-        """Describe the finished work: rows, rate and time."""
+    def summarize(self, row_count: int) -> str:
+        """Describe the finished work: number of rows, rate and time."""
         spent_s = self._spent_s()
-        return f"{rows:,} {self._unit}, {rows / spent_s:,.0f}/s, {_format_duration(spent_s)}"
+        return f"{row_count:,} {self._unit}, {row_count / spent_s:,.0f}/s, {_format_duration(spent_s)}"
 
     def _spent_s(self) -> float:
         return max(time.monotonic() - self._started_s, _MIN_SPENT_S)

@@ -1,10 +1,10 @@
 """Replay discarded or exported messages through a daemon, each message at most once.
 
-The work proceeds file by file. The messages of a file are first written as a *chunk* into the state directory, with the
-hash of each line and its number among equal lines. The chunk's name ends with `.part` while it is written, `.intent`
-while its messages are sent, and `.done` after the daemon has answered for all of them. So the state knows every
-replayed message, also after its file was renamed. A kill during the send leaves a chunk in doubt: its messages may be
-in Kafka or not, and the user decides.
+Files are replayed one after the other. The messages of a file are first written as a *chunk* into the state directory,
+with the hash of each line and the line's number among equal lines. The chunk's name ends with `.part` while it is
+written, `.intent` while its messages are sent, and `.done` after the daemon has answered for all of them. So the state
+directory identifies every replayed message, even after its file was renamed. A kill while messages are sent leaves a
+chunk in doubt: its messages may be in Kafka or not, and the user decides (`DoubtfulPolicy`).
 
 Messages of a topic are sent in the order of their lines.
 """
@@ -42,7 +42,7 @@ _INCOMPLETE: Final = ".part"
 _UNCONFIRMED: Final = ".intent"
 _DONE: Final = ".done"
 _FATES: Final = ("send", "already", "filtered", "no_message", "in_kafka", "abandoned")
-"""Values of the column `fate`, in the order of the fields of `Replayed`."""
+"""Values of the column `fate` (the treatment of a line), in the order of the fields of `Replayed`."""
 _SINK_COLUMNS: Final = ("topic", "key", "value", "headers", "partition_key", "timestamp")
 
 
@@ -67,7 +67,7 @@ def replay(
     """Send the selected messages that were not replayed before. Raise `DoubtfulError` and Spark's errors.
 
     `state` is the state directory, a path or URI. `sink` are options of `format("bruce")`. `kafka` are options of
-    Spark's Kafka source, to compare timestamps with the retention of the topics.
+    Spark's Kafka source, with which `RetentionCheck` asks for the retention of the topics.
     """
     display = progress or Progress("replay")
     system, root = open_directory(state)
@@ -85,33 +85,35 @@ def replay(
 
 @dataclass
 class _ReplayProgress:
-    """The progress of a replay: the number of files done, and the messages in them.
+    """The progress of a replay, with the sizes of all files in bytes.
 
-    `sizes` are those of all files in bytes, `total` is the sum over the files done.
+    `files_done` is the number of files that are done, and `total` has the numbers of their lines.
     """
 
     display: Progress
     meter: ProgressMeter
-    sizes: Sequence[int]
+    file_sizes: Sequence[int]
     retention: RetentionCheck
     total: Replayed = field(default_factory=Replayed)
-    files: int = 0
+    files_done: int = 0
 
     def count_file(self, outcome: Replayed) -> None:
+        """Add the outcome of the current file, and show the progress."""
         self.total += outcome
-        self.files += 1
+        self.files_done += 1
         self.display.show(self.describe())
 
-    def describe(self, sent_rows: int = 0, file_rows: int = 0) -> str:
-        """Describe the progress with `sent_rows` of the `file_rows` to send from the current file."""
-        current = self.sizes[self.files] * sent_rows / file_rows if file_rows else 0
-        done = (sum(self.sizes[: self.files]) + current) / max(sum(self.sizes), 1)
-        return f"{self.meter.describe(self.total.sent + sent_rows, done)}, file {self.files} of {len(self.sizes)} done"
+    def describe(self, sent_count: int = 0, count_to_send: int = 0) -> str:
+        """Describe the progress if `sent_count` of the `count_to_send` messages of the current file are sent."""
+        current_bytes = self.file_sizes[self.files_done] * sent_count / count_to_send if count_to_send else 0
+        done = (sum(self.file_sizes[: self.files_done]) + current_bytes) / max(sum(self.file_sizes), 1)
+        text = self.meter.describe(self.total.sent + sent_count, done)
+        return f"{text}, file {self.files_done} of {len(self.file_sizes)} done"
 
 
 @dataclass(frozen=True)
 class _ReplayState:
-    """The session, and the state directory: its URI, its file system, and its path there."""
+    """The session and the state directory, as `uri` for Spark, and as the path `root` in the file system `system`."""
 
     spark: SparkSession
     system: FileSystem
@@ -119,7 +121,7 @@ class _ReplayState:
     uri: str
 
     def replayed(self) -> DataFrame | None:
-        """Return the lines of all chunks that were sent, or skipped as doubtful; None without any."""
+        """Return the lines of all chunks that were sent, or were in doubt and skipped; None if there are none."""
         paths = [f"{self.uri}/{entry.base_name}" for entry in self._list_chunks(_DONE)]
         return self.spark.read.parquet(*paths) if paths else None
 
@@ -128,7 +130,10 @@ class _ReplayState:
         self.system.move(f"{self.root}/{chunk}{before}", f"{self.root}/{chunk}{after}")
 
     def resolve_doubtful(self, doubtful: DoubtfulPolicy) -> None:
-        """Treat unconfirmed chunks by the policy, and remove incomplete ones. Raise `DoubtfulError`."""
+        """Send again or skip the chunks in doubt, as the policy says, and remove chunks that are not complete.
+
+        Raise `DoubtfulError` if there are chunks in doubt and the policy is REFUSE.
+        """
         for entry in self._list_chunks(_INCOMPLETE):
             self.system.delete_dir(entry.path)
         unconfirmed = self._list_chunks(_UNCONFIRMED)
@@ -141,7 +146,7 @@ class _ReplayState:
         for entry in unconfirmed:
             if doubtful is DoubtfulPolicy.SKIP:
                 self.system.move(entry.path, entry.path.removesuffix(_UNCONFIRMED) + _DONE)
-            else:  # SEND: without their chunk, the messages count as not replayed
+            else:  # SEND: after the removal of their chunk, the messages count as not replayed, and so are sent again
                 self.system.delete_dir(entry.path)
 
     def _list_chunks(self, suffix: str) -> list[FileInfo]:
@@ -156,7 +161,7 @@ def _replay_file(
     selection: LineSelection,
     replay_progress: _ReplayProgress,
 ) -> Replayed:
-    """Send the selected messages of a file, unless `sink` is None; return the number of its lines by fate."""
+    """Send the selected messages of a file, or only count them if `sink` is None; return its numbers of lines."""
     lines = _add_fate(_add_hash(read_discard_lines(state.spark, [file])), state.replayed(), selection)
     groups = lines.groupBy("fate", "topic").agg(*expressions("count(*) as rows", "min(time_ms) as oldest_ms")).collect()
     counts = Counter[str]()
@@ -178,21 +183,21 @@ def _replay_file(
 
 
 def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
-    """Send a chunk, each topic from one task, because tasks overtake each other."""
+    """Send a chunk. One task sends all messages of a topic in order, because tasks would overtake each other."""
     register(spark)  # for sessions without Spark's lookup of data sources
     by_topic = spark.read.parquet(chunk).repartition("topic").sortWithinPartitions("position")
     by_topic.select(*_SINK_COLUMNS).write.format("bruce").mode("append").options(**{"fence": "true", **sink}).save()
 
 
 def _add_hash(lines: DataFrame) -> DataFrame:
-    """Add the hash of each line and its number among equal lines."""
+    """Add the hash of each line, and the line's number among equal lines."""
     hashed = lines.withColumn("hash", F.sha2("line", 256))
     any_order = F.lit(0)  # equal lines are interchangeable
     return hashed.withColumn("number", F.row_number().over(Window.partitionBy("hash").orderBy(any_order)))
 
 
 def _add_fate(lines: DataFrame, replayed: DataFrame | None, selection: LineSelection) -> DataFrame:
-    """Add `fate` (one of `_FATES`) and the column `timestamp` of the sink."""
+    """Add the column `fate` (one of `_FATES`), and `timestamp`, which is a column of the sink."""
     marked = lines.withColumn("replayed", F.lit(False))
     if replayed is not None:
         marks = replayed.select("hash", "number").distinct().withColumn("replayed", F.lit(True))

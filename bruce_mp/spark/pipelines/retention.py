@@ -20,14 +20,15 @@ __all__ = ["RetentionCheck"]
 _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
 _DEFAULT_RETENTION_MS: Final = 7 * _DAY_MS
-"""Kafka's default of `retention.ms`, for topics of unknown configuration."""
+"""Kafka's default of `retention.ms`, which is used for topics whose configuration is not known."""
 
 
 @dataclass
 class RetentionCheck:
-    """A check of timestamps against the retention of topics, or against Kafka's default.
+    """A check of timestamps against the retention of topics, or against Kafka's default retention.
 
-    `kafka` are options of Spark's Kafka source, for the request of the retention; None compares with the default.
+    `kafka` are options of Spark's Kafka source, with which the brokers are asked for the retention of a topic. None: no
+    broker is asked, and Kafka's default applies.
     """
 
     spark: SparkSession
@@ -35,20 +36,21 @@ class RetentionCheck:
     _has_warned: bool = False
 
     def warn_once(self, oldest_ms: Mapping[str, int], progress: Progress) -> None:
-        """Show the warning about `oldest_ms`, unless this check has shown one before."""
+        """Show the warning that `warning` returns, if any, unless this check has shown a warning before."""
         text = None if self._has_warned else self.warning(oldest_ms)
         if text is not None:
             self._has_warned = True
             progress.show_line(text)
 
     def warning(self, oldest_ms: Mapping[str, int]) -> str | None:
-        """Return a warning about the first topic with messages beyond its retention, or None.
+        """Return a warning about the first topic that has messages older than its retention; None if there is none.
 
         `oldest_ms` has the oldest timestamp of each topic, in ms since the epoch; topic "" stands for several topics.
         """
         now_ms = time.time_ns() // 1_000_000
-        for topic, oldest in sorted(oldest_ms.items()):
-            age_ms = now_ms - oldest
+        for topic, time_ms in sorted(oldest_ms.items()):
+            age_ms = now_ms - time_ms
+            # The retention that the brokers answered; None if they were not asked, or did not answer.
             known_ms = retention_ms_of(self.spark, self.kafka, topic) if self.kafka and topic and age_ms > 0 else None
             retention_ms = _DEFAULT_RETENTION_MS if known_ms is None else known_ms
             if retention_ms != UNLIMITED and age_ms > retention_ms:
@@ -69,9 +71,9 @@ def _warning(topic: str, age_ms: int, known_ms: int | None) -> str:
 
 
 def _advice(topic: str, kafka: Mapping[str, str] | None) -> str:
-    """Return the reason why the check used Kafka's default, or the remedy."""
+    """Return the reason why the check used Kafka's default, or the way to use the topic's own retention."""
     if kafka is None:
-        return " With --bootstrap the retention of the topic counts."
+        return " With --bootstrap, the topic's own retention is used instead."
     if not topic:
         return " The rows have several topics: --dry-run compares those of each topic with its retention."
     return " The brokers did not answer with the retention of the topic."

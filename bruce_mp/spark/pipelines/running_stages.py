@@ -1,4 +1,4 @@
-"""Read the counts of Spark's running stages from the driver's JVM; Spark Connect has no access to it."""
+"""Read the counts of Spark's running stages from the driver's JVM, to which Spark Connect has no access."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ __all__ = ["RunningStages"]
 
 
 class StageCounts(NamedTuple):
-    """Rows that the tasks of a stage have read, and the fraction of its tasks that have ended, 0 to 1."""
+    """The number of rows that the tasks of a stage have read, and the fraction of its tasks that have ended, 0 to 1."""
 
     rows: int = 0
     ended_fraction: float = 0.0
 
 
 class RunningStages:
-    """The running stages of a session that read files or Kafka, or with `shuffled` those that read a shuffle.
+    """The running stages of a session that read files or Kafka; with `shuffled`, instead those that read a shuffle.
 
-    Executors report their rows with each heartbeat (`spark.executor.heartbeatInterval`).
+    Executors report their numbers of rows with each heartbeat (`spark.executor.heartbeatInterval`).
     """
 
     def __init__(self, spark: SparkSession, *, shuffled: bool = False) -> None:
-        self._counter = "shuffleReadRecords" if shuffled else "inputRecords"
-        context = getattr(spark, "_sc", None)  # None under Spark Connect; PySpark has no other way to these counts
+        self._counter_name = "shuffleReadRecords" if shuffled else "inputRecords"
+        # None under Spark Connect. PySpark has no public function that returns these counts.
+        context = getattr(spark, "_sc", None)
         self._store: Any = None if context is None else context._jsc.sc().statusStore()  # noqa: SLF001
 
     @property
-    def are_known(self) -> bool:
-        """Return False under Spark Connect."""
+    def has_counts(self) -> bool:
+        """Return True unless the session uses Spark Connect."""
         return self._store is not None
 
     def counts(self) -> StageCounts:
-        """Return the counts of the stage with the most rows; zeros without one, or under Spark Connect."""
+        """Return the counts of the stage with the most rows; zeros if no stage has rows, and under Spark Connect."""
         if self._store is None:
             return StageCounts()
         stages = self._store.activeStages()  # a Scala sequence, which Python cannot iterate over
         counts = [
-            StageCounts(getattr(stage, self._counter)(), stage.numCompleteTasks() / max(stage.numTasks(), 1))
+            StageCounts(getattr(stage, self._counter_name)(), stage.numCompleteTasks() / max(stage.numTasks(), 1))
             for stage in map(stages.apply, range(stages.size()))
         ]
         return max((count for count in counts if count.rows), default=StageCounts())
