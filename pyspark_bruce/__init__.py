@@ -1,7 +1,7 @@
 """Expose the data source to Spark, which imports each top-level module `pyspark_*` and registers its `DefaultSource`.
 
-If the import of one such module fails, Spark skips all of them. So a PySpark without Arrow writers gets no
-`DefaultSource` and no error here; `bruce_mp.spark.register` raises the reason.
+If the import of one such module fails, Spark skips all of them. So with a PySpark that lacks Arrow writers, this module
+raises no error and has no `DefaultSource`; `bruce_mp.spark.register` raises the error with the reason.
 """
 
 __all__: list[str] = []

@@ -108,7 +108,7 @@ def _add_sink_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--topic", help="topic of the rows that name none")
     parser.add_argument("--rate", metavar="N", type=int, help="maximum number of records per second of each task")
-    parser.add_argument("--timeout-ms", metavar="MS", type=int, help="longest wait without progress of the delivery")
+    parser.add_argument("--timeout-ms", metavar="MS", type=int, help="longest wait without progress, in ms")
     parser.add_argument(
         "--bootstrap", metavar="HOST:PORT,...",
         help="brokers to ask for the retention of the topics, to warn of messages that are older",
@@ -265,7 +265,7 @@ def _add_audit_arguments(parser: ArgumentParser) -> None:
 _FOLLOW_ARGUMENTS: Final = {
     "every": (30, "seconds between reads of Kafka (default 30)"),
     "lateness": (120, "seconds that a message may arrive late (default 120)"),
-    "window": (7200, "seconds up to now that each report covers (default 7200)"),
+    "window": (7200, "length in seconds of the period that each report covers (default 7200)"),
     "until-idle": (None, "end after this many seconds without messages"),
 }
 """The arguments that take a number of seconds, each with its default and its help."""

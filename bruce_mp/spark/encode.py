@@ -231,7 +231,7 @@ class MessageEncoder:
         keyed = [size, (">i2", ApiKey.PARTITION_KEY), version, flags, (">i4", _integers(rows.partition_key, 0))]
         if is_keyed.all():
             pieces.add_fields(*keyed)
-        else:
+        else:  # the two kinds of rows have starts of different sizes
             pieces.add_column(
                 pc.if_else(pa.array(is_keyed), pack_fields(rows.count, keyed), pack_fields(rows.count, unkeyed))
             )
@@ -294,7 +294,7 @@ class MessageEncoder:
 
 
 def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size: int) -> None:
-    """Append a size field and the bytes of the column; a null has size `null_size`, as have all rows if it is None."""
+    """Append a size field and the bytes of the column; nulls have size `null_size` (all rows if `column` is None)."""
     if column is None:
         pieces.add_fields((">i4", null_size))
     else:

@@ -2,7 +2,7 @@
 
 A commit writes one small file, and a stream may commit each second. So the files of 256 neighbouring micro-batches of a
 query are merged into one file, and 256 such files into a larger one. A merged file is named after its first and last
-batch. Files of batch jobs have no batch numbers; they are merged by the minute of their modification.
+batch. Files of batch jobs have no batch numbers; instead they have the minute of their last modification.
 
 A range of batches is merged only when no file can be added to it. For batches of a query this is the case once the
 query has committed a batch after the range; for minutes of batch jobs, once an hour has passed. So two processes that
@@ -90,18 +90,18 @@ def visible_files(uri: str, changed_after_s: float = 0) -> list[str]:
 
 def merge_ledger(uri: str) -> MergeResult:
     """Merge the files of complete ranges, and remove covered files after an hour. Raise OSError or ValueError."""
-    merged = written = 0
+    merged_count = written_count = 0
     for width in MERGE_WIDTHS:
         system, listed = list_files(uri)
         for path, parts in _complete_ranges(_parse_all(listed), width):
             write_atomically(system, path, (_read_file(system, part.path) for part in parts))
-            merged, written = merged + len(parts), written + 1
+            merged_count, written_count = merged_count + len(parts), written_count + 1
     system, listed = list_files(uri)
     an_hour_ago_s = time.time() - _GRACE_S
     outdated = [file.path for file, cover in _find_covered(_parse_all(listed)) if cover.written_s < an_hour_ago_s]
     for path in outdated:
         system.delete_file(path)
-    return MergeResult(merged, written, len(outdated))
+    return MergeResult(merged_count, written_count, len(outdated))
 
 
 def _parse_all(listed: Iterable[FileInfo]) -> list[_LedgerFile]:

@@ -72,7 +72,7 @@ def resolve_earlier_attempt(entry: TaskEntry, options: SinkOptions) -> TaskEntry
 
 
 def _ask_until_settled(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer | None:
-    """Ask the daemon of the earlier attempt until each message of the attempt is delivered or discarded.
+    """Ask the daemon of the earlier attempt, and repeat the question while some messages of it have no outcome.
 
     Return None if the daemon is too old to answer.
     """
@@ -100,7 +100,10 @@ def _with_outcome(entry: TaskEntry, answer: InquiryAnswer, options: SinkOptions)
 
 
 def _resolve_doubt(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskEntry | None:
-    """Return what `resolve_earlier_attempt` returns for an attempt in doubt; `reason` continues a sentence."""
+    """Apply the option `onDoubt` to an attempt in doubt, and return as `resolve_earlier_attempt` does.
+
+    `reason` is a clause that says why the outcome of the attempt is unknown.
+    """
     task = entry.result.attempt.task
     doubt = f"It is unknown whether Kafka has the messages of task {task}: the task ended an attempt, but {reason}"
     if options.on_doubt is OnDoubt.FAIL:

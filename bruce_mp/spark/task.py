@@ -112,15 +112,15 @@ class _TaskSteps:
         return earlier.result
 
     def begin(self, channel: Channel, *, keeps_timestamps: bool) -> None:
-        """Send the frames that precede the first row, once.
+        """Send the frames that precede the first row; only the first call does so.
 
-        With `keeps_timestamps`, they ask the daemon to keep the messages' timestamps, however old.
+        With `keeps_timestamps`, the frames ask the daemon to keep the messages' timestamps, however old they are.
         """
         if self._has_begun:
             return
         self._has_begun = True
         if self._options.fence or keeps_timestamps:
-            # All attempts of a task with a ledger have the same name, so that the daemon completes only one of them.
+            # With a ledger, all attempts of a task have the same name, so that the daemon completes only one of them.
             is_unique = self._ledger is not None
             name = self._attempt.task if is_unique else self._attempt.author
             channel.send(encode_begin(name, keeps_timestamps=keeps_timestamps, is_unique=is_unique))

@@ -16,9 +16,9 @@ minute. Three things explain absent messages, in this order; messages that nothi
 2. The daemons' answers: each counts the discards of one attempt by reason, but not by topic. They explain absent
    messages of the same writer; for plain messages, of all topics of the attempt's query. An answer is *unclear* if the
    attempt also sent messages to topics that are not audited. It explains nothing, because the discards may be there.
-3. The lines of discard files: each is about one discard, with its topic. Lines about discards that an answer counts are
-   left out of account. The others explain absent messages of the same topic, but only of writers with an unclear answer
-   or without a final one, because any other answer counts all discards of its attempt.
+3. The lines of discard files: each is about one discard, with its topic. Lines about discards that an answer counts
+   explain nothing more. The others explain absent messages of the same topic, but only of writers with an unclear
+   answer or without a final one, because any other answer counts all discards of its attempt.
 
 So a message in Kafka, or a discard, never explains two absent messages.
 """

@@ -38,10 +38,13 @@ def out_of_order_messages(facts: DataFrame) -> DataFrame:
     by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy("place")
     before = by_place.rowsBetween(Window.unboundedPreceding, -1)
     messages = explode_facts(facts.join(disordered_attempts(facts), ATTEMPT_PARTITION, "left_semi"))
+    # newer: sent later than all messages before; highest: the highest number before; copy: 1 for the first message
+    # with a number, 2 for the second and so on.
     seen = messages.select(
         "*", F.expr("sent") > F.max("sent").over(before), F.max("number").over(before),
         F.row_number().over(Window.partitionBy(*ATTEMPT_PARTITION, "number").orderBy("place")),
     ).toDF(*messages.columns, "newer", "highest", "copy")  # fmt: skip
+    # After a restart of the numbers, a message is compared only with the messages since the restart.
     restarts = seen.withColumn("restarts", F.sum(F.expr("if(newer and number < highest, 1, 0)")).over(by_place))
     by_restart = Window.partitionBy(*ATTEMPT_PARTITION, "restarts").orderBy("place")
     since_restart = by_restart.rowsBetween(Window.unboundedPreceding, -1)

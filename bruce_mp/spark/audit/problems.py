@@ -119,6 +119,7 @@ _PROBLEMS: Final = {
           rows between unbounded preceding and 1 preceding) as highest_before
         from {ranges}
     """,
+    # The ranges are merged by their number `range`. A new one begins where a gap follows all numbers before.
     "numbered": """
         select *, count_if(first > highest_before + 1) over (
           partition by problem, topic, partition, writer order by first

@@ -224,7 +224,7 @@ def _oldest_timestamp(frame: DataFrame) -> Column:
 def _observed_ms(observed: Mapping[str, Any]) -> int | None:
     """Return the oldest timestamp in an observed row.
 
-    Spark Connect 4.3 reports the row as a dict of its values and its schema, others as a dict of its fields.
+    Spark Connect 4.3 reports the row as a dict of the row's values and schema; other sessions as a dict of its fields.
     """
     time_ms: int | None = observed["values"][0] if "schema" in observed else observed.get("oldest_ms")
     return time_ms
