@@ -75,6 +75,7 @@ _ARRIVED: Final = {
 """Facts of the writers in the ledgers, with more columns about the facts before.
 
 The order is that of the first numbers, and for equal first numbers that of the stamps' times.
+
 Of the writer's facts before, `highest_before` is the highest sequence number (-1 if there are none), and `sent_before`
 the latest time. The fact with that highest number begins at or below the first number of this fact, so it has all of
 this fact's numbers up to `highest_before`. `fresh` is the count of the other numbers of this fact, which no fact before
@@ -352,7 +353,7 @@ _ANOMALIES: Final = {
 
 @dataclass(frozen=True)
 class AuditBooks:
-    """The result tables of the audit. Leaving their `with` block releases the tables that are cached in memory.
+    """The books of the audit: its result tables. Leaving the `with` block releases those that are cached in memory.
 
     `balance`, `doubled` and `unknown_ranges` are the results of the queries of these names, and `out_of_order` is the
     result of `out_of_order_messages`. `tables` has the inputs and `arrived`. `is_incomplete` is true if messages are

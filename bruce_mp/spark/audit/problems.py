@@ -74,7 +74,8 @@ _LOSSY_WRITERS: Final = {
 
 `lossy_topic` is null if the losses may be in several topics. `begin_ms` is the start of the writer's first minute in
 the ledger, `end_ms` the end of the last minute. In the queries, `answered` and `lines` are the numbers of absent
-messages that answers and lines of discard files explain. `open` is the number of those that only lines can explain.
+messages that answers and lines of discard files explain. `open` is the number of absent messages that only lines can
+explain, because no answer does, and the writer has an unclear answer or no final one.
 """
 _ABSENT_RANGES: Final = {
     "spaces": """
