@@ -1,15 +1,18 @@
 """Admission of datagrams: the path of a batch from the landing zone into lanes, counted in one transaction.
 
-The order of the steps makes a crash harmless at any point.  First the input appends the records to lanes, each whole or
-not at all.  Then one transaction counts the batch and empties the landing zone.  Then the input publishes the runs.
-Until the transaction, recovery finds the batch in the landing zone, and the arrival numbers show which datagrams were
-copied.
+A batch is the datagrams that one receive has stored in the landing zone of the slab.  A lane is a chunk of the slab
+that the input fills with the records of one topic.
 
-With allow lists or quotas, the input checks the senders of a batch before it appends the messages.  The transaction
-also counts the refused datagrams.
+The order of the steps makes a crash harmless at any point.  First the input appends the messages to lanes as records,
+each whole or not at all.  Then one transaction counts the batch and empties the landing zone.  Then the input hands
+the records over to the router.  If the input dies before the transaction, its successor finds the batch in the landing
+zone.  The arrival numbers in the records tell the successor which datagrams are in lanes already.
 
-A datagram longer than the limit is always malformed, because the kernel may have truncated it to a valid message
-(`landing_zone.landed_extents_within`).  The parser treats it as empty.
+With allow lists or quotas, the input checks the senders of a batch first, and appends no message of a refused sender.
+The transaction also counts the refused datagrams.
+
+A datagram longer than the limit is always malformed, although the part that the kernel has stored may look like a valid
+message (`landing_zone.landed_extents_within`).  The parser treats such a datagram as empty.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ _PLAIN_COUNTERS: Final = PlainCounters(
     Counter.InputAgentProcessAnyPartitionMsg,
     Counter.InputAgentProcessPartitionKeyMsg,
 )
-"""The counters that the compiled `DatagramIntake` raises itself, for a batch without rejected or refused messages."""
+"""The counters that the compiled `DatagramIntake` raises itself, for a batch whose messages are all in lanes."""
 
 
 class DatagramAdmission:
@@ -91,11 +94,11 @@ class DatagramAdmission:
         """
         if self._quotas.is_active or self._clocks.needs_credentials(now_ms):
             return self._receive_with_credentials(descriptor, limit, now_ms)
-        committed, uncommitted, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
-        if ingested is not None:  # the intake leaves a batch with discards or replaced timestamps uncounted
-            self._commit(uncommitted, ingested)
-        self._clocks.record_replaced(lambda _: None, now_ms)  # without credentials no sender is known
-        return committed + uncommitted
+        committed_count, uncommitted_count, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
+        if ingested is not None:  # the intake does not count a batch with discards or replaced timestamps
+            self._commit(uncommitted_count, ingested)
+        self._clocks.record_replaced(lambda _: None, now_ms)  # the senders are unknown: no credentials
+        return committed_count + uncommitted_count
 
     def _receive_with_credentials(self, descriptor: int, limit: int, now_ms: int) -> int:
         landing_zone.request_credentials(self._slab, min(limit, self._slab.geometry.landing_slots))
@@ -105,22 +108,22 @@ class DatagramAdmission:
         return count
 
     def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
-        """Admit the first `count` datagrams of the landing zone, except for the arrival numbers in `skip`.
+        """Admit the first `count` datagrams of the landing zone, and count all of them.
 
-        Messages in `skip` are in lanes already.
+        `skip` has the arrival numbers of datagrams that a predecessor has appended to lanes already.
         """
         self._row.begin_batch()
-        base = self._first_arrival
+        first_arrival = self._first_arrival
         decision = AdmissionDecision()
         if self._quotas.is_active:
-            skipped_slots = {arrival - base for arrival in skip}
+            skipped_slots = {arrival - first_arrival for arrival in skip}
             decision = decide_admission(self._quotas, self._slab, count, now_ms, skipped_slots)
-        elif self._clocks.needs_credentials(now_ms):
+        elif self._clocks.needs_credentials(now_ms):  # refuse no sender, but find those with wrong clocks
             decision = AdmissionDecision(landing_zone.senders_of(self._slab, count))
-        omitted = skip.union(base + slot for slot in decision.refused)
+        omitted = skip.union(first_arrival + slot for slot in decision.refused)
         self._commit(count, self._lanes.ingest_landed(count, self._max_size, now_ms, omitted), skip, decision)
         decision.record(self._quotas, now_ms)
-        self._clocks.record_replaced(lambda arrival: decision.peer_of(arrival - base), now_ms)
+        self._clocks.record_replaced(lambda arrival: decision.peer_of(arrival - first_arrival), now_ms)
 
     @property
     def _first_arrival(self) -> int:
@@ -134,44 +137,47 @@ class DatagramAdmission:
         skip: frozenset[int] = frozenset(),
         decision: AdmissionDecision | None = None,
     ) -> None:
-        """Report the discarded messages of a batch, then count it and empty the landing zone in one transaction."""
+        """Report the discarded messages of a batch; then count the batch and empty the landing zone in one transaction.
+
+        `count` and `skip` are as in `admit`.
+        """
         decision = decision or AdmissionDecision()
-        view, base = self._slab.view, self._first_arrival
+        view, first_arrival = self._slab.view, self._first_arrival
         needs_extents = unappended_count(ingested) or skip or decision.refused
         landed = landing_zone.landed_extents(self._slab) if needs_extents else []
         for rejection in ingested.rejections:
             report_rejected(self._reporter, rejection, view, landed[rejection.slot], decision.peer_of(rejection.slot))
         for dropped in ingested.no_room:
-            report_no_room(self._reporter, dropped, view, landed[dropped.arrival - base], dropped.reason)
+            report_no_room(self._reporter, dropped, view, landed[dropped.arrival - first_arrival], dropped.reason)
         for slot, reason in decision.refused.items():
             report_refused(self._reporter, reason, decision.peer_of(slot), view, landed[slot])
         increments = _increments_of(count, ingested, decision.refused.values())
-        if skip:  # a predecessor appended these messages
-            increments.update(processed_counter(view[landed[arrival - base][0] :]) for arrival in skip)
+        if skip:  # a predecessor appended these messages, but did not count them
+            increments.update(processed_counter(view[landed[arrival - first_arrival][0] :]) for arrival in skip)
         positive = +increments  # without zeros
         self._row.commit_landed(count, positive | self._reporter.copy_increments())
         self._reporter.queue_copies()
 
     def recover(self, owner: int, now_ms: int) -> list[Segment]:
-        """Close a dead predecessor's open runs and admit its landing zone; return the runs to publish.
+        """Recover the messages of a dead predecessor, before this input receives any; return the runs to publish.
 
-        The input calls this before it receives messages.
+        Close the open runs of input row `owner`, and admit the datagrams in the landing zone.
         """
         close_open_runs(self._slab, owner)
-        landed = len(landing_zone.landed_lengths(self._slab))
-        if landed:
+        landed_count = len(landing_zone.landed_lengths(self._slab))
+        if landed_count:
             # With the predecessor's partition count of each topic, messages of one key stay in one lane.
             self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._first_arrival))
-            self.admit(landed, now_ms, copied_arrivals(self._slab, self._first_arrival))
+            self.admit(landed_count, now_ms, copied_arrivals(self._slab, self._first_arrival))
         self._lanes.close_all()
-        self._lanes.drain_closed()  # the sweep finds these runs, too, and those of the predecessor
+        self._lanes.drain_closed()  # the result is not needed: the sweep finds these runs and the predecessor's
         return [found.segment for found in sweep_filled(self._slab)]
 
 
 def _increments_of(received: int, ingested: Ingested, refusals: Collection[DiscardReason]) -> Tally[int]:
     """Return the amount by which a batch of `received` datagrams raises each counter.
 
-    `refusals` has the reason of each datagram refused for its sender, which `ingested` does not include.
+    `refusals` has the reason of each datagram that was refused because of its sender; `ingested` does not include it.
     """
     increments = increments_of_batch(received, ingested, [dropped.reason for dropped in ingested.no_room])
     increments[Counter.UnixDgInputAgentForwardMsg] += received - unappended_count(ingested) - len(refusals)

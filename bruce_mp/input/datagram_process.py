@@ -1,10 +1,13 @@
 """The datagram input: receives messages, validates them, appends them to the slab and publishes the runs.
 
-The input never waits for a later stage.  It hands over every message that the operating system accepted from a sender,
-or counts it as discarded, also at shutdown:
+A run is a sequence of records in the slab that the input hands over to the router as one unit.
 
-* Before Drain, the supervisor closes the socket to senders.  The input then receives until the socket is empty.  With
-  `when_full = "block"` it also waits for room.
+The input never waits for a later stage.  It hands over every message that the operating system accepted from a sender,
+or counts the message as discarded.  That holds at shutdown as well, which the supervisor announces with the control
+messages Drain and Stop:
+
+* The supervisor closes its own socket to senders before it sends Drain.  The input then receives until the socket is
+  empty.  With `when_full = "block"` it also waits for room.
 * A service manager's socket stays open.  After Drain, the input receives waiting messages in one more round, and the
   next daemon receives the others.
 * After Stop, the input receives the waiting messages even without room, so that it counts each discard.
@@ -36,21 +39,24 @@ __all__ = ["main", "prepare"]
 
 log = logging.getLogger(__name__)
 _MAX_TURNS: Final = 4
-"""The most turns (calls of `_receive_turn`) of a round; after a round, the loop serves its other sources."""
+"""Most turns (calls of `_receive_turn`) in a round (a call of `_on_datagrams`).
+
+Between two rounds, the loop serves its other sources, such as the supervisor's messages.
+"""
 _MAX_ROUND_MS: Final = 200
-"""Longest duration of a round (one call of `_on_datagrams`); after it, the loop reads the supervisor's messages."""
+"""Longest duration of a round."""
 _MIN_WAIT_MS: Final = 50
-"""A round with less time left than this ends, because another wait would cost as much as the next round."""
+"""A round with less time left than this ends early: so short a wait for messages costs as much as the next round."""
 _MAX_BATCHES_AT_STOP: Final = 2048
-"""Bound on the batches after Stop, because senders may continue to send."""
+"""Most batches that the input receives after Stop; without a limit, senders that continue could keep it running."""
 _ERROR_PAUSE_S: Final = 1.0
-"""Pause after an error of the socket, so that a lasting one costs no CPU time."""
+"""Pause after an error of the socket, so that a lasting error costs no CPU time."""
 _PEEK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
 """Flags that make `recv` return the length of the first datagram and leave it in the queue."""
 
 
 def prepare(slab: Slab) -> None:
-    """Map the slab's pages into this process before the predecessor has ended."""
+    """Map the slab's pages into this process early, while the predecessor may still work."""
     slab.populate()
 
 
@@ -78,7 +84,7 @@ class _DatagramInput(InputShell):
         )
         self._socket.setblocking(True)  # a service manager's socket may be non-blocking; MSG_DONTWAIT is set per call
         self._socket.setsockopt(SOL_SOCKET, SO_PASSCRED, 1)
-        self._socket.setsockopt(SOL_SOCKET, SO_TIMESTAMP, 0)  # timestamps would take the credentials' place
+        self._socket.setsockopt(SOL_SOCKET, SO_TIMESTAMP, 0)  # a timestamp would fill the space for the credentials
         self._is_draining = False
         self._apply_input(start.config)
 
@@ -100,6 +106,7 @@ class _DatagramInput(InputShell):
         self._admission.apply_config(coalescing_for(config, self._queue_length))
 
     def drain(self, message: Drain) -> None:
+        """Receive the waiting messages; end at once with `stays_open`, else when the socket is empty."""
         self._is_draining = True
         self._on_datagrams()
         if message.stays_open:
@@ -115,8 +122,8 @@ class _DatagramInput(InputShell):
     # --- the socket --------------------------------------------------------------------------------------------------
 
     def _on_datagrams(self) -> None:
-        """Receive a bounded number of messages; pause when the slab fills up."""
-        until_ms = 0 if self._is_draining or self._blocks else steady_ms() + _MAX_ROUND_MS  # 0 = without waiting
+        """Receive the messages of a round; pause when the slab fills up."""
+        until_ms = 0 if self._is_draining or self._blocks else steady_ms() + _MAX_ROUND_MS  # 0 = do not wait
         for _ in range(_MAX_TURNS):
             pause_s = self._receive_turn(until_ms)
             if pause_s is None:
@@ -130,30 +137,33 @@ class _DatagramInput(InputShell):
                 return
 
     def _receive_turn(self, until_ms: int) -> float | None:
-        """Receive the messages of a turn; return the pause after it in seconds, or None if no message waits."""
-        size = self._peek_size() if self._blocks else 0
-        if size is None:
+        """Receive the messages of a turn; wait for them until `until_ms` at most.
+
+        Return the pause after the turn in seconds; None if there were no messages.
+        """
+        next_size = self._peek_size() if self._blocks else 0
+        if next_size is None:
             return None
-        allowance = self._next_allowance(size)
-        if allowance.messages and not self._receive(allowance.messages, until_ms):
+        allowance = self._next_allowance(next_size)
+        if allowance.message_count and not self._receive(allowance.message_count, until_ms):
             return None
         return allowance.pause_s
 
-    def _next_allowance(self, size: int) -> Allowance:
+    def _next_allowance(self, next_size: int) -> Allowance:
         """Return the allowance for the next turn, and reserve chunks for it.
 
-        `size` is the length of the first waiting datagram; 0 = unknown.
+        `next_size` is the length of the first waiting datagram; 0 = unknown, without `_blocks`.
         """
         if not self._blocks:
-            return self._backpressure.next_allowance(size)
+            return self._backpressure.next_allowance(next_size)
         if self._thresholds.must_pause(steady_ms()):
             return Allowance(0, MAX_PAUSE_S)
-        allowance = self._backpressure.next_allowance(size)
+        allowance = self._backpressure.next_allowance(next_size)
         if not self._thresholds.is_on_trial:
             return allowance
-        # While all topics over their thresholds are stuck, each trial receives a few messages, to admit those of other
-        # topics.
-        return Allowance(min(allowance.messages, TRIAL_MESSAGES), MAX_PAUSE_S)
+        # All topics over their thresholds are stuck.  A trial receives a few messages, because there may be some of
+        # other topics among them.
+        return Allowance(min(allowance.message_count, TRIAL_MESSAGES), MAX_PAUSE_S)
 
     def _pause(self, seconds: float) -> None:
         self._loop.unwatch(self._socket)
@@ -173,7 +183,7 @@ class _DatagramInput(InputShell):
             return None
 
     def _receive(self, limit: int, until_ms: int = 0) -> bool:
-        """Receive at most `limit` messages, and wait at most until `until_ms`. Return False if there were none."""
+        """Receive up to `limit` messages, and wait for them until `until_ms` at most; return False if none came."""
         self._lanes.wall_offset_ms = wall_offset_ms()
         try:
             count = self._admission.receive(self._socket.fileno(), limit, steady_ms(), until_ms)

@@ -49,16 +49,16 @@ _PROCESSED_COUNTERS: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
     _PARTITION_KEY: Counter.InputAgentProcessPartitionKeyMsg,
 }
-"""By API key, the counter of the examined messages, including those that are rejected or find no room."""
+"""The counter of each API key for examined messages, including those that are rejected or find no room."""
 
 
 def processed_counter(message: memoryview) -> Counter:
-    """Return the counter for processed messages of this message's API key."""
+    """Return the counter of processed messages that counts this message, by its API key."""
     return _PROCESSED_COUNTERS[int.from_bytes(message[4:6], "big")]  # the key follows the 4 bytes of the size
 
 
 def unappended_count(ingested: Ingested) -> int:
-    """Return the number of messages of a batch that were rejected or found no room."""
+    """Return the number of a batch's messages that are in no lane: they were rejected, or found no room."""
     return len(ingested.rejections) + len(ingested.no_room)
 
 
@@ -69,7 +69,7 @@ def report_rejected(
     extent: tuple[int, int],
     peer: PeerCredentials | None = None,
 ) -> None:
-    """Report the discard of an invalid message at `extent`, an offset and a length."""
+    """Report the discard of an invalid message; `extent` is its offset in `buffer` and its length."""
     version = rejection.version if rejection.failure is Failure.UNSUPPORTED_VERSION else None
     api_key = rejection.api_key if rejection.failure is Failure.UNSUPPORTED_API_KEY else None
     sample = _sample(reporter, buffer, extent)
@@ -77,7 +77,7 @@ def report_rejected(
 
 
 def _sample(reporter: DiscardReporter, buffer: memoryview, extent: tuple[int, int]) -> bytes:
-    """Return the beginning of a message, as long as the configuration allows."""
+    """Return the beginning of a message, of the length that the configuration sets for samples."""
     at, length = extent
     return bytes(buffer[at : at + length][: reporter.sample_size])
 
@@ -98,7 +98,7 @@ def report_refused(
 
 
 def _report_over_quota(reporter: DiscardReporter, peer: PeerCredentials | None, data: bytes) -> None:
-    """Report a message over its sender's quota; it may be valid or malformed."""
+    """Report a message over its sender's quota; nothing has parsed the message, so it may be malformed."""
     message = parse_message(data)
     if not isinstance(message, Message):
         message = Message(topic=b"", value=data, key=b"", timestamp_ms=0, partition_key=None)
@@ -110,7 +110,7 @@ def _report_over_quota(reporter: DiscardReporter, peer: PeerCredentials | None, 
 def report_no_room(
     reporter: DiscardReporter, dropped: NoRoom, buffer: memoryview, extent: tuple[int, int], reason: DiscardReason
 ) -> None:
-    """Report the discard of a valid message for want of room."""
+    """Report the discard of a valid message for want of room; `reason` may differ from that in `dropped`."""
     reporter.record(reason, topic=dropped.topic, timestamp=dropped.timestamp)
     if reporter.keeps_copies:
         at, length = extent
@@ -120,20 +120,20 @@ def report_no_room(
 
 
 def _truncate(message: Message, size: int | None) -> Message:
-    headers = message.headers if size is None else ()  # only whole copies have headers
+    headers = message.headers if size is None else ()  # a truncated copy has none
     return replace(message, key=message.key[:size], value=message.value[:size], headers=headers)
 
 
-def increments_of_batch(received: int, ingested: Ingested, reasons: Iterable[DiscardReason]) -> Tally[int]:
-    """Return the amount by which a batch of `received` messages raises the counters that all kinds of inputs have.
+def increments_of_batch(received: int, ingested: Ingested, no_room_reasons: Iterable[DiscardReason]) -> Tally[int]:
+    """Return the amount by which a batch of `received` messages raises each counter that all kinds of inputs have.
 
-    `reasons` has one entry for each message that found no room.
+    `no_room_reasons` has the discard reason of each message that found no room.
     """
     increments: Tally[int] = Tally({Counter.MsgReceived: received})
     increments[_PROCESSED_COUNTERS[_ANY_PARTITION]] = ingested.any_partition
     increments[_PROCESSED_COUNTERS[_PARTITION_KEY]] = ingested.partition_key
     _add_rejected(increments, ingested.rejections)
-    _add_no_room(increments, reasons)
+    _add_no_room(increments, no_room_reasons)
     return increments
 
 

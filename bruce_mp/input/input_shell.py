@@ -1,4 +1,9 @@
-"""The common shell of input processes: chunks, lanes and quotas, and the publication of runs."""
+"""The common shell of input processes: chunks, lanes and quotas, and the publication of runs.
+
+An input appends the messages of a topic as records to a *lane*, which is a chunk of the slab.  It hands the records
+over to the router in *runs*, each a contiguous part of a lane.  To *publish* a run is to send the router a frame that
+names the run; the router finds the records in the slab.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["InputShell", "RunPublisher"]
 
 _RECLAIM_IDLE_S: Final = 1.0
-"""Interval of the return of idle chunks to the slab."""
+"""Interval at which an input returns its idle chunks to the slab."""
 _FLUSH_MS: Final = 2000
-"""Time that an ending input gives the router to receive the last frames."""
+"""Longest time that an ending input waits for the router to receive the last frames."""
 
 
 class RunPublisher:
@@ -47,24 +52,25 @@ class RunPublisher:
         self._row = row
 
     def publish(self, segments: list[Segment]) -> None:
-        """Send the router a RUNS frame with these segments; nothing for an empty list."""
+        """Send the router a RUNS frame with these segments, unless the list is empty."""
         if segments:
             self._router.send([Parcel(ParcelKind.RUNS, segments=segments)])
             self._row.add(Counter.InputRunsPublished, len(segments))
 
     def flush(self, topics: Iterable[int]) -> None:
-        """Ask the router to flush the batches of some topics, with the runs of all earlier frames."""
+        """Ask the router to send the batches of some topics now, including the runs of all earlier frames."""
         self._router.send([Parcel(ParcelKind.FLUSH, topic) for topic in topics])
 
     def publish_closed(self) -> None:
         """Publish all closed runs.
 
-        The row must have counted their records, else the books could show more delivered than received messages.
+        The caller has counted their records in the row.  Otherwise the telemetry could show more delivered messages
+        than received ones.
         """
         self.publish(self._lanes.drain_closed())
 
     def publish_ready(self, now_ms: int) -> None:
-        """Publish the closed runs if the time for it has come (`Lanes.drain_ready`); see `publish_closed`."""
+        """Like `publish_closed`, but only if the time to publish has come (`Lanes.drain_ready`)."""
         self.publish(self._lanes.drain_ready(now_ms))
 
     def publish_open_runs(self) -> None:
@@ -81,7 +87,8 @@ class RunPublisher:
 class InputShell(ProcessShell):
     """The common base class of the datagram input and the stream workers.
 
-    `windows_for` and `rules_for` select the settings for datagrams or for streams.  `watcher` observes the chunks.
+    `windows_for` and `rules_for` select the settings for datagrams or for streams.  The chunk pool tells the `watcher`
+    of each chunk that it opens or releases.
     """
 
     def __init__(
@@ -115,6 +122,7 @@ class InputShell(ProcessShell):
         self._router = self._links.sender(ROUTER_FROM_INPUTS)
         self._publisher = RunPublisher(self._lanes, self._router, self._row)
         self._is_replaced = False
+        """True if the supervisor has ended, so that the input of a new supervisor replaces this one."""
 
     def start(self) -> None:
         self.repeat(_RECLAIM_IDLE_S, self._pool.reclaim_idle)  # another input may need the memory
@@ -136,7 +144,7 @@ class InputShell(ProcessShell):
         self._finish()
 
     def on_supervisor_exit(self) -> None:
-        """End without a drain: the input of a new supervisor replaces this one, and the router has ended."""
+        """End without a drain, because the old router has ended, too."""
         self._is_replaced = True
         self._finish()
 
@@ -145,9 +153,10 @@ class InputShell(ProcessShell):
         self._loop.stop()
 
     def close(self) -> int:
-        """Return the ms to wait until the router has received the last frames.
+        """Return the time limit in ms for the router to receive the last frames.
 
-        An input that is replaced has no router: it drops the frames, because the next router sweeps the slab.
+        An input that is replaced has no router.  It drops the frames, because the next router finds the runs in the
+        slab.
         """
         if not self._is_replaced:
             return _FLUSH_MS

@@ -1,4 +1,7 @@
-"""The listening sockets of a stream worker; several workers share them, and the kernel wakes any idle one."""
+"""The listening sockets of a stream worker.
+
+Several workers share the sockets.  For a new connection, the kernel wakes any of the idle workers.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["Listeners"]
 
 log = logging.getLogger(__name__)
-_ACCEPTS_A_ROUND: Final = 16
-"""Most connections that a worker accepts in a round: the other workers, which the kernel wakes too, accept the rest."""
+_MAX_ACCEPTS: Final = 16
+"""Most connections that a worker accepts in a round, so that other workers, which the kernel also wakes, get some."""
 _ERROR_PAUSE_S: Final = 1.0
-"""Pause while the system has no descriptor or memory for a connection."""
-_EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
+"""Pause of accepting after the system had no descriptor or memory for a connection."""
+_EXHAUSTION_ERRORS: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 
 
 class Listeners:
-    """Listening sockets by descriptor, in the epoll set of the worker.  `add` gets each accepted connection."""
+    """The listening sockets of a worker, which it watches in its epoll set.
+
+    `add_connection` is called with each accepted connection.  `descriptor in listeners` is True for a listening socket.
+    """
 
     def __init__(
         self,
@@ -35,13 +41,13 @@ class Listeners:
         epoll: select.epoll,
         loop: Loop,
         row: ProcessRow,
-        add: Callable[[socket.socket], None],
+        add_connection: Callable[[socket.socket], None],
     ) -> None:
         self._sockets = {each.fileno(): each for each in sockets if each is not None}
         self._epoll = epoll
         self._loop = loop
         self._row = row
-        self._add = add
+        self._add_connection = add_connection
         self._is_paused = False
 
     def __contains__(self, descriptor: int) -> bool:
@@ -55,7 +61,7 @@ class Listeners:
             self._epoll.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
     def accept(self, descriptor: int) -> None:
-        for _ in range(_ACCEPTS_A_ROUND):
+        for _ in range(_MAX_ACCEPTS):
             try:
                 connection, _ = self._sockets[descriptor].accept()
             except BlockingIOError:
@@ -63,15 +69,18 @@ class Listeners:
             except OSError as error:
                 self._on_accept_error(error)
                 return
-            self._add(connection)
+            self._add_connection(connection)
 
     def _on_accept_error(self, error: OSError) -> None:
-        """Pause accepting for a second if a resource is exhausted. Other errors mean a closed listener or client."""
-        if error.errno in _EXHAUSTED:
+        """Pause accepting for a second if a resource is exhausted; other errors need no pause.
+
+        They mean that the listener was closed, or that the client has gone.
+        """
+        if error.errno in _EXHAUSTION_ERRORS:
             self._row.add(Counter.AcceptExhausted)
             text = "A connection cannot be accepted: %s. The worker retries in a second."
             log.error(text, error.strerror, extra={"about": error.errno})  # see telemetry/logs.py
-            if not self._is_paused:  # another listener of the same round may have paused all
+            if not self._is_paused:  # an error of another listener in this round may have paused all of them
                 self._is_paused = True
                 for listener in self._sockets.values():
                     self._epoll.unregister(listener)

@@ -25,7 +25,7 @@ _GROUPS_BYTES: Final = 1024
 
 
 def peer_of(peer_socket: socket.socket) -> PeerCredentials | None:
-    """Return the process and user of the peer; None for TCP, of which the kernel knows neither."""
+    """Return the process and user of the peer; None for TCP, because the kernel knows neither."""
     if peer_socket.family != socket.AF_UNIX:
         return None
     pid, uid, _ = _credentials_of(peer_socket)
@@ -33,12 +33,12 @@ def peer_of(peer_socket: socket.socket) -> PeerCredentials | None:
 
 
 def origin_of(peer_socket: socket.socket, peer: PeerCredentials | None) -> int | str:
-    """Return the user of a UNIX peer, or the address of a TCP peer; TCP_USER for a TCP peer that has disconnected."""
+    """Return the user id of a UNIX peer, or the address of a TCP peer; TCP_USER for a TCP peer that has gone."""
     if peer is not None:
         return peer.uid
     try:
         return str(peer_socket.getpeername()[0])
-    except OSError:  # the client has gone already
+    except OSError:  # the peer has disconnected already
         return TCP_USER
 
 
@@ -48,7 +48,10 @@ def describe_origin(origin: int | str, peer: PeerCredentials | None) -> str:
 
 
 def admit_peer(peer_socket: socket.socket, quotas: SenderQuotas, now_ms: int) -> bool:
-    """Return True if the allow list admits the peer's user or groups; else log and count the refusal."""
+    """Return True if the allow list admits the peer's user or groups; else log and count the refusal.
+
+    A TCP peer is always admitted, because its user is unknown.
+    """
     if peer_socket.family != socket.AF_UNIX or quotas.rules.allowed is None:
         return True
     pid, uid, gid = _credentials_of(peer_socket)

@@ -1,10 +1,14 @@
 """Receive coalescing: the limits of an input's nap between two receives.
 
-A wake-up costs more CPU than receiving a message.  While messages come fast, an input naps briefly and then receives
-several at once.  Messages wait in the kernel during a nap, so a nap has limits.  The expected messages must not fill
-the socket's queue, nor a client's send buffer, which the kernel charges for a message until it is received.  A nap must
-not delay a message noticeably.  A client that sets a much smaller send buffer blocks, or gets EAGAIN, sooner than
-without naps.
+A wake-up costs more CPU than receiving a message.  While messages come fast, an input naps (sleeps for a few
+milliseconds) and then receives several messages at once.  Messages wait in the kernel during a nap, so a nap has three
+limits:
+
+* The messages that are expected during a nap must not fill the socket's queue.
+* These messages must not fill a client's send buffer either.  The kernel charges a message to the send buffer of its
+  client until the input receives the message.  The limit suits send buffers of Linux' default size.  A client that sets
+  a much smaller one blocks, or gets EAGAIN, sooner than it would without naps.
+* A nap must not delay a message noticeably.
 """
 
 from __future__ import annotations
@@ -24,22 +28,22 @@ MAX_NAP_US: Final = 5000
 MAX_STREAM_NAP_US: Final = 6000
 """Longest naps of the datagram input and of a stream worker; see docs/decisions/receive-coalescing.md."""
 UNBATCHED_NAP_US: Final = 2000
-"""Longest nap of a stream worker if any topic is not batched, so that its messages reach the broker within 5 ms."""
+"""Longest nap of a stream worker if any topic is not batched: messages of that topic reach the broker within 5 ms."""
 LINGER_DIVISOR: Final = 16
-"""The longest delay of a message by a nap is the shortest linger divided by this number."""
+"""A nap lasts at most 1/LINGER_DIVISOR of the shortest linger, the time that a run waits for further messages."""
 QUEUE_DIVISOR: Final = 4
-"""Expected messages may take a queue or send buffer divided by this number; the rest is for bursts."""
+"""Expected messages may fill 1/QUEUE_DIVISOR of a queue or send buffer; the rest is for bursts."""
 MIN_QUEUE_LENGTH: Final = 128
-"""Shortest queue for naps: a shorter one has no room for the burst of a sender that does not block."""
-SEND_BUFFER: Final = 212_992
-"""Linux' default send buffer in bytes, used if the setting is larger or cannot be read."""
+"""With a shorter queue the input never naps: the queue has no room for the burst of a sender that does not block."""
+LINUX_SEND_BUFFER: Final = 212_992
+"""Linux' usual default size of a send buffer in bytes, used if the host's setting is larger or cannot be read."""
 SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
-_ANY_NUMBER: Final = 1 << 30
-"""No limit of messages in a nap: the nap of streams is bounded by bytes."""
+_UNLIMITED_MESSAGES: Final = 1 << 30
+"""In effect no limit on the number of messages: for streams, only the limit on bytes matters."""
 
 
 def coalescing_for(config: Config, queue_length: int) -> Coalescing:
-    """Return the limits for a socket with a queue of this many datagrams; 0 = unknown."""
+    """Return the limits for a socket whose queue holds `queue_length` datagrams; 0 (unknown) allows no naps."""
     if queue_length < MIN_QUEUE_LENGTH:
         return NO_COALESCING
     max_nap_us = min(MAX_NAP_US, shortest_linger_ms(config) * 1000 // LINGER_DIVISOR)
@@ -49,14 +53,15 @@ def coalescing_for(config: Config, queue_length: int) -> Coalescing:
 def stream_coalescing_for(config: Config) -> Coalescing:
     shortest_ms = shortest_linger_ms(config)
     max_nap_us = min(MAX_STREAM_NAP_US, shortest_ms * 1000 // LINGER_DIVISOR) if shortest_ms else UNBATCHED_NAP_US
-    # Twice the room of datagrams: a full send buffer makes a stream's client wait, and refuses no message.
-    return Coalescing(max_nap_us, _ANY_NUMBER, 2 * _send_buffer_limit())
+    # Twice the limit for datagrams: with a full send buffer a stream's client only waits, while a sender of datagrams
+    # may get an error.
+    return Coalescing(max_nap_us, _UNLIMITED_MESSAGES, 2 * _send_buffer_limit())
 
 
 def _send_buffer_limit() -> int:
-    """Return the bytes of a client's send buffer that the expected messages may fill."""
+    """Return the number of bytes of a client's send buffer that the expected messages may fill."""
     try:
-        default = int(SEND_BUFFER_SETTING.read_text("ascii"))
+        host_default = int(SEND_BUFFER_SETTING.read_text("ascii"))
     except (OSError, ValueError):
-        default = SEND_BUFFER
-    return min(SEND_BUFFER, default) // QUEUE_DIVISOR
+        host_default = LINUX_SEND_BUFFER
+    return min(LINUX_SEND_BUFFER, host_default) // QUEUE_DIVISOR

@@ -1,12 +1,13 @@
 """Allow lists and quotas of one input process.
 
-`SenderQuotas` applies the rules and counts messages by user; `decide_admission` applies them to the datagrams in the
-landing zone.  Without rules, the input requests credentials from the kernel only to find wrong clocks.  A reload
-replaces the rules.
+An allow list and quotas together are the *rules* of an input; a reload replaces them.  `SenderQuotas` holds the rules
+and counts messages by user.  `decide_admission` applies the rules to the datagrams in the landing zone, the part of the
+slab into which the kernel stores received datagrams.
 
-The kernel stores the credentials of a datagram's sender beside the datagram.  A successor that finds the datagram in
-the landing zone applies its rules to the same credentials.  A datagram that a predecessor copied into a record stays
-admitted.
+The kernel stores the credentials of a datagram's sender beside the datagram, if the input requests them.  Without
+rules, the input requests them only to find senders with wrong clocks (`timestamps.py`).  If an input dies, its
+successor finds the datagrams in the landing zone, and applies its own rules to the same credentials.  A datagram that
+the dead input had copied into a record stays admitted.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 _DEFAULT_INTERVAL_MS: Final = 1000
-"""Interval of the status page's sums while no quota sets one."""
+"""Interval for the sums of the status page if there is no quota, which would set the interval."""
 
 
 class SenderRules(NamedTuple):
-    """The allow list and the quotas of a listener; `section` is its name in the configuration."""
+    """The allow list and the quotas of an input; `section` is the part of the configuration with the allow list."""
 
     section: str
     allowed: AllowList | None
@@ -64,9 +65,9 @@ def rules_for_streams(config: Input) -> SenderRules:
 
 
 class SenderQuotas:
-    """Applies the rules of the input with row `owner`, if `is_active`.  Times are in ms of the steady clock.
+    """The rules of the input with row `owner`, and its counts of messages by user.
 
-    A user's quota is for all inputs together; `inputs` has their rows.
+    A user's quota is for all inputs together; `inputs` has the rows of all inputs.  Times are in ms on the steady clock.
     """
 
     def __init__(self, rules: SenderRules, slab: Slab, owner: int, inputs: Sequence[int]) -> None:
@@ -81,11 +82,11 @@ class SenderQuotas:
         return self.rules.allowed is None or self.rules.allowed.admits(uid, gids)
 
     def remaining(self, user: int, now_ms: int) -> int | None:
-        """Return the number of further messages that a user's quota admits in this interval; None without a limit."""
+        """Return the number of further messages that a user's quota allows in the present interval; None = any."""
         limit = None if self.rules.limits is None else self.rules.limits.limit_for(user)
         return None if limit is None else max(0, limit - self._table.received_in(user, self._interval_index(now_ms)))
 
-    def next_interval_ms(self, now_ms: int) -> int:
+    def next_interval_start_ms(self, now_ms: int) -> int:
         return (self._interval_index(now_ms) + 1) * self._interval_ms
 
     def record_received(self, user: int, count: int, now_ms: int) -> None:
@@ -94,7 +95,7 @@ class SenderQuotas:
         self.add_sums(user, SenderSums(received=count), now_ms)
 
     def add_sums(self, user: int, sums: SenderSums, now_ms: int) -> None:
-        """Add to a user's sums on the status page only."""
+        """Add to a user's sums on the status page, which do not count toward the quota."""
         self._table.add(user, self._interval_index(now_ms), sums)
 
     def _interval_index(self, now_ms: int) -> int:
@@ -105,7 +106,10 @@ class SenderQuotas:
         return _DEFAULT_INTERVAL_MS if self.rules.limits is None else self.rules.limits.interval_ms
 
     def warn_refused(self, uid: int, pid: int, subject: str) -> None:
-        """Log the refusal of a user that no allow list names; the log limits repetitions for each user."""
+        """Log that the allow list refuses a user; the log limits repetitions for each user.
+
+        `subject` is "A datagram" or "A connection".
+        """
         section = self.rules.section
         text = "%s of user %d (process %d) was refused: %s.allow_users and %s.allow_groups do not name the user."
         log.warning(text, subject, uid, pid, section, section, extra={"about": (section, uid)})
@@ -120,25 +124,26 @@ class SenderQuotas:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionDecision:
-    """The admitted and refused datagrams of a batch; `senders` is None without credentials."""
+    """The admitted and refused datagrams of a batch; `senders` is None if the batch has no credentials."""
 
     senders: landing_zone.DatagramSenders | None = None
     refused: dict[int, DiscardReason] = field(default_factory=dict)
-    """Reasons of refused datagrams by slot."""
-    admitted: Tally[int] = field(default_factory=Tally)
-    """Numbers of admitted datagrams by user."""
+    """The reason for each refused datagram, by slot of the landing zone."""
+    admitted_counts: Tally[int] = field(default_factory=Tally)
+    """The number of admitted datagrams of each user."""
 
     def peer_of(self, slot: int) -> PeerCredentials | None:
         return None if self.senders is None else PeerCredentials(self.senders.pids[slot], self.senders.uids[slot])
 
     def record(self, quotas: SenderQuotas, now_ms: int) -> None:
-        """Count a landed batch for its users."""
-        for uid, count in self.admitted.items():
+        """Count the datagrams of the batch for their senders."""
+        for uid, count in self.admitted_counts.items():
             quotas.record_received(uid, count, now_ms)
         uids = [] if self.senders is None else self.senders.uids
         for (uid, reason), count in Tally((uids[slot], reason) for slot, reason in self.refused.items()).items():
-            is_over = reason is DiscardReason.OVER_QUOTA
-            sums = SenderSums(received=count, not_allowed=0 if is_over else count, over_quota=count if is_over else 0)
+            is_over_quota = reason is DiscardReason.OVER_QUOTA
+            not_allowed, over_quota = (0, count) if is_over_quota else (count, 0)
+            sums = SenderSums(received=count, not_allowed=not_allowed, over_quota=over_quota)
             quotas.add_sums(uid, sums, now_ms)
 
 
@@ -147,8 +152,8 @@ def decide_admission(
 ) -> AdmissionDecision:
     """Apply the rules to the first `count` datagrams of the landing zone, except for the slots in `skip`.
 
-    Datagrams without credentials are admitted, because the input received them before it had rules.  The quota admits
-    the first messages of a user in an interval.
+    Datagrams without credentials are admitted, because the input received them before it had rules.  A quota admits
+    the first datagrams of a user in an interval, and refuses later ones.
     """
     senders = landing_zone.senders_of(slab, count)
     if senders is None:
@@ -166,9 +171,9 @@ def decide_admission(
 def _slots_by_account(
     senders: landing_zone.DatagramSenders, count: int, skip: Collection[int]
 ) -> dict[tuple[int, int], Sequence[int]]:
-    """Return the slots of each user and group, in order."""
+    """Return the slots of the datagrams of each (user, group), in ascending order."""
     _, uids, gids = senders
-    if not skip and len(set(uids)) == len(set(gids)) == 1:
+    if not skip and len(set(uids)) == len(set(gids)) == 1:  # the usual case: all have the same sender
         return {(uids[0], gids[0]): range(count)}
     accounts: dict[tuple[int, int], list[int]] = {}
     for slot in range(count):
@@ -180,12 +185,14 @@ def _slots_by_account(
 def _apply_quota(
     quotas: SenderQuotas, decision: AdmissionDecision, uid: int, slots: Sequence[int], now_ms: int
 ) -> None:
-    """Admit a user's first datagrams up to the quota, and refuse the others."""
+    """Admit a user's first datagrams, up to the quota, and refuse the others."""
     remaining = quotas.remaining(uid, now_ms)
-    # The quota does not count this batch yet, in which datagrams of the user's other groups may be admitted already.
-    allowed = len(slots) if remaining is None else min(max(0, remaining - decision.admitted[uid]), len(slots))
-    if allowed:
-        decision.admitted[uid] += allowed
-    if allowed < len(slots):
-        decision.refused.update(dict.fromkeys(slots[allowed:], DiscardReason.OVER_QUOTA))
+    allowed_count = len(slots)
+    if remaining is not None:
+        # `remaining` ignores this batch, which may have admitted datagrams that the user sent with another group.
+        allowed_count = min(max(0, remaining - decision.admitted_counts[uid]), len(slots))
+    if allowed_count:
+        decision.admitted_counts[uid] += allowed_count
+    if allowed_count < len(slots):
+        decision.refused.update(dict.fromkeys(slots[allowed_count:], DiscardReason.OVER_QUOTA))
         quotas.warn_over_quota(uid, "datagrams are discarded until the next interval")

@@ -1,8 +1,9 @@
 """The spill files of one worker, and the bound on their disk space.
 
-The bound is for the files of all workers together.  Each worker publishes the bytes of its files in its row, so no lock
-is needed.  Workers that extend files at the same moment may exceed the bound by a step each, and so may a block that
-cannot wait.
+A fenced attempt writes the messages that exceed its part of the slab to a spill file (`slab/spill.py`).  The bound is
+for the files of all workers together.  Each worker publishes the bytes that its files have reserved in its row, so no
+lock is needed.  Workers that extend files at the same moment may exceed the bound, each by one step.  An urgent block
+may exceed the bound as well (see `extend`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ __all__ = ["CompletedSpill", "SpillRoom", "Spills"]
 
 _MIN_STEP: Final = 1 << 20
 _MAX_STEP: Final = 16 << 20
-"""A file doubles at each step, within these bounds in bytes: few calls for large files, little waste for small ones."""
+"""Bounds in bytes of a step, which reserves space for a file.
+
+A step doubles the file, so a large file needs few steps, and a small file wastes little space.
+"""
 _KEPT_FREE_DIVISOR: Final = 20
-"""One part in this many of the file system stays free for other programs."""
+"""1/_KEPT_FREE_DIVISOR of the file system stays free for other programs."""
 
 
 @unique
@@ -36,12 +40,15 @@ class SpillRoom(Enum):
     """The result of a reservation: room, or the limit that prevents it."""
 
     GRANTED = "there is room"
-    LIMIT_REACHED = "the spill files have all that input.streams.max_spill_size allows"
+    LIMIT_REACHED = "the spill files have reached input.streams.max_spill_size"
     DISK_FULL = "the file system of the spill files is full"
 
 
 class CompletedSpill(NamedTuple):
-    """The spill file of a complete attempt, and the flush group of its messages (None for a dead worker's file)."""
+    """The spill file of a complete attempt, and the flush group that counts the outcomes of its messages.
+
+    The flush group is None if the file comes from a dead worker: the client's connection ended with that worker.
+    """
 
     file: SpillFile
     flush_group: FlushGroup | None
@@ -57,19 +64,22 @@ class Spills:
         self._directory = directory
         self.max_bytes = max_bytes
         self.completed: deque[CompletedSpill] = deque()
-        """Files that `SpillFeed` reads back into the slab, in turn."""
+        """Files that `SpillFeed` feeds back into the slab, by turns."""
         self.last_number = 0
-        """Largest attempt number among the files that `adopt` found."""
+        """Largest attempt number among the files that `adopt` found; 0 = none."""
 
     def adopt(self) -> None:
-        """Take over the files of a dead worker of this row; `recover_stream_input` has removed the incomplete ones."""
+        """Take over the files that a dead worker left for this row.
+
+        They are of complete attempts, because `recover_stream_input` has removed the others.
+        """
         files = self._directory.files(self._row_index)
         self.completed.extend(CompletedSpill(file, None) for file in files.values())
         self.last_number = max(files, default=0)
         self._row.counters[lay.SPILL_BYTES] = sum(file.reserved for file in files.values())
 
     def add_completed(self, file: SpillFile, flush_group: FlushGroup) -> None:
-        """Queue the file of a complete attempt; `flush_group` has its messages."""
+        """Queue the file of a complete attempt, whose messages belong to `flush_group`."""
         flush_group.spill_files += 1
         self.completed.append(CompletedSpill(file, flush_group))
 
@@ -81,7 +91,7 @@ class Spills:
 
     @property
     def has_room(self) -> bool:
-        """Return True if the bound leaves room for the first step of another file."""
+        """Return True if the bound leaves room for another file's first step."""
         return self.reserved_bytes + _MIN_STEP <= self.max_bytes
 
     def create(self, number: int, *, keeps_timestamps: bool) -> SpillFile:
@@ -89,15 +99,18 @@ class Spills:
         return self._directory.create(self._row_index, number, keeps_timestamps=keeps_timestamps)
 
     def extend(self, file: SpillFile, size: int, *, is_urgent: bool = False) -> SpillRoom:
-        """Reserve room for a block of `size` bytes.  An urgent one may exceed the bound."""
-        missing = file.end + BLOCK_HEADER + size - file.reserved
-        if missing <= 0:
+        """Reserve room for a block with `size` bytes of messages.
+
+        A block is urgent if its messages cannot wait in their connection.  An urgent block may exceed the bound.
+        """
+        missing_bytes = file.end + BLOCK_HEADER + size - file.reserved
+        if missing_bytes <= 0:
             return SpillRoom.GRANTED
-        step = max(missing, min(max(file.size, _MIN_STEP), _MAX_STEP))
+        step = max(missing_bytes, min(max(file.size, _MIN_STEP), _MAX_STEP))  # `file.size` has the bytes of all blocks
         if not is_urgent and self.reserved_bytes + step > self.max_bytes:
-            if self.reserved_bytes + missing > self.max_bytes:
+            if self.reserved_bytes + missing_bytes > self.max_bytes:
                 return SpillRoom.LIMIT_REACHED
-            step = missing
+            step = missing_bytes
         return self._reserve(file, step)
 
     def _reserve(self, file: SpillFile, step: int) -> SpillRoom:
@@ -114,11 +127,11 @@ class Spills:
 
     @property
     def reserved_bytes(self) -> int:
-        """Return the bytes that the files of all workers have reserved."""
+        """Return the number of bytes that the files of all workers have reserved."""
         return counter_total(self._slab, lay.SPILL_BYTES)
 
     def remove(self, file: SpillFile) -> None:
-        """Remove a file, and subtract its bytes from the worker's."""
-        # At least 0, because the counter is unsigned.
+        """Remove a file, and subtract its reserved bytes from the worker's counter."""
+        # `min` keeps the unsigned counter from wrapping around.
         self._row.counters[lay.SPILL_BYTES] -= min(file.reserved, self._row.counters[lay.SPILL_BYTES])
         file.remove()

@@ -260,7 +260,7 @@ class StreamAdmission:
 
     def _pause_for_quota(self, client: StreamClientState, now_ms: int) -> None:
         """Pause a client until the next interval of its user's quota."""
-        client.paused_until_ms = self._quotas.next_interval_ms(now_ms)
+        client.paused_until_ms = self._quotas.next_interval_start_ms(now_ms)
         self._quotas.warn_over_quota(client.user, "connections are not read before the next interval")
         self._quotas.add_sums(client.user, SenderSums(waited=1), now_ms)
         self._row.add(Counter.StreamInputOverQuota)

@@ -1,7 +1,8 @@
 """The timestamp policy of an input, and warnings about clients with wrong clocks.
 
-The kernels compare and replace timestamps.  This module gives them the window of each topic, counts the replaced
-timestamps and logs their senders.
+The per-message functions of `bruce_mp/kernels` compare and replace timestamps.  This module gives them the window of
+each topic: the time around the arrival of a message in which its timestamp is accepted.  It also counts the replaced
+timestamps, and logs the senders.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ __all__ = ["ClockWatch", "wall_offset_ms", "warn_about_clock", "windows_for_data
 
 log = logging.getLogger(__name__)
 _SEARCH_MS: Final = 1000
-"""Time for which the input requests credentials, to find a sender with a wrong clock."""
-_SEARCH_EVERY_MS: Final = 30_000
-"""Shortest interval between two such searches."""
+"""Length of a search for a sender with a wrong clock: the input requests the credentials of senders meanwhile."""
+_SEARCH_INTERVAL_MS: Final = 30_000
+"""Shortest time from the start of one search to the start of the next."""
 
 
 def windows_for_datagrams(config: Config) -> TimestampWindows:
@@ -51,14 +52,17 @@ def _windows(config: Config, input_policy: TimestampPolicy | None) -> TimestampW
 
 
 def wall_offset_ms() -> int:
-    """Return the lead of the wall clock over the steady clock in ms; a step of the wall clock changes it."""
+    """Return the time of the wall clock less that of the steady clock, in ms.
+
+    The result changes when someone sets the wall clock, so callers do not keep it.
+    """
     return wall_ms() - steady_ms()
 
 
 def warn_about_clock(
     found: ReplacedTimestamps, peer: PeerCredentials | None, *, unknown_sender: str = "a sender of datagrams"
 ) -> None:
-    """Log that timestamps of a topic were replaced, with their sender (`unknown_sender` if `peer` lacks it)."""
+    """Log that timestamps of a topic were replaced, and who sent them: `unknown_sender` without credentials."""
     topic = found.topic.decode("utf-8", "backslashreplace")
     log.warning(
         "Timestamps of topic %s from %s are too far from the arrival of their messages, such as %d: %d messages get "
@@ -70,11 +74,11 @@ def warn_about_clock(
 
 
 class _Sender(NamedTuple):
-    """The text for a sender, built only when a line is logged, because it reads a file in /proc."""
+    """The name of a sender in the log.  `__str__` reads a file in /proc, so it runs only if the line is logged."""
 
     peer: PeerCredentials | None
     unknown_sender: str
-    """The text for a sender without credentials."""
+    """The name of a sender without credentials."""
 
     def __str__(self) -> str:
         if self.peer is None or self.peer.uid == NO_USER:
@@ -83,28 +87,34 @@ class _Sender(NamedTuple):
 
 
 class ClockWatch:
-    """Counts the replaced timestamps of datagrams, and finds their sender.
+    """Counts the replaced timestamps of datagrams, and finds a sender with a wrong clock.
 
-    Credentials cost CPU time for each datagram, so the input requests them only for a second after a timestamp was
-    replaced.
+    Credentials cost CPU time for each datagram, so the input requests them only during a search.  A search begins after
+    a timestamp of an unknown sender was replaced, and ends when the sender of such a timestamp is found.
     """
 
     def __init__(self, lanes: Lanes, row: ProcessRow) -> None:
         self._lanes = lanes
         self._row = row
-        self._search_until_ms = self._search_again_ms = 0
+        self._search_until_ms = 0
+        """End of the present search."""
+        self._next_search_ms = 0
+        """Earliest start of the next search."""
 
     def needs_credentials(self, now_ms: int) -> bool:
         """Return True if the input should receive the next datagrams with the credentials of their senders."""
         return now_ms < self._search_until_ms
 
     def record_replaced(self, peer_of: Callable[[int], PeerCredentials | None], now_ms: int) -> None:
-        """Count the timestamps replaced since the last call; `peer_of` finds the sender of an arrival number."""
+        """Count the timestamps replaced since the last call, and log them.
+
+        `peer_of` returns the sender of the message with an arrival number; None = unknown.
+        """
         for found in self._lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
             peer = peer_of(found.arrival)
             warn_about_clock(found, peer)
             if peer is not None:
                 self._search_until_ms = 0
-            elif now_ms >= self._search_again_ms:
-                self._search_until_ms, self._search_again_ms = now_ms + _SEARCH_MS, now_ms + _SEARCH_EVERY_MS
+            elif now_ms >= self._next_search_ms:
+                self._search_until_ms, self._next_search_ms = now_ms + _SEARCH_MS, now_ms + _SEARCH_INTERVAL_MS

@@ -74,7 +74,7 @@ def test_a_round_takes_only_a_part_of_the_free_chunks(chunks_a_message: float, l
                 pool.allocate(1, 0)
             taken = free - pool.free_count
         assert taken <= free // PART_DIVISOR * 2
-        assert (watch.next_allowance(100).messages == MAX_MESSAGES) == long
+        assert (watch.next_allowance(100).message_count == MAX_MESSAGES) == long
 
 
 def test_a_full_slab_admits_nothing_when_senders_are_blocked() -> None:
@@ -91,9 +91,9 @@ def test_one_small_message_is_admitted_without_room_for_a_large_one() -> None:
         watch = pressure(slab, pool, blocks=True)
         for _ in range(CHUNKS - 2):
             pool.allocate(1, 0)
-        assert watch.next_allowance(100).messages == 1
-        assert watch.next_allowance(10_000).messages == 1
-        assert watch.next_allowance(20_000).messages == 0
+        assert watch.next_allowance(100).message_count == 1
+        assert watch.next_allowance(10_000).message_count == 1
+        assert watch.next_allowance(20_000).message_count == 0
 
 
 def test_delivered_messages_make_room() -> None:
@@ -101,12 +101,12 @@ def test_delivered_messages_make_room() -> None:
         daemon = Input(slab, topics=[(b"t", 4)])
         watch = pressure(slab, daemon.pool, blocks=True)
         segments = []
-        while watch.next_allowance(LARGEST).messages:
+        while watch.next_allowance(LARGEST).message_count:
             daemon.receive([datagram(b"t", bytes(30_000))])
             segments += daemon.close_all()
         assert watch.next_allowance(LARGEST) == (0, MAX_PAUSE_S)
         set_state(slab, segments, RunState.DELIVERED)
-        assert watch.next_allowance(LARGEST).messages > 0
+        assert watch.next_allowance(LARGEST).message_count > 0
 
 
 sizes = st.integers(0, 200) | st.integers(0, LARGEST - 100) | st.sampled_from([8000, 8192, LARGEST - 100])
@@ -129,7 +129,7 @@ def test_block_mode_admits_only_messages_that_find_room(seed: int, arriving: lis
             for size in batch
         ]
         for _ in range(len(arriving)):
-            messages = watch.next_allowance(len(waiting[0])).messages if waiting else 0
+            messages = watch.next_allowance(len(waiting[0])).message_count if waiting else 0
             if messages:
                 assert not daemon.receive(waiting[:messages]).no_room
                 del waiting[:messages]
@@ -154,7 +154,7 @@ def test_block_mode_delivers_everything_without_overfilling() -> None:
             rounds += 1
             assert rounds < 10_000
             daemon.now_ms += 10
-            if messages := watch.next_allowance(len(waiting[0])).messages:
+            if messages := watch.next_allowance(len(waiting[0])).message_count:
                 assert not daemon.receive(waiting[:messages]).no_room
                 del waiting[:messages]
             elif rng.random() < 0.5:
