@@ -67,7 +67,7 @@ def rules_for_streams(config: Input) -> SenderRules:
 class SenderQuotas:
     """The rules of the input with row `owner`, and its counts of messages by user.
 
-    A user's quota is for all inputs together; `inputs` has the rows of all inputs.  Times are in ms on the steady clock.
+    A user's quota is for all inputs together; `inputs` has the rows of all.  Times are in ms of the steady clock.
     """
 
     def __init__(self, rules: SenderRules, slab: Slab, owner: int, inputs: Sequence[int]) -> None:
