@@ -1,8 +1,9 @@
 """The pending barriers of a stream worker: their flush groups, deadlines and answers.
 
-A barrier ends a flush group of its connection's messages, so that an answer counts exactly the messages before the
-barrier. The worker reads the outcomes from its chunks (`Outcomes`), so a barrier survives the death of router and
-dispatchers.
+A barrier is a client's request for the outcome of its earlier messages.  The messages of a connection between two
+barriers are a *flush group*, so an answer counts exactly the messages before the barrier.  The worker reads the
+outcomes from its chunks of the slab (`Outcomes`), so a pending barrier survives the death of the router and of
+dispatchers.  A *durable* barrier does not wait for outcomes once the journal on disk has all its messages.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ _MIN_INTERVAL_MS: Final = 1
 _MAX_INTERVAL_MS: Final = 20
 """Bounds of the interval between two polls for outcomes."""
 _GROWTH: Final = 2.0
-"""Largest ratio of an interval to the one before; without new outcomes, intervals grow by this factor."""
+"""Largest ratio of an interval to the previous one; without new outcomes, each interval is longer by this factor."""
 _REMAINING_FRACTION: Final = 0.5
-"""Part of the remaining time that passes before the next poll: near the end the polls are close to each other."""
+"""Part of the estimated remaining time that passes before the next poll, so polls become frequent near the end."""
 _MIN_INTERVAL_IN_POLLS: Final = 4
 """Minimum ratio of the interval to the duration of a poll, so that polls use at most a fifth of the worker's time."""
 _FLUSH_RETRY_MS: Final = 100
-"""Interval of further FLUSH frames for a pending barrier, because a link may drop one."""
+"""Interval at which the worker repeats a FLUSH frame for pending barriers, because a link may drop a frame."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,20 +54,24 @@ class _PendingBarrier:
     client: StreamClientState
     token: bytes
     due_ms: int
+    """The time limit of the barrier."""
     last_group: FlushGroup
     """The last flush group that the barrier covers."""
     is_durable: bool
-    """True if the journal's copy of the messages suffices."""
+    """True if the journal's copy of the messages suffices, so that they need no outcomes."""
     outstanding: int
     """Number of the covered messages without an outcome at the last poll."""
     ticket: int | None = None
-    """For a durable barrier: the ticket of the last run with covered messages; None before their handover."""
+    """For a durable barrier: the ticket of the last run with covered messages (`slab/handover_tickets.py`).
+
+    None until the worker has handed over all of these messages.
+    """
 
 
 class Barriers:
     """The barriers of one worker.  `answer(client, data)` sends an answer.  Times are in ms of the steady clock.
 
-    `journal` is None if the daemon keeps none.
+    `journal` tells which runs the journal has; it is None if the daemon keeps no journal.
     """
 
     def __init__(
@@ -89,21 +94,22 @@ class Barriers:
 
     @property
     def due_ms(self) -> int | None:
+        """Return the earliest time limit of a pending barrier."""
         return min((each.due_ms for each in self._pending), default=None)
 
     @property
     def has_delivery_barrier(self) -> bool:
-        """Return True if a barrier waits for more than the journal."""
+        """Return True if a barrier waits for outcomes, because the journal does not suffice."""
         return any(not each.is_durable for each in self._pending)
 
     @property
     def has_durable_barrier(self) -> bool:
-        """Return True if a barrier waits for the journal."""
+        """Return True if a durable barrier is pending."""
         return any(each.is_durable for each in self._pending)
 
     @property
-    def has_unpublished(self) -> bool:
-        """Return True if a barrier waits for the journal, and perhaps some of its messages are not handed over yet."""
+    def lacks_ticket(self) -> bool:
+        """Return True if a durable barrier has no ticket yet, because the worker must still hand over messages."""
         return any(each.is_durable and each.ticket is None for each in self._pending)
 
     @property
@@ -113,7 +119,7 @@ class Barriers:
     def on_barrier(self, client: StreamClientState, data: bytes, now_ms: int) -> None:
         """Answer a client's barrier or make it pending; the caller has appended all earlier messages."""
         request = decode_barrier(data)
-        if isinstance(request, BarrierAnswer):  # the request is malformed or unsupported
+        if isinstance(request, BarrierAnswer):  # the answer to a malformed or unsupported request
             status = request.status
         elif request.level is Level.RECEIVED:
             status = BarrierStatus.DONE
@@ -136,13 +142,13 @@ class Barriers:
         self.has_new = True
 
     def on_handed_over(self) -> None:
-        """Give the durable barriers their tickets; the caller has handed over all runs.
+        """Give each durable barrier the ticket of the last run; the caller has handed over all runs of the lanes.
 
-        A barrier with messages in spill files gets no ticket yet, because the feed hands these messages over later.
+        A barrier with messages in spill files gets no ticket yet, because `SpillFeed` hands over these messages later.
         """
         for each in self._pending:
             if self._journal is not None and each.is_durable and each.ticket is None:
-                each.ticket = None if _is_spilled(each.client, each.last_group) else self._journal.last_handed_over
+                each.ticket = None if _has_spilled(each.client, each.last_group) else self._journal.last_handed_over
 
     def _is_finished(self, barrier: _PendingBarrier) -> bool:
         is_journaled = barrier.ticket is not None and self._journal is not None and self._journal.has(barrier.ticket)
@@ -155,19 +161,19 @@ class Barriers:
         infinite if there are no new outcomes.
         """
         self._outcomes.count_outcomes()
-        waiting = []
+        still_pending = []
         for each in self._pending:
             if self._is_finished(each):
                 self._send_answer(each.client, each.token, BarrierStatus.DONE, each.last_group)
             elif each.due_ms <= now_ms:
                 self._send_answer(each.client, each.token, BarrierStatus.TIMED_OUT, each.last_group)
             else:
-                waiting.append(each)
-        clients = self.clients
-        self._pending = waiting
+                still_pending.append(each)
+        clients = self.clients  # includes the clients that just got their answers
+        self._pending = still_pending
         for client in clients:
             self._merge_finished(client)
-        return min(map(_measure_progress, waiting), default=inf)
+        return min(map(_measure_progress, still_pending), default=inf)
 
     def answer_all(self) -> None:
         """Answer all pending barriers, because the daemon shuts down."""
@@ -178,14 +184,15 @@ class Barriers:
         self._pending = []
 
     def remove_client(self, client: StreamClientState) -> None:
+        """Forget the barriers of a client whose connection has ended, and close its flush groups."""
         self._pending = [each for each in self._pending if each.client is not client]
         for flush_group in (*client.unfinished_groups, client.flush_group):
             self._flush_groups.close(flush_group)
 
     def _merge_finished(self, client: StreamClientState) -> None:
-        """Merge a client's finished flush groups into `finished_totals`, so that the client keeps few flush groups.
+        """Merge a client's first finished flush groups into `finished_totals`, so that the client keeps few groups.
 
-        No merged group is the `last_group` of a pending barrier: such a barrier would be finished, and answered.
+        The caller has answered all finished barriers.  So a merged group is the `last_group` of no pending barrier.
         """
         while client.unfinished_groups and not client.unfinished_groups[0].outstanding:
             flush_group = client.unfinished_groups.pop(0)
@@ -210,17 +217,18 @@ class Barriers:
 
 
 def _flush_groups_of(client: StreamClientState, last_group: FlushGroup) -> Iterator[FlushGroup]:
-    """Yield the flush groups of a client from its first to `last_group`."""
+    """Yield the sums of a client's merged flush groups, and its other flush groups up to `last_group`."""
     yield client.finished_totals
     for flush_group in client.unfinished_groups:
         yield flush_group
         if flush_group is last_group:
             return
-    yield client.flush_group  # `last_group` is the client's present group
+    yield client.flush_group  # `last_group` is the present group, because it was not among the earlier ones
 
 
-def _is_spilled(client: StreamClientState, last_group: FlushGroup) -> bool:
-    return any(flush_group.spill_files for flush_group in _flush_groups_of(client, last_group))
+def _has_spilled(client: StreamClientState, last_group: FlushGroup) -> bool:
+    """Return True if messages of the flush groups up to `last_group` are in spill files."""
+    return any(flush_group.spill_file_count for flush_group in _flush_groups_of(client, last_group))
 
 
 def _count_outstanding(client: StreamClientState, last_group: FlushGroup) -> int:
@@ -228,26 +236,32 @@ def _count_outstanding(client: StreamClientState, last_group: FlushGroup) -> int
 
 
 def _measure_progress(barrier: _PendingBarrier) -> float:
-    """Store a barrier's progress, and return how many intervals it still needs at the rate of the last interval."""
+    """Store a barrier's progress since the last poll.
+
+    Return the number of intervals that the barrier still needs, if each brings as many outcomes as the last interval.
+    """
     outstanding = _count_outstanding(barrier.client, barrier.last_group)
-    settled = barrier.outstanding - outstanding
+    new_outcomes = barrier.outstanding - outstanding
     barrier.outstanding = outstanding
-    return outstanding / settled if settled > 0 else inf
+    return outstanding / new_outcomes if new_outcomes > 0 else inf
 
 
-def _next_interval_ms(interval_ms: float, remaining_intervals: float) -> float:
-    """Return the interval after one of `interval_ms`, if the next barrier needs `remaining_intervals` more."""
+def _next_interval_ms(last_ms: float, remaining_intervals: float) -> float:
+    """Return the interval that follows an interval of `last_ms`.
+
+    `remaining_intervals` is the estimated time until the next barrier finishes, as a multiple of `last_ms`.
+    """
     factor = min(_GROWTH, _REMAINING_FRACTION * remaining_intervals)
-    return max(_MIN_INTERVAL_MS, min(interval_ms * factor, _MAX_INTERVAL_MS))
+    return max(_MIN_INTERVAL_MS, min(last_ms * factor, _MAX_INTERVAL_MS))
 
 
 class BarrierWatch:
-    """The timer that polls for outcomes while barriers wait, and calls `after_poll` after each poll.
+    """The timer that polls for outcomes while barriers are pending, and calls `after_poll` after each poll.
 
-    A poll inspects up to `flush_groups.CHUNKS_PER_POLL` chunks, so the interval of polls grows up to `_MAX_INTERVAL_MS`
-    while no barrier is about to finish.
+    A poll takes time, because it inspects up to `flush_groups.CHUNKS_PER_POLL` chunks.  So the interval between polls
+    grows up to `_MAX_INTERVAL_MS` while no barrier is about to finish.
 
-    `wake_journal` requests a durable copy of all runs, if `slab.sync` is "each flush".
+    `wake_journal` requests a durable copy of all runs if `slab.sync` is "each flush"; otherwise it does nothing.
     """
 
     def __init__(
@@ -271,7 +285,7 @@ class BarrierWatch:
         self._next_flush_ms = 0
 
     def start(self) -> None:
-        """Publish and flush all messages for a new barrier, and poll at the shortest interval again."""
+        """Hand over all messages for a new barrier, ask for their delivery, and poll at the shortest interval again."""
         self._barriers.has_new = False
         self._publisher.publish_open_runs()
         self._flush()
@@ -281,7 +295,7 @@ class BarrierWatch:
         self._timer = self._loop.call_later(_MIN_INTERVAL_MS / 1000, self._poll)
 
     def _flush(self) -> None:
-        """Ask the router to flush the topics of unsettled messages, and the journal for a copy, as barriers need it.
+        """Ask the router to send the unsettled messages now, and the journal to copy them, if barriers need that.
 
         The caller has published the open runs.
         """
@@ -300,7 +314,7 @@ class BarrierWatch:
         if not len(self._barriers):
             return
         if steady_ms() >= self._next_flush_ms:
-            if self._barriers.has_unpublished:  # lanes may have open runs with messages from spill files
+            if self._barriers.lacks_ticket:  # `SpillFeed` may have appended messages to open runs
                 self._publisher.publish_open_runs()
             self._flush()
         took_ms = (time.monotonic() - began) * 1000

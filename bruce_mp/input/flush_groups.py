@@ -1,12 +1,13 @@
 """The flush groups of a stream connection: the messages between two barriers, and their outcomes.
 
-A flush group's messages carry its number in their arrival numbers. So the worker counts their outcomes for the group,
-whichever process settles them.
+A barrier is a client's request for the outcome of its earlier messages (`barriers.py`).  The arrival number of a
+message contains the number of the message's flush group.  So the worker can count the outcome of a message for the
+right group, whichever process settles the message.
 
-No other process reports outcomes to a worker, so the death of another process cannot hide them.  The worker reads the
-state words of its chunks while a barrier or a unique attempt (a fenced attempt with a name, see `unique_attempts.py`)
-is pending, and before it reuses a chunk.  It counts each run once, when the run is settled, and keeps its position in
-each chunk until the chunk is reused.
+No other process reports outcomes to a worker, so the death of another process cannot hide them.  The worker itself
+reads the states of the records in its chunks while a barrier or a unique attempt (a fenced attempt with a name, see
+`unique_attempts.py`) is pending, and before it reuses a chunk.  It counts the outcomes of each run once, when all
+records of the run are settled.  Until a chunk is reused, the worker keeps the position up to which it has counted.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class FlushGroup:
     delivered: int = 0
     discards: Tally[DiscardReason] = field(default_factory=Tally)
     is_closed: bool = False
-    """The connection has ended, or its totals include this finished group."""
-    spill_files: int = 0
-    """Spill files of complete attempts that have messages of the group."""
+    """True if the connection has ended, or if the client's `finished_totals` include this finished group."""
+    spill_file_count: int = 0
+    """Number of spill files of complete attempts that have messages of the group."""
 
     @property
     def outstanding(self) -> int:
@@ -68,7 +69,7 @@ class FlushGroups:
 
     def __init__(self) -> None:
         self._by_number: dict[int, FlushGroup] = {}
-        self._last = 0
+        self._last_number = 0
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -81,32 +82,37 @@ class FlushGroups:
         return len(self) >= _MAX_NUMBER
 
     def open(self) -> FlushGroup:
-        """Create a flush group.  If no number is free, it gets number 0, for which no outcomes are counted."""
+        """Create a flush group.  If no number is free, the group gets number 0, for which no outcomes are counted."""
         if self.is_full:
             return FlushGroup(0)
-        self._last = self._last % _MAX_NUMBER + 1
-        while self._last in self._by_number:
-            self._last = self._last % _MAX_NUMBER + 1
-        flush_group = self._by_number[self._last] = FlushGroup(self._last)
+        self._last_number = self._last_number % _MAX_NUMBER + 1
+        while self._last_number in self._by_number:
+            self._last_number = self._last_number % _MAX_NUMBER + 1
+        flush_group = self._by_number[self._last_number] = FlushGroup(self._last_number)
         return flush_group
 
     def start_next(self, client: FlushGroupOwner) -> None:
-        """Start the next flush group of a client, unless the present one has no messages."""
+        """Start the next flush group of a client, unless the present group has no messages."""
         if client.flush_group.received:
             client.unfinished_groups.append(client.flush_group)
             client.flush_group = self.open()
 
     def close(self, flush_group: FlushGroup) -> None:
+        """Let the number of a flush group become free as soon as all its messages have outcomes."""
         flush_group.is_closed = True
         self.remove_if_finished(flush_group)
 
     def remove_if_finished(self, flush_group: FlushGroup) -> None:
+        """Free the number of a closed flush group if all its messages have outcomes."""
         if flush_group.is_closed and not flush_group.outstanding:
             self._by_number.pop(flush_group.number, None)
 
 
 class Outcomes:
-    """Counts the outcomes in the chunks that this worker opened; a predecessor's chunks have no flush groups here."""
+    """Counts the outcomes of messages in the chunks that this worker has opened.
+
+    The messages in a dead predecessor's chunks belong to no flush group, because their connections have ended.
+    """
 
     def __init__(self, slab: Slab, flush_groups: FlushGroups) -> None:
         self._slab = slab
@@ -118,13 +124,13 @@ class Outcomes:
         self._positions[chunk] = CountedPosition()
 
     def on_released(self, chunk: int) -> None:
-        """Count the remaining outcomes of a settled chunk before its release."""
+        """Count the remaining outcomes in a settled chunk, before the pool overwrites its records."""
         if chunk in self._positions:
             self._count(chunk)
             del self._positions[chunk]
 
     def count_outcomes(self) -> None:
-        """Count new outcomes in a bounded number of chunks, in rotation."""
+        """Count new outcomes in at most `CHUNKS_PER_POLL` chunks; the next call continues with the other chunks."""
         needs_rotation = len(self._positions) > CHUNKS_PER_POLL
         for chunk in list(islice(self._positions, CHUNKS_PER_POLL)):
             self._count(chunk)
@@ -145,12 +151,15 @@ class Outcomes:
             self._flush_groups.remove_if_finished(flush_group)
 
     def unsettled_topics(self) -> set[int]:
-        """Return the topic number of the first uncounted run in each of a bounded number of chunks."""
+        """Return the topic numbers of messages without outcomes, from at most `CHUNKS_PER_POLL` chunks.
+
+        Each of these chunks contributes the topic of its first uncounted run.
+        """
         found: set[int] = set()
         words = self._slab.words
         for chunk, position in islice(self._positions.items(), CHUNKS_PER_POLL):
             start = self._slab.chunk_at(chunk)
             if position.run < words[(start + lay.CHUNK_RUNS) >> 2]:
                 found.add(words[(start + position.at + lay.RUN_TOPIC) >> 2])
-        found.discard(0)  # runs with the name of a topic that had no number
+        found.discard(0)  # the number in a run that has the topic's name instead, because the topic had no number yet
         return found

@@ -1,6 +1,7 @@
-"""Paused stream connections: they wait for room, for a stuck topic or for the next interval of a quota.
+"""Paused stream connections: they wait for room, for a stuck topic, for a spill file or for the next quota interval.
 
 A topic is *stuck* here while it is over its share of the slab (`topic_share`), so that the lanes refuse its messages.
+The worker *retries* a paused connection: it tries to admit the messages of the connection that wait.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ __all__ = ["PausedConnections"]
 
 _ROOM_RETRY_MS: Final = 5
 """Interval of retries for connections that wait for room."""
-_TOPIC_PAUSE_MAX_MS: Final = 50
-"""Pauses of the connections that wait for a stuck topic double up to this value."""
+_MAX_TOPIC_PAUSE_MS: Final = 50
+"""Longest pause between retries for a stuck topic; after each failed retry, the pause is twice as long."""
 
 
 class PausedConnections:
-    """Paused connections by descriptor.  After `schedule_retry`, a timer calls `retry` when a connection may resume."""
+    """Paused connections by descriptor.
+
+    After `schedule_retry`, a timer calls `retry` at the end of the first pause.
+    """
 
     def __init__(self, loop: Loop, retry: Callable[[], None]) -> None:
         self._loop = loop
@@ -32,8 +36,8 @@ class PausedConnections:
         self._clients: dict[int, StreamClientState] = {}
         self._timer: Timer | None = None
         self._due_ms = 0
-        self._stuck_topics: dict[bytes, int] = {}
-        """Topics over their shares in the present round of retries, each with the connection of the failed retry."""
+        self._failed_retries: dict[bytes, int] = {}
+        """The topics for which a retry failed in the present round, each with the descriptor that was retried."""
         self._topic_pauses_ms: dict[bytes, int] = {}
         """Length of the last pause of each stuck topic."""
 
@@ -44,14 +48,14 @@ class PausedConnections:
         return descriptor in self._clients
 
     def add(self, descriptor: int, client: StreamClientState) -> None:
-        """Pause a connection until `client.paused_until_ms`; 0 = soon: a retry every `_ROOM_RETRY_MS`."""
+        """Pause a connection until `client.paused_until_ms`; 0 means that it is retried every `_ROOM_RETRY_MS`."""
         self._clients[descriptor] = client
 
     def discard(self, descriptor: int) -> None:
         """Remove a connection that resumes or has closed."""
         client = self._clients.pop(descriptor, None)
         if client is not None:
-            self._topic_pauses_ms.pop(client.stuck_topic, None)
+            self._topic_pauses_ms.pop(client.stuck_topic, None)  # the topic's next pause is short again
         if not self._clients:
             self._topic_pauses_ms.clear()
 
@@ -65,48 +69,52 @@ class PausedConnections:
         return any(map(self.waits_for_room, self._clients))
 
     def rotate_due(self, now_ms: int) -> list[int]:
-        """Return the connections at the end of their pause, and move those not waiting for room behind all others."""
-        found = [descriptor for descriptor, client in self._clients.items() if client.paused_until_ms <= now_ms]
-        for descriptor in found:
+        """Return the descriptors of the connections whose pauses have ended.
+
+        Those that wait for room stay in their places; the others move behind all connections.
+        """
+        due = [descriptor for descriptor, client in self._clients.items() if client.paused_until_ms <= now_ms]
+        for descriptor in due:
             if not self.waits_for_room(descriptor):
                 self._clients[descriptor] = self._clients.pop(descriptor)
-        return found
+        return due
 
     def retry_one(
         self, descriptor: int, may_resume: Callable[[StreamClientState], bool], admit: Callable[[int], None]
     ) -> None:
-        """Retry a paused connection, unless a retry for the same stuck topic failed in this round.
+        """Retry a paused connection, unless a retry for the same stuck topic has failed in this round.
 
-        `may_resume` returns False only for a client whose stuck topic is still over its share.
-
-        A retry parses all waiting messages, so one failure makes the round skip the topic's other connections.
+        A retry parses all waiting messages of the connection, so after a failed one the round skips the topic's other
+        connections.  `may_resume(client)` returns False only if the client's stuck topic is still over its share.
+        `admit(descriptor)` tries to admit the messages.
         """
         client = self._clients[descriptor]
         topic, size_before = client.stuck_topic, len(client.unprocessed)
-        if topic and topic in self._stuck_topics:
+        if topic and topic in self._failed_retries:
             return
         if not may_resume(client):
-            self._stuck_topics[topic] = descriptor
+            self._failed_retries[topic] = descriptor
             return
         admit(descriptor)
         has_progressed = not client.is_blocked or len(client.unprocessed) < size_before
         if has_progressed:
             self._topic_pauses_ms.pop(topic, None)
         if client.is_blocked and client.stuck_topic:
-            self._stuck_topics[client.stuck_topic] = descriptor
+            self._failed_retries[client.stuck_topic] = descriptor
 
     def pause_stuck_topics(self, now_ms: int) -> None:
-        """End a round of retries: pause the connections of topics still over their shares, with doubling pauses.
+        """End a round of retries: pause all connections of the topics for which a retry failed.
 
-        The retried connection moves to the end, so the next round retries another connection of its topic.
+        Each pause of a topic is twice as long as the last.  The retried connection moves to the end, so the next round
+        retries another connection of its topic.
         """
-        stuck, self._stuck_topics = self._stuck_topics, {}
+        stuck, self._failed_retries = self._failed_retries, {}
         if not stuck:
             return
         for topic, descriptor in stuck.items():
             last_ms = self._topic_pauses_ms.get(topic)
             pause_ms = _ROOM_RETRY_MS if last_ms is None else 2 * last_ms
-            self._topic_pauses_ms[topic] = min(pause_ms, _TOPIC_PAUSE_MAX_MS)
+            self._topic_pauses_ms[topic] = min(pause_ms, _MAX_TOPIC_PAUSE_MS)
             if descriptor in self._clients:
                 self._clients[descriptor] = self._clients.pop(descriptor)
         for client in self._clients.values():
@@ -114,13 +122,14 @@ class PausedConnections:
                 client.paused_until_ms = now_ms + self._topic_pauses_ms[client.stuck_topic]
 
     def schedule_retry(self) -> None:
+        """Set the timer to the end of the first pause."""
         ends_ms = [client.paused_until_ms for client in self._clients.values()]  # 0 = soon
         self._schedule(min(ends_ms) if all(ends_ms) else steady_ms() + _ROOM_RETRY_MS)
 
     def retry_soon(self) -> None:
-        """Let all connections retry at once, because quotas may have changed."""
+        """Retry all connections now, because quotas may have changed."""
         for client in self._clients.values():
-            client.paused_until_ms = min(client.paused_until_ms, 1)  # 1 = in the past; 0 (soon) stays 0
+            client.paused_until_ms = min(client.paused_until_ms, 1)  # 1 is in the past; 0 (soon) stays 0
         if self._clients:
             self._schedule(steady_ms())
 

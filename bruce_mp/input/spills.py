@@ -80,13 +80,13 @@ class Spills:
 
     def add_completed(self, file: SpillFile, flush_group: FlushGroup) -> None:
         """Queue the file of a complete attempt, whose messages belong to `flush_group`."""
-        flush_group.spill_files += 1
+        flush_group.spill_file_count += 1
         self.completed.append(CompletedSpill(file, flush_group))
 
     def remove_exhausted(self, completed: CompletedSpill) -> None:
         """Remove a file after all its messages are back in the slab."""
         if completed.flush_group is not None:
-            completed.flush_group.spill_files -= 1
+            completed.flush_group.spill_file_count -= 1
         self.remove(completed.file)
 
     @property

@@ -1,11 +1,13 @@
 """Limits on the memory for unfinished messages of stream clients, in total and for each user.
 
-A message longer than `MIN_READ` needs a grant for its whole size before the worker reads more of it. So a granted
-message can always be completed: the holder of a grant needs no other one. If a grant finds no room, the connection
-waits, unread, for its turn. Bytes without a grant, at most one read of each connection, have limits of the same size;
-the worker closes a connection that exceeds one. It also closes a connection that stops in the middle of a message.
+A message is *unfinished* while the worker has received only its beginning.  A message longer than `MIN_READ` needs a
+*grant* of memory for its whole size before the worker reads more of it.  A message with a grant can always be
+completed, because it needs no further memory.  If there is no room for a grant, the worker does not read the connection
+until its turn comes.  A message without a grant takes memory only for the bytes of one read.  These bytes have separate
+limits, of the same size; the worker closes a connection that would exceed one.  It also closes a connection that stops
+in the middle of a message.
 
-None of these messages is received yet, so no limit loses an accepted message.
+An unfinished message does not count as received, so closing its connection loses no accepted message.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["MIN_READ", "ReadDecision", "UnfinishedLimits", "UnfinishedMessages"]
 
 MIN_READ: Final = 64 << 10
-"""The least room in the common buffer for a read; with less, the worker first handles the messages in the buffer.
+"""The worker reads a connection only if the common buffer has this much room, in bytes.
 
-A message that is longer bypasses the buffer.
+If the buffer has less room, the worker first admits the messages in it.  A longer message bypasses the buffer.
 """
 
 
@@ -34,6 +36,7 @@ class ReadDecision(Enum):
 
     READ = auto()
     WAIT = auto()
+    """Do not read the connection before `grant_waiting` returns its client."""
     CLOSE = auto()
 
 
@@ -46,8 +49,8 @@ class UnfinishedLimits(NamedTuple):
 
     @classmethod
     def of(cls, config: Input) -> UnfinishedLimits:
-        """Divide the configured sizes among the workers. One message of any size always fits."""
-        streams, largest = config.streams, config.max_stream_size + 4  # with the size field
+        """Divide the configured sizes among the workers; each limit has room for one message of the largest size."""
+        streams, largest = config.streams, config.max_stream_size + 4  # 4 bytes for the size field
         total = max(largest, streams.max_unfinished_size // streams.worker_count)
         per_user = max(largest, streams.max_unfinished_size_per_user // streams.worker_count)
         return cls(total, per_user, streams.unfinished_timeout_s * 1000)
@@ -55,39 +58,42 @@ class UnfinishedLimits(NamedTuple):
 
 @dataclass(slots=True)
 class _Usage:
-    """The memory of an unfinished message: the whole message with a grant, else the received bytes."""
+    """The memory of an unfinished message.  `size` is that of the whole message with a grant, else of its beginning."""
 
     size: int
     is_granted: bool
-    active_ms: int
+    last_byte_ms: int
     """Time of the last received byte."""
 
 
 class UnfinishedMessages:
-    """The unfinished messages of a worker's clients, without clients that are blocked (`is_blocked`)."""
+    """The unfinished messages of a worker's clients.
+
+    A client with `is_blocked` is not included, because its messages are whole and wait for something else.
+    """
 
     def __init__(self, limits: UnfinishedLimits) -> None:
         self._limits = limits
         self._usages: dict[StreamClientState, _Usage] = {}
         self._waiting: dict[StreamClientState, None] = {}
-        """Clients that wait for a grant, in order; a dictionary, because sets have no order."""
+        """Clients that wait for a grant, the longest wait first; a dictionary, because sets have no order."""
         self._totals: Tally[bool] = Tally()
-        """Bytes with a grant (True), and without one (False)."""
+        """Bytes with a grant (key True), and bytes without a grant (key False)."""
         self._by_origin: Tally[tuple[bool, int | str]] = Tally()
-        """Bytes with a grant (True) or without one (False), by user or address of a TCP client."""
+        """The same by user, or address of a TCP client; the key is (has a grant, user or address)."""
 
     def apply_config(self, limits: UnfinishedLimits) -> None:
         self._limits = limits
 
     def update(self, client: StreamClientState, now_ms: int) -> ReadDecision:
-        """Record the client's received bytes, and decide about its connection."""
+        """Record the bytes that a client has sent of its unfinished message, and decide about its connection."""
         known = self._usages.get(client)
         if not client.unprocessed or client.is_blocked:  # no unfinished message, or whole messages that wait
             if known is not None:
                 self.remove(client)
             return ReadDecision.READ
-        if known is not None and known.is_granted and known.size == client.wanted:
-            known.active_ms = now_ms
+        if known is not None and known.is_granted and known.size == client.wanted:  # the grant is for this message
+            known.last_byte_ms = now_ms
             return ReadDecision.READ
         self.remove(client)
         if client.wanted > MIN_READ and self._add(client, client.wanted, now_ms, is_granted=True):
@@ -111,11 +117,14 @@ class UnfinishedMessages:
                 del self._by_origin[key]
 
     def grant_waiting(self, now_ms: int) -> list[StreamClientState]:
-        """Give grants to waiting clients, and return these clients; a user without room does not stop others."""
+        """Give grants to waiting clients, and return these clients.
+
+        A client that exceeds the limit of its user stops no clients of other users.
+        """
         granted = []
         for client in list(self._waiting):
             if self._totals[True] + client.wanted > self._limits.total:
-                break  # in order, so that small messages cannot starve a large one
+                break  # do not skip this client, because small messages could then starve a large one
             if self._fits(client, client.wanted, is_granted=True):
                 self.remove(client)
                 self._add(client, client.wanted, now_ms, is_granted=True)
@@ -123,15 +132,19 @@ class UnfinishedMessages:
         return granted
 
     def find_idle(self, now_ms: int) -> list[StreamClientState]:
-        """Return the clients whose message has not grown within the time limit, except those that wait unread."""
-        since_ms = now_ms - self._limits.timeout_ms
+        """Return the clients whose messages have not grown for longer than the time limit.
+
+        Clients that wait for a grant are not included, because the worker does not read their connections.
+        """
+        limit_ms = now_ms - self._limits.timeout_ms
         return [
             client
             for client, usage in self._usages.items()
-            if usage.active_ms < since_ms and client not in self._waiting
+            if usage.last_byte_ms < limit_ms and client not in self._waiting
         ]
 
     def _add(self, client: StreamClientState, size: int, now_ms: int, *, is_granted: bool) -> bool:
+        """Record the memory of a client's message; return False, and record nothing, if that exceeds a limit."""
         if not self._fits(client, size, is_granted=is_granted):
             return False
         self._usages[client] = _Usage(size, is_granted, now_ms)

@@ -1,8 +1,9 @@
-"""Unique attempts: the daemon remembers their names, and completes no second attempt of a name.
+"""Unique attempts: fenced attempts whose names the daemon remembers, so that it completes no second one of a name.
 
-A worker stores in the registry (`slab/attempt_registry.py`) that an attempt is prepared, completed and settled, and
-answers the inquiries of clients from it.  A unique attempt has a separate flush group, which counts its outcomes.
-Names of different users are different.
+A worker stores in the registry (`slab/attempt_registry.py`) that an attempt is prepared, then completed, and at last
+settled, which means that all its messages have outcomes.  A client sends an *inquiry* to learn the outcome of an
+attempt by name, and the worker answers it from the registry.  A unique attempt has its own flush group, which counts
+the outcomes of its messages.  Two users may use the same name for different attempts.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _FEATURES: Final = frozenset({"headers", "unique"})
 """The optional parts of the protocol that this daemon understands; a client learns them from an answer."""
 _MIN_INTERVAL_S: Final = 0.01
 _MAX_INTERVAL_S: Final = 0.5
-"""Interval of the check for settled attempts; it doubles while none settles."""
+"""Bounds of the interval between checks for settled attempts; the interval doubles while no attempt is settled."""
 _UNREADABLE_SINCE_MS: Final = 2**63 - 1
-"""The time in an answer since when attempts are remembered, if the registry cannot be read: then none is."""
+"""The value of `InquiryAnswer.since_ms` if the registry cannot be read: the daemon remembers no attempt."""
 _OUTCOME_OF_STATE: Final = {
     AttemptState.PREPARED: AttemptOutcome.PENDING,
     AttemptState.COMPLETED: AttemptOutcome.PENDING,
@@ -64,7 +65,8 @@ class NamedAttempt(Protocol):
 class UniqueAttempts:
     """The unique attempts of the worker with this row.
 
-    `limits` has the largest message with its size field, and the largest sum of key, value and headers, for answers.
+    `limits` has two sizes in bytes that each answer to an inquiry contains: `largest_message` and `largest_payload` of
+    `InquiryAnswer`.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class UniqueAttempts:
         self._flush_groups = flush_groups
         self._limits = limits
         self._unsettled: dict[AttemptId, FlushGroup] = {}
+        """The completed attempts that have messages without outcomes."""
 
     def apply_limits(self, limits: tuple[int, int]) -> None:
         self._limits = limits
@@ -99,18 +102,17 @@ class UniqueAttempts:
             self._flush_groups.start_next(client)
 
     def prepare(self, client: FlushGroupOwner, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
-        """Store that an attempt is about to complete; return (reason, explanation) if the daemon must end it instead.
+        """Store that a unique attempt is about to complete.
 
-        The registry stores no attempt without messages, because a repetition of an empty attempt does no harm.
+        Return None if it may complete; return (reason, explanation) if the daemon must end it instead.  The registry
+        stores no attempt without messages, because a repetition of an empty attempt does no harm.
         """
         if not attempt.is_unique or not attempt.flush_group.received:
             return None
         try:
-            earlier = self._registry.prepare(
-                RememberedAttempt(
-                    _key(client, attempt.name), self._id(attempt), AttemptState.PREPARED, attempt.flush_group.received
-                )
-            )
+            key, received = _key_of(client, attempt.name), attempt.flush_group.received
+            prepared = RememberedAttempt(key, self._id_of(attempt), AttemptState.PREPARED, received)
+            earlier = self._registry.prepare(prepared)
         except (OSError, SlabError) as error:
             return EndReason.SPILL_FAILED, f"its name cannot be stored: {error}".rstrip(".")
         if earlier is None:
@@ -122,19 +124,20 @@ class UniqueAttempts:
         return EndReason.NAME_IN_USE, explanation
 
     def on_completed(self, client: FlushGroupOwner, attempt: NamedAttempt) -> None:
-        """Store that an attempt is completed, and wait for the outcomes of its messages."""
+        """Store that a unique attempt is completed, and begin to wait for the outcomes of its messages."""
         if not attempt.is_unique or not attempt.flush_group.received:
             return
         self._flush_groups.start_next(client)
-        # A failure loses nothing: the settlement is stored later, and recovery finds the completion in the row.
+        # A failure loses nothing: `settle_finished` stores the attempt later, and after a crash recovery finds the
+        # completion in the row.
         with suppress(OSError, SlabError):
-            self._registry.store(self._id(attempt), AttemptState.COMPLETED)
-        self._unsettled[self._id(attempt)] = attempt.flush_group
+            self._registry.store(self._id_of(attempt), AttemptState.COMPLETED)
+        self._unsettled[self._id_of(attempt)] = attempt.flush_group
 
     def settle_finished(self) -> bool:
-        """Store the counts of attempts whose messages have outcomes.
+        """Store the counts of attempts whose messages all have outcomes.
 
-        Return True if there were such attempts and all are stored.
+        Return True if there were such attempts, and all of them are stored.
         """
         self._outcomes.count_outcomes()
         finished = [(attempt, group) for attempt, group in self._unsettled.items() if not group.outstanding]
@@ -147,7 +150,7 @@ class UniqueAttempts:
             del self._unsettled[attempt]
         return bool(finished)
 
-    def _id(self, attempt: NamedAttempt) -> AttemptId:
+    def _id_of(self, attempt: NamedAttempt) -> AttemptId:
         return self._slab_id, self._row, attempt.number
 
     # --- inquiries ---------------------------------------------------------------------------------------------------
@@ -158,14 +161,14 @@ class UniqueAttempts:
         if inquiry is None:
             return None
         try:
-            answer = self._find(client, inquiry)
+            answer = self._look_up(client, inquiry)
         except (OSError, SlabError) as error:
             _log_error("read", error)
             answer = self._empty_answer(inquiry, AttemptOutcome.UNAVAILABLE, _UNREADABLE_SINCE_MS)
         return encode_inquiry_answer(answer)
 
-    def _find(self, client: FlushGroupOwner, inquiry: Inquiry) -> InquiryAnswer:
-        found = self._registry.find(_key(client, inquiry.name)) if inquiry.name else None
+    def _look_up(self, client: FlushGroupOwner, inquiry: Inquiry) -> InquiryAnswer:
+        found = self._registry.find(_key_of(client, inquiry.name)) if inquiry.name else None
         answer = self._empty_answer(inquiry, AttemptOutcome.NONE, self._registry.since_ms())
         if found is None:
             return answer
@@ -175,22 +178,23 @@ class UniqueAttempts:
         )
 
     def _empty_answer(self, inquiry: Inquiry, outcome: AttemptOutcome, since_ms: int) -> InquiryAnswer:
+        """Return an answer without counts of messages."""
         return InquiryAnswer(inquiry.token, outcome, since_ms, *self._limits, features=_FEATURES)
 
 
-def _log_error(act: str, error: Exception) -> None:
-    log.error(  # for "about" see telemetry/logs.py
-        "The registry of attempts cannot be %s: %s.", act, str(error).rstrip("."), extra={"about": "attempt registry"}
-    )
+def _log_error(participle: str, error: Exception) -> None:
+    """Log that the registry cannot be "read" or "written"."""
+    text = "The registry of attempts cannot be %s: %s."
+    log.error(text, participle, str(error).rstrip("."), extra={"about": "attempt registry"})  # see telemetry/logs.py
 
 
-def _key(client: FlushGroupOwner, name: bytes) -> str:
-    """Return the key of a name in the registry: users cannot use up each other's names."""
+def _key_of(client: FlushGroupOwner, name: bytes) -> str:
+    """Return the registry's key for a name.  It contains the user, so no user can occupy a name of another user."""
     return f"{client.user}:{name.decode('latin-1')}"
 
 
 class SettlementTimer:
-    """Polls for the outcomes of unique attempts, at intervals that double while none is settled."""
+    """Polls for the outcomes of unique attempts, at intervals that double while no attempt is settled."""
 
     def __init__(self, loop: Loop, unique: UniqueAttempts) -> None:
         self._loop = loop
