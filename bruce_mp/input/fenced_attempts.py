@@ -1,10 +1,10 @@
 """Fenced attempts: a client's messages between a begin and an end frame, delivered after the end frame or never.
 
-The input appends the messages to separate lanes of the slab and keeps them there.  The end frame completes the
-attempt: the router gets all the messages.  If the connection ends earlier, the input discards them.  Only the client
-can complete an attempt and so free its memory.  Therefore all open attempts of a worker together get a limited part of
-the slab.  An attempt that needs more, or more for a topic than the topic's share, writes its further messages to a
-spill file (`slab/spill.py`).
+The input appends the messages of an attempt to separate lanes of the slab and keeps them there.  The end frame
+completes the attempt: the input hands all its messages over to the router.  If the connection ends earlier, the input
+discards the messages.  Only the client can complete an attempt and so free its memory.  Therefore all open attempts of
+a worker together get a limited part of the slab.  An attempt that reaches its limit, or whose topic reaches its share
+of the slab, writes its further messages to a spill file (`slab/spill.py`).
 """
 
 from __future__ import annotations
@@ -45,15 +45,18 @@ __all__ = ["NOT_ALLOWED", "NOT_UNDERSTOOD", "SHUTDOWN", "UNREAD", "Attempt", "En
 
 log = logging.getLogger(__name__)
 _LINGER_MS: Final = 1 << 40
-"""Linger of an attempt's runs: no run becomes due before the end of the attempt."""
+"""Time after which an attempt's runs would be handed over; it is so long that none is due before the attempt ends."""
 _MAX_NUMBER: Final = 0xFFFFFFFF
-"""The largest attempt number that fits into a chunk header; 0 means no attempt."""
+"""The largest attempt number that fits into a chunk header, in which 0 means no attempt."""
 _MAX_WAIT_MS: Final = 30_000
-"""Longest time that an attempt waits for spill room that other open attempts hold; the oldest waits without limit."""
+"""Longest wait of an attempt for room in spill files that other open attempts hold; the oldest waits without limit."""
 
 
 class Ending(NamedTuple):
-    """The reason why the daemon ends an attempt; `explanation` is a clause for the log and the client."""
+    """The reason why the daemon ends an attempt.
+
+    `explanation` follows "The daemon ended the fenced attempt NAME: " in the log and in the frame to the client.
+    """
 
     reason: EndReason
     explanation: str
@@ -74,14 +77,14 @@ NOT_UNDERSTOOD: Final = Ending(
 
 
 class _NoHandover(HandoverTickets):
-    """Tickets for an attempt's lanes: a closed run is not handed over, and stays OPEN until the attempt ends."""
+    """The ticket counter of an attempt's lanes.  It hands no run over: closed runs stay OPEN until the attempt ends."""
 
     def hand_over(self, run_at: int) -> None:
         pass
 
 
 class _AttemptThresholds:
-    """Allocates chunks for an attempt, for topics within their thresholds.
+    """Allocates chunks for an attempt's lanes if the topic is within its threshold, which is its share of the slab.
 
     The chunks count against their topics only once the attempt is completed: until then only its client can free them.
     """
@@ -98,13 +101,13 @@ class _AttemptThresholds:
         return None if self.has_refused else self._attempt.allocate(span, now_ms)
 
     def on_topics_changed(self) -> None:
-        """Do nothing: the chunks count against topic numbers from the completion of the attempt on."""
+        """Do nothing, because the chunks count against no topic before the attempt is completed."""
 
 
 class Attempt:
-    """One attempt, and the chunk pool of its lanes.
+    """One attempt, which is also the chunk pool of its lanes (`lane_chunks.Chunks`).
 
-    Closed runs of the lanes stay OPEN, in chunks with the attempt's number in their headers.
+    Closed runs of the lanes stay OPEN.  The headers of their chunks have the attempt's number.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class Attempt:
         self.began_ms = now_ms
         self.chunk_count = 0
         self.is_spilling = False
-        """True once a message was over the attempt's limit or its topic's share: later ones go to the spill file."""
+        """True after a message exceeded the attempt's limit or its topic's share: later ones go to the spill file."""
         self.spill: SpillFile | None = None
         self.waiting_since_ms: int | None = None
         """Start of the attempt's wait for room in spill files."""
@@ -143,7 +146,7 @@ class Attempt:
             partitioners=worker_lanes.partitioners,
             thresholds=_AttemptThresholds(self, attempts.thresholds),
         )
-        self.lanes.caller_retries = True  # a message over its topic's share is offered again, or goes to the spill file
+        self.lanes.caller_retries = True  # it offers a message over its topic's share again, or spills it
 
     def __str__(self) -> str:
         return self.name.decode("utf-8", "backslashreplace")
@@ -163,7 +166,7 @@ class Attempt:
 
 
 class FencedAttempts:
-    """The open attempts of a worker: each may have `max_chunks` chunks, all together `max_total_chunks`."""
+    """The open attempts of a worker: each may have `max_chunks` chunks, and all together `max_total_chunks`."""
 
     def __init__(
         self,
@@ -206,25 +209,27 @@ class FencedAttempts:
         The timestamp windows and partitioners of `worker_lanes` also apply to the attempt.
         """
         self._last_number = max(self._last_number, self._spills.last_number) % _MAX_NUMBER + 1
-        self._unique.on_begin(client, begin)
+        self._unique.on_begin(client, begin)  # may replace `client.flush_group`
         attempt = Attempt(self, self._last_number, begin, client.flush_group, worker_lanes=worker_lanes, now_ms=now_ms)
         self._open.add(attempt)
         return attempt
 
     def allows(self, span: int, attempt: Attempt) -> bool:
+        """Return True if an attempt with `span` more chunks is within the limits."""
         total = sum(each.chunk_count for each in self._open)
         return attempt.chunk_count + span <= self._max_chunks and total + span <= self._max_total_chunks
 
     def spill_if_possible(self, attempt: Attempt) -> None:
-        """Send the further messages of an attempt to its spill file, because a topic has reached its share of the slab.
+        """Let the attempt's further messages go to its spill file, because a topic has reached its share of the slab.
 
-        If spill files have no room, the messages stay with their client: `spill` itself would exceed the files' bound.
+        Do nothing if the spill files have no room.  The messages then stay with their client, because `spill` would
+        exceed the bound on spill files.
         """
         attempt.is_spilling = attempt.is_spilling or self._spills.has_room
 
     # --- spilling ----------------------------------------------------------------------------------------------------
 
-    def spill(self, attempt: Attempt, data: memoryview | bytes, messages: int, arrived_ms: int) -> Ending | None:
+    def spill(self, attempt: Attempt, data: memoryview | bytes, message_count: int, arrived_ms: int) -> Ending | None:
         """Write whole messages to an attempt's spill file; return the reason for the attempt's end if that fails.
 
         `arrived_ms` is the arrival time of the messages in ms since 1970.
@@ -237,26 +242,27 @@ class FencedAttempts:
                 "input.streams.max_spill_size, slab.size or input.streams.max_attempt_size",
             )
         try:
-            self._write(attempt, data, messages, arrived_ms)
+            self._write(attempt, data, message_count, arrived_ms)
         except (OSError, SlabError) as error:
             return Ending(EndReason.SPILL_FAILED, f"its spill file cannot be written: {error}".rstrip("."))
         return None
 
-    def _write(self, attempt: Attempt, data: memoryview | bytes, messages: int, arrived_ms: int) -> None:
+    def _write(self, attempt: Attempt, data: memoryview | bytes, message_count: int, arrived_ms: int) -> None:
         if attempt.spill is None:
             attempt.spill = self._spills.create(attempt.number, keeps_timestamps=attempt.keeps_timestamps)
             self._record_oldest()
-        room = self._spills.extend(attempt.spill, len(data), is_urgent=True)  # these messages cannot wait
+        room = self._spills.extend(attempt.spill, len(data), is_urgent=True)  # the messages have left `unprocessed`
         if room is not SpillRoom.GRANTED:
             raise SlabError(room.value)
-        attempt.spill.append(data, messages, arrived_ms)
+        attempt.spill.append(data, message_count, arrived_ms)
 
     def reserve_spill(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
-        """Reserve `size` bytes in the spill file of an attempt that spills.
+        """Reserve `size` bytes in the spill file of an attempt that has one.
 
-        Return GRANTED, the limit that makes the attempt wait, or the reason for its end if waiting cannot help.
+        Return one of three results: GRANTED; the limit for which the attempt must wait; the reason for the attempt's
+        end, if it must not wait.
         """
-        assert attempt.spill is not None  # the attempt is spilling
+        assert attempt.spill is not None
         room = self._spills.extend(attempt.spill, size)
         if room is SpillRoom.GRANTED:
             attempt.waiting_since_ms = None
@@ -276,14 +282,15 @@ class FencedAttempts:
                 self._spills.max_bytes >> 20,
                 extra={"about": ("spill full", room)},  # limits repetitions: see telemetry/logs.py
             )
-        assert attempt.spill is not None  # the attempt is spilling
+        assert attempt.spill is not None
         if room is SpillRoom.LIMIT_REACHED and attempt.spill.size + size > self._spills.max_bytes:
             return Ending(
                 EndReason.TOO_LARGE,
                 f"it alone needs more than the {self._spills.max_bytes >> 20} MiB that spill files may have. Send "
                 "smaller attempts, or raise input.streams.max_spill_size",
             )
-        # Files of completed attempts give room soon, and the oldest attempt waits without limit.
+        # Files of completed attempts are removed soon, which gives room.  The oldest attempt waits without limit, so
+        # that at least one attempt can be completed.
         if now_ms - attempt.waiting_since_ms < _MAX_WAIT_MS or self._spills.completed or self._is_oldest(attempt):
             return room
         return Ending(
@@ -293,20 +300,21 @@ class FencedAttempts:
         )
 
     def _is_oldest(self, attempt: Attempt) -> bool:
-        """Return True if no older attempt has a spill file; the oldest waits without limit, so one can complete."""
+        """Return True if no older attempt of any worker has a spill file."""
         oldest_by_row = counter_by_row(self.slab, lay.SPILL_OLDEST)  # 0 in a row without a spill file
         return attempt.began_ms <= min(filter(None, oldest_by_row), default=0)
 
     def _record_oldest(self) -> None:
-        began = [each.began_ms for each in self._open if each.spill is not None]
-        self._row.counters[lay.SPILL_OLDEST] = min(began, default=0)
+        """Store in the row when the oldest open attempt with a spill file began; 0 = none."""
+        starts_ms = [each.began_ms for each in self._open if each.spill is not None]
+        self._row.counters[lay.SPILL_OLDEST] = min(starts_ms, default=0)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def complete(self, client: FlushGroupOwner, attempt: Attempt) -> list[Segment] | Ending:
         """Complete an attempt: hand its runs over, and queue its spill file; return the runs to publish.
 
-        Return the reason for its end instead if its unique name prevents the completion.
+        If the attempt's unique name prevents the completion, return the reason for the attempt's end instead.
         """
         refusal = self._unique.prepare(client, attempt)
         if refusal is not None:
@@ -316,9 +324,9 @@ class FencedAttempts:
         if attempt.spill is not None:
             attempt.spill.seal()
         fences.complete_attempt(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
-        for chunk in dict.fromkeys(segment.chunk for segment in runs):
+        for chunk in dict.fromkeys(segment.chunk for segment in runs):  # each chunk once
             span = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2]
-            self.pool.holdings.adopt(self.slab, chunk, span)  # from now on they count against their topic
+            self.pool.holdings.adopt(self.slab, chunk, span)  # the chunks count against their topic from now on
         if attempt.spill is not None:
             self._spills.add_completed(attempt.spill, attempt.flush_group)
         self._unique.on_completed(client, attempt)
@@ -341,10 +349,11 @@ class FencedAttempts:
         attempt.flush_group.discard(reason, file.messages)
         self._reporter.record(reason, count=file.messages)
         if self._reporter.keeps_copies:
-            self._row.add(Counter.MsgCopyLost, file.messages)  # the file is not read for copies
+            self._row.add(Counter.MsgCopyLost, file.messages)  # no copies are made, because nothing reads the file
         self._spills.remove(file)
 
     def _close(self, attempt: Attempt) -> list[Segment]:
+        """Close an attempt's lanes, and return their runs."""
         self._open.discard(attempt)
         self._record_oldest()
         attempt.lanes.close_all()
@@ -352,6 +361,6 @@ class FencedAttempts:
 
     def _topic_of(self, segment: Segment) -> bytes:
         run = read_run(self.slab, segment.chunk, segment.run)
-        if not run.topic:
+        if not run.topic:  # the topic had no number, so the run has its name
             return name_of(self.slab, segment.chunk, segment.run, run)
         return self.topics.name_of(run.topic) if self.topics.has(run.topic) else b""

@@ -1,16 +1,18 @@
 """Feeding of complete attempts from spill files back into the slab.
 
-The feed appends a slice of a file to the worker's ordinary lanes, as if its client had sent it now; the timestamp
-policy uses the time at which it arrived.  The order of the steps makes a crash harmless at any point.  First the row
-names the file, then the lanes hold the records.  Then one transaction counts them and stores the file's progress.  Last
-the file's header stores the same progress.  The arrival numbers show a successor which messages of the slice are in
-lanes (`pipeline/stream_recovery.py`).
+The feed appends a *slice* of a file, which is a number of consecutive messages, to the worker's ordinary lanes, as if
+the client had sent them now.  Only the timestamp policy uses the time at which they arrived.
+
+The order of the steps makes a crash harmless at any point.  First the worker stores the file's number in its process
+row, then it appends the messages to lanes.  Then one transaction counts the messages, and stores the progress of the
+file in the row.  Last the worker stores the same progress in the file's header.  The arrival numbers of the records
+tell a successor which messages of the slice are in lanes (`pipeline/stream_recovery.py`).
 
 Completed files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
 
-A message waits while its topic is over its share of the slab: the daemon has accepted the message, so a full topic is
-no reason to discard it.  The other messages of the slice stay in lanes, and the file's header lists them (`fed_ahead`).
-The file then waits until the topic may hold more, while the feed serves other files.
+A message waits while its topic is over its share of the slab: the daemon has accepted the message, so it must not
+discard the message for that reason.  The other messages of the slice stay in lanes, and the file's header lists them
+(`fed_ahead`).  The file then waits until the topic may hold more, while the feed serves other files.
 """
 
 from __future__ import annotations
@@ -50,19 +52,19 @@ __all__ = ["SpillFeed", "SpillPump"]
 
 log = logging.getLogger(__name__)
 _SLICE_BYTES: Final = 256 << 10
-"""Bytes that a turn reads from a file, so that clients wait for milliseconds at most."""
+"""Size of a slice in bytes, so small that clients wait for milliseconds at most."""
 _FREE_DIVISOR: Final = 4
-"""The feed pauses unless more chunks are free than the usable ones divided by this number."""
+"""The feed pauses unless more than 1/_FREE_DIVISOR of the usable chunks are free."""
 _FEED_S: Final = 0.004
 """Time that the feed may take between two rounds of the loop."""
 _RETRY_S: Final = 0.003
 """Interval of retries while no slice can be fed."""
-_ANY_SIZE: Final = (1 << 31) - 1
-"""No limit of a message's size: the file has only messages that were admitted."""
+_UNLIMITED_SIZE: Final = (1 << 31) - 1
+"""In effect no limit on the size of a message: the file has only messages that were admitted."""
 
 
 class SpillPump:
-    """The timer that feeds spill files between rounds of a worker's loop, and then calls `publish` for the runs."""
+    """The timer that feeds spill files between rounds of a worker's loop, and then calls `publish`."""
 
     def __init__(self, loop: Loop, feed: SpillFeed, publish: Callable[[], None]) -> None:
         self._loop = loop
@@ -107,14 +109,14 @@ class SpillFeed:
         self._flush_groups = flush_groups
         self._buffer = bytearray(_SLICE_BYTES)
         self._stuck: dict[SpillFile, tuple[bytes, int]] = {}
-        """The topic over its share that a file waits for, and the number of chunks for its messages in a slice."""
+        """For each waiting file: the topic for which it waits, and the number of chunks to wait for."""
 
     def __len__(self) -> int:
         """Return the number of files that are not exhausted."""
         return len(self._spills.completed)
 
     def feed(self, now_ms: int) -> bool:
-        """Feed a slice of the next file.  Return False if there is no room, or no file that can resume."""
+        """Feed a slice of the next file that can go on.  Return False if there is none, or if the slab has no room."""
         if not self._spills.completed or not self._ensure_room():
             return False
         for completed in [each for each in self._spills.completed if self._may_resume(each.file, now_ms)]:
@@ -126,7 +128,7 @@ class SpillFeed:
         return False
 
     def _may_resume(self, file: SpillFile, now_ms: int) -> bool:
-        """Return True if a file waits for no topic, or if its topic may hold more."""
+        """Return True if a file waits for no topic, or if that topic may hold more now."""
         stuck = self._stuck.get(file)
         return stuck is None or self._lanes.may_grow(*stuck, now_ms)
 
@@ -140,15 +142,18 @@ class SpillFeed:
             self._spills.completed.append(completed)
 
     def _ensure_room(self) -> bool:
-        """Reclaim chunks if needed; return False unless more are free than the feed leaves to clients."""
+        """Reclaim chunks if needed; return False unless more chunks are free than the feed must leave to clients."""
         pool = self._pool
-        kept = pool.usable // _FREE_DIVISOR
-        if pool.free_count <= kept:
-            pool.reclaim(kept + 1)
-        return pool.free_count > kept
+        left_to_clients = pool.usable // _FREE_DIVISOR
+        if pool.free_count <= left_to_clients:
+            pool.reclaim(left_to_clients + 1)
+        return pool.free_count > left_to_clients
 
     def _feed_slice(self, completed: CompletedSpill, now_ms: int) -> bool:
-        """Feed the next messages of a file, or discard the rest of a damaged one; return False if none is accepted."""
+        """Feed the next slice of a file, or discard the rest of a damaged file.
+
+        Return False if the lanes accept none of the messages.
+        """
         view, extents = self._read(completed.file)
         if not extents:
             self._discard_damaged(completed)
@@ -157,28 +162,35 @@ class SpillFeed:
         return count > 0 and self._ingest(completed, view, extents[:count], now_ms)
 
     def _read(self, file: SpillFile) -> tuple[memoryview, Extents]:
-        """Read the next messages of a file; return no extents if it is damaged.
+        """Read a slice of a file; return the buffer and the extents of the messages in it, none if the file is damaged.
 
-        The buffer grows to the size of a message that is longer than a slice, if the file can have one of this size.
+        If the next message is longer than the buffer, the buffer grows to its size, unless the file is shorter.
         """
         while True:
             view = memoryview(self._buffer)
             end = file.read(view)
-            split = split_stream(view, 0, end, _ANY_SIZE)
-            is_possible = _SLICE_BYTES <= split.size <= file.end - file.offset
-            if split.extents or not is_possible or split.size <= len(self._buffer):
+            split = split_stream(view, 0, end, _UNLIMITED_SIZE)
+            may_be_long = _SLICE_BYTES <= split.size <= file.end - file.offset  # the message that the buffer cuts off
+            if split.extents or not may_be_long or split.size <= len(self._buffer):
                 return view, split.extents[:MAX_SLICE_MESSAGES]
             self._buffer = bytearray(split.size)
 
     def _count_before_full(self, extents: Extents, fed_ahead: frozenset[int]) -> int:
-        """Return how many first messages of a slice find room; those in `fed_ahead` are in lanes and need none."""
-        every = range(len(extents))
-        unfed = [index for index in every if index not in fed_ahead] if fed_ahead else every
+        """Return the number of messages, from the beginning of a slice, before the first that finds no room.
+
+        The messages with indexes in `fed_ahead` need no room, because they are in lanes already.
+        """
+        indexes = range(len(extents))
+        unfed = [index for index in indexes if index not in fed_ahead] if fed_ahead else indexes
         fitting = self._count_fitting([length_of(extents[index]) for index in unfed]) if unfed else 0
         return len(extents) if fitting == len(unfed) else unfed[fitting]
 
     def _count_fitting(self, lengths: list[int]) -> int:
-        """Return the number of messages that certainly find room; 1 if the first exceeds the pool, to discard it."""
+        """Return how many messages of these lengths certainly find room.
+
+        Messages from the first that is larger than the pool on do not count.  If it is the first of all, return 1: the
+        lanes then refuse this message, and the feed discards it.
+        """
         capacity, largest = self._pool.capacity, max(lengths)
         if chunks_for(largest) > capacity:
             lengths = lengths[: next(index for index, size in enumerate(lengths) if chunks_for(size) > capacity)]
@@ -193,7 +205,7 @@ class SpillFeed:
         self._row.counters[lay.SPILL_FEEDING] = file.number
         self._row.begin_batch()
         ingested = self._append(completed, view, extents, now_ms)
-        # The lanes return these messages to their caller (`caller_retries`), so they are not discarded.
+        # The feed must not discard these messages, but offer them again (`caller_retries`).
         waiting = [each for each in ingested.no_room if each.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, extents, first)
         has_fed_behind = max(file.fed_ahead, default=-1) >= len(extents)  # a later message of the file is in lanes
@@ -202,21 +214,22 @@ class SpillFeed:
         # The messages were counted as received when they were spilled.
         increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
         at, length = extents[-1]
-        offset, fed = file.offset + at + length, file.fed + len(extents)
-        progress = {lay.SPILL_FED_ATTEMPT: file.number, lay.SPILL_FED_OFFSET: offset, lay.SPILL_FED_COUNT: fed}
+        offset, fed_count = file.offset + at + length, file.fed + len(extents)
+        progress = {lay.SPILL_FED_ATTEMPT: file.number, lay.SPILL_FED_OFFSET: offset, lay.SPILL_FED_COUNT: fed_count}
         for counter, number in progress.items():
             increments[counter] = wrapping_delta(number - self._row.counters[counter])
-        self._count(file, +increments, messages=len(extents) - len(file.fed_ahead), numbers=len(extents))
-        file.advance_to(offset, fed)
+        self._count(file, +increments, message_count=len(extents) - len(file.fed_ahead), used_arrivals=len(extents))
+        file.advance_to(offset, fed_count)
         self._report_discarded(completed, view, extents, ingested, first)
         return True
 
     def _append(self, completed: CompletedSpill, view: memoryview, extents: Extents, now_ms: int) -> Ingested:
-        """Append the messages that are not in lanes; the policy compares timestamps with the time of arrival."""
+        """Append the messages of a slice that are not in lanes yet."""
         lanes, file, first = self._lanes, completed.file, self._row.counted
         source = 0 if completed.flush_group is None else completed.flush_group.number
         skip = frozenset(lay.stream_arrival(first + index, source) for index in file.fed_ahead)
         before = lanes.wall_offset_ms, lanes.caller_retries
+        # With this offset, the timestamp policy uses the time at which the messages arrived.
         lanes.wall_offset_ms, lanes.caller_retries = file.arrived_ms - now_ms, True
         try:
             return lanes.ingest(
@@ -238,7 +251,7 @@ class SpillFeed:
             warn_about_clock(found, peer=None, unknown_sender="a fenced attempt")
 
     def _record_stuck(self, file: SpillFile, waiting: list[NoRoom], extents: Extents, first: int) -> None:
-        """Record the topic that a file waits for: the topic of its first waiting message."""
+        """Record the topic for which a file waits: the topic of its first waiting message."""
         self._stuck.pop(file, None)
         if waiting:
             topic = min(waiting, key=attrgetter("arrival")).topic
@@ -247,29 +260,30 @@ class SpillFeed:
             self._stuck[file] = topic, chunks_for(sum(sizes))
 
     def _advance_partly(self, file: SpillFile, view: memoryview, extents: Extents, ingested: Ingested) -> bool:
-        """Count the messages that the lanes accepted.  The file's offset stays, so the next feed repeats the others.
+        """Count the messages that the lanes accepted, and return True if there were any.
 
-        Rejected messages are among the others: the feed counts them with the rest of the slice.
+        The file's offset does not change, so the next feed repeats the other messages.  Rejected messages are among
+        them: they are counted with the rest of the slice.
         """
         first = self._row.counted
-        others = {rejection.slot for rejection in ingested.rejections}  # their indexes in the slice
-        others.update(index_in_batch(each.arrival, first) for each in ingested.no_room)
-        added = [index for index in range(len(extents)) if index not in others and index not in file.fed_ahead]
+        not_added = {rejection.slot for rejection in ingested.rejections}  # indexes in the slice
+        not_added.update(index_in_batch(each.arrival, first) for each in ingested.no_room)
+        added = [index for index in range(len(extents)) if index not in not_added and index not in file.fed_ahead]
         if added:
-            # The header lists them before they are counted, else a successor could feed counted ones again.
+            # This precedes the count, because otherwise a successor could feed counted messages again.
             file.store_fed_ahead(added)
         increments = Tally[int](processed_counter(view[at : at + size]) for at, size in map(extents.__getitem__, added))
-        self._count(file, increments, messages=len(added), numbers=len(extents))
+        self._count(file, increments, message_count=len(added), used_arrivals=len(extents))
         return bool(added)
 
-    def _count(self, file: SpillFile, increments: Mapping[int, int], *, messages: int, numbers: int) -> None:
-        """Count messages that left a file, and use up `numbers` arrival numbers, in one transaction."""
-        out = {
-            lay.SPILL_OUT: messages,
-            lay.SPILL_COMPLETED: wrapping_delta(-messages),
+    def _count(self, file: SpillFile, increments: Mapping[int, int], *, message_count: int, used_arrivals: int) -> None:
+        """Count messages that left a file, and use up `used_arrivals` arrival numbers, in one transaction."""
+        spill_increments = {
+            lay.SPILL_OUT: message_count,
+            lay.SPILL_COMPLETED: wrapping_delta(-message_count),
             lay.SPILL_FEEDING: wrapping_delta(-file.number),  # back to 0
         }
-        self._row.commit_counted(self._row.counted + numbers, {**increments, **out})
+        self._row.commit_counted(self._row.counted + used_arrivals, {**increments, **spill_increments})
 
     def _report_discarded(
         self, completed: CompletedSpill, view: memoryview, extents: Extents, ingested: Ingested, first: int
@@ -290,15 +304,19 @@ class SpillFeed:
     def _discard_damaged(self, completed: CompletedSpill) -> None:
         """Discard the rest of a damaged file, and log the number of lost messages."""
         file, reason = completed.file, DiscardReason.SPILL_LOST
-        lost = file.remaining
+        lost_count = file.remaining
         log.error(
             "The spill file %s is damaged at byte %d: %d messages of a complete attempt are lost.",
             file.path,
             file.offset,
-            lost,
+            lost_count,
         )
-        increments = {lay.SPILL_OUT: lost, lay.SPILL_COMPLETED: wrapping_delta(-lost), discarded(reason): lost}
+        increments = {
+            lay.SPILL_OUT: lost_count,
+            lay.SPILL_COMPLETED: wrapping_delta(-lost_count),
+            discarded(reason): lost_count,
+        }
         self._row.settle((), RunState.DISCARDED, reason, increments)
-        self._reporter.record(reason, count=lost)
-        self._discard(completed, reason, lost)
+        self._reporter.record(reason, count=lost_count)
+        self._discard(completed, reason, lost_count)
         file.advance_to(file.end, file.messages)

@@ -1,12 +1,13 @@
 """Admission of stream data: the path of received bytes into lanes, without the sockets.
 
-Bytes of many connections lie in one buffer.  `StreamAdmission` splits them into messages, and parses, appends and
-counts the messages of all connections as one batch.  The order of the steps makes a crash harmless at any point, as for
-datagrams.  First the lanes hold the records, then one transaction counts them, then the worker publishes the runs.  A
-successor counts the records that no transaction has counted.  Bytes in no lane are lost with their connection.
+The bytes of many connections lie in one buffer.  `StreamAdmission` splits them into messages.  It then parses, appends
+and counts the messages of all connections as one batch.  The order of the steps makes a crash harmless at any point, as
+for datagrams.  First the lanes hold the records, then one transaction counts them, then the worker publishes the runs.
+A successor counts the records that no transaction has counted.  Bytes that are in no lane are lost with their
+connection.
 
 Where senders wait for room (`when_full = "block"`), a message is appended only when it certainly finds room.  Otherwise
-it stays in the client's `unprocessed`, in order, and the worker stops reading that client.  The same happens to:
+it stays in the client's `unprocessed`, and the worker reads no more of that client for now.  The same happens to:
 
 * messages beyond a user's quota, until the next interval;
 * messages of a topic over its share of the slab: the lanes append the rest of the batch, and return these messages;
@@ -58,14 +59,14 @@ __all__ = ["StreamAdmission"]
 
 log = logging.getLogger(__name__)
 _SPILL_RETRY_MS: Final = 20
-"""Interval of retries for a client that waits for spill files: no event tells when they have room or are fed back."""
+"""Interval of retries for a client that waits for room in spill files, or for the feed of its last attempt's file."""
 
 
 class StreamAdmission:
     """Admits the data of stream clients to the lanes.
 
-    `max_size` is the largest size of a message.  The admission calls `on_barrier(client, data)` for each barrier after
-    it has appended all earlier messages, and `on_completed(runs)` with the runs of a complete attempt.
+    `max_size` is the largest size of a message.  The admission calls `on_barrier(client, frame)` for each barrier after
+    it has appended all earlier messages, and `on_completed(runs)` with the runs of a completed attempt.
     """
 
     def __init__(
@@ -96,10 +97,10 @@ class StreamAdmission:
         """Apply a reloaded size limit; `blocks` makes clients wait for room."""
         self._max_size = max_size
         self._blocks = blocks
-        self._lanes.caller_retries = blocks  # the lanes then refuse a topic's messages behind a postponed one
+        self._lanes.caller_retries = blocks  # with retries, no message may overtake a postponed one of its topic
 
     def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
-        """Append the whole messages of each portion; the remaining bytes become its client's `unprocessed`."""
+        """Append the whole messages of each portion; its remaining bytes become the client's `unprocessed`."""
         batch = StreamBatch()
         for portion in portions:
             batch = self._admit_portion(buffer, portion, batch, now_ms)
@@ -116,9 +117,9 @@ class StreamAdmission:
         self._row.add(Counter.StreamInputTopicOverShare)
 
     def is_plain(self, client: StreamClientState) -> bool:
-        """Return True if `StreamIntake` may serve a client: its messages need nothing but to be appended to lanes.
+        """Return True if `StreamIntake` may serve a client, because its messages need only be appended to lanes.
 
-        The intake keeps the start of an incomplete message itself, unless that message is longer than `MIN_READ`.
+        The intake keeps the beginning of an incomplete message itself, unless that message is longer than `MIN_READ`.
         """
         is_spilling = client.attempt is not None and client.attempt.is_spilling
         is_waiting = client.is_blocked or client.counted_in_quota or client.completed_spill
@@ -132,9 +133,9 @@ class StreamAdmission:
         return self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.unprocessed)), now_ms)
 
     def _admit_portion(self, buffer: memoryview, portion: Portion, batch: StreamBatch, now_ms: int) -> StreamBatch:
-        """Split a client's bytes, add its messages to the batch and handle its frames; return the batch to continue.
+        """Split a client's bytes, add its messages to a batch and handle its frames; return the batch to add more to.
 
-        The split ends at incomplete or malformed data, and at the first message that must wait.
+        Stop at incomplete or malformed data, or at the first message that must wait.
         """
         client, at, end = portion
         client.is_blocked, client.paused_until_ms, client.stuck_topic = False, 0, b""
@@ -143,12 +144,12 @@ class StreamAdmission:
             split = split_stream(buffer, at, end, self._max_size)
             if self._pause_behind_spill(client, split, now_ms):
                 break
-            batch, added = self._add_allowed(buffer, batch, client, split.extents, now_ms)
-            if added < len(split.extents):
-                at, _ = split.extents[added]
+            batch, added_count = self._add_allowed(buffer, batch, client, split.extents, now_ms)
+            if added_count < len(split.extents):
+                at, _ = split.extents[added_count]
                 client.block(client.paused_until_ms)  # `_add_allowed` may have set a time
                 break
-            at, client.wanted = split.at, split.size  # of the frame or incomplete message after whole messages
+            at, client.wanted = split.at, split.size  # of the frame or incomplete message behind the whole messages
             if split.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
                 break
             self._append_batch(buffer, batch, now_ms)
@@ -158,7 +159,7 @@ class StreamAdmission:
             batch = StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps)
             at += split.size
         if client.must_close:
-            return StreamBatch()  # the messages before the end of the attempt are already appended
+            return StreamBatch()  # the messages before that are already appended
         client.unprocessed = bytearray(buffer[at:end])
         if client.is_blocked or split.stop is SplitStop.MORE:
             return batch
@@ -170,27 +171,27 @@ class StreamAdmission:
     def _add_allowed(
         self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
     ) -> tuple[StreamBatch, int]:
-        """Add the first messages, as quota and room allow; pause the client if the quota forbids the next one.
+        """Add messages until quota or room forbids the next one; pause the client if the quota forbids it.
 
-        Return the batch for the next messages, and the number of added ones.
+        Return the batch for the next messages, and the number of messages added.
         """
-        allowed = self._allowed_by_quota(client, len(extents), now_ms)
-        batch, added = self._add_to_batch(buffer, batch, client, extents[:allowed], now_ms)
-        self._count_in_quota(client, added, now_ms)
-        if added == allowed < len(extents) and not client.must_close and not client.postponed:
+        allowed_count = self._count_allowed(client, len(extents), now_ms)
+        batch, added_count = self._add_to_batch(buffer, batch, client, extents[:allowed_count], now_ms)
+        self._count_in_quota(client, added_count, now_ms)
+        if added_count == allowed_count < len(extents) and not client.must_close and not client.postponed:
             self._pause_for_quota(client, now_ms)
-        return batch, added
+        return batch, added_count
 
     def _batch_for(self, buffer: memoryview, client: StreamClientState, batch: StreamBatch, now_ms: int) -> StreamBatch:
-        """Return the batch for a client's messages: an attempt's messages share a batch with no others."""
+        """Return the batch for a client's messages: `batch`, or a new one if `batch` is for another attempt."""
         if batch.attempt is client.attempt and batch.keeps_timestamps == client.keeps_timestamps:
             return batch
         self._append_batch(buffer, batch, now_ms)
         return StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps)
 
     def _pause_behind_spill(self, client: StreamClientState, split: StreamSplit, now_ms: int) -> bool:
-        """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
-        if client.completed_spill is not None and client.completed_spill.is_closed:  # fed back
+        """Pause a client until its last attempt's spill file is fed back; return True if the client is paused."""
+        if client.completed_spill is not None and client.completed_spill.is_closed:  # it is fed back
             client.completed_spill = None
         has_messages_or_fence = split.extents or split.stop is SplitStop.FENCE  # a barrier alone need not wait
         if client.completed_spill is None or not has_messages_or_fence:
@@ -199,7 +200,7 @@ class StreamAdmission:
         return True
 
     def _handle_frame(self, client: StreamClientState, stop: SplitStop, frame: bytes, now_ms: int) -> bool:
-        """Handle a barrier, begin or end frame after all earlier messages. Return False if it is misplaced or waits."""
+        """Handle a barrier, begin or end frame; return False if it is misplaced, or must wait for earlier messages."""
         if client.postponed:
             return False  # messages behind the frame must not overtake the postponed ones before it
         if client.must_close:
@@ -218,7 +219,7 @@ class StreamAdmission:
         return False
 
     def _complete(self, client: StreamClientState, attempt: Attempt) -> None:
-        """Complete an attempt, or end it if an earlier one has its unique name."""
+        """Complete an attempt, or end it if an earlier attempt has its unique name."""
         self._lanes.close_runs()  # the router must get the earlier messages of the connection first
         completed = self._attempts.complete(client, attempt)
         if isinstance(completed, Ending):
@@ -228,7 +229,7 @@ class StreamAdmission:
             self._on_completed(completed)
 
     def abandon(self, client: StreamClientState, ending: Ending | None = None) -> None:
-        """Discard the client's open attempt; with `ending` prepare the frame that tells the client the reason."""
+        """Discard the client's open attempt; with `ending`, prepare the frame that tells the client why."""
         attempt, client.attempt = client.attempt, None
         if attempt is None:
             return
@@ -243,20 +244,20 @@ class StreamAdmission:
         client.must_close = True
         self.abandon(client, ending)
 
-    def _allowed_by_quota(self, client: StreamClientState, count: int, now_ms: int) -> int:
-        """Return the number of messages, up to `count`, that the user's quota allows in this interval.
+    def _count_allowed(self, client: StreamClientState, count: int, now_ms: int) -> int:
+        """Return the number of a client's next `count` messages that its user's quota allows in this interval.
 
-        The quota counts postponed messages only once, so it always allows them again.
+        Postponed messages are always allowed, because the quota counts them already.
         """
         remaining = self._quotas.remaining(client.user, now_ms) if count else None
         return count if remaining is None else min(remaining + client.counted_in_quota, count)
 
-    def _count_in_quota(self, client: StreamClientState, added: int, now_ms: int) -> None:
+    def _count_in_quota(self, client: StreamClientState, added_count: int, now_ms: int) -> None:
         """Count added messages in the user's quota, except for postponed ones, which it counts already."""
-        counted = min(added, client.counted_in_quota)
-        client.counted_in_quota -= counted
-        if added > counted and self._quotas.is_active:
-            self._quotas.record_received(client.user, added - counted, now_ms)
+        counted_before = min(added_count, client.counted_in_quota)
+        client.counted_in_quota -= counted_before
+        if added_count > counted_before and self._quotas.is_active:
+            self._quotas.record_received(client.user, added_count - counted_before, now_ms)
 
     def _pause_for_quota(self, client: StreamClientState, now_ms: int) -> None:
         """Pause a client until the next interval of its user's quota."""
@@ -268,33 +269,36 @@ class StreamAdmission:
     def _add_to_batch(
         self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
     ) -> tuple[StreamBatch, int]:
-        """Add messages while they find room; return the batch for the next messages, and the number of added ones."""
+        """Add messages while they find room; return the batch for the next ones, and the number of messages added."""
         if batch.is_spilling:
             return self._add_to_spill(buffer, batch, client, extents, now_ms)
         if not self._blocks:
             batch.add(client, extents)
             return batch, len(extents)
-        added = 0
-        while added < len(extents):
-            more = extents[added:] if added else extents
+        added_count = 0
+        while added_count < len(extents):
+            more = extents[added_count:] if added_count else extents
             largest = max(map(length_of, more))
             room = batch.room_for(self._pool, more, largest)
             if not room and batch.extents:  # the estimate of room is cautious: append, and estimate again
                 self._append_batch(buffer, batch, now_ms)
                 batch = StreamBatch(batch.attempt, keeps_timestamps=batch.keeps_timestamps)
                 if client.must_close or client.postponed:
-                    return batch, added
+                    return batch, added_count
                 continue
             if not room:
                 break
             batch.add(client, more if room >= len(more) else more[:room], largest)
-            added += room
-        return batch, added
+            added_count += room
+        return batch, added_count
 
     def _add_to_spill(
         self, buffer: memoryview, batch: StreamBatch, client: StreamClientState, extents: Extents, now_ms: int
     ) -> tuple[StreamBatch, int]:
-        """Add all messages to a batch for a spill file, or none if it is full: the client waits or its attempt ends."""
+        """Add all messages to a batch for a spill file.
+
+        If spill files have no room, add none: the client waits, or its attempt ends.
+        """
         attempt = batch.attempt
         assert attempt is not None  # only attempts spill
         size = batch.size + sum(map(length_of, extents))
@@ -329,7 +333,7 @@ class StreamAdmission:
     ) -> None:
         """Count a batch that the intake has appended; `parts` has the extents of each client's messages."""
         (first_client, _), *_ = parts
-        attempt = first_client.attempt  # the messages of an attempt are a batch alone
+        attempt = first_client.attempt  # the same for all clients: an attempt's batch has only the attempt's client
         batch = StreamBatch(attempt)
         for client, extents in parts:
             batch.add(client, extents)
@@ -345,7 +349,7 @@ class StreamAdmission:
         """Count a batch, and handle its messages without room and its replaced timestamps."""
         first = self._row.counted  # the number of the batch's first message
         if ingested.no_room:
-            self._lanes.request_publish()  # delivery frees room, also for the separate lanes of an attempt
+            self._lanes.request_publish()  # their delivery frees room, even if the batch went to an attempt's lanes
             ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)
         else:
             ending = None
@@ -361,7 +365,7 @@ class StreamAdmission:
     ) -> Ending | None:
         """Spill, postpone or discard a batch's messages without room, and count the batch.
 
-        Return the reason why the batch's attempt ends, or None.
+        Return the reason for the end of the batch's attempt if its spill file cannot be written.
         """
         ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first, now_ms)
         postponed = remove_over_share(ingested) if self._blocks else []
@@ -396,13 +400,13 @@ class StreamAdmission:
     ) -> tuple[Ingested, Extents, Ending | None]:
         """Spill an attempt's messages that found no room in the attempt's part of the slab.
 
-        Return three values: `ingested` less the spilled messages; their extents; the reason why the attempt ends if
-        the file cannot be written.
+        Return three values: `ingested` without the spilled messages; the extents of these messages; the reason for the
+        attempt's end if the file cannot be written.
         """
         if batch.attempt is None:
             return ingested, [], None
         if any(each.reason is DiscardReason.TOPIC_OVER_SHARE for each in ingested.no_room):
-            self._attempts.spill_if_possible(batch.attempt)  # over its own limit the attempt spills already
+            self._attempts.spill_if_possible(batch.attempt)  # an attempt over its own limit spills already
         if not batch.is_spilling:
             return ingested, [], None
         indexes = sorted(index_in_batch(each.arrival, first) for each in ingested.no_room)
@@ -414,6 +418,7 @@ class StreamAdmission:
         return ingested._replace(no_room=[]), extents, None
 
     def _spill(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
+        """Write a batch to its attempt's spill file, and count it; end the attempt if the file cannot be written."""
         assert batch.attempt is not None  # only attempts spill
         (client, flush_group), count = batch.sender_of(0), len(batch.extents)
         arrived_ms = now_ms + self._lanes.wall_offset_ms
@@ -438,7 +443,7 @@ class StreamAdmission:
     def _return_postponed(
         self, buffer: memoryview, batch: StreamBatch, postponed: list[NoRoom], increments: Tally[int], first: int
     ) -> None:
-        """Return messages to their clients, and subtract them from the counters, as if they had not been received."""
+        """Append messages to their clients' `postponed`, and undo their counts, as if they had not been received."""
         for message in sorted(postponed, key=lambda each: each.arrival):
             index = index_in_batch(message.arrival, first)
             client, flush_group = batch.sender_of(index)
@@ -477,9 +482,9 @@ class StreamAdmission:
         """Discard the client's open attempt and its incomplete message."""
         self.abandon(client)
         if client.unprocessed:
-            self._discard_unprocessed(client, DiscardReason.UNCLEAN_DISCONNECT, client.kind.unclean)
+            self._discard_unprocessed(client, DiscardReason.UNCLEAN_DISCONNECT, client.kind.unclean_disconnect)
         else:
-            self._row.add(client.kind.clean)
+            self._row.add(client.kind.clean_disconnect)
 
     def _discard_unprocessed(self, client: StreamClientState, reason: DiscardReason, counter: Counter) -> None:
         sample = bytes(client.unprocessed[: self._reporter.sample_size])

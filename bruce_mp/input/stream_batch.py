@@ -37,7 +37,7 @@ length_of: Final = itemgetter(1)
 
 
 class Portion(NamedTuple):
-    """The received bytes of a client: those from `begin` to `end` in the buffer that the caller passes with it."""
+    """The received bytes of a client, at `begin` to `end` of the buffer that the caller passes with the portion."""
 
     client: StreamClientState
     begin: int
@@ -45,12 +45,14 @@ class Portion(NamedTuple):
 
 
 ClientExtents = tuple["StreamClientState", Extents]
+"""A client, and the extents of its messages."""
 
 
 class StreamBatch:
     """Messages of several clients that are appended together; each call of `add` adds messages of one flush group.
 
-    A batch of an `attempt` has no other messages.  With `keeps_timestamps` the policy "clamp" replaces no timestamps.
+    A batch with an `attempt` has only messages of this attempt.  With `keeps_timestamps` the policy "clamp" replaces no
+    timestamps.
     """
 
     def __init__(self, attempt: Attempt | None = None, *, keeps_timestamps: bool = False) -> None:
@@ -76,7 +78,7 @@ class StreamBatch:
             self.largest = max(self.largest, largest)
 
     def room_for(self, pool: ChunkPool, more: Extents, largest: int) -> int:
-        """Return the number of messages of `more`, of at most `largest` bytes each, that find room beside the batch."""
+        """Return how many messages of `more` find room in addition to the batch; none has over `largest` bytes."""
         if chunks_for(largest) > pool.capacity:
             return self._room_before_oversized(pool, more)
         _, first_size = (self.extents or more)[0]
@@ -84,16 +86,23 @@ class StreamBatch:
         return max(0, messages_that_fit(pool, count, largest, first_size) - len(self.extents))
 
     def _room_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
-        """Return how many messages find room before one larger than the pool; 1 if that one is first, to discard it."""
+        """Return how many messages find room before the first one that is larger than the pool.
+
+        If the oversized message is the first, return 1: it joins the batch, and the lanes then refuse it.
+        """
         oversized = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > pool.capacity)
         before = more[:oversized]
         return self.room_for(pool, before, max(map(length_of, before))) if before else 1
 
     def sender_of(self, index: int) -> tuple[StreamClientState, FlushGroup]:
+        """Return the client and the flush group of the message at an index of the batch."""
         return self._senders[bisect_right(self._starts, index) - 1]
 
     def discard_reason(self, dropped: NoRoom) -> DiscardReason:
-        """Return the discard reason of a message without room; ABANDONED_ATTEMPT if its spill file has failed, too."""
+        """Return the discard reason of a message without room.
+
+        In a spilling attempt, a message is discarded only if its spill file failed, and then the attempt is abandoned.
+        """
         return DiscardReason.ABANDONED_ATTEMPT if self.is_spilling else dropped.reason
 
     @property
@@ -113,12 +122,12 @@ class StreamBatch:
 
 
 def index_in_batch(arrival: int, first: int) -> int:
-    """Return the index of a message, by its arrival number, in a batch with the first number `first`."""
+    """Return the index in a batch of the message with an arrival number; `first` is the number of the first message."""
     return lay.stream_number(arrival) - first
 
 
 def join_extents(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memoryview | bytes:
-    """Return the bytes of messages at `extents`, in order; without a copy if the messages are adjacent."""
+    """Return the bytes of the messages at `extents`, in order, without a copy if the messages are adjacent."""
     (start, _), (last, last_length) = extents[0], extents[-1]
     end = last + last_length
     if end - start == sum(map(length_of, extents)):
@@ -127,7 +136,7 @@ def join_extents(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memo
 
 
 def remove_over_share(ingested: Ingested) -> list[NoRoom]:
-    """Remove from a result the messages without room whose topics are over their shares, and return them."""
+    """Remove from `ingested.no_room` the messages whose topics are over their shares, and return these messages."""
     over_share = DiscardReason.TOPIC_OVER_SHARE
     removed = [each for each in ingested.no_room if each.reason is over_share]
     ingested.no_room[:] = [each for each in ingested.no_room if each.reason is not over_share]

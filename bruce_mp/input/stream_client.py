@@ -21,11 +21,14 @@ __all__ = ["TCP", "UNIX", "Connection", "StreamClientState", "StreamKind", "has_
 
 
 class StreamKind(NamedTuple):
-    """A kind of stream connection, as the counters that it raises."""
+    """A kind of stream connection: the counters that its connections raise.
+
+    `reads` counts the reads of sockets, and `got_data` those reads that returned data.
+    """
 
     forwarded: Counter
-    clean: Counter
-    unclean: Counter
+    clean_disconnect: Counter
+    unclean_disconnect: Counter
     socket_error: Counter
     invalid_size: Counter
     too_large: Counter
@@ -59,8 +62,8 @@ TCP: Final = StreamKind(
 class StreamClientState:
     """The state of one client.
 
-    `unprocessed` has the start of a message, whose whole length in bytes is `wanted` (0 until it is known), or the
-    messages of a paused client.
+    `unprocessed` has the received bytes that are not admitted yet.  They are the messages of a paused client, or the
+    beginning of an incomplete message.  `wanted` is the whole length of that message in bytes, 0 until it is known.
     """
 
     kind: StreamKind
@@ -73,9 +76,12 @@ class StreamClientState:
     unprocessed: bytearray = field(default_factory=bytearray)
     wanted: int = 0
     is_blocked: bool = False
-    """A whole message begins `unprocessed` and waits for room, topic, spill file or the quota's next interval."""
+    """True if `unprocessed` begins with a whole message that must wait.
+
+    It waits for room, for a stuck topic, for a spill file or for the next interval of the user's quota.
+    """
     paused_until_ms: int = 0
-    """Time of the next retry, such as the start of that interval; 0 = soon (for room, or at first for a topic)."""
+    """Time of the next retry; 0 = soon, if the client waits for room or has just begun to wait for a topic."""
     stuck_topic: bytes = b""
     """The topic of the first message of `unprocessed`, if it waits because the topic is over its share of the slab."""
     postponed: bytearray = field(default_factory=bytearray)
@@ -83,21 +89,21 @@ class StreamClientState:
     counted_in_quota: int = 0
     """Number of messages at the beginning of `unprocessed` that the user's quota counts already."""
     must_close: bool = False
-    """The client sent malformed data, or its attempt was ended: the worker closes the connection."""
+    """True if the client sent malformed data, or if the daemon ended its attempt: the worker closes the connection."""
     unfinished_groups: list[FlushGroup] = field(default_factory=list)
-    """Earlier flush groups, from the first one with outstanding messages on."""
+    """Earlier flush groups, beginning with the first that has messages without outcomes."""
     attempt: Attempt | None = None
     keeps_timestamps: bool = False
     """True if the client's timestamps are kept, unless the policy is "arrival"."""
     completed_spill: SpillFile | None = None
     """The spill file of the client's last attempt, which later messages must not overtake."""
     final_frame: bytes = b""
-    """The bytes that the worker sends before it closes the connection."""
+    """The frame that tells the client why its attempt ended; the worker sends it before it closes the connection."""
     finished_totals: FlushGroup = field(default_factory=lambda: FlushGroup(0))
     """Sums over all flush groups before `unfinished_groups`."""
 
     def block(self, until_ms: int = 0) -> None:
-        """Let the messages in `unprocessed` wait for the retry at `until_ms`; 0 = soon, as in `paused_until_ms`."""
+        """Let the messages in `unprocessed` wait for a retry at `until_ms`; 0 = soon, as in `paused_until_ms`."""
         self.is_blocked, self.wanted, self.paused_until_ms = True, 0, until_ms
 
 
@@ -106,8 +112,8 @@ class Connection:
     """A client and its socket.
 
     `outgoing` holds unsent answers.  The daemon still writes them after the client has shut down its sending side.
-    While `is_waiting`, the worker does not read the socket, because unfinished messages have reached the worker's limit
-    (`unfinished_limits.py`).
+    With `is_closing`, the worker does not read the socket, and closes it once all answers are sent.  With `is_waiting`,
+    the worker does not read the socket until the client's message gets a grant of memory (`unfinished_limits.py`).
     """
 
     socket: socket.socket
@@ -118,10 +124,11 @@ class Connection:
 
     @property
     def events(self) -> int:
+        """Return the events for which epoll should wait."""
         return (0 if self.is_closing or self.is_waiting else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
 
     def send_final_frame(self) -> None:
-        """Send the unsent answers and the frame with the reason for the attempt's end, without waiting for room."""
+        """Send the unsent answers and `final_frame` as far as the socket takes them now."""
         self.outgoing += self.client.final_frame
         self.client.final_frame = b""
         if self.outgoing:
@@ -131,7 +138,7 @@ class Connection:
 
 
 def has_input(peer_socket: socket.socket) -> bool:
-    """Return True if the kernel has bytes of the connection, or its end."""
+    """Return True if a read would return at once, with bytes or with the end of the stream."""
     poll = select.poll()
     poll.register(peer_socket, select.POLLIN)
     return bool(poll.poll(0))

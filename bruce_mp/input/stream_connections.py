@@ -1,12 +1,13 @@
 """The connections of a stream worker: accepting, reading, answering and pausing them.
 
 A worker has all its connections in one epoll set, which is one source of the process's loop.  In a round the worker
-reads readable connections once, up to the size of its buffer, and admits all the data together.  The next round
-continues behind the last connection read, so no connection starves another.  The worker keeps the received bytes of
-an incomplete message, within the limits of `unfinished_limits.py`, and allocates nothing for the missing ones.  The
+reads each readable connection once, until its buffer is full, and admits all the data together.  The next round
+continues behind the last connection read, so no connection starves another.  The worker keeps the received bytes of an
+incomplete message, within the limits of `unfinished_limits.py`, and allocates no memory for the missing bytes.  The
 *intake* (`StreamIntake`) reads *plain* connections (`StreamAdmission.is_plain`) and appends their messages itself.
 
-If the slab has no room for a client's message, the worker pauses the client, and reads none at all if no chunk is free.
+If the slab has no room for a client's message, the worker pauses the client.  While no chunk is free, it reads no
+client at all.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ _BUFFER_BYTES: Final = 1 << 20
 _MAX_READ: Final = 256 << 10
 """Most bytes of one read, so that a fast client leaves room for the others."""
 _MAX_EVENTS: Final = 512
-"""Ready connections of one round; the rest comes in the next."""
+"""Most ready connections of a round; the next round serves the others."""
 _IDLE_CHECK_S: Final = 1.0
 """Interval of the search for clients that stop inside a message."""
 _MAX_OUTGOING: Final = 64 << 10
-"""Bytes of unsent answers above which the worker closes the connection, because the client reads none."""
+"""With more bytes of unsent answers than this, the worker closes the connection, because the client reads none."""
 
 
 class StreamConnections:
@@ -114,7 +115,7 @@ class StreamConnections:
         self._count_by_origin: Tally[int | str] = Tally()
         self._unfinished = UnfinishedMessages(UnfinishedLimits.of(config))
         self._max_per_user = config.streams.max_connections_per_user
-        self._count_connections()
+        self._store_connection_count()
 
     def start(self) -> None:
         self._listeners.listen()
@@ -131,7 +132,7 @@ class StreamConnections:
         self._intake.apply_config(coalescing, max_size, blocks=blocks)
 
     def apply_config(self, config: Input) -> None:
-        """Apply reloaded limits and quotas, and close the connections of users that an allow list no longer names."""
+        """Apply reloaded limits and quotas, and close the connections of users that the allow list no longer names."""
         self._unfinished.apply_config(UnfinishedLimits.of(config))
         self._max_per_user = config.streams.max_connections_per_user
         self._resume_waiting()
@@ -155,7 +156,7 @@ class StreamConnections:
     # --- accepting ---------------------------------------------------------------------------------------------------
 
     def _add_connection(self, connection: socket.socket) -> None:
-        if self._flush_groups.is_full:  # without a flush group, no outcomes could be counted for it
+        if self._flush_groups.is_full:  # outcomes for the client could not be counted
             connection.close()
             return
         peer = peer_of(connection)
@@ -174,7 +175,7 @@ class StreamConnections:
         self._connections[connection.fileno()] = Connection(connection, client)
         self._descriptors[client] = connection.fileno()
         self._epoll.register(connection, select.EPOLLIN)
-        self._count_connections()
+        self._store_connection_count()
 
     def _admit_peer(self, connection: socket.socket) -> bool:
         """Return True if the allow list admits the peer; else count the refusal."""
@@ -184,7 +185,7 @@ class StreamConnections:
         return is_admitted
 
     def _refuse_over_limit(self, origin: int | str, peer: PeerCredentials | None) -> bool:
-        """Log and count the refusal, and return True, if a user or address has all its connections already."""
+        """Return True if a user or address has as many connections as it may; then also log and count the refusal."""
         if self._count_by_origin[origin] < self._max_per_user:
             return False
         self._row.add(Counter.StreamConnectionOverLimit)
@@ -193,6 +194,7 @@ class StreamConnections:
         return True
 
     def _close(self, descriptor: int) -> None:
+        """Close a connection, discard its open attempt, and forget the client."""
         connection = self._connections.pop(descriptor)
         self._intake.discard(descriptor)
         self._admission.abandon(connection.client)
@@ -208,9 +210,9 @@ class StreamConnections:
             del self._count_by_origin[origin]
         self._unfinished.remove(connection.client)
         self._resume_waiting()
-        self._count_connections()
+        self._store_connection_count()
 
-    def _count_connections(self) -> None:
+    def _store_connection_count(self) -> None:
         self._row.counters[Counter.StreamConnections] = len(self._connections)
 
     # --- answers -----------------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ class StreamConnections:
             self._write(descriptor)
 
     def _write(self, descriptor: int) -> None:
-        """Send pending answers without blocking; close the connection above `_MAX_OUTGOING` bytes of unread answers."""
+        """Send unsent answers without waiting; close the connection if more than `_MAX_OUTGOING` bytes remain."""
         connection = self._connections[descriptor]
         try:
             sent = connection.socket.send(connection.outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -275,7 +277,7 @@ class StreamConnections:
             self._serve_events(served.others)
 
     def _finish_round(self, served: StreamIntakeResult) -> None:
-        """Count the batch that the intake left uncounted, then admit the bytes behind the last whole messages."""
+        """Count the batch that the intake left uncounted, then admit the bytes that it left of each client."""
         for source, data in served.leftovers:
             self._connections[source.socket.fileno()].client.unprocessed = bytearray(data)
         if served.uncounted is not None:
@@ -333,9 +335,10 @@ class StreamConnections:
         return False
 
     def _read(self, descriptor: int, fill: int) -> Portion | None:
-        """Read a connection once, behind the client's `unprocessed` bytes, into the common buffer from `fill` on.
+        """Read a connection once, and return its portion of the common buffer, which begins at `fill`.
 
-        Return None if no data came, or if the read of a long message handled the data.
+        The portion has the client's `unprocessed` bytes, then the bytes just read.  Return None if no data came, or if
+        the data belongs to a long message, which `_read_long` handles.
         """
         client = self._connections[descriptor].client
         if client.wanted > MIN_READ:
@@ -361,7 +364,7 @@ class StreamConnections:
                 self._limit_unfinished(descriptor)
 
     def _receive(self, descriptor: int, room: memoryview) -> int:
-        """Receive once, and return the number of bytes; 0 if there were none, or the connection ended."""
+        """Receive once, and return the number of bytes; 0 if there were none, or if the connection ended."""
         connection = self._connections[descriptor]
         client = connection.client
         self._row.add(client.kind.reads)
@@ -398,11 +401,13 @@ class StreamConnections:
         self._on_admitted()
 
     def _admit_rest(self, descriptor: int) -> None:
+        """Admit the `unprocessed` bytes of a client."""
         client = self._connections[descriptor].client
         data, client.unprocessed = memoryview(client.unprocessed), bytearray()
         self._admit(data, [Portion(client, 0, len(data))], [descriptor])
 
     def _update_after_admission(self, descriptor: int) -> None:
+        """Close, pause or resume a connection, or let the intake serve it, as the state of its client requires."""
         connection = self._connections[descriptor]
         if connection.client.must_close:
             self._close(descriptor)
@@ -429,7 +434,7 @@ class StreamConnections:
     # --- unfinished messages -----------------------------------------------------------------------------------------
 
     def _limit_unfinished(self, descriptor: int) -> bool:
-        """Let a connection be read or wait, or close it, as memory for its message allows; return False if closed."""
+        """Read on, wait or close a connection, as the memory for its message allows; return False if it is closed."""
         connection = self._connections[descriptor]
         decision = self._unfinished.update(connection.client, steady_ms())
         if decision is ReadDecision.CLOSE:
@@ -442,7 +447,7 @@ class StreamConnections:
         return True
 
     def _resume_waiting(self) -> None:
-        """Let the connections be read that waited for memory which is free now."""
+        """Read connections again that waited for memory, if there is memory for their messages now."""
         for client in self._unfinished.grant_waiting(steady_ms()):
             descriptor = self._descriptors[client]
             self._connections[descriptor].is_waiting = False
@@ -467,12 +472,13 @@ class StreamConnections:
     # --- without room ------------------------------------------------------------------------------------------------
 
     def _schedule_retry(self) -> None:
-        """Schedule a retry for paused connections; stop reading all if one waits for room and no chunk is free."""
+        """Schedule a retry; stop reading all connections if one waits for room and no chunk is free."""
         self._paused.schedule_retry()
         if self._paused.any_waits_for_room and not self._pool.own_free:
             self._loop.unwatch(self._epoll)
 
     def _retry(self) -> None:
+        """Retry the paused connections that are due, and read connections again unless one still waits for a chunk."""
         if not self._is_reading:
             return
         for descriptor in self._paused.rotate_due(steady_ms()):

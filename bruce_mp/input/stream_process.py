@@ -1,6 +1,7 @@
-"""A stream worker: admits the data of its connections, publishes the runs, answers barriers.
+"""A stream worker: admits the data of its connections, hands the runs over to the router, and answers barriers.
 
-Several workers share the listening sockets, and any idle worker accepts.  A worker never blocks on the router.
+Several workers share the listening sockets, and any idle worker accepts a connection.  A worker never waits for the
+router.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _DRAIN_POLL_S: Final = 0.02
-"""Interval of the check for pending barriers during a drain."""
+"""Interval at which a draining worker checks if barriers are still pending."""
 _MAX_DRAIN_S: Final = 1.5
-"""Time for pending barriers during a drain; the supervisor waits longer than this for an input to end."""
+"""Longest wait for pending barriers in a drain; the supervisor waits longer than this for an input to end."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     _StreamWorker(start, slab, control).run()
 
 
@@ -77,7 +78,7 @@ class _StreamWorker(InputShell):
         self._spills = Spills(slab, self._row, start.row, self._spill_directory, config.input.streams.max_spill_size)
         self._spill_pump = self._create_spill_pump()
         self._unique = UniqueAttempts(
-            start.row, self._spill_directory, self._outcomes, self._flush_groups, _message_limits(config)
+            start.row, self._spill_directory, self._outcomes, self._flush_groups, _limits_for_inquiries(config)
         )
         self._settlement = SettlementTimer(self._loop, self._unique)
         self._attempts = self._create_attempts(config)
@@ -114,9 +115,9 @@ class _StreamWorker(InputShell):
             self._outcomes,
             self._publisher,
             after_poll=self._connections.close_finished,
-            wake_journal=self._journal_request(config),
+            wake_journal=self._journal_waker(config),
         )
-        self._drain_until = 0.0
+        self._drain_ends_s = 0.0
 
     def _create_spill_pump(self) -> SpillPump:
         feed = SpillFeed(
@@ -141,11 +142,11 @@ class _StreamWorker(InputShell):
             spills=self._spills,
             unique=self._unique,
             max_chunks=streams.max_attempt_size // CHUNK_BYTES,
-            max_total_chunks=max(1, self._slab.geometry.chunks // 2 // streams.worker_count),  # equal parts of half
+            max_total_chunks=max(1, self._slab.geometry.chunks // 2 // streams.worker_count),  # half the slab
         )
 
-    def _journal_request(self, config: Config) -> Callable[[], object]:
-        """Return a function that requests a durable copy of all runs, if slab.sync demands one."""
+    def _journal_waker(self, config: Config) -> Callable[[], object]:
+        """Return a function that asks the journal for a durable copy of all runs, if slab.sync demands one."""
         if config.slab.sync != "each flush":
             return lambda: None
         return partial(self._links.sender(JOURNAL_REQUESTS).send_bytes, b"\0")  # the journal ignores the content
@@ -159,12 +160,12 @@ class _StreamWorker(InputShell):
     def start(self) -> None:
         self._connections.start()
         super().start()
-        self._start_feed()
+        self._start_timers()
 
     def apply_config(self, config: Config, before: Config) -> None:
         super().apply_config(config, before)
         streams = config.input.streams
-        self._unique.apply_limits(_message_limits(config))
+        self._unique.apply_limits(_limits_for_inquiries(config))
         self._attempts.apply_limits(streams.max_attempt_size // CHUNK_BYTES)
         self._spills.max_bytes = streams.max_spill_size
         self._admission.apply_limits(_max_message_size(config), blocks=_blocks(config))
@@ -178,7 +179,7 @@ class _StreamWorker(InputShell):
         self._publisher.publish_all()
         self._connections.stop_reading()
         if len(self._barriers):
-            self._drain_until = time.monotonic() + _MAX_DRAIN_S
+            self._drain_ends_s = time.monotonic() + _MAX_DRAIN_S
             self._loop.call_later(_DRAIN_POLL_S, self._poll_drain)
         else:
             self._finish()
@@ -188,19 +189,19 @@ class _StreamWorker(InputShell):
         super().on_supervisor_exit()
 
     def _poll_drain(self) -> None:
-        if len(self._barriers) and time.monotonic() < self._drain_until:
+        if len(self._barriers) and time.monotonic() < self._drain_ends_s:
             self._loop.call_later(_DRAIN_POLL_S, self._poll_drain)
         else:
             self._finish()
 
     def _on_completed(self, runs: list[Segment]) -> None:
-        """Publish the runs of a complete attempt, and start feeding its spill file."""
-        self._publisher.publish_closed()
+        """Publish the runs of a completed attempt, and start feeding its spill file."""
+        self._publisher.publish_closed()  # the earlier messages of the connection come first
         self._publisher.publish(runs)
-        self._start_feed()
+        self._start_timers()
 
-    def _start_feed(self) -> None:
-        """Feed the spill files of completed attempts, and poll for outcomes of unique ones."""
+    def _start_timers(self) -> None:
+        """Start to feed the spill files of completed attempts, and to poll for the outcomes of unique attempts."""
         self._spill_pump.start()
         self._settlement.start()
 
@@ -212,7 +213,10 @@ class _StreamWorker(InputShell):
         super()._finish()
 
     def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
-        """Answer an inquiry, which is a barrier frame of another version; treat a malformed one like any barrier."""
+        """Handle a barrier, or an inquiry, which is a barrier frame of another version.
+
+        A malformed inquiry is handled like a barrier, which answers that the request is malformed or unsupported.
+        """
         answer = self._unique.answer(client, data) if is_inquiry(data) else None
         if answer is not None:
             self._answer(client, answer)
@@ -235,13 +239,15 @@ class _StreamWorker(InputShell):
 
 
 def _blocks(config: Config) -> bool:
+    """Return True if clients wait while the slab has no room."""
     return config.input.streams.when_full == "block"
 
 
-def _message_limits(config: Config) -> tuple[int, int]:
+def _limits_for_inquiries(config: Config) -> tuple[int, int]:
+    """Return the sizes in answers to inquiries: `largest_message` and `largest_payload` of `InquiryAnswer`."""
     return _max_message_size(config), config.batching.message_max_bytes - SIZE_OVERHEAD
 
 
 def _max_message_size(config: Config) -> int:
-    """Return the largest size of a message with its size field."""
+    """Return the largest size of a message, including the 4 bytes of its size field."""
     return config.input.max_stream_size + 4

@@ -157,8 +157,8 @@ def test_a_disconnect_within_a_message_is_unclean(slab: Slab, kind: StreamKind, 
     worker.admission.on_disconnect(client)
     assert values(slab) == [b"whole"]
     assert_books(slab, 1 + (kept > 0), **({"UNCLEAN_DISCONNECT": 1} if kept else {}))
-    assert counter(slab, kind.unclean) == (kept > 0)
-    assert counter(slab, kind.clean) == (kept == 0)
+    assert counter(slab, kind.unclean_disconnect) == (kept > 0)
+    assert counter(slab, kind.clean_disconnect) == (kept == 0)
     samples = [sample for event in worker.reported() for sample in event.samples]
     assert samples == ([datagram(value=b"cut")[:kept]] if kept else [])
 
