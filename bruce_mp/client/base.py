@@ -37,7 +37,7 @@ Errors = Literal["raise", "count"]
 Accept = Callable[
     [bytes | str, Buffer | None, Buffer | None, int | None, int | None, "Sequence[HeaderInput]", bool], bool
 ]
-"""The parameters of `Client.send()`, in its order."""
+"""A function with the parameters of `Client.send()`, in the same order."""
 
 _SOCKET_PATH_MAX: Final = 107
 """Linux' limit for the path of a UNIX socket."""
@@ -45,16 +45,16 @@ _SOCKET_PATH_MAX: Final = 107
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of a client's messages in this process: offered = sent + waiting + sum of dropped."""
+    """Counts of a client's messages in this process: each message is sent, waiting or dropped."""
 
     sent: int
     """Messages that Linux accepted whole."""
     sent_bytes: int
     """Bytes of the sent messages."""
     waiting: int
-    """Messages in the client's own buffer."""
+    """Messages in the client's own buffer, not yet sent."""
     dropped: Mapping[str, int]
-    """Messages that the client gave up, by the reason of their `SendError`."""
+    """Messages that the client gave up, by the `reason` of their `SendError`."""
     connections: int
     """Number of connections that a stream client opened; 0 for datagrams."""
 
@@ -62,14 +62,14 @@ class Stats:
 class Client(ABC):
     """Sender of messages to a daemon. Threads may share it, and it may cross a `fork()`.
 
-    `errors` selects the behaviour of `send()` for a message that cannot be sent: "raise" raises a `SendError`, "count"
+    `errors` selects the behavior of `send()` for a message that cannot be sent: "raise" raises a `SendError`, "count"
     returns False. `stats()` counts the message in both cases.
     """
 
     timeout: float | None
     """Longest wait of `send()` in seconds; `None` waits without limit."""
     _accept: Accept
-    """The fast path of `send()` in `client/kernels`: return True if it sent or buffered the message."""
+    """The fast path of `send()`, from `client/kernels`.  If it returns False, `send()` takes the slow path."""
 
     def __init__(self, destination: str, errors: Errors, max_message: int, limit_advice: str) -> None:
         """`limit_advice` ends the error text of a message that is larger than `max_message`."""
@@ -77,7 +77,7 @@ class Client(ABC):
         self._errors = errors
         self._max_message = max_message
         self._limit_advice = limit_advice
-        Client._reset(self)  # not the override, which resets fields that only the subclass has
+        Client._reset(self)  # not the override of a subclass, which also resets the subclass's fields
         _clients.add(self)
 
     def __enter__(self) -> Self:
@@ -103,7 +103,7 @@ class Client(ABC):
         headers: Sequence[HeaderInput] = (),
         keep_empty: bool = False,
     ) -> bool:
-        """Send one message. Return True if it was accepted; `errors` selects the behaviour otherwise.
+        """Send one message. Return True if it was accepted; otherwise `errors` selects the behavior.
 
         Args:
             topic: the topic's name.
@@ -122,7 +122,7 @@ class Client(ABC):
         return self.send_encoded(encode_fields(topic, value, key, partition_key, timestamp_ms, headers, keep_empty))
 
     def send_encoded(self, message: Buffer) -> bool:
-        """Send an encoded message unchanged."""
+        """Send a message that is already encoded; the result and the errors are those of `send()`."""
         try:
             if len(message) > self._max_message:
                 raise MessageTooLargeError(
@@ -139,7 +139,7 @@ class Client(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the socket. Messages that were sent stay sent."""
+        """Close the socket. This does not affect messages that were sent."""
 
     @abstractmethod
     def _transmit(self, message: Buffer) -> None:
@@ -150,28 +150,31 @@ class Client(ABC):
         with self._counting:
             dropped = MappingProxyType(dict(self._dropped))
             sent, sent_bytes = self._sent_counts()
-            return Stats(sent, sent_bytes, self._waiting(), dropped, self._connections())
+            return Stats(sent, sent_bytes, self._waiting_count(), dropped, self._connection_count())
 
     def _at_exit(self) -> None:  # noqa: B027  # only clients with a buffer act here
         """Handle the end of the interpreter for a client that was not closed."""
 
-    def _waiting(self) -> int:
+    def _waiting_count(self) -> int:
+        """Return the number of messages in the client's own buffer."""
         return 0
 
-    def _connections(self) -> int:
+    def _connection_count(self) -> int:
+        """Return the number of connections that the client has opened."""
         return 0
 
     @abstractmethod
     def _sent_counts(self) -> tuple[int, int]:
-        """Return the number of sent messages and of their bytes."""
+        """Return the number of sent messages, and the number of their bytes."""
 
-    def _count_dropped(self, error: SendError, messages: int = 1) -> None:
+    def _count_dropped(self, error: SendError, message_count: int = 1) -> None:
         with self._counting:
-            self._dropped[error.reason] += messages
+            self._dropped[error.reason] += message_count
 
     def _reset(self) -> None:
-        """Initialise the state, in the constructor and in the child after a fork."""
-        self._counting = threading.RLock()  # guards counts and datagrams; reentrant: a signal handler may send
+        """Initialize the state, in the constructor and in the child after a fork."""
+        # Guards the counts and the sending of datagrams.  It is reentrant, because a signal handler may send.
+        self._counting = threading.RLock()
         self._dropped: Counter[str] = Counter()
 
 

@@ -2,8 +2,9 @@
 
 * The socket has no name and is not connected. Each datagram goes to the current owner of the path, so a client survives
   restarts of the daemon.
-* When the daemon's queue is full, the client waits on a second, connected socket, because poll() reports an unconnected
-  one as always writable: Python's send would spin. The first socket never blocks, so a lock can guard it.
+* When the daemon's queue is full, the client waits on a second socket, which is connected. On an unconnected socket
+  Python's blocking send would spin, because poll() always reports such a socket as writable. Calls on the first socket
+  never block, so a lock can guard it.
 * A sent datagram has reached the daemon's queue in the kernel. The client cannot learn if the daemon accepts it.
 """
 
@@ -28,7 +29,7 @@ __all__ = ["MAX_DATAGRAM", "DatagramClient"]
 MAX_DATAGRAM: Final = 64 * 1024
 """Largest datagram that a daemon accepts by default (`input.max_datagram_size`)."""
 _KERNEL_OVERHEAD: Final = 32
-"""SO_SNDBUF minus the largest AF_UNIX datagram (Linux, unix_dgram_sendmsg)."""
+"""The largest AF_UNIX datagram has this many bytes less than SO_SNDBUF (Linux, unix_dgram_sendmsg)."""
 
 
 class DatagramClient(Client):
@@ -38,7 +39,7 @@ class DatagramClient(Client):
         path: the daemon's `input.unix_datagram.path`; at most 107 bytes.
         timeout: seconds that `send()` waits while the daemon's queue is full; `None`: without limit, 0: not at all.
         errors: "raise" or "count", see `Client`.
-        max_message: the daemon's `input.max_datagram_size`. The daemon discards a longer one as malformed.
+        max_message: the daemon's `input.max_datagram_size`. The daemon discards a longer message as malformed.
         send_buffer: SO_SNDBUF in bytes, for messages beyond the system's default (`net.core.wmem_default`).
     """
 
@@ -73,7 +74,7 @@ class DatagramClient(Client):
 
     def _transmit(self, message: Buffer) -> None:
         try:
-            with self._counting:  # no thread closes the descriptor meanwhile
+            with self._counting:  # so that no thread closes the descriptor meanwhile
                 self._socket.sendto(message, socket.MSG_DONTWAIT, self._destination)
         except BlockingIOError as error:
             self._wait_and_send(message, error)
@@ -82,6 +83,7 @@ class DatagramClient(Client):
         self._sender.count(len(message))
 
     def _wait_and_send(self, message: Buffer, queue_full: OSError) -> None:
+        """Send a message for which the queue was full (error `queue_full`), within `timeout`."""
         if self.timeout == 0:
             raise self._explain(queue_full, len(message)) from queue_full
         try:
@@ -95,7 +97,7 @@ class DatagramClient(Client):
     def _reset(self) -> None:
         super()._reset()
         was_closed = self._socket.fileno() == -1
-        self._socket.close()  # only the child's descriptor
+        self._socket.close()  # closes only the child's descriptor
         if not was_closed:
             self._socket = new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._so_sndbuf)
         self._create_sender()
@@ -104,13 +106,14 @@ class DatagramClient(Client):
         return self._sender.sent, self._sender.sent_bytes
 
     def _explain(self, error: OSError, size: int) -> SendError:
+        """Return the SendError for the kernel's error at a message of `size` bytes."""
         if error.errno == errno.EMSGSIZE:
-            return MessageTooLargeError(self._too_large(size))
+            return MessageTooLargeError(self._too_large_text(size))
         if isinstance(error, (BlockingIOError, TimeoutError)):
             return SendTimeoutError(f"{self._destination}: the daemon's queue stayed full for {self.timeout} s.")
         return error_for(self._destination, error)
 
-    def _too_large(self, size: int) -> str:
+    def _too_large_text(self, size: int) -> str:
         limit = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - _KERNEL_OVERHEAD
         return (
             f"{self._destination}: a message of {size} bytes is too large, the kernel accepts at most {limit} from "

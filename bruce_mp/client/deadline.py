@@ -19,7 +19,7 @@ class Deadline:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def at_most(self, seconds: float) -> float:
-        """Return the remaining seconds, or `seconds` if that is shorter."""
+        """Return the remaining seconds, but at most `seconds`."""
         left = self.left()
         return seconds if left is None else min(left, seconds)
 

@@ -49,7 +49,7 @@ class AttemptLostError(SendError):
     """The connection broke within an attempt.
 
     The daemon delivers the attempt if its end frame arrived, and discards the attempt otherwise. The client cannot know
-    which; repeating it is safe if it was an `attempt(name, unique=True)`.
+    which of the two happens. Repeating the attempt is safe if it was an `attempt(name, unique=True)`.
     """
 
     reason = "attempt"
@@ -71,7 +71,7 @@ _NO_PERMISSION: Final = (
     "no permission to send. Senders need write permission on the socket (input.unix_stream.mode or "
     'input.unix_datagram.mode in the daemon\'s configuration, such as "0222") and access to its directory.'
 )
-_UNREACHABLE: Final = {
+_UNREACHABLE_TEXTS: Final = {
     errno.ENOENT: "there is no such socket. Start the daemon, or give the path that its configuration names.",
     errno.ECONNREFUSED: "no process receives there. Start the daemon, or give the address in its configuration.",
     errno.ECONNRESET: "the daemon closed the connection.",
@@ -82,9 +82,9 @@ _UNREACHABLE: Final = {
 
 
 def error_for(destination: str, error: OSError) -> SendError:
-    """Return the SendError for the kernel's error at `destination`."""
+    """Return the SendError for an error of the kernel when it sends or connects to `destination`."""
     if error.errno == errno.EBADF:
         return ClientClosedError(f"{destination}: the client is closed. Create a new one.")
-    if error.errno in _UNREACHABLE:
-        return DaemonUnreachableError(f"{destination}: {_UNREACHABLE[error.errno]}")
+    if error.errno in _UNREACHABLE_TEXTS:
+        return DaemonUnreachableError(f"{destination}: {_UNREACHABLE_TEXTS[error.errno]}")
     return SendError(f"{destination}: cannot send: {os.strerror(error.errno or 0)}.")

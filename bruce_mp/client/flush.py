@@ -1,7 +1,8 @@
 """`flush()`: the barrier request, the daemon's answer, and the messages with an unknown outcome.
 
-A message's outcome is unknown after its connection broke. The daemon counts from the first message of a connection; an
-`Outcome` counts from the last flush.
+A barrier is a request for the outcome of all earlier messages of the connection. The daemon's answer counts from the
+first message of the connection, while an `Outcome` counts from the last flush. If the connection breaks, the outcome of
+the messages since the last flush is unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ READ_SIZE: Final = 1 << 16
 MAX_LIMIT_MS: Final = 2**31 - 1
 """The largest time limit that a barrier can carry."""
 DAEMON_FRACTION: Final = 0.9
-"""Fraction of the time limit for the daemon; the rest is for the transfer of its answer."""
+"""Fraction of a flush's time limit that the daemon gets; the rest is for the transfer of its answer."""
 
 ZERO_COUNTS: Final = BarrierAnswer(b"", BarrierStatus.DONE, 0, 0, 0)
 
@@ -46,7 +47,7 @@ _STATUS_TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Counts of the messages since the last flush, or since the connection was opened if that is later."""
+    """Counts of the messages since the last flush, or since the connection was opened, whichever is later."""
 
     received: int
     """Messages that reached the daemon."""
@@ -72,7 +73,7 @@ class FlushError(SendError):
 
 
 class FlushRequest:
-    """The barrier request of one flush, with a random token; `frame` has its bytes."""
+    """The barrier request of one flush, with a random token; `frame` has the bytes of the request."""
 
     def __init__(self, level: LevelName, deadline: Deadline) -> None:
         left = deadline.left()
@@ -108,45 +109,45 @@ def _barrier_answers(reader: AnswerReader, data: bytes) -> list[BarrierAnswer]:
 class FlushMark(NamedTuple):
     """The messages that a flush request covers."""
 
-    ended_connections: int
-    """Connections that ended before that of the request."""
-    written: int
-    """Messages written to this connection since its last flush."""
-    flushed: BarrierAnswer
-    """The connection's counts at the last flush."""
+    ended_connection_count: int
+    """Number of connections that ended before the request was sent."""
+    written_count: int
+    """Number of messages written to the connection since its last flush."""
+    flushed_counts: BarrierAnswer
+    """The daemon's counts for the connection at the last flush."""
 
 
 class FlushLedger:
-    """The counts of messages written since the last flush. The caller holds a lock."""
+    """Counts the messages written since the last flush. The caller holds a lock."""
 
     def __init__(self) -> None:
-        self._ended_connections = 0
-        self._written = 0
-        self._uncertain = 0
-        """Messages with an unknown outcome."""
-        self._flushed = ZERO_COUNTS
-        """The daemon's counts at the last flush."""
+        self._ended_connection_count = 0
+        self._written_count = 0
+        self._uncertain_count = 0
+        """Number of messages with an unknown outcome."""
+        self._flushed_counts = ZERO_COUNTS
+        """The daemon's counts for the connection at its last flush."""
 
-    def on_written(self, messages: int) -> None:
+    def on_written(self, message_count: int) -> None:
         """Count messages written to the connection."""
-        self._written += messages
+        self._written_count += message_count
 
     def on_connection_ended(self) -> None:
         """Count all unflushed messages of the connection as uncertain: no later connection reports their outcome."""
-        self._uncertain += self._written
-        self._ended_connections += 1
-        self._written = 0
-        self._flushed = ZERO_COUNTS
+        self._uncertain_count += self._written_count
+        self._ended_connection_count += 1
+        self._written_count = 0
+        self._flushed_counts = ZERO_COUNTS
 
     def mark(self) -> FlushMark:
-        """Return the mark for a request that is sent now. Raise FlushError as `raise_if_uncertain` does."""
+        """Return the mark for a request that is sent now. Raise FlushError if `raise_if_uncertain` raises it."""
         self.raise_if_uncertain()
-        return FlushMark(self._ended_connections, self._written, self._flushed)
+        return FlushMark(self._ended_connection_count, self._written_count, self._flushed_counts)
 
     def raise_if_uncertain(self) -> None:
-        """Raise FlushError, once, if a connection with unflushed messages broke since the last flush."""
-        if self._uncertain:
-            uncertain, self._uncertain = self._uncertain, 0
+        """Raise FlushError if a connection with unflushed messages broke; the next call does not raise for it again."""
+        if self._uncertain_count:
+            uncertain, self._uncertain_count = self._uncertain_count, 0
             raise FlushError(
                 f"the connection broke. Of the {uncertain} messages written to it, an unknown number arrived."
             )
@@ -154,21 +155,22 @@ class FlushLedger:
     def resolve(self, mark: FlushMark, answer: BarrierAnswer) -> Outcome:
         """Return the outcome that an answer reports.
 
-        Raise FlushError if the answer is not final, or if the connection broke with unflushed messages.
+        Raise FlushError if the answer is not final, or if a connection with unflushed messages broke.
         """
-        is_current = mark.ended_connections == self._ended_connections
+        is_current = mark.ended_connection_count == self._ended_connection_count
         if not is_current:
             self.raise_if_uncertain()
-        outcome = _difference(answer, mark.flushed)
+        outcome = _difference(answer, mark.flushed_counts)
         if answer.status is not BarrierStatus.DONE:
             raise FlushError(_STATUS_TEXTS[answer.status], outcome)
-        if is_current:  # the daemon counts a later connection from 0
-            self._flushed = answer
-            self._written -= mark.written
+        if is_current:  # the counts of a later connection begin at 0, and the answer is not about them
+            self._flushed_counts = answer
+            self._written_count -= mark.written_count
         return outcome
 
 
 def _difference(now: BarrierAnswer, before: BarrierAnswer) -> Outcome:
+    """Return the counts of `now` less those of `before`, an earlier answer on the same connection."""
     reasons = {_reason_name(reason): count - before.reasons.get(reason, 0) for reason, count in now.reasons.items()}
     return Outcome(
         now.received - before.received,

@@ -70,7 +70,7 @@ class BruceHandler(logging.Handler):
         return self._client.stats()
 
     def close(self) -> None:
-        """Close the client. It has counted the records that it could not send."""
+        """Close the client. `stats()` counts the records that it could not send."""
         with suppress(SendError):
             self._client.close()
         super().close()

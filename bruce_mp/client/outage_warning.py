@@ -1,6 +1,6 @@
-"""A warning through `logging` of an outage: a client that goes on trying to connect would otherwise wait in silence.
+"""A warning about an outage, through `logging`: without it, a client that keeps trying to connect waits in silence.
 
-Separate because the warning needs a thread and a logger, and `reconnecting_link` needs neither.
+It is separate from `reconnecting_link`, because it needs a thread and a logger, and the link itself needs neither.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = ["OutageWarning"]
 log = logging.getLogger("bruce_mp.client")
 
 WARN_AFTER_S: Final = 5.0
+"""Length of an outage before the warning."""
 
 
 class OutageWarning:
@@ -26,6 +27,7 @@ class OutageWarning:
 
     def __init__(self) -> None:
         self._since_s: float | None = None
+        """Monotonic time of the outage's first failed try; None without an outage."""
         self._has_warned = False
 
     def on_connected(self) -> None:
@@ -34,7 +36,7 @@ class OutageWarning:
         self._has_warned = False
 
     def on_failure(self, error: SendError) -> None:
-        """Begin an outage, or warn of it if it lasts."""
+        """Handle a failed try: begin an outage, or warn of the present one if it has lasted long enough."""
         now_s = time.monotonic()
         if self._since_s is None:
             self._since_s = now_s
@@ -42,7 +44,7 @@ class OutageWarning:
             return
         self._has_warned = True
         text = f"No connection for {now_s - self._since_s:.0f} s; the client goes on trying. {error}"
-        # A thread of its own: the handler of a log may send through this client, whose lock the caller holds.
+        # In a separate thread, because a log handler may send through this client, whose lock the caller holds.
         warner = threading.Thread(target=log.warning, args=("%s", text), name="bruce-client-warning", daemon=True)
-        with suppress(RuntimeError):  # the interpreter ends
+        with suppress(RuntimeError):  # a new thread cannot start while the interpreter ends
             warner.start()

@@ -1,7 +1,8 @@
-"""Stream connection to the daemon that reconnects after a break, with growing back-off.
+"""Stream connection to the daemon that reconnects after a break, with growing waits between the tries (back-off).
 
 The owner holds a lock around every method except `interrupt` and `sleep`. One thread may read from the connection
-without the lock; while it reads, other threads only shut the socket down, and the reader closes it.
+without the lock. While it reads, other threads must not close the socket: they only shut it down, and the reading
+thread closes it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ __all__ = ["ConnectionBrokenError", "ReconnectingLink"]
 
 FIRST_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 5.0
-"""Each try to connect doubles the wait up to this, so a restarted daemon is found within this time."""
+"""Each try to connect doubles the wait before the next, up to this, so a restarted daemon is found within this time."""
 READ_SIZE: Final = 1 << 16
 MAX_CONNECT_S: Final = 5.0
-"""Longest wait for one connection, so that a call without a time limit notices a `close()`."""
+"""Longest wait in one try to connect, so that a call without a time limit notices a `close()`."""
 MIN_CONNECT_S: Final = 0.001
-"""connect() over TCP fails with a timeout of 0; over loopback it takes almost no time."""
+"""Shortest timeout of a try: with 0, connect() over TCP would always fail, and over loopback this much is enough."""
 NO_PERMISSION: Final = frozenset({errno.EACCES, errno.EPERM})
-"""Errors that a wait cures only while the daemon starts."""
+"""Errors that do not pass by waiting, except while the daemon starts."""
 
 Address = str | tuple[str, int]
 
@@ -61,12 +62,13 @@ class ReconnectingLink:
         self._outage = OutageWarning()
         self._is_denied = False
         """True if the last try failed for want of permission."""
-        self.connections = 0
+        self.connection_count = 0
+        """Number of connections opened so far."""
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
     def connect(self, deadline: Deadline) -> None:
-        """Ensure that a connection exists. Raise SendError if none succeeds in time, or permission is missing."""
+        """Ensure that a connection exists. Raise SendError if no try succeeds in time, or if permission is missing."""
         while self._socket is None:
             if self._closed.is_set():
                 raise ClientClosedError(f"{self._destination}: the client is closed. Create a new one.")
@@ -85,19 +87,19 @@ class ReconnectingLink:
         except OSError as error:
             failure = self._unreachable(error)
             self._outage.on_failure(failure)
-            if self._is_denied_again(error) or not deadline.allows(self._next_try_s - time.monotonic()):
+            if self._record_denial(error) or not deadline.allows(self._next_try_s - time.monotonic()):
                 raise failure from error
         else:
             self._is_denied = False
             self._outage.on_connected()
             self._reader = AnswerReader()
-            self.connections += 1
+            self.connection_count += 1
 
-    def _is_denied_again(self, error: OSError) -> bool:
-        """Return True at the second denial in a row.
+    def _record_denial(self, error: OSError) -> bool:
+        """Record if a failed try was denied permission, and return True at the second denial in a row.
 
-        The first may pass, because a starting daemon sets the owner after it creates the socket. A denial does not let
-        the back-off grow, so that every later call fails soon.
+        The first denial may be temporary, because a starting daemon creates the socket before it sets the owner. A
+        denial resets the back-off, so that every later call fails soon.
         """
         was_denied, self._is_denied = self._is_denied, error.errno in NO_PERMISSION
         if self._is_denied:
@@ -126,7 +128,7 @@ class ReconnectingLink:
         return error_for(self._destination, error)
 
     def _schedule_next_try(self) -> None:
-        # random, so that the clients of a restarted daemon do not all connect at once
+        # A random factor, so that the clients of a restarted daemon do not all connect at once.
         self._next_try_s = time.monotonic() + self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311
         self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
 
@@ -161,20 +163,20 @@ class ReconnectingLink:
             raise SendTimeoutError(f"{self._destination}: the daemon did not read in time.")
 
     def _is_closed_by_daemon(self, connection: socket.socket) -> bool:
-        """Return True at the end of the stream. Over TCP, the first write after it would be lost."""
+        """Return True at the end of the stream. Over TCP, a write after that would succeed, but lose its data."""
         try:
             return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
 
     def begin_reading(self) -> tuple[socket.socket, AnswerReader]:
-        """Return the connection for reading without the lock; `end_reading` releases it."""
+        """Return the connection, to read it without the lock until `end_reading`."""
         assert self._socket is not None
         self._read_from = self._socket
         return self._socket, self._reader
 
     def end_reading(self) -> None:
-        """Release the connection after reading."""
+        """Release the connection after reading, and close it if it was dropped meanwhile."""
         if self._read_from is not None and self._read_from is not self._socket:
             self._read_from.close()
         self._read_from = None
@@ -193,11 +195,11 @@ class ReconnectingLink:
         return True
 
     def disconnect_if_current(self, connection: socket.socket) -> bool:
-        """Drop `connection` if it is the current one, and return True if so."""
+        """Drop `connection` if it is the current one; return True if it was."""
         return connection is self._socket and self.disconnect()
 
     def interrupt(self) -> None:
-        """End the wait of the thread that holds the lock, and connect no more. The caller needs no lock."""
+        """Wake the thread that holds the lock and waits, and let no thread connect. The caller needs no lock."""
         self._closed.set()
         if (connection := self._socket) is not None:
             _shut_down(connection, socket.SHUT_RDWR)
@@ -207,7 +209,8 @@ class ReconnectingLink:
         self._closed.set()
         if self._socket is not None and self._socket is not self._read_from:
             _shut_down(self._socket, socket.SHUT_WR)
-            with suppress(OSError):  # over TCP, unread answers would reset the connection and discard sent data
+            with suppress(OSError):
+                # Read answers first: to close TCP with unread data resets the connection, and discards sent messages.
                 self._socket.recv(READ_SIZE, socket.MSG_DONTWAIT)
         self.disconnect()
 
@@ -216,7 +219,7 @@ class ReconnectingLink:
         self._closed.wait(seconds)
 
     def abandon_after_fork(self) -> None:
-        """Close the child's copies of the parent's sockets."""
+        """Close this process's copies of its parent's sockets."""
         for inherited in (self._socket, self._read_from):
             if inherited is not None:
                 inherited.close()

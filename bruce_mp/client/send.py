@@ -39,9 +39,9 @@ _SIZE_BYTES: Final = 4
 """Length of the field Size, with which a message begins."""
 _STANDARD_INPUT: Final = "-"
 LINGER_S: Final = 0.01
-"""Time in which lines of a file or pipe join one write."""
+"""Time for which messages gather before one write sends them together."""
 TIMEOUT_S: Final = 60.0
-"""Time limit for a daemon that does not read, short enough for an interactive user."""
+"""Longest wait for a daemon that does not read, short enough for an interactive user."""
 CONNECT_S: Final = 2.0
 """Time limit for connecting to a stream socket; the daemon may be starting."""
 
@@ -53,6 +53,8 @@ class UsageError(BruceError):
 
 
 def _integer(low: int, high: int) -> Callable[[str], int]:
+    """Return the parser of an option whose value is an integer from `low` to `high`."""
+
     def parse(text: str) -> int:
         if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:
             raise ArgumentTypeError(f"{text} is not an integer from {low} to {high}")
@@ -69,7 +71,10 @@ def _parse_header(text: str) -> Header:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the options of `bruce send`; two have a second spelling, that of `to_bruce`, the tool of the old daemon."""
+    """Add the options of `bruce send`.
+
+    Two of them have a second spelling, with an underscore, as in `to_bruce`, the tool of the old daemon.
+    """
     natural_number = _integer(0, 2**31 - 1)
     parser.add_argument("--version", action="version", version=f"bruce {__version__}")
     destination = parser.add_mutually_exclusive_group(required=True)
@@ -101,7 +106,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--pad", metavar="N", type=natural_number, default=0, help="pad the number with zeros to N digits"
     )
-    parser.add_argument("--bad", action="store_true", help="malformed messages: Size is one too small")
+    parser.add_argument("--bad", action="store_true", help="send malformed messages, whose Size is one too small")
     parser.add_argument(
         "--print", metavar="N", type=natural_number, default=0, dest="print_every",
         help="report the number of written messages after every N messages",
@@ -135,10 +140,10 @@ def run(args: Namespace) -> int:
 
 
 def _create_client(args: Namespace) -> Client:
-    """Create a client that accepts any size, because `_send_all` enforces the limit."""
+    """Create a client that accepts messages of any size, because `_send_all` enforces the limit."""
     linger = 0.0 if args.interval else LINGER_S
     if args.socket_path is not None:
-        so_sndbuf = args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None  # the default suffices below
+        so_sndbuf = args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None  # up to this, the default suffices
         return DatagramClient(args.socket_path, max_message=MAX_MESSAGE, send_buffer=so_sndbuf)
     if args.stream_socket_path is not None:
         return StreamClient(args.stream_socket_path, timeout=TIMEOUT_S, linger=linger, max_message=MAX_MESSAGE)
@@ -150,11 +155,12 @@ def _destination(args: Namespace) -> str:
 
 
 def _send_all(client: Client, args: Namespace) -> None:
+    """Send the messages, and flush if --flush is given; raise BruceError if the daemon discarded some of them."""
     if isinstance(client, (StreamClient, TcpClient)):
         client.connect(CONNECT_S)
     for number, message in enumerate(_messages(args), 1):
-        if len(message) > _limit(args):
-            raise _too_large(str(len(message)), args)
+        if len(message) > _size_limit(args):
+            raise _too_large_error(str(len(message)), args)
         client.send_encoded(message)
         if args.print_every and number % args.print_every == 0:
             print(f"{number} messages written", flush=True)
@@ -166,15 +172,15 @@ def _send_all(client: Client, args: Namespace) -> None:
             raise BruceError("The daemon discarded messages; its /discards page and its log give details.")
 
 
-def _limit(args: Namespace) -> int:
+def _size_limit(args: Namespace) -> int:
     default = MAX_STREAM_MESSAGE if args.socket_path is None else MAX_DATAGRAM
     return default if args.max_size is None else int(args.max_size)
 
 
-def _too_large(size: str, args: Namespace) -> MessageTooLargeError:
+def _too_large_error(size: str, args: Namespace) -> MessageTooLargeError:
     setting = "input.max_stream_size" if args.socket_path is None else "input.max_datagram_size"
     return MessageTooLargeError(
-        f"A message of {size} bytes is too large: the daemon accepts {_limit(args)}. Split it; or raise "
+        f"A message of {size} bytes is too large: the daemon accepts {_size_limit(args)}. Split it; or raise "
         f"{setting} in the daemon's configuration, and give --max-size."
     )
 
@@ -207,6 +213,7 @@ def _report_error(error: BruceError) -> ExitCode:
 
 
 def _messages(args: Namespace) -> Iterator[bytes]:
+    """Yield the encoded messages, each after the pause that --interval sets."""
     for number, value in enumerate(_values(args), 1):
         if args.interval and number > 1:
             time.sleep(args.interval / 1e6)
@@ -217,28 +224,29 @@ def _messages(args: Namespace) -> Iterator[bytes]:
 
 
 def _values(args: Namespace) -> Iterator[bytes]:
+    """Return the messages' values, without the numbers of --seq."""
     if args.lines is not None:
-        return chain.from_iterable(map(_lines, args.lines or [_STANDARD_INPUT]))
+        return chain.from_iterable(map(_lines_of, args.lines or [_STANDARD_INPUT]))
     value = _standard_input(args) if _reads_standard_input(args) else args.value or b""
     return repeat(value, 1 if args.count is None else args.count)
 
 
 def _reads_standard_input(args: Namespace) -> bool:
-    """Return True if --stdin is given, or no option gives a value; the number of --seq is one."""
+    """Return True if --stdin is given, or if no option gives a value; --seq gives one, the number."""
     has_value = args.value is not None or args.null or args.seq or args.lines is not None
     return bool(args.stdin) or not has_value
 
 
 def _standard_input(args: Namespace) -> bytes:
-    """Return all of standard input. Raise MessageTooLargeError at the first byte over the limit."""
-    limit = _limit(args)
+    """Return all of standard input. Raise MessageTooLargeError if it is longer than a message may be."""
+    limit = _size_limit(args)
     value = sys.stdin.buffer.read(limit + 1)
     if len(value) > limit:
-        raise _too_large(f"more than {limit}", args)
+        raise _too_large_error(f"more than {limit}", args)
     return value
 
 
-def _lines(name: str) -> Iterator[bytes]:
+def _lines_of(name: str) -> Iterator[bytes]:
     try:
         with nullcontext(sys.stdin.buffer) if name == _STANDARD_INPUT else Path(name).open("rb") as file:
             for line in file:

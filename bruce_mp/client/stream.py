@@ -2,13 +2,15 @@
 
 * The first message opens the connection, and the client reopens it after a break, with growing back-off. It resends a
   partly written message whole.
-* Without `linger` each message is written at once. With it, messages gather in a buffer; the *writer thread*, started
-  on demand, writes them after that time. The thread also writes the rest of a message that `send()` wrote in part.
+* Without `linger` each message is written at once. With `linger`, messages gather in a buffer for that time, and the
+  *writer thread*, which is started on demand, then writes them. The thread also writes the rest of a message that
+  `send()` wrote in part.
 * Messages written before a connection broke may or may not have reached the daemon. `flush()` succeeds only if no
   connection broke since the last flush.
-* One lock guards the state; a thread that cannot acquire it in time raises `SendTimeoutError`. Only reading the answer
-  to a flush happens without the lock.
-* While a write is scheduled, `SendBuffer.accept` buffers messages without this module, up to `room` bytes.
+* One lock guards the state; a thread that cannot acquire it in time raises `SendTimeoutError`. A thread that waits for
+  the answer to a flush does not hold the lock.
+* While a write is scheduled, `SendBuffer.accept`, the fast path of `send()`, buffers messages without this module,
+  until the buffer has `SendBuffer.room` bytes.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ __all__ = ["MAX_STREAM_MESSAGE", "StreamClient", "TcpClient"]
 MAX_STREAM_MESSAGE: Final = 2 * 1024 * 1024 + 4
 """Largest message that a daemon accepts by default (`input.max_stream_size`), including the 4 bytes of Size."""
 DEFAULT_BUFFER: Final = 1024 * 1024
-"""Bytes that wait for a daemon that restarts or does not read, before a send blocks."""
+"""Bytes that may wait for a daemon that restarts or does not read; when there are more, `send()` waits."""
 WRITE_SIZE: Final = 64 * 1024
 """Bytes in the buffer that trigger a write before the linger ends."""
 RETRY_S: Final = 0.05
 """Shortest time between two writes to a daemon that does not read."""
 MIN_LOCK_WAIT_S: Final = 0.02
-"""Shortest wait for the lock: even with `timeout=0`, a short call of another thread is no timeout."""
+"""Shortest wait for the lock: even with `timeout=0`, a short call of another thread causes no `SendTimeoutError`."""
 EXIT_WRITE_S: Final = 1.0
 """Time limit for the last write when the interpreter ends without a `close()`, or an exception ends a `with` block."""
 NO_LIMIT: Final = Deadline(None)
@@ -88,7 +90,7 @@ class _ConnectedClient(Client):
         self._so_sndbuf = send_buffer
         self._closed = False
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
-        self._destination = destination  # `_initialize` needs both before `Client` sets them
+        self._destination = destination  # `_initialize` needs this and the next before `Client` sets them
         self._max_message = max_message
         self._initialize()
         super().__init__(destination, errors, max_message, advice)
@@ -166,7 +168,7 @@ class _ConnectedClient(Client):
             self._check_usable()
             if self._attempt_state is not _AttemptState.NONE:
                 raise LocalProtocolError("An attempt is open on this client: end it first, or create another client.")
-            self._write(deadline)  # first, so that a later break concerns the attempt alone
+            self._write(deadline)  # earlier messages first, so that a later break concerns the attempt alone
             self._link.connect(deadline)
             self._attempt_state = _AttemptState.OPEN
             self._outgoing.append(frame, is_message=False)
@@ -190,16 +192,16 @@ class _ConnectedClient(Client):
             self._lose_attempt()
             self._attempt_state = _AttemptState.NONE
 
-    def _lose_attempt(self, own: int = 0) -> None:
+    def _lose_attempt(self, own_count: int = 0) -> None:
         """End an open attempt: disconnect, clear the buffer, and count the messages in it as dropped.
 
-        The last `own` messages are left out, because their sender counts them.
+        The last `own_count` messages are not counted, because the thread that sends them counts them itself.
         """
         if self._attempt_state is _AttemptState.OPEN:
             self._attempt_state = _AttemptState.LOST
             if self._link.disconnect():
                 self._ledger.on_connection_ended()
-            self._count_dropped(self._attempt_lost_error(), self._outgoing.clear() - own)
+            self._count_dropped(self._attempt_lost_error(), self._outgoing.clear() - own_count)
 
     def _attempt_lost_error(self) -> AttemptLostError:
         return AttemptLostError(f"{self._destination}: the connection broke within an attempt. Repeat the attempt.")
@@ -214,23 +216,24 @@ class _ConnectedClient(Client):
             with suppress(SendError):  # the writer thread retries; after a lost attempt, the next send fails
                 self._write(Deadline(0))
         self._wake_writer()
-        self._outgoing.room = min(self._buffer_size, len(self._outgoing) + WRITE_SIZE)  # then a send writes
+        # The fast path buffers messages up to this room; then a `send()` comes here again, and writes.
+        self._outgoing.room = min(self._buffer_size, len(self._outgoing) + WRITE_SIZE)
 
     def _write_through(self, message: Buffer, deadline: Deadline) -> None:
         self._outgoing.append(message)
         try:
-            self._write(deadline, own=1)
-        except AttemptLostError:  # the buffer is clear
+            self._write(deadline, own_count=1)
+        except AttemptLostError:  # `_lose_attempt` has cleared the buffer
             raise
         except SendError:
             if self._outgoing.remove_last():
                 raise
             self._wake_writer()  # the message is partly written, and the writer thread writes the rest
 
-    def _write(self, deadline: Deadline, *, own: int = 0) -> None:
+    def _write(self, deadline: Deadline, *, own_count: int = 0) -> None:
         """Write all buffered messages. Raise SendError on timeout, AttemptLostError if a break ends an attempt.
 
-        Count the messages of a lost attempt as dropped, except the last `own`, which the caller counts.
+        Count the messages of a lost attempt as dropped, except the last `own_count`, which the caller counts.
         """
         while self._outgoing:
             self._link.connect(deadline)
@@ -238,24 +241,28 @@ class _ConnectedClient(Client):
                 with self._outgoing.unwritten() as data:
                     size = self._link.write(data, deadline)
             except ConnectionBrokenError:
-                self._on_break(own)
+                self._on_break(own_count)
             else:
                 self._on_written(size)
 
     def _on_written(self, size: int) -> None:
         completed = self._outgoing.on_written(size)
-        if completed.bytes:
+        if completed.byte_count:
             self._breaks_in_message = 0
             self._link.reset_backoff()
-            self._ledger.on_written(completed.messages)
+            self._ledger.on_written(completed.message_count)
             with self._counting:
-                self._sent += completed.messages
-                self._sent_bytes += completed.bytes
+                self._sent += completed.message_count
+                self._sent_bytes += completed.byte_count
 
-    def _on_break(self, own: int) -> None:
+    def _on_break(self, own_count: int) -> None:
+        """Handle a break of the connection: raise AttemptLostError in an attempt, else prepare to send again.
+
+        Drop the first message if too many connections broke within it, because the daemon seems to refuse it.
+        """
         self._ledger.on_connection_ended()
         if self._attempt_state is _AttemptState.OPEN:
-            self._lose_attempt(own)
+            self._lose_attempt(own_count)
             raise self._attempt_lost_error()
         was_in_message = self._outgoing.rewind()
         self._breaks_in_message = self._breaks_in_message + 1 if was_in_message else 0
@@ -265,7 +272,7 @@ class _ConnectedClient(Client):
 
     @contextmanager
     def _exclusive(self, deadline: Deadline) -> Iterator[None]:
-        """Hold the lock. Other threads find no room in the buffer, and wait."""
+        """Hold the lock, and close the fast path of `send()`, so that other threads wait for the lock."""
         with self._locked(self._lock, deadline):
             self._outgoing.room = 0
             yield
@@ -288,10 +295,10 @@ class _ConnectedClient(Client):
         self._wake.set()
 
     def _run_writer(self) -> None:
-        pause = self._linger
+        pause_s = self._linger
         while not self._closed:
             self._wake.wait()
-            self._link.sleep(pause)
+            self._link.sleep(pause_s)
             with self._exclusive(NO_LIMIT):
                 self._wake.clear()
                 with suppress(SendError):
@@ -299,7 +306,7 @@ class _ConnectedClient(Client):
                 is_stuck = bool(self._outgoing)
             if is_stuck:
                 self._wake.set()
-            pause = max(self._linger, RETRY_S) if is_stuck else self._linger
+            pause_s = max(self._linger, RETRY_S) if is_stuck else self._linger
 
     # --- flushing ----------------------------------------------------------------------------------------------------
 
@@ -347,6 +354,7 @@ class _ConnectedClient(Client):
         return self._ledger.mark()
 
     def _drop_connection(self, connection: socket.socket) -> None:
+        """Disconnect after `connection` broke, unless another thread has done that already."""
         if self._link.disconnect_if_current(connection):
             self._lose_attempt()
             self._outgoing.rewind()
@@ -357,23 +365,24 @@ class _ConnectedClient(Client):
     def close(self) -> None:
         """Write the buffered messages within `timeout`, and close the connection.
 
-        Raise SendError if some were not written, unless `errors` is "count".
+        Raise SendError if some messages were not written, unless `errors` is "count".
         """
         failure = self._write_remaining(Deadline(self.timeout))
         self._closed = True
         self._link.interrupt()
         with self._exclusive(NO_LIMIT):
             self._link.close()
-            lost = self._outgoing.clear()
+            lost_count = self._outgoing.clear()
         self._wake.set()
-        if lost:
-            subject = "1 message was" if lost == 1 else f"{lost} messages were"
+        if lost_count:
+            subject = "1 message was" if lost_count == 1 else f"{lost_count} messages were"
             closed = ClientClosedError(f"{subject} not sent before the client closed: {failure or self._destination}")
-            self._count_dropped(closed, lost)
+            self._count_dropped(closed, lost_count)
             if self._errors == "raise":
                 raise closed
 
     def _write_remaining(self, deadline: Deadline) -> SendError | None:
+        """Write the buffered messages; return the error if that fails."""
         try:
             with self._exclusive(deadline):
                 self._write(deadline)
@@ -390,6 +399,7 @@ class _ConnectedClient(Client):
 
     @property
     def _exit_timeout(self) -> float:
+        """Return the time limit for the last write in seconds."""
         return EXIT_WRITE_S if self.timeout is None else min(self.timeout, EXIT_WRITE_S)
 
     def _at_exit(self) -> None:
@@ -398,11 +408,11 @@ class _ConnectedClient(Client):
     def _sent_counts(self) -> tuple[int, int]:
         return self._sent, self._sent_bytes
 
-    def _waiting(self) -> int:
+    def _waiting_count(self) -> int:
         return self._outgoing.messages
 
-    def _connections(self) -> int:
-        return self._link.connections
+    def _connection_count(self) -> int:
+        return self._link.connection_count
 
 
 class StreamClient(_ConnectedClient):
@@ -412,9 +422,9 @@ class StreamClient(_ConnectedClient):
         path: the daemon's `input.unix_stream.path`; at most 107 bytes.
         timeout: seconds that `send()` and `close()` wait for a slow or absent daemon; `None`: no limit, 0: not at all.
         linger: seconds that messages gather before they are written together; 0: each is written at once.
-        buffer: bytes that may gather; then `send()` waits.
+        buffer: bytes that may gather; while there are more, `send()` waits.
         errors: "raise" or "count", see `Client`.
-        max_message: the daemon's `input.max_stream_size` + 4. The daemon closes the connection at a longer one.
+        max_message: the daemon's `input.max_stream_size` + 4. At a longer message the daemon closes the connection.
         send_buffer: SO_SNDBUF in bytes; None: the system's default.
     """
 

@@ -183,7 +183,7 @@ class StreamAdmission:
         return batch, added_count
 
     def _batch_for(self, buffer: memoryview, client: StreamClientState, batch: StreamBatch, now_ms: int) -> StreamBatch:
-        """Return the batch for a client's messages: `batch`, or a new one if `batch` is for another attempt."""
+        """Return `batch` if it has the client's attempt and `keeps_timestamps`; otherwise return a new batch."""
         if batch.attempt is client.attempt and batch.keeps_timestamps == client.keeps_timestamps:
             return batch
         self._append_batch(buffer, batch, now_ms)

@@ -1,13 +1,13 @@
-"""The work of a client for each message, compiled where the package was built with a C compiler.
+"""The work of a client for each message, compiled if the package was built with a C compiler.
 
-`pure` has it in Python, and is the reference. `compiled` has the same in Cython, file by file, and needs no further
-libraries. The same tests run on both.
+The modules of `pure` do this work in Python, and specify it. The modules of `compiled` do the same in Cython, in files
+of the same names, and need no further libraries. The same tests run on both.
 
     SendBuffer      the messages of a stream client that are not written yet
     DatagramSender  sends one datagram for each message
 
-Both accept only messages that need no error text and no wait. For any other message they return False, and the caller
-takes its slow path, which raises the error or waits.
+Both have a method `accept`, the fast path of `Client.send()`. It accepts only messages that need no error text and no
+wait. For any other message it returns False, and `send()` takes the slow path, which raises the error or waits.
 """
 
 from pathlib import Path

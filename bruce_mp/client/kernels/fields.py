@@ -1,6 +1,7 @@
-"""The fields of a message, as the pure kernels and the slow path encode them; `compiled/fields.pxd` has them in Cython.
+"""The encoding of a message from its fields, for the pure kernels and for the slow path of `Client.send()`.
 
-It is outside `pure`, where each module has an extension module of the same name; this one has none.
+Its twin in Cython is `compiled/fields.pxd`, which is no extension module. So this module is outside `pure`, each module
+of which has an extension module of the same name.
 """
 
 from __future__ import annotations
@@ -27,6 +28,6 @@ def encode_fields(  # noqa: PLR0917  # keywords would cost as much as the rest o
     headers: Sequence[HeaderInput],
     keep_empty: bool,
 ) -> bytes:
-    """Encode a message, with the present time unless it has a timestamp."""
-    now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-    return encode(topic, value, key, partition_key, timestamp_ms=now, headers=headers, keep_empty=keep_empty)
+    """Encode a message; without `timestamp_ms` it gets the present time."""
+    stamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+    return encode(topic, value, key, partition_key, timestamp_ms=stamp_ms, headers=headers, keep_empty=keep_empty)

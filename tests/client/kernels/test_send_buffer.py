@@ -79,10 +79,10 @@ def test_messages_stay_whole_when_the_connection_breaks_at_any_byte(send_buffer:
                     some = bytes(rest[: data.draw(st.integers(0, len(rest)))])
                 connection += some
                 done = outgoing.on_written(len(some))
-                finished = [waiting.popleft() for _ in range(done.messages)]
-                assert done.bytes == sum(map(len, finished))
+                finished = [waiting.popleft() for _ in range(done.message_count)]
+                assert done.byte_count == sum(map(len, finished))
                 assert connection.startswith(b"".join(finished))
-                del connection[: done.bytes]
+                del connection[: done.byte_count]
                 assert not waiting or len(connection) < len(waiting[0])
             case "break":
                 assert outgoing.rewind() == bool(connection)

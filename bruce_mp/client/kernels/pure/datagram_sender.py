@@ -1,4 +1,4 @@
-"""The sender of datagrams to a path: one `sendto()` for each message, with counts of the sent ones."""
+"""The sender of datagrams to a path: one `sendto()` for each message, and counts of the sent messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DatagramSender"]
 
 
 class DatagramSender:
-    """Sends to the present owner of a path, from a socket that is not connected.
+    """Sends to the process that owns a path now, from a socket that is not connected.
 
     Args:
         lock: held during each call, so that no thread sends from a closed descriptor.

@@ -23,14 +23,14 @@ __all__ = ["SendBuffer", "WrittenMessages"]
 class WrittenMessages(NamedTuple):
     """The messages that a write completed."""
 
-    messages: int
-    bytes: int
+    message_count: int
+    byte_count: int
 
 
 class SendBuffer:
-    """A byte queue with message boundaries. `len()` is in bytes; a message counts until it is written whole.
+    """A byte queue with message boundaries. `len()` is in bytes, and includes all of a partly written message.
 
-    The caller of every method but `accept` holds `lock`.
+    The caller of every method except `accept` holds `lock`.
 
     Args:
         lock: the lock of the client.
@@ -42,13 +42,14 @@ class SendBuffer:
         self._max_message = max_message
         self._bytes = bytearray()
         self._sizes: deque[tuple[int, bool]] = deque()
-        """Size of each message or frame, and True if it counts as a message: barriers and fences do not."""
+        """Size of each message or frame; True for a message, False for a frame, such as a barrier."""
         self._written = 0
-        """Bytes of the first message that are written to the present connection; always less than its size."""
+        """Number of bytes of the first message that are written to the present connection; never all its bytes."""
         self.messages = 0
+        """Number of messages in the buffer, without frames."""
         self.room = 0
-        """Bytes up to which `accept` fills the buffer. Each other holder of `lock` sets it to 0, and may raise it once
-        a write is scheduled."""
+        """Number of bytes up to which `accept` may fill the buffer. Every thread that acquires `lock` outside of
+        `accept` sets it to 0, and may raise it once a write is scheduled."""
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -83,24 +84,27 @@ class SendBuffer:
         self.messages += is_message
 
     def unwritten(self) -> memoryview:
-        """Return the bytes to write next. Release the view before another method is called."""
+        """Return the bytes to write next. The caller releases the view before it calls another method."""
         return memoryview(self._bytes)[self._written :]
 
     def on_written(self, size: int) -> WrittenMessages:
-        """Remove and count the messages that `size` more written bytes complete."""
+        """Record that `size` more bytes are written; remove and count the messages that are now written whole."""
         self._written += size
-        messages = done_bytes = 0
-        while self._sizes and self._written - done_bytes >= self._sizes[0][0]:
-            message_size, is_message = self._sizes.popleft()
-            done_bytes += message_size
-            messages += is_message
-        del self._bytes[:done_bytes]
-        self._written -= done_bytes
-        self.messages -= messages
-        return WrittenMessages(messages, done_bytes)
+        message_count = byte_count = 0
+        while self._sizes and self._written - byte_count >= self._sizes[0][0]:
+            first_size, is_message = self._sizes.popleft()
+            byte_count += first_size
+            message_count += is_message
+        del self._bytes[:byte_count]
+        self._written -= byte_count
+        self.messages -= message_count
+        return WrittenMessages(message_count, byte_count)
 
     def rewind(self) -> bool:
-        """Restart the first message after a break of the connection. Return True if it was partly written."""
+        """Let the first message be written again from its start, on another connection.
+
+        Return True if it was partly written.
+        """
         was_partial, self._written = self._written > 0, 0
         return was_partial
 
@@ -114,7 +118,7 @@ class SendBuffer:
         return True
 
     def remove_first(self) -> int:
-        """Remove the first message after a `rewind`. Return 1 if it counts as a message, else 0."""
+        """Remove the first message or frame, after a `rewind`. Return 1 for a message, 0 for a frame."""
         assert not self._written
         size, is_message = self._sizes.popleft()
         del self._bytes[:size]
@@ -123,7 +127,7 @@ class SendBuffer:
 
     def clear(self) -> int:
         """Remove all messages and return their number."""
-        lost = self.messages
+        lost_count = self.messages
         self._bytes, self._written, self.messages = bytearray(), 0, 0
         self._sizes.clear()
-        return lost
+        return lost_count
