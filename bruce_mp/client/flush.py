@@ -110,7 +110,7 @@ class FlushMark(NamedTuple):
     """The messages that a flush request covers."""
 
     ended_connection_count: int
-    """Number of connections that ended before the request was sent."""
+    """Number of connections that ended before the request was sent; it identifies the connection."""
     written_count: int
     """Number of messages written to the connection since its last flush."""
     flushed_counts: BarrierAnswer
@@ -163,7 +163,7 @@ class FlushLedger:
         outcome = _difference(answer, mark.flushed_counts)
         if answer.status is not BarrierStatus.DONE:
             raise FlushError(_STATUS_TEXTS[answer.status], outcome)
-        if is_current:  # the counts of a later connection begin at 0, and the answer is not about them
+        if is_current:  # else the answer is about an earlier connection, and the present one counts from 0
             self._flushed_counts = answer
             self._written_count -= mark.written_count
         return outcome

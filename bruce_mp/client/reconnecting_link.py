@@ -85,7 +85,7 @@ class ReconnectingLink:
         try:
             self._socket = self._open(deadline.at_most(MAX_CONNECT_S))
         except OSError as error:
-            failure = self._unreachable(error)
+            failure = self._explain(error)
             self._outage.on_failure(failure)
             if self._record_denial(error) or not deadline.allows(self._next_try_s - time.monotonic()):
                 raise failure from error
@@ -120,7 +120,8 @@ class ReconnectingLink:
             raise
         return opened
 
-    def _unreachable(self, error: OSError) -> SendError:
+    def _explain(self, error: OSError) -> SendError:
+        """Return the SendError for a failed try to connect."""
         if isinstance(error, (TimeoutError, BlockingIOError)):  # BlockingIOError: a UNIX socket with a full backlog
             return DaemonUnreachableError(
                 f"{self._destination}: the daemon accepts no connection now. Try again later."
@@ -210,7 +211,7 @@ class ReconnectingLink:
         if self._socket is not None and self._socket is not self._read_from:
             _shut_down(self._socket, socket.SHUT_WR)
             with suppress(OSError):
-                # Read answers first: to close TCP with unread data resets the connection, and discards sent messages.
+                # Read answers first: closing a TCP connection with unread data resets it, and discards sent messages.
                 self._socket.recv(READ_SIZE, socket.MSG_DONTWAIT)
         self.disconnect()
 

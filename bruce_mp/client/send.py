@@ -134,8 +134,9 @@ def run(args: Namespace) -> int:
     except BruceError as error:
         return _report_error(error)
     finally:
-        sent = client.stats().sent if client else 0
-        sys.stderr.write(f"bruce send: {sent} {'message' if sent == 1 else 'messages'} sent to {_destination(args)}.\n")
+        sent_count = client.stats().sent if client else 0
+        messages = "1 message" if sent_count == 1 else f"{sent_count} messages"
+        sys.stderr.write(f"bruce send: {messages} sent to {_destination(args)}.\n")
     return ExitCode.OK
 
 

@@ -90,7 +90,7 @@ class _ConnectedClient(Client):
         self._so_sndbuf = send_buffer
         self._closed = False
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
-        self._destination = destination  # `_initialize` needs this and the next before `Client` sets them
+        self._destination = destination  # `_initialize` needs this field and the next one
         self._max_message = max_message
         self._initialize()
         super().__init__(destination, errors, max_message, advice)
@@ -349,7 +349,7 @@ class _ConnectedClient(Client):
         try:
             self._write(deadline)
         except SendError:
-            self._outgoing.remove_last()
+            self._outgoing.remove_last()  # the request, unless a part of it is written
             raise
         return self._ledger.mark()
 

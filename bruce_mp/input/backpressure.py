@@ -30,8 +30,8 @@ MAX_PAUSE_S: Final = 0.010
 MAX_MESSAGES: Final = 512
 """Largest number of messages in a turn; the input checks the slab's room once in each turn.
 
-The limit is in messages, not in batches: if the input naps, a batch may be a single message, and a check costs as much
-as receiving a few dozen messages.
+The limit is in messages, not in batches: if the input naps (`receive_coalescing.py`), a batch may be a single message,
+and a check costs as much as receiving a few dozen messages.
 """
 MIN_MESSAGES: Final = 8
 """Smallest limit on the messages of a turn: in a shorter turn, the check would cost more than the messages."""
@@ -70,7 +70,7 @@ class Backpressure:
         is_scarce = self._pool.free_count <= watermark
         if is_scarce:
             self._adapt_turn(self._free_at_turn_start - self._pool.free_count)
-            self._pool.reclaim(watermark + 1)
+            self._pool.reclaim(watermark + 1)  # stop as soon as chunks are no longer scarce
         pause_s = self._pause_s(watermark)
         self._free_at_turn_start = self._pool.free_count
         if self.blocks:

@@ -99,7 +99,7 @@ class Barriers:
 
     @property
     def has_delivery_barrier(self) -> bool:
-        """Return True if a barrier waits for outcomes, because the journal does not suffice."""
+        """Return True if a pending barrier is not durable, so that it waits for outcomes."""
         return any(not each.is_durable for each in self._pending)
 
     @property
@@ -126,7 +126,7 @@ class Barriers:
         elif request.level is Level.DURABLE and self._journal is None:
             status = BarrierStatus.NO_JOURNAL
         elif client.attempt is not None:
-            status = BarrierStatus.FENCED
+            status = BarrierStatus.FENCED  # the messages of an open attempt have no outcomes before its end
         elif outstanding := _count_outstanding(client, client.flush_group):
             self._add(client, request, outstanding, now_ms)
             return
@@ -314,7 +314,7 @@ class BarrierWatch:
         if not len(self._barriers):
             return
         if steady_ms() >= self._next_flush_ms:
-            if self._barriers.lacks_ticket:  # `SpillFeed` may have appended messages to open runs
+            if self._barriers.lacks_ticket:  # `SpillFeed` may have appended messages since
                 self._publisher.publish_open_runs()
             self._flush()
         took_ms = (time.monotonic() - began) * 1000

@@ -144,16 +144,16 @@ class DatagramAdmission:
         decision = decision or AdmissionDecision()
         view, first_arrival = self._slab.view, self._first_arrival
         needs_extents = unappended_count(ingested) or skip or decision.refused
-        landed = landing_zone.landed_extents(self._slab) if needs_extents else []
+        extents = landing_zone.landed_extents(self._slab) if needs_extents else []  # by slot
         for rejection in ingested.rejections:
-            report_rejected(self._reporter, rejection, view, landed[rejection.slot], decision.peer_of(rejection.slot))
+            report_rejected(self._reporter, rejection, view, extents[rejection.slot], decision.peer_of(rejection.slot))
         for dropped in ingested.no_room:
-            report_no_room(self._reporter, dropped, view, landed[dropped.arrival - first_arrival], dropped.reason)
+            report_no_room(self._reporter, dropped, view, extents[dropped.arrival - first_arrival], dropped.reason)
         for slot, reason in decision.refused.items():
-            report_refused(self._reporter, reason, decision.peer_of(slot), view, landed[slot])
+            report_refused(self._reporter, reason, decision.peer_of(slot), view, extents[slot])
         increments = _increments_of(count, ingested, decision.refused.values())
         if skip:  # a predecessor appended these messages, but did not count them
-            increments.update(processed_counter(view[landed[arrival - first_arrival][0] :]) for arrival in skip)
+            increments.update(processed_counter(view[extents[arrival - first_arrival][0] :]) for arrival in skip)
         positive = +increments  # without zeros
         self._row.commit_landed(count, positive | self._reporter.copy_increments())
         self._reporter.queue_copies()

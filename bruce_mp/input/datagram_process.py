@@ -46,7 +46,7 @@ Between two rounds, the loop serves its other sources, such as the supervisor's 
 _MAX_ROUND_MS: Final = 200
 """Longest duration of a round."""
 _MIN_WAIT_MS: Final = 50
-"""A round with less time left than this ends early: so short a wait for messages costs as much as the next round."""
+"""A round with less time left than this ends early, because a short wait for messages costs as much as a new round."""
 _MAX_BATCHES_AT_STOP: Final = 2048
 """Most batches that the input receives after Stop; without a limit, senders that continue could keep it running."""
 _ERROR_PAUSE_S: Final = 1.0

@@ -146,7 +146,7 @@ class Attempt:
             partitioners=worker_lanes.partitioners,
             thresholds=_AttemptThresholds(self, attempts.thresholds),
         )
-        self.lanes.caller_retries = True  # it offers a message over its topic's share again, or spills it
+        self.lanes.caller_retries = True  # the caller offers messages over a topic's share again, or spills them
 
     def __str__(self) -> str:
         return self.name.decode("utf-8", "backslashreplace")
@@ -251,7 +251,8 @@ class FencedAttempts:
         if attempt.spill is None:
             attempt.spill = self._spills.create(attempt.number, keeps_timestamps=attempt.keeps_timestamps)
             self._record_oldest()
-        room = self._spills.extend(attempt.spill, len(data), is_urgent=True)  # the messages have left `unprocessed`
+        # Urgent, because the messages are no longer in the client's `unprocessed`, so they cannot wait.
+        room = self._spills.extend(attempt.spill, len(data), is_urgent=True)
         if room is not SpillRoom.GRANTED:
             raise SlabError(room.value)
         attempt.spill.append(data, message_count, arrived_ms)
@@ -259,8 +260,8 @@ class FencedAttempts:
     def reserve_spill(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
         """Reserve `size` bytes in the spill file of an attempt that has one.
 
-        Return one of three results: GRANTED; the limit for which the attempt must wait; the reason for the attempt's
-        end, if it must not wait.
+        Return one of three results: GRANTED; the limit that makes the attempt wait; the reason for the attempt's end,
+        if the attempt must not wait.
         """
         assert attempt.spill is not None
         room = self._spills.extend(attempt.spill, size)

@@ -65,7 +65,10 @@ class FlushGroupOwner(Protocol):
 
 
 class FlushGroups:
-    """The flush groups of this worker by number; a number is free again once its group is closed and finished."""
+    """The flush groups of this worker by number.
+
+    A number is free again once its group is *closed* (no messages follow) and all messages of the group have outcomes.
+    """
 
     def __init__(self) -> None:
         self._by_number: dict[int, FlushGroup] = {}

@@ -41,6 +41,7 @@ REFUSED_COUNTERS: Final[Mapping[DiscardReason, Counter]] = {
     DiscardReason.SENDER_NOT_ALLOWED: Counter.InputAgentDiscardMsgNotAllowed,
     DiscardReason.OVER_QUOTA: Counter.InputAgentDiscardMsgOverQuota,
 }
+"""The counters of messages that are refused because of their senders, by discard reason."""
 _NO_ROOM_COUNTERS: Final[Mapping[DiscardReason, Counter]] = {
     DiscardReason.NO_MEM: Counter.InputAgentDiscardMsgNoMem,
     DiscardReason.TOPIC_OVER_SHARE: Counter.InputAgentDiscardMsgTopicOverShare,
@@ -140,6 +141,7 @@ def increments_of_batch(received: int, ingested: Ingested, no_room_reasons: Iter
 def _add_rejected(increments: Tally[int], rejections: list[RejectedMessage]) -> None:
     for rejection in rejections:
         increments[discarded(DiscardReason(rejection.failure))] += 1
+        # UNSUPPORTED_VERSION, the only failure that `_REJECTED_COUNTERS` lacks, has a counter for each API key.
         increments[_REJECTED_COUNTERS.get(rejection.failure) or _BAD_VERSION_COUNTERS[rejection.api_key]] += 1
         if rejection.api_key in _PROCESSED_COUNTERS:
             increments[_PROCESSED_COUNTERS[rejection.api_key]] += 1

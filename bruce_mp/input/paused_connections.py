@@ -1,7 +1,7 @@
 """Paused stream connections: they wait for room, for a stuck topic, for a spill file or for the next quota interval.
 
 A topic is *stuck* here while it is over its share of the slab (`topic_share`), so that the lanes refuse its messages.
-The worker *retries* a paused connection: it tries to admit the messages of the connection that wait.
+The worker *retries* a paused connection: it tries to admit the waiting messages of the connection.
 """
 
 from __future__ import annotations

@@ -170,13 +170,13 @@ class SpillFeed:
             view = memoryview(self._buffer)
             end = file.read(view)
             split = split_stream(view, 0, end, _UNLIMITED_SIZE)
-            may_be_long = _SLICE_BYTES <= split.size <= file.end - file.offset  # the message that the buffer cuts off
+            may_be_long = _SLICE_BYTES <= split.size <= file.end - file.offset  # the file may have the rest
             if split.extents or not may_be_long or split.size <= len(self._buffer):
                 return view, split.extents[:MAX_SLICE_MESSAGES]
             self._buffer = bytearray(split.size)
 
     def _count_before_full(self, extents: Extents, fed_ahead: frozenset[int]) -> int:
-        """Return the number of messages, from the beginning of a slice, before the first that finds no room.
+        """Return how many messages at the beginning of a slice precede the first one that finds no room.
 
         The messages with indexes in `fed_ahead` need no room, because they are in lanes already.
         """
@@ -188,7 +188,7 @@ class SpillFeed:
     def _count_fitting(self, lengths: list[int]) -> int:
         """Return how many messages of these lengths certainly find room.
 
-        Messages from the first that is larger than the pool on do not count.  If it is the first of all, return 1: the
+        If a message is larger than the pool, only the messages before it count.  If it is the first, return 1: the
         lanes then refuse this message, and the feed discards it.
         """
         capacity, largest = self._pool.capacity, max(lengths)
@@ -217,7 +217,7 @@ class SpillFeed:
         offset, fed_count = file.offset + at + length, file.fed + len(extents)
         progress = {lay.SPILL_FED_ATTEMPT: file.number, lay.SPILL_FED_OFFSET: offset, lay.SPILL_FED_COUNT: fed_count}
         for counter, number in progress.items():
-            increments[counter] = wrapping_delta(number - self._row.counters[counter])
+            increments[counter] = wrapping_delta(number - self._row.counters[counter])  # sets the counter to `number`
         self._count(file, +increments, message_count=len(extents) - len(file.fed_ahead), used_arrivals=len(extents))
         file.advance_to(offset, fed_count)
         self._report_discarded(completed, view, extents, ingested, first)

@@ -73,7 +73,7 @@ class Spills:
 
         They are of complete attempts, because `recover_stream_input` has removed the others.
         """
-        files = self._directory.files(self._row_index)
+        files = self._directory.files(self._row_index)  # by attempt number
         self.completed.extend(CompletedSpill(file, None) for file in files.values())
         self.last_number = max(files, default=0)
         self._row.counters[lay.SPILL_BYTES] = sum(file.reserved for file in files.values())

@@ -97,7 +97,7 @@ class StreamAdmission:
         """Apply a reloaded size limit; `blocks` makes clients wait for room."""
         self._max_size = max_size
         self._blocks = blocks
-        self._lanes.caller_retries = blocks  # with retries, no message may overtake a postponed one of its topic
+        self._lanes.caller_retries = blocks  # lanes then also refuse later messages of a refused topic, in order
 
     def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
         """Append the whole messages of each portion; its remaining bytes become the client's `unprocessed`."""
@@ -159,7 +159,7 @@ class StreamAdmission:
             batch = StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps)
             at += split.size
         if client.must_close:
-            return StreamBatch()  # the messages before that are already appended
+            return StreamBatch()  # all earlier messages are appended already
         client.unprocessed = bytearray(buffer[at:end])
         if client.is_blocked or split.stop is SplitStop.MORE:
             return batch
@@ -221,12 +221,12 @@ class StreamAdmission:
     def _complete(self, client: StreamClientState, attempt: Attempt) -> None:
         """Complete an attempt, or end it if an earlier attempt has its unique name."""
         self._lanes.close_runs()  # the router must get the earlier messages of the connection first
-        completed = self._attempts.complete(client, attempt)
-        if isinstance(completed, Ending):
-            self._end_attempt(client, completed)
+        result = self._attempts.complete(client, attempt)
+        if isinstance(result, Ending):
+            self._end_attempt(client, result)
         else:
             client.attempt, client.completed_spill = None, attempt.spill
-            self._on_completed(completed)
+            self._on_completed(result)
 
     def abandon(self, client: StreamClientState, ending: Ending | None = None) -> None:
         """Discard the client's open attempt; with `ending`, prepare the frame that tells the client why."""
@@ -487,6 +487,7 @@ class StreamAdmission:
             self._row.add(client.kind.clean_disconnect)
 
     def _discard_unprocessed(self, client: StreamClientState, reason: DiscardReason, counter: Counter) -> None:
+        """Discard all bytes of `unprocessed`, and count them as one message."""
         sample = bytes(client.unprocessed[: self._reporter.sample_size])
         is_tcp = client.kind is TCP and reason is DiscardReason.UNCLEAN_DISCONNECT
         self._reporter.record(reason, sample=sample, is_tcp=is_tcp, peer=client.peer)

@@ -112,7 +112,7 @@ class StreamConnections:
         self._lanes = lanes
         self._intake = StreamIntake(lanes, pool, row, self._buffer, counters=STREAM_COUNTERS)
         self._is_reading = True
-        self._count_by_origin: Tally[int | str] = Tally()
+        self._count_by_origin: Tally[int | str] = Tally()  # of connections
         self._unfinished = UnfinishedMessages(UnfinishedLimits.of(config))
         self._max_per_user = config.streams.max_connections_per_user
         self._store_connection_count()
@@ -434,7 +434,7 @@ class StreamConnections:
     # --- unfinished messages -----------------------------------------------------------------------------------------
 
     def _limit_unfinished(self, descriptor: int) -> bool:
-        """Read on, wait or close a connection, as the memory for its message allows; return False if it is closed."""
+        """Read, delay or close a connection, as the memory for its message allows; return False if it is closed."""
         connection = self._connections[descriptor]
         decision = self._unfinished.update(connection.client, steady_ms())
         if decision is ReadDecision.CLOSE:

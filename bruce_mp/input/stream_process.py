@@ -142,7 +142,7 @@ class _StreamWorker(InputShell):
             spills=self._spills,
             unique=self._unique,
             max_chunks=streams.max_attempt_size // CHUNK_BYTES,
-            max_total_chunks=max(1, self._slab.geometry.chunks // 2 // streams.worker_count),  # half the slab
+            max_total_chunks=max(1, self._slab.geometry.chunks // 2 // streams.worker_count),  # of half the slab
         )
 
     def _journal_waker(self, config: Config) -> Callable[[], object]:
@@ -215,7 +215,7 @@ class _StreamWorker(InputShell):
     def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
         """Handle a barrier, or an inquiry, which is a barrier frame of another version.
 
-        A malformed inquiry is handled like a barrier, which answers that the request is malformed or unsupported.
+        A malformed inquiry is handled like a barrier: the answer says that the request is malformed or unsupported.
         """
         answer = self._unique.answer(client, data) if is_inquiry(data) else None
         if answer is not None:

@@ -90,7 +90,8 @@ class ClockWatch:
     """Counts the replaced timestamps of datagrams, and finds a sender with a wrong clock.
 
     Credentials cost CPU time for each datagram, so the input requests them only during a search.  A search begins after
-    a timestamp of an unknown sender was replaced, and ends when the sender of such a timestamp is found.
+    a timestamp of an unknown sender was replaced.  It ends when the sender of such a timestamp is found, or after
+    `_SEARCH_MS`.
     """
 
     def __init__(self, lanes: Lanes, row: ProcessRow) -> None:

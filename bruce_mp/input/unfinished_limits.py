@@ -106,7 +106,7 @@ class UnfinishedMessages:
         return ReadDecision.WAIT
 
     def remove(self, client: StreamClientState) -> None:
-        """Remove a client with a complete message or a closed connection."""
+        """Forget the unfinished message of a client, for example because it is complete."""
         self._waiting.pop(client, None)
         usage = self._usages.pop(client, None)
         if usage is not None:

@@ -1,4 +1,4 @@
-"""Unique attempts: fenced attempts whose names the daemon remembers, so that it completes no second one of a name.
+"""Unique attempts: fenced attempts whose names the daemon remembers, so that it completes only one of each name.
 
 A worker stores in the registry (`slab/attempt_registry.py`) that an attempt is prepared, then completed, and at last
 settled, which means that all its messages have outcomes.  A client sends an *inquiry* to learn the outcome of an

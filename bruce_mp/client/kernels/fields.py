@@ -1,7 +1,7 @@
 """The encoding of a message from its fields, for the pure kernels and for the slow path of `Client.send()`.
 
-Its twin in Cython is `compiled/fields.pxd`, which is no extension module. So this module is outside `pure`, each module
-of which has an extension module of the same name.
+Each module of `pure` has an extension module of the same name. This module is outside `pure` because it has none: its
+twin in Cython, `compiled/fields.pxd`, is a part of other extension modules.
 """
 
 from __future__ import annotations
