@@ -2,16 +2,18 @@
 
     OPEN -> FILLED -> ROUTED -> ASSIGNED -> QUEUED -> IN_FLIGHT -> DELIVERED
 
-is the path of an ordinary message.  A dispatcher that stops sending returns its messages to the router.  Those in no
-record batch yet become RETURNED and then ROUTED again.  Those in a built one, sent or not, pass through RETURNED_SENT,
-ROUTED_SENT, ASSIGNED_SENT and IN_FLIGHT, and keep partition, sequence numbers and batch boundaries.  DELIVERED and
-DISCARDED are final.  SPLIT is final for the run: each of its records continues from the state that the run had.
+is the path of an ordinary message.  A dispatcher that stops sending returns its messages to the router.  Messages that
+are in no record batch yet become RETURNED and then ROUTED again.  Messages in a batch that was built, sent or not, pass
+through RETURNED_SENT, ROUTED_SENT, ASSIGNED_SENT and IN_FLIGHT, and keep partition, sequence numbers and batch
+boundaries.  DELIVERED and DISCARDED are final.  SPLIT is final for the run: each record of the run continues from the
+state that the run had.
 
-In each state one process may store the next state, so no state word has two writers.  A restarted process finds its
-records by state and holder.  A restarted router stores the same state again, with its new incarnation as the holder.
+In each state only one process may store the next state, so no state word has two writers.  A restarted process finds
+its records by the state and the holder in the state word.  A restarted router stores the same state again, with its new
+incarnation (the number of its start) as the holder.
 
-No process reads `TRANSITIONS`: tests of the processes check their stores against it, and `scripts/draw_states.py` draws
-it.
+No process reads `TRANSITIONS`: tests check the stores of the processes against the table, and `scripts/draw_states.py`
+draws it.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ class Role(Enum):
 TRANSITIONS: Final[Mapping[RunState, Mapping[RunState, Role]]] = {
     RunState.OPEN: {
         RunState.FILLED: Role.INPUT,
-        RunState.DELIVERED: Role.INPUT,  # an empty run of a dead predecessor
-        RunState.DISCARDED: Role.INPUT,  # of a fenced attempt that does not complete
+        RunState.DELIVERED: Role.INPUT,  # an empty run that a dead predecessor left open
+        RunState.DISCARDED: Role.INPUT,  # a run of a fenced attempt that was not completed
     },
     RunState.FILLED: {RunState.ROUTED: Role.ROUTER},
     RunState.ROUTED: {
-        RunState.ROUTED: Role.ROUTER,  # claimed from the predecessor
+        RunState.ROUTED: Role.ROUTER,  # a restarted router claims the records of its predecessor
         RunState.ASSIGNED: Role.ROUTER,
         RunState.DISCARDED: Role.ROUTER,
         RunState.SPLIT: Role.ROUTER,
@@ -64,7 +66,7 @@ TRANSITIONS: Final[Mapping[RunState, Mapping[RunState, Role]]] = {
     RunState.RETURNED: {RunState.ROUTED: Role.ROUTER},
     RunState.RETURNED_SENT: {RunState.ROUTED_SENT: Role.ROUTER},
     RunState.ROUTED_SENT: {
-        RunState.ROUTED_SENT: Role.ROUTER,  # claimed from the predecessor
+        RunState.ROUTED_SENT: Role.ROUTER,  # a restarted router claims the records of its predecessor
         RunState.ASSIGNED_SENT: Role.ROUTER,
         RunState.DISCARDED: Role.ROUTER,
     },
