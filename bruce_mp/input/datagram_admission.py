@@ -32,7 +32,7 @@ from bruce_mp.input.sender_quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
 from bruce_mp.kernels import DatagramIntake, DatagramReceiver, PlainCounters
 from bruce_mp.slab import landing_zone
-from bruce_mp.slab.recovery import close_open_runs, copied_arrivals, partition_counts_from, sweep_filled
+from bruce_mp.slab.recovery import arrivals_in_chunks, close_open_runs, partition_counts_from, sweep_filled
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class DatagramAdmission:
         if landed_count:
             # With the predecessor's partition count of each topic, messages of one key stay in one lane.
             self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._first_arrival))
-            self.admit(landed_count, now_ms, copied_arrivals(self._slab, self._first_arrival))
+            self.admit(landed_count, now_ms, arrivals_in_chunks(self._slab, self._first_arrival))
         self._lanes.close_all()
         self._lanes.drain_closed()  # the result is not needed: the sweep finds these runs and the predecessor's
         return [found.segment for found in sweep_filled(self._slab)]

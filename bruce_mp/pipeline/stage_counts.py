@@ -16,7 +16,7 @@ from bruce_mp import kernels
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.slab.landing_zone import base_at, landed_lengths
-from bruce_mp.slab.recovery import copied_arrivals
+from bruce_mp.slab.recovery import arrivals_in_chunks
 from bruce_mp.telemetry.books import books_of, row_integers, spilled_total
 from bruce_mp.telemetry.counters import BOOK_COUNTERS
 from bruce_mp.telemetry.stages import SPILLED, STAGE_NAMES, STAGES, flows, read_rows
@@ -99,7 +99,7 @@ def recount(slab: Slab) -> None:
     if landed_lengths(slab):
         # When the input starts, it counts all datagrams in the landing zone as received. Some of them have a record
         # already; without this subtraction, they would count twice.
-        bases[_INPUT_STAGE] -= len(copied_arrivals(slab, slab.longs[base_at(slab) >> 3]))
+        bases[_INPUT_STAGE] -= len(arrivals_in_chunks(slab, slab.longs[base_at(slab) >> 3]))
     first = (slab.row_at(lay.ROW_SUPERVISOR) + lay.ROW_COUNTERS) >> 3
     for stage, base in enumerate(bases):
         slab.longs[first + lay.FLOW_BASE + stage] = base % (1 << 64)  # as an unsigned number, even if it is negative

@@ -1,4 +1,7 @@
-"""Reading of chunks that another process owns, and may free and reopen during the read."""
+"""Reading of chunks that another process owns.
+
+The owner may free a chunk, and reopen it under another generation for new messages, while this process reads it.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,20 @@ T = TypeVar("T")
 
 
 def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
-    """Yield the items of `read(chunk)` for each chunk in use; a SlabError of `read` omits the rest of its chunk.
+    """Yield the items of `read(chunk)` for each chunk in use.
 
-    If the owner reopens a chunk during the read, the items are discarded and the chunk is read again.  A chunk that its
-    owner frees during the read yields nothing.
+    If `read` raises SlabError, only the items before the damage are yielded.  If the owner reopens the chunk during the
+    read, its items are discarded and the chunk is read again.  If the owner frees it, it yields nothing.
     """
     for chunk, _, _, generation in used_chunk_headers(slab):
         yield from read_stable(slab, chunk, generation, read)
 
 
 def read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], Iterable[T]]) -> list[T]:
-    """Return the items of `read(chunk)` for one generation of a chunk: `generation`, or a later one after a reuse."""
+    """Return the items of `read(chunk)`, all from the same generation of the chunk.
+
+    That generation is `generation`, or a later one if the owner has reopened the chunk.
+    """
     at, words = slab.chunk_at(chunk), slab.words
     for _ in range(READ_TRIES):
         found = until_damage(read(chunk))
@@ -39,15 +45,15 @@ def read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], I
         before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
         if generation == before:
             return found if has_runs else []
-    return []  # each reuse proves that the records before it were settled
+    return []  # the owner keeps reopening the chunk, so all records that were found are settled by now
 
 
 READ_TRIES: Final = 3
-"""The most readings of a chunk: an input hardly reuses the chunk more than twice in the time of three readings."""
+"""Maximum number of times that a chunk is read; its owner hardly ever reopens it during each of three readings."""
 
 
 def until_damage(items: Iterable[T]) -> list[T]:
-    """Return the items before the first SlabError."""
+    """Return the items that an iterable yields before it raises SlabError, or all items."""
     found: list[T] = []
     try:
         for item in items:
@@ -58,8 +64,8 @@ def until_damage(items: Iterable[T]) -> list[T]:
 
 
 def all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
-    """Yield (chunk, offset in it, header) of every run in the slab.
+    """Yield (chunk, offset in the chunk, header) of every run in the slab.
 
-    The owner may free and reopen a chunk after its runs were yielded: use `read_each` to read records.
+    The owner may reopen a chunk after its runs were yielded, so a caller that also reads records uses `read_each`.
     """
     return read_each(slab, lambda chunk: ((chunk, offset, run) for offset, run in runs_of(slab, chunk)))

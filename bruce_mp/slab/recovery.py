@@ -1,7 +1,9 @@
 """Recovery from the slab: the records that a starting process takes over from its predecessor.
 
-`sweep` finds records by state and holder, as segments of equal state words.  `close_open_runs` hands over the runs that
-an input's predecessor left open.  `rebuild_batches` restores built record batches from their segments.
+Runs of records stay in the slab when a process dies.  The *state word* of a run or record contains its state, and the
+*holder*, which identifies the process that owns it.  `sweep` finds records by state and holder.  It returns them as
+segments, which are neighbouring records of one run that all have the same state word.  `close_open_runs` hands over the
+runs that a dead input left open.  `rebuild_batches` restores record batches that a dead dispatcher had built.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FoundSegment",
     "SentBatch",
+    "arrivals_in_chunks",
     "close_open_runs",
-    "copied_arrivals",
     "inspect_segment",
     "partition_counts_from",
     "rebuild_batches",
@@ -49,9 +51,10 @@ __all__ = [
 
 
 class FoundSegment(NamedTuple):
-    """A segment of records with the same state word, and fields from its run's header, or its first record's if split.
+    """A segment whose records have the same state word, `word`.
 
-    `topic` is always the run's.
+    `topic` is the field of the run's header.  The other fields are those of the run's header; if the run is split, they
+    are those of the header of the segment's first record.
     """
 
     segment: Segment
@@ -73,7 +76,7 @@ class FoundSegment(NamedTuple):
 
 
 class SentBatch(NamedTuple):
-    """A record batch that was built once: partition, sequence numbers and boundaries are final."""
+    """A record batch that was built and perhaps sent, so its partition, sequence numbers and boundaries are final."""
 
     topic: int
     partition: int
@@ -84,12 +87,12 @@ class SentBatch(NamedTuple):
     @property
     def records(self) -> int:
         segments = self.segments
-        # Most batches have one segment: the sum would cost more.
+        # Most batches have one segment, for which this takes less time than the sum.
         return segments[0].records if len(segments) == 1 else sum([segment.records for segment in segments])
 
     @property
     def next_sequence(self) -> int | None:
-        """The sequence number after the batch; None without numbers."""
+        """The sequence number that follows the batch's last one; None if the batch has no sequence numbers."""
         return (self.base_sequence + self.records) & 0x7FFFFFFF if self.base_sequence >= 0 else None
 
     @property
@@ -98,7 +101,7 @@ class SentBatch(NamedTuple):
 
 
 def inspect_segment(slab: Slab, segment: Segment) -> FoundSegment:
-    """Return a segment, whose records must have the same state word, with its fields."""
+    """Return a segment with the fields of its headers.  All its records must have the same state word."""
     run = read_run(slab, segment.chunk, segment.run)
     if run.state is not RunState.SPLIT:
         return _with_run_fields(segment, run)
@@ -117,7 +120,7 @@ def _with_record_fields(segment: Segment, run: Run, first: Record) -> FoundSegme
 
 
 def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -> list[FoundSegment]:
-    """Return the segments in one of `states` in order of arrival; with `holder` only those with this holder."""
+    """Return the segments in one of `states`, in order of arrival; if `holder` is set, only segments of this holder."""
     found = [
         item
         for item in read_each(slab, lambda chunk: _segments_in(slab, chunk, states))
@@ -128,27 +131,34 @@ def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -
 
 
 def sweep_filled(slab: Slab) -> list[FoundSegment]:
-    """Return the runs that inputs have handed over, and no router has claimed.
+    """Return the runs that inputs have handed over and that no router has claimed, in order of arrival.
 
-    The result is a snapshot: if it includes a run, it includes all older runs of the same lane.
+    The result is a snapshot: if it includes a run, it also includes all older FILLED runs of the same input.  A sweep
+    alone could miss an older run, because inputs hand over runs while it reads the chunks.
     """
     tickets = last_tickets(slab)
     return [found for found in sweep(slab, {RunState.FILLED}) if _is_in_snapshot(slab, found.segment, tickets)]
 
 
 def _is_in_snapshot(slab: Slab, segment: Segment, tickets: dict[int, int]) -> bool:
-    """Return True if the ticket of the segment's run is at most its input's in `tickets`."""
+    """Return True if the run was handed over before its input's last ticket was read into `tickets`.
+
+    Each run has a larger ticket than the earlier runs of its input.
+    """
     at = slab.chunk_at(segment.chunk)
     ticket = slab.longs[(at + segment.run + lay.RUN_TICKET) >> 3]
     return ticket <= tickets.get(slab.owner_of(segment.chunk), 0)
 
 
 def _segments_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterator[FoundSegment]:
-    """Yield the segments of a chunk, in any state if their run is split, else in one of `states`."""
+    """Yield the segments of a chunk, except those of unsplit runs in other states than `states`.
+
+    The segments of a split run are yielded in any state, so the caller compares their states with `states`.
+    """
     at = slab.chunk_at(chunk)
     offset = lay.CHUNK_HEADER
     for _ in range(slab.words[(at + lay.CHUNK_RUNS) >> 2]):
-        size = _size_if_irrelevant(slab, at + offset, states)
+        size = _size_if_skipped(slab, at + offset, states)
         if not size:
             run = read_run(slab, chunk, offset)
             yield from _segments_of_run(slab, chunk, offset, run)
@@ -156,17 +166,18 @@ def _segments_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterat
         offset += size
 
 
-def _size_if_irrelevant(slab: Slab, at: int, states: Collection[RunState]) -> int:
-    """Return the size of an unsplit run in another state than `states`, else 0.
+def _size_if_skipped(slab: Slab, at: int, states: Collection[RunState]) -> int:
+    """Return the size of the run at file offset `at` if it is unsplit and in another state than `states`, else 0.
 
-    Most runs are such, so the function reads only three words of the run at file offset `at`.
+    The sweep skips most runs in this way, so the function reads only three words of a run.
     """
     words = slab.words
     if at + lay.RUN_HEADER > slab.geometry.file_size or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return 0
     state, size = words[at >> 2] & 0xFF, words[(at + lay.RUN_SIZE) >> 2]
-    is_irrelevant = state in _UNSPLIT_STATES and state not in states
-    return size if is_irrelevant and size >= lay.RUN_HEADER and not size & 7 else 0
+    is_skipped = state in _UNSPLIT_STATES and state not in states
+    is_size_valid = size >= lay.RUN_HEADER and not size & 7
+    return size if is_skipped and is_size_valid else 0
 
 
 _UNSPLIT_STATES: Final = frozenset(RunState) - {RunState.SPLIT}
@@ -176,31 +187,32 @@ def _segments_of_run(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[
     if run.state is not RunState.SPLIT:
         yield _with_run_fields(segment_of(chunk, offset, run), run)
         return
-    part: list[tuple[int, Record]] = []
+    members: list[tuple[int, Record]] = []
     for record_at, record in until_damage(records_of(slab, chunk, offset, run)):
-        if part and not _continues(part[-1][1], record):
-            yield _found_segment(chunk, offset, run, part)
-            part = []
-        part.append((record_at, record))
-    if part:
-        yield _found_segment(chunk, offset, run, part)
+        if members and not _continues(members[-1][1], record):
+            yield _found_segment(chunk, offset, run, members)
+            members = []
+        members.append((record_at, record))
+    if members:
+        yield _found_segment(chunk, offset, run, members)
 
 
-def _continues(last: Record, record: Record) -> bool:
-    """Return True if a record of a split run belongs to the segment of the record before it."""
-    is_alike = (record.word, record.partition, record.epoch) == (last.word, last.partition, last.epoch)
-    is_in_sequence = record.sequence == NO_SEQUENCE or record.sequence == next_sequence(last.sequence, 1)
+def _continues(previous: Record, record: Record) -> bool:
+    """Return True if a record of a split run belongs to the same segment as the previous record."""
+    is_alike = (record.word, record.partition, record.epoch) == (previous.word, previous.partition, previous.epoch)
+    is_in_sequence = record.sequence == NO_SEQUENCE or record.sequence == next_sequence(previous.sequence, 1)
     return is_alike and is_in_sequence and not record.flags & lay.FLAG_BATCH_START
 
 
 def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, Record]]) -> FoundSegment:
+    """Return the segment of these records of a split run, given as (offset in the chunk, header)."""
     first_at, first = members[0]
     payload = sum(record.payload for _, record in members)
     return _with_record_fields(Segment(chunk, run.generation, offset, first_at, len(members), payload), run, first)
 
 
 def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
-    """Return the record batches that were built of these segments, per partition in order of sequence."""
+    """Return the record batches that were built from these segments; those of a partition are in order of sequence."""
     batches: list[SentBatch] = []
     key = attrgetter("topic", "partition", "epoch")
     for (topic, partition, epoch), members in groupby(sorted(found, key=key), key=key):
@@ -213,9 +225,10 @@ def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
 def _sort_by_sequence(members: list[FoundSegment]) -> list[FoundSegment]:
     """Sort by sequence number, also where the numbers wrap around to 0."""
     members.sort(key=lambda item: item.sequence)
-    half_range = 1 << 30  # a partition's batches in flight have far fewer records
+    half_range = 1 << 30  # half of the numbers; a partition's batches in flight have far fewer records
     has_wrapped = members[-1].sequence - members[0].sequence > half_range
     if has_wrapped:
+        # Shift each number by half of the range: numbers before the wrap become small, numbers after it large.
         members.sort(key=lambda item: next_sequence(item.sequence, half_range))
     return members
 
@@ -231,15 +244,19 @@ def _split_at_batch_starts(members: list[FoundSegment]) -> Iterator[list[FoundSe
 
 
 def close_open_runs(slab: Slab, owner: int) -> None:
-    """Hand over the runs that the dead input of row `owner` left open, except those of fenced attempts.
+    """Hand over the runs that the dead input of row `owner` left open, except the runs of fenced attempts.
 
-    The sums in a run's header may include a record that its count lacks, so the call computes them again.
+    Those stay open, because the messages of a fenced attempt are delivered only after its completion: see `fences.py`.
+
+    To append a record, an input first updates the totals in the run's header, then the record count.  It may have died
+    in between, so the call computes the totals again.
     """
-    own = [(chunk, offset, run) for chunk, offset, run in all_runs(slab) if slab.owner_of(chunk) == owner]
+    own_runs = [(chunk, offset, run) for chunk, offset, run in all_runs(slab) if slab.owner_of(chunk) == owner]
     tickets = HandoverTickets(slab, owner)
-    tickets.catch_up(max((run.ticket for _, _, run in own if run.state is not RunState.OPEN), default=0))
-    for chunk, offset, run in own:
-        if run.state is RunState.OPEN and not slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]:
+    tickets.catch_up(max((run.ticket for _, _, run in own_runs if run.state is not RunState.OPEN), default=0))
+    for chunk, offset, run in own_runs:
+        is_fenced = slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2] != 0
+        if run.state is RunState.OPEN and not is_fenced:
             with suppress(SlabError):  # a damaged run stays open, because it cannot be delivered
                 _close_run(slab, tickets, chunk, offset, run)
 
@@ -257,41 +274,50 @@ def _close_run(slab: Slab, tickets: HandoverTickets, chunk: int, offset: int, ru
     tickets.hand_over(at)
 
 
-def copied_arrivals(slab: Slab, base: int) -> frozenset[int]:
-    """Return the arrival numbers, from `base` on, of the datagrams that have a record in a chunk, settled or not."""
-    found = read_each(slab, lambda chunk: _records_from(slab, chunk, base))
+def arrivals_in_chunks(slab: Slab, first_arrival: int) -> frozenset[int]:
+    """Return the arrival numbers of the datagrams that were copied from the landing zone to a chunk.
+
+    Numbers before `first_arrival` are left out.  Settled records are included.
+    """
+    found = read_each(slab, lambda chunk: _records_from(slab, chunk, first_arrival))
+    # Larger arrival numbers are those of messages from stream connections.
     return frozenset(record.arrival for record in found if record.arrival < lay.ARRIVAL_STREAM)
 
 
-def partition_counts_from(slab: Slab, base: int) -> dict[int, int]:
-    """Return by topic the partition count with which a dead input chose lanes for datagrams from arrival `base` on.
+def partition_counts_from(slab: Slab, first_arrival: int) -> dict[int, int]:
+    """Return the partition count that the dead datagram input used for each topic (by number).
 
-    Its successor uses the same counts, so that messages of one key stay in one lane.
+    Only the runs of datagrams from arrival number `first_arrival` on are read.  The input chose the *lane*, the chunk
+    that it fills, by the partition key modulo this count.  Its successor uses the same counts, so that messages of one
+    key stay in one lane, in order.
     """
-    return dict(read_each(slab, lambda chunk: _partition_counts_in(slab, chunk, base)))
+    return dict(read_each(slab, lambda chunk: _partition_counts_in(slab, chunk, first_arrival)))
 
 
-def _partition_counts_in(slab: Slab, chunk: int, base: int) -> Iterator[tuple[int, int]]:
-    if not base <= last_arrival(slab, chunk) < lay.ARRIVAL_STREAM:
+def _partition_counts_in(slab: Slab, chunk: int, first_arrival: int) -> Iterator[tuple[int, int]]:
+    if not first_arrival <= last_arrival(slab, chunk) < lay.ARRIVAL_STREAM:
         return
     for offset, run in runs_of(slab, chunk):
-        if run.partition_count and any(record.arrival >= base for _, record in records_of(slab, chunk, offset, run)):
-            yield run.topic, run.partition_count
+        if run.partition_count:
+            records = records_of(slab, chunk, offset, run)
+            if any(record.arrival >= first_arrival for _, record in records):
+                yield run.topic, run.partition_count
 
 
 def uncounted_records(slab: Slab, owner: int, counted: int) -> list[Record]:
     """Return the records that the dead stream input of row `owner` appended but did not count, settled ones included.
 
-    `counted` is its ROW_COUNTED.  Messages are numbered from 0, so message `counted` is the first uncounted one.
+    `counted` is the number of messages that it had counted as received.  Messages are numbered from 0, so message
+    `counted` is the first uncounted one.
     """
     first = lay.stream_arrival(counted, source=0)
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if slab.owner_of(chunk) == owner else ())
     return list(found)
 
 
-def _records_from(slab: Slab, chunk: int, first: int) -> Iterator[Record]:
-    """Yield the records of a chunk with arrival numbers of at least `first`."""
-    if last_arrival(slab, chunk) < first:
+def _records_from(slab: Slab, chunk: int, first_arrival: int) -> Iterator[Record]:
+    """Yield the records of a chunk with arrival numbers of at least `first_arrival`."""
+    if last_arrival(slab, chunk) < first_arrival:
         return
     for offset, run in runs_of(slab, chunk):
-        yield from (record for _, record in records_of(slab, chunk, offset, run) if record.arrival >= first)
+        yield from (record for _, record in records_of(slab, chunk, offset, run) if record.arrival >= first_arrival)

@@ -1,8 +1,10 @@
 """Runs, records and segments in the slab.
 
-A `Segment` names neighbouring records of one run by location and generation.  Frames and queues carry segments, which
-own nothing.  Before a function reads a segment's records, it checks the segment against the headers of chunk and run.
-If segment and headers disagree, it raises SlabError: the segment or the slab is damaged, or the chunk has been reused.
+A *run* is a sequence of records that an input hands over as one unit; `layout.py` has its format.  A `Segment` names
+neighbouring records of one run by their location and by the chunk's *generation*, which changes with each reuse of the
+chunk.  Frames and queues contain segments; only a state word tells which process owns the records.  Before a function
+reads a segment's records, it compares the segment with the headers of the chunk and the run.  If they disagree, it
+raises SlabError: the segment or the slab is damaged, or the chunk has been reused.
 """
 
 from __future__ import annotations
@@ -50,9 +52,10 @@ SEGMENT: Final = Struct("<IIIIII")
 
 
 class Segment(NamedTuple):
-    """`records` neighbouring records of the run at byte `run` of `chunk`, the first at byte `first` of the chunk.
+    """A number of neighbouring records of one run.
 
-    `payload` is the sum of their key, value and record header bytes.
+    `run` and `first` are offsets in the chunk, of the run and of the first record.  `records` is the number of records,
+    `payload` the number of bytes in their keys, values and record headers.
     """
 
     chunk: int
@@ -64,7 +67,7 @@ class Segment(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run's header, with the fields of `layout.RUN`; `records` is RUN_COUNT."""
+    """A run's header, with the fields of `layout.RUN`; `records` is RUN_COUNT, the number of records."""
 
     word: int
     generation: int
@@ -119,7 +122,10 @@ class Record(NamedTuple):
 
     @property
     def is_partition_key(self) -> bool:
-        """Return True for a PartitionKey message, False for an AnyPartition message, hashed or not."""
+        """Return True for a PartitionKey message, False for an AnyPartition message.
+
+        FLAG_PARTITION_KEY is also set for an AnyPartition message whose record key was hashed to a partition key.
+        """
         return bool(self.flags & lay.FLAG_PARTITION_KEY) and not self.options & lay.OPTION_HASHED
 
     @property
@@ -143,7 +149,7 @@ def unpack_segments(data: bytes | memoryview) -> list[Segment]:
     """Decode the result of `pack_segments`.  Raises SlabError when the length is not a multiple of 24."""
     if len(data) % SEGMENT.size:
         raise SlabError(f"A frame of segments has {len(data)} bytes, which is not a multiple of {SEGMENT.size}.")
-    new = tuple.__new__  # a third cheaper than `Segment._make`
+    new = tuple.__new__  # takes a third less time than `Segment._make`
     return [new(Segment, fields) for fields in SEGMENT.iter_unpack(data)]
 
 
@@ -153,7 +159,10 @@ def is_current(slab: Slab, segment: Segment) -> bool:
 
 
 def arrived_ms(slab: Slab, segment: Segment) -> int:
-    """Return the steady time at which the segment's run was opened; an earlier daemon's clock had another offset."""
+    """Return the steady time at which the segment's run was opened.
+
+    If an earlier daemon opened the run, the time may differ from this daemon's steady clock by a constant.
+    """
     return slab.longs[(slab.chunks_at + segment.chunk * lay.CHUNK_BYTES + segment.run + lay.RUN_ARRIVED_MS) >> 3]
 
 
@@ -172,9 +181,9 @@ _KNOWN_STATES: Final = frozenset(RunState)
 
 
 def _locate_run(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
-    """Return the file offsets of a run and of the end of its span.  Raises SlabError if the chunk has none there.
+    """Return the file offset of a run, and that of the end of its chunk or span.
 
-    The check does not include the run's other fields: see `read_run`.
+    Raises SlabError if the chunk has no run at `offset`.  The run's size and state are not checked: see `read_run`.
     """
     at = slab.chunk_at(chunk)
     words = slab.words
@@ -185,14 +194,14 @@ def _locate_run(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
     run_at = at + offset
     if offset & 7 or offset < lay.CHUNK_HEADER or run_at > limit - lay.RUN_HEADER:
         raise SlabError(f"There is no run at byte {offset} of chunk {chunk}.")
-    is_of_chunk = words[(run_at + lay.RUN_GENERATION) >> 2] == words[(at + lay.CHUNK_GENERATION) >> 2]
-    if words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC or not is_of_chunk:
+    is_of_present_use = words[(run_at + lay.RUN_GENERATION) >> 2] == words[(at + lay.CHUNK_GENERATION) >> 2]
+    if words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC or not is_of_present_use:
         raise SlabError(f"The run at byte {offset} of chunk {chunk} is damaged.")
     return run_at, limit
 
 
 def read_record(slab: Slab, chunk: int, offset: int) -> Record:
-    """Return the header of the record at byte `offset` of `chunk`, without any check."""
+    """Return the header of the record at byte `offset` of `chunk`; the caller checks that there is one."""
     return Record._make(lay.RECORD.unpack_from(slab.view, slab.chunks_at + chunk * lay.CHUNK_BYTES + offset))
 
 
@@ -225,9 +234,10 @@ def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]
 
 
 def raise_damage(slab: Slab, segments: Iterable[Segment]) -> NoReturn:
-    """Raise the SlabError of segments that cannot be read.
+    """Raise the SlabError that explains why one of these segments could not be processed.
 
-    It is about the first one that disagrees with its headers; if none does, about records past their run's end.
+    The error describes the first segment that disagrees with its headers.  If all segments agree with them, it says
+    that records go past the end of a run.
     """
     for segment in segments:
         segment_bounds(slab, segment)
@@ -235,9 +245,10 @@ def raise_damage(slab: Slab, segments: Iterable[Segment]) -> NoReturn:
 
 
 def segment_bounds(slab: Slab, segment: Segment) -> tuple[int, int]:
-    """Return file offsets of a segment's first record and of the end of its run.
+    """Return the file offset of a segment's first record, and that of the end of its run.
 
-    Raises SlabError if the headers disagree.  A caller that walks the segment checks each record against the end.
+    Raises SlabError if the segment disagrees with its headers.  The records after the first are not checked: a caller
+    that reads them checks that each one ends before the end of the run.
     """
     at, limit = _locate_run(slab, segment.chunk, segment.run)
     words = slab.words
@@ -252,6 +263,7 @@ def segment_bounds(slab: Slab, segment: Segment) -> tuple[int, int]:
 
 
 def _walk_records(slab: Slab, chunk: int, offset: int, count: int, end: int) -> Iterator[tuple[int, Record]]:
+    """Yield (offset, header) of `count` records, the first at `offset`; offsets and `end` are in the chunk."""
     for _ in range(count):
         if offset + lay.RECORD_HEADER > end:
             raise SlabError(f"The records of a run of chunk {chunk} go past its end.")
@@ -271,32 +283,34 @@ def segment_of(chunk: int, offset: int, run: Run) -> Segment:
 
 
 def segment_words(slab: Slab, segment: Segment) -> list[int]:
-    """Return indexes into `slab.words` of the segment's state words: one, or one for each record of a split run.
+    """Return the indexes in `slab.words` of a segment's state words.
 
-    Raises SlabError for a part of an unsplit run, and if the headers disagree.
+    A segment of a split run has one for each record; a segment of another run has one, in the header of the run.
+    Raises SlabError for a part of an unsplit run, and for a segment that disagrees with its headers.
     """
     first, _ = segment_bounds(slab, segment)
     base = slab.chunks_at + segment.chunk * lay.CHUNK_BYTES
     at = base + segment.run
     if slab.words[at >> 2] & 0xFF == RunState.SPLIT:
         return [(base + offset) >> 2 for offset, _ in segment_records(slab, segment)]
-    name = slab.words[(at + lay.RUN_NAME_LENGTH) >> 2] & 0xFFFF
-    starts_run = first == at + lay.RUN_HEADER + lay.align(name)
-    if not starts_run or slab.words[(at + lay.RUN_COUNT) >> 2] != segment.records:
+    name_length = slab.words[(at + lay.RUN_NAME_LENGTH) >> 2] & 0xFFFF
+    begins_with_run = first == at + lay.RUN_HEADER + lay.align(name_length)
+    if not begins_with_run or slab.words[(at + lay.RUN_COUNT) >> 2] != segment.records:
         raise SlabError(f"A segment names a part of a run of chunk {segment.chunk}, which must be split first.")
     return [at >> 2]
 
 
 def matching_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
-    """Return the indexes of `segment_words` if all these words are `expected`, else an empty list.
+    """Return the indexes of a segment's state words if all of them are `expected`, else an empty list.
 
-    The list is also empty for a damaged segment and for one of an older generation.
+    The list is also empty for a damaged segment, and for a segment whose chunk has been reused.
     """
     try:
         indexes = segment_words(slab, segment)
     except SlabError:
         return []
-    # Read the generation last: if the words match, this process owns the records, and their chunk keeps its generation.
+    # Check the generation after the words: if the words match, this process owns the records, and their chunk cannot
+    # be reused.
     is_match = all(slab.words[at] == expected for at in indexes) and is_current(slab, segment)
     return indexes if is_match else []
 
@@ -304,15 +318,16 @@ def matching_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
 def split_run(slab: Slab, chunk: int, offset: int) -> None:
     """Make a run SPLIT: copy the state word, retries, partition and sequence numbers of its header to each record.
 
-    Only the run's owner may call this; a second call changes nothing.  The last store makes the run SPLIT, so a crash
-    before it leaves the run whole.
+    Only the run's owner may call this; a second call changes nothing.  The last store makes the run SPLIT, so after an
+    earlier crash the state word in the run's header is still the valid one.
     """
     run = read_run(slab, chunk, offset)
     if run.state is RunState.SPLIT:
         return
     base = slab.chunks_at + chunk * lay.CHUNK_BYTES
     sequence = run.sequence
-    flags = run.flags & (lay.FLAG_BATCH_START | lay.FLAG_IN_DOUBT | lay.FLAG_AFTER_GAP)  # for the first record only
+    # These flags of a run are about the batch that begins with it, so only the first record gets them.
+    flags = run.flags & (lay.FLAG_BATCH_START | lay.FLAG_IN_DOUBT | lay.FLAG_AFTER_GAP)
     for at, record in records_of(slab, chunk, offset, run):
         slab.words[(base + at) >> 2] = run.word
         slab.view[base + at + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flags
@@ -343,8 +358,8 @@ def write_placement(
 ) -> None:
     """Write the partition and sequence numbers of a segment; with `opens_batch` its first record begins a batch.
 
-    They are stored in the header of a whole run, or in the header of each record of a split run.  The store clears
-    FLAG_AFTER_GAP and FLAG_ADMITTED there.
+    They are stored in the header of the run, or, if the run is split, in the header of each record.  The call clears
+    FLAG_AFTER_GAP and FLAG_ADMITTED in these headers.
     """
     view, flag = slab.view, lay.FLAG_BATCH_START if opens_batch else 0
     run_at = slab.chunk_at(segment.chunk) + segment.run

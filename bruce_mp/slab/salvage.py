@@ -19,7 +19,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import read_each
 from bruce_mp.slab.chunks import chunk_headers
 from bruce_mp.slab.layout import ChunkState, RunState
-from bruce_mp.slab.recovery import copied_arrivals
+from bruce_mp.slab.recovery import arrivals_in_chunks
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import name_of, read_run, records_of, runs_of
 from bruce_mp.slab.superblock_repair import open_private
@@ -256,7 +256,7 @@ class Salvage:
     def read_landing_zone(self) -> LandingZone:
         base = self.slab.longs[landing_zone.base_at(self.slab) >> 3]
         extents = landing_zone.landed_extents(self.slab)
-        copied = copied_arrivals(self.slab, base) if extents else frozenset()
+        copied = arrivals_in_chunks(self.slab, base) if extents else frozenset()
         size = self.slab.geometry.landing_slot_size
         landed = (
             LandedDatagram(

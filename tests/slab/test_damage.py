@@ -18,8 +18,8 @@ from bruce_mp.slab.chunk_readers import all_runs
 from bruce_mp.slab.chunks import ChunkPool, is_settled
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import (
+    arrivals_in_chunks,
     close_open_runs,
-    copied_arrivals,
     inspect_segment,
     rebuild_batches,
     sweep,
@@ -87,7 +87,7 @@ def sweeps(slab: Slab) -> list[Callable[[], object]]:
         lambda: rebuild_batches(sweep(slab, {RunState.IN_FLIGHT})),
         lambda: sweep(slab, set(RunState)),
         lambda: sweep_filled(slab),
-        lambda: copied_arrivals(slab, 0),
+        lambda: arrivals_in_chunks(slab, 0),
         lambda: held_by_topic(slab),
         lambda: count_books(slab),
         lambda: [is_settled(slab, chunk) for chunk in range(slab.geometry.chunks)],

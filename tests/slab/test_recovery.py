@@ -13,7 +13,14 @@ from bruce_mp.errors import SlabError
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.recovery import SentBatch, close_open_runs, copied_arrivals, inspect_segment, rebuild_batches, sweep
+from bruce_mp.slab.recovery import (
+    SentBatch,
+    arrivals_in_chunks,
+    close_open_runs,
+    inspect_segment,
+    rebuild_batches,
+    sweep,
+)
 from bruce_mp.slab.runs import Segment, next_sequence, segment_records, split_run, write_placement
 from support.examples import examples
 from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab, set_state
@@ -180,9 +187,9 @@ def test_arrivals_include_settled_records(slab: Slab) -> None:
     for _ in range(4):
         sender.receive([datagram(), datagram()])
         set_state(slab, sender.lanes.drain_closed(), RunState.DELIVERED)
-    assert copied_arrivals(slab, 0) == set(range(8))
-    assert copied_arrivals(slab, 5) == {5, 6, 7}
-    assert copied_arrivals(slab, 8) == set()
+    assert arrivals_in_chunks(slab, 0) == set(range(8))
+    assert arrivals_in_chunks(slab, 5) == {5, 6, 7}
+    assert arrivals_in_chunks(slab, 8) == set()
     assert {content.state for content in contents(slab)} == {RunState.DELIVERED}
 
 

@@ -18,7 +18,7 @@ from bruce_mp.slab.chunk_readers import all_runs
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.recovery import close_open_runs, copied_arrivals
+from bruce_mp.slab.recovery import arrivals_in_chunks, close_open_runs
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of, segment_words
 from bruce_mp.slab.tables import TopicTable
@@ -109,7 +109,7 @@ class Input:
         self.now_ms = 1
         close_open_runs(slab, INPUT_ROW)
         if landing_zone.landed_lengths(slab):
-            self.admit(copied_arrivals(slab, self.base))
+            self.admit(arrivals_in_chunks(slab, self.base))
 
     @property
     def base(self) -> int:
