@@ -1,10 +1,14 @@
 """The chunks of one input: allocation, sealing, reclaim.
 
-Only the input that owns a chunk changes its state, so this module needs no lock.  `shares.py`, which uses a lock,
-divides the chunks among the inputs.  The pool may free a *sealed* chunk, which gets no further runs, when all its
-records are settled.  It detects that lazily: when it needs memory, it inspects a few of the oldest sealed chunks.  Each
-allocation gets a generation that is unique in the life of the slab, so that a reader recognises a segment of an earlier
-allocation as stale.
+An input fills a chunk of 8 KiB with records.  A *span* of neighbouring chunks serves as one, for a large message or a
+busy *lane* (a topic or partition whose messages the input collects).  A *share* is a group of chunks that belongs to
+one input at a time; `shares.py` divides the shares among the inputs, under a lock.  This module needs no lock, because
+only the input that owns a chunk changes the chunk's state.
+
+A *sealed* chunk gets no further records.  The pool may free it when all its records are *settled*: delivered or
+discarded.  The pool does so lazily: when it needs memory, it inspects a few of the oldest sealed chunks.  Each
+allocation gets a *generation* that is unique in the life of the slab, so that a reader recognises a reference to an
+earlier use of the chunk as stale.
 
 A chunk that is not settled some seconds after its opening is *stuck*, for example because its partitions have no
 leader.  The pool inspects stuck chunks less often than other sealed chunks, which are likely to be settled soon.
@@ -29,39 +33,33 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = [
-    "ChunkPool",
-    "chunk_headers",
-    "is_settled",
-    "last_arrival",
-    "used_chunk_headers",
-]
+__all__ = ["ChunkPool", "chunk_headers", "is_settled", "last_arrival", "used_chunk_headers"]
 
 _Queue = OrderedDict[int, None]  # the keys are chunks; the pool inspects the first one next
 
 INSPECTIONS_PER_ALLOCATION: Final = 4
-"""Sealed chunks that each allocation inspects: more than it opens, so that reclaiming keeps pace with use."""
+"""Number of sealed chunks that each allocation inspects: more than it opens, so that reclaiming keeps pace with use."""
 INSPECTIONS_WHEN_FULL: Final = 256
-"""Sealed chunks that an allocation without room inspects for each chunk of its span, while the input waits."""
+"""Number of further inspections, for each chunk of the wanted span, if an allocation finds no room."""
 MAX_INSPECTIONS_PER_RECLAIM: Final = 512
 """Limit for one call of `reclaim`, so that the input soon receives again; also the number of freed chunks after which
 `_inspect_stuck` ends."""
 INSPECTIONS_PER_STEP: Final = 32
-"""Chunks that `reclaim` inspects before it checks if it has freed enough."""
+"""Number of chunks that `reclaim` inspects before it checks if it has freed enough."""
 INSPECTIONS_PER_SECOND: Final = 4096
 """Limit for `reclaim_idle`, which runs once a second beside the traffic."""
 SEARCH_PAUSE_MS: Final = 5
-"""Pause after a search without success: a broker needs milliseconds to acknowledge messages."""
+"""Pause after a search that found no room: brokers need milliseconds to acknowledge messages, which frees chunks."""
 STUCK_AFTER_MS: Final = 5000
 """Time since its opening after which an unsettled chunk counts as stuck."""
 STUCK_DIVISOR: Final = 8
-"""One in this many inspections is of a stuck chunk while there are other sealed chunks."""
+"""While there are other sealed chunks, only one in this many inspections is of a stuck chunk."""
 _KEPT_FREE_PART: Final = 0.1
 """Part of the usable chunks that stays free for other topics when a busy lane gets a larger span than it needs."""
 _FRAGMENTATION_FACTOR: Final = 1.25
 """Free chunks to obtain for each chunk of the wanted spans, because not all free chunks are neighbours."""
 _GENERATION_STEP: Final = 32
-"""More than the number of input rows: a generation modulo the step names its input, so no two inputs use the same."""
+"""More than the number of input rows: a generation modulo this step is its input's row, so inputs never share one."""
 
 
 class ChunkWatcher(Protocol):
@@ -87,10 +85,10 @@ class ChunkPool:
         self._watcher = watcher
         self._shares = Shares(slab, owner, peers)
         self._used = bytearray(b"\1" * slab.geometry.chunks)
-        """For each chunk of the slab 0 if it is free and in a share of this input, else 1."""
+        """For each chunk of the slab: 0 if it is free and in a share of this input, else 1."""
         self._free: list[int] = []
         """Free chunks for spans of one chunk: see `_find_one`."""
-        self._sealed: _Queue = OrderedDict()
+        self._sealed: _Queue = OrderedDict()  # without stuck chunks
         self._stuck: _Queue = OrderedDict()
         self.holdings = Holdings()
         self.stuck_count = 0
@@ -109,8 +107,8 @@ class ChunkPool:
 
     @property
     def free_count(self) -> int:
-        """Return the number of free chunks in our shares and in obtainable shares."""
-        return self.own_free + self._shares.division.obtainable
+        """Return the number of free chunks in this input's shares, and in shares that it could claim now."""
+        return self.own_free + self._shares.division.obtainable_chunks
 
     @property
     def capacity(self) -> int:
@@ -119,7 +117,7 @@ class ChunkPool:
 
     @property
     def usable(self) -> int:
-        """Return the capacity less the stuck chunks, at least 0: the capacity may have been larger before."""
+        """Return the capacity less the stuck chunks, or 0 if more chunks are stuck, because the capacity has shrunk."""
         return max(0, self.capacity - self.stuck_count)
 
     def _adopt(self) -> None:
@@ -139,12 +137,12 @@ class ChunkPool:
         self._refill()
 
     def _queue_adopted(self) -> None:
-        """Allow the reclaim of the adopted chunks, except those with records of the batch in the landing zone."""
+        """Allow the reclaim of adopted chunks, except those with records of datagrams that are in the landing zone."""
         first_landed = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
         adopted, self._unreclaimable = self._unreclaimable, []
         for chunk in adopted:
             if last_arrival(self._slab, chunk) >= first_landed:
-                self._unreclaimable.append(chunk)  # also chunks of a stream input, whose numbers exceed all datagrams'
+                self._unreclaimable.append(chunk)  # all chunks of stream inputs: their arrival numbers are larger
             else:
                 self._sealed[chunk] = None
 
@@ -155,20 +153,20 @@ class ChunkPool:
         self._used[chunk : chunk + span] = bytes([used]) * span
 
     def _add_share(self, share: int) -> None:
-        """Add the chunks of a share of ours as free."""
+        """Add the chunks of a share, which this input has claimed, as free chunks."""
         chunks = self._shares.chunks_of(share)
         self._set_used(chunks.start, len(chunks), used=0)
         self._free += reversed(chunks)
 
     def _return_share(self, share: int) -> None:
-        """Release a share of ours if none of its chunks is in use."""
+        """Release a share of this input if none of its chunks is in use."""
         chunks = self._shares.chunks_of(share)
         if self._used.find(1, chunks.start, chunks.stop) < 0:
             self._set_used(chunks.start, len(chunks), used=1)
             self._shares.release(share)
 
     def _claim_share(self, span: int) -> bool:
-        """Claim a share, or several neighbours for a larger span; return False if none is obtainable."""
+        """Claim one share, or those that a span larger than a share needs; return False if they are not obtainable."""
         if span > self._shares.size:
             return self._claim_shares_for_span(span)
         share = self._shares.claim_one()
@@ -177,11 +175,11 @@ class ChunkPool:
         return share is not None
 
     def _claim_shares_for_span(self, span: int) -> bool:
-        """Claim the free shares that, with our free chunks, form the first possible span; False if there is none."""
+        """Claim the free shares that complete the first possible span; return False if there is none."""
         free, used = self._shares.free_shares, bytearray(self._used)
         for share in free:
             chunks = self._shares.chunks_of(share)
-            used[chunks.start : chunks.stop] = bytes(len(chunks))
+            used[chunks.start : chunks.stop] = bytes(len(chunks))  # as if the share were claimed
         first = used.find(bytes(span))
         if first < 0:
             return False
@@ -215,7 +213,7 @@ class ChunkPool:
         return chunk
 
     def _find_after_reclaim(self, span: int, now_ms: int) -> int | None:
-        """Reclaim more chunks before the search, with a pause after a failure, to save CPU while the slab is full."""
+        """Reclaim more chunks, then search; after a failure, return None at once for a while, to save CPU."""
         if now_ms < self._search_pause_ends_ms:
             return None
         self._reclaim(INSPECTIONS_WHEN_FULL * span)
@@ -232,14 +230,14 @@ class ChunkPool:
         return chunk
 
     def _find(self, span: int) -> int | None:
-        """Return the first chunk of a free span in our shares, None if there is none."""
+        """Return the first chunk of a free span in this input's shares, None if there is none."""
         if span == 1:
             return self._find_one()
         found = self._used.find(bytes(span))
         return None if found < 0 else found
 
     def _find_one(self) -> int | None:
-        # `_free` may contain chunks that a larger span uses now, and lacks those of freed larger spans: see `_refill`.
+        # `_free` may contain chunks that a larger span uses now.  Until the next `_refill` it lacks freed larger spans.
         while self._free:
             chunk = self._free.pop()
             if not self._used[chunk]:
@@ -265,22 +263,23 @@ class ChunkPool:
         self._unreclaimable.append(chunk)
 
     def allow_reclaim(self) -> None:
-        """Allow the reclaim of sealed chunks, after the commit of the batch in the landing zone.
+        """Allow the reclaim of the chunks sealed so far, after the commit of the batch in the landing zone.
 
-        Recovery needs the records of that batch until then, also settled ones, to see which datagrams were copied.
+        If the input dies before the commit, its successor looks for records to see which datagrams of the batch were
+        copied to chunks.  So their chunks must stay until then, even if all records are settled.
         """
         self._sealed.update(dict.fromkeys(self._unreclaimable))
         self._unreclaimable = []
 
     def reclaim(self, target_free: int) -> None:
-        """Inspect up to MAX_INSPECTIONS_PER_RECLAIM sealed chunks, or more stuck ones, until `target_free` are free."""
+        """Free settled chunks until `target_free` are free; about MAX_INSPECTIONS_PER_RECLAIM inspections at most."""
         inspections = min(len(self._sealed) + len(self._stuck), MAX_INSPECTIONS_PER_RECLAIM)
         while inspections > 0 and self.free_count < target_free:
             self._reclaim(min(inspections, INSPECTIONS_PER_STEP))
             inspections -= INSPECTIONS_PER_STEP
 
     def reclaim_settled(self, chunks: Iterable[int]) -> None:
-        """Free the settled ones of these sealed chunks."""
+        """Free those of these sealed chunks in which all records are settled."""
         for queue in (self._sealed, self._stuck):
             inspected: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
             for chunk in inspected:
@@ -290,7 +289,7 @@ class ChunkPool:
             self.stuck_count -= freed if queue is self._stuck else 0
 
     def reclaim_idle(self) -> None:
-        """Reclaim settled chunks, and return empty shares when shares are scarce.
+        """Free settled chunks, and release shares without used chunks when shares are scarce.
 
         The input calls this once a second, because another input may need the memory.
         """
@@ -300,7 +299,7 @@ class ChunkPool:
                 self._return_share(share)
 
     def reserve(self, chunks: int, span: int = 1) -> None:
-        """Claim shares until `chunks` chunks are free, and among them a span of `span` chunks, as far as obtainable.
+        """Claim shares, as far as possible, until `chunks` chunks are free, among them a span of `span` neighbours.
 
         These chunks are reserved for the next messages: `can_spare` does not allow busy lanes to take them.
         """
@@ -310,9 +309,9 @@ class ChunkPool:
             self._claim_share(span)
 
     def can_spare(self, span: int) -> bool:
-        """Return True if a busy lane may get a span of this size, although a shorter one would do; claim shares for it.
+        """Claim shares so that a busy lane can get a span of this size, longer than it needs; return True if it may.
 
-        The reserved chunks and a tenth of the usable ones have to stay free, a reserved span in one piece.
+        A tenth of the usable chunks has to stay free, and the reserved chunks, with each reserved span in one piece.
         """
         if self.free_count - span < self.usable * _KEPT_FREE_PART:
             return False
@@ -323,18 +322,19 @@ class ChunkPool:
     def _can_spare_neighbours(self, span: int) -> bool:
         """Return True if the reserved spans stay free wherever the pool allocates a span of this size."""
         size = self._reserved_span
-        touched = (span - 2) // size + 2  # the most spans of `size` chunks that this span can overlap
-        spans = self._reserved // size + touched
-        return self._obtain(int(spans * size * _FRAGMENTATION_FACTOR)) and self.count_free_spans(size, spans) == spans
+        touched_count = (span - 2) // size + 2  # the most spans of `size` chunks that this span can overlap
+        wanted_count = self._reserved // size + touched_count
+        has_chunks = self._obtain(int(wanted_count * size * _FRAGMENTATION_FACTOR))
+        return has_chunks and self.count_free_spans(size, wanted_count) == wanted_count
 
     def _obtain(self, chunks: int) -> bool:
-        """Claim shares until `chunks` chunks of our shares are free; return False if too few are obtainable."""
+        """Claim shares until `chunks` chunks in this input's shares are free; return False if that is impossible."""
         while self.own_free < chunks and self._claim_share(1):
             pass
         return self.own_free >= chunks
 
     def count_free_spans(self, span: int, limit: int) -> int:
-        """Count the disjoint spans of neighbouring free chunks in our shares, up to `limit`."""
+        """Count the disjoint spans of `span` neighbouring free chunks in this input's shares, up to `limit`."""
         wanted, found, chunk = bytes(span), 0, 0
         while found < limit and (chunk := self._used.find(wanted, chunk)) >= 0:
             farthest = min(chunk + span * (limit - found), len(self._used))
@@ -364,9 +364,9 @@ class ChunkPool:
         self.stuck_count -= freed
 
     def _inspect_queue(self, queue: _Queue, inspections: int) -> int:
-        """Free the settled ones of a queue's first chunks and requeue the others.
+        """Inspect a queue's first chunks: free the settled ones and queue the others again.
 
-        Return the number of freed chunks, all chunks of a span included.
+        Return the number of freed chunks; a freed span counts with all its chunks.
         """
         freed = 0
         for _ in range(inspections):
@@ -378,7 +378,7 @@ class ChunkPool:
         return freed
 
     def _requeue(self, queue: _Queue, chunk: int) -> None:
-        """Queue an unsettled chunk again, as stuck if its opening is too long ago."""
+        """Queue an unsettled chunk again, as stuck if it was opened more than STUCK_AFTER_MS ago."""
         at = self._slab.chunk_at(chunk)
         if queue is self._sealed and self._now_ms - self._slab.longs[(at + lay.CHUNK_OPENED_MS) >> 3] > STUCK_AFTER_MS:
             self.stuck_count += self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
@@ -389,13 +389,13 @@ class ChunkPool:
         """Free a chunk or span; return its number of chunks."""
         if self._watcher is not None:
             self._watcher.on_released(chunk)
-        # After a crash in the middle, the whole span has no runs, so it counts as settled and is released again.
         at = self._slab.chunk_at(chunk)
         span = self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
+        # If the process dies after this store, the span without runs counts as settled, and is released again.
         self._slab.words[(at + lay.CHUNK_RUNS) >> 2] = 0
-        for body_at in range(at + lay.CHUNK_BYTES, at + span * lay.CHUNK_BYTES, lay.CHUNK_BYTES):
-            # The later chunks of the span had record bytes where each will have a header of its own.
-            self._slab.view[body_at : body_at + lay.CHUNK_HEADER] = bytes(lay.CHUNK_HEADER)
+        # The later chunks of the span have record bytes in the place of the headers that they will have.
+        for header_at in range(at + lay.CHUNK_BYTES, at + span * lay.CHUNK_BYTES, lay.CHUNK_BYTES):
+            self._slab.view[header_at : header_at + lay.CHUNK_HEADER] = bytes(lay.CHUNK_HEADER)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.FREE
         self._add_free(chunk, span)
         return span
@@ -412,16 +412,16 @@ class ChunkPool:
                     self._return_share(share)
 
     def _generation_after(self, generation: int) -> int:
-        """Return the next generation of this input; never 0, which means none in the row."""
+        """Return the next generation of this input; never 0, because 0 in the row means that there was none yet."""
         steps = generation // _GENERATION_STEP + 1
         following = steps * _GENERATION_STEP + self.owner % _GENERATION_STEP
         return following & 0xFFFFFFFF or _GENERATION_STEP  # a u32 wraps around
 
 
 def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
-    """Yield (first chunk, state, span, generation) of every span in order of position; a free chunk is a span of 1.
+    """Yield (first chunk, state, number of chunks, generation) of every span, in order of position.
 
-    A damaged header counts as free, because none of its fields can be trusted.
+    A free chunk is a span of 1.  A chunk with a damaged header counts as free, because no field can be trusted.
     """
     chunk = 0
     while chunk < slab.geometry.chunks:
@@ -431,7 +431,7 @@ def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
 
 
 def _read_header(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
-    """Return (state, span, generation) of the span that begins with a chunk; (FREE, 1, 0) for a damaged header."""
+    """Return (state, number of chunks, generation) of the span that begins with a chunk; (FREE, 1, 0) if damaged."""
     magic, generation, state, _, _, span, *_ = lay.CHUNK.unpack_from(slab.view, slab.chunk_at(chunk))
     is_in_file = 1 <= span <= slab.geometry.chunks - chunk
     if magic != lay.CHUNK_MAGIC or state not in lay.CHUNK_STATES or not is_in_file:
@@ -440,18 +440,18 @@ def _read_header(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
 
 
 def used_chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
-    """Yield (first chunk, state, span, generation) of every span in use.
+    """Yield (first chunk, state, number of chunks, generation) of every span in use.
 
-    A chunk that was opened after the call may be missing.  The cost depends on the shares in use, not on the slab's
-    size: the read of a page that was never written would cost memory and a page fault.
+    A chunk that was opened after the call may be missing.  Chunks in unclaimed shares are not read, because the read of
+    a page that was never written would cost memory and a page fault.
     """
     for chunks in claimed_chunks(slab):
         yield from _used_headers_in(slab, chunks)
 
 
 def _used_headers_in(slab: Slab, chunks: range) -> Iterator[tuple[int, ChunkState, int, int]]:
-    first, end = (slab.chunks_at + chunk * lay.CHUNK_BYTES for chunk in (chunks.start, chunks.stop))
-    states = bytes(slab.view[first + lay.CHUNK_STATE : end : lay.CHUNK_BYTES])
+    first_at, end = (slab.chunks_at + chunk * lay.CHUNK_BYTES for chunk in (chunks.start, chunks.stop))
+    states = bytes(slab.view[first_at + lay.CHUNK_STATE : end : lay.CHUNK_BYTES])  # one byte for each chunk
     chunk = chunks.start
     while (found := _NOT_FREE.search(states, chunk - chunks.start)) is not None:
         chunk = chunks.start + found.start()
@@ -472,7 +472,7 @@ def last_arrival(slab: Slab, chunk: int) -> int:
 def is_settled(slab: Slab, chunk: int) -> bool:
     """Return True if every record of a chunk is delivered or discarded; False for a damaged chunk.
 
-    It reads no records of unsplit runs, because the pool calls it several times for each chunk.
+    The pool calls this several times for each chunk, so the function reads records only in split runs.
     """
     words, start = slab.words, slab.chunk_at(chunk)
     at, end = start + lay.CHUNK_HEADER, start + words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES

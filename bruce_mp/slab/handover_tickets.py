@@ -1,12 +1,13 @@
 """Tickets: the order in which an input hands runs over, which makes a sweep a snapshot.
 
-A router sweeps the slab while inputs hand runs over.  It could find a run and miss an older run of the same lane, if it
-read the older run's chunk before that run's hand-over.  So each run has a larger ticket than all runs that its input
-handed over before, and the input's row has the last ticket.  The router reads the rows before its sweep, and ignores
-runs with larger tickets, because frames announce these.
+A starting router *sweeps* the slab for runs to take over, while inputs hand further runs over.  It could find a run and
+miss an older run of the same topic, if it read the older run's chunk before that run's hand-over.  Their messages would
+then change their order.  So each run has a larger *ticket* than all runs that its input handed over before, and the
+input's row has the last ticket.  The router reads the rows before its sweep, and ignores runs with larger tickets: the
+input also announces each run to the router in a frame, and the router takes these runs over when it reads the frames.
 
-A ticket is the previous ticket plus the records of the run.  So the row's ticket is the number of records that the
-input has handed over.
+The ticket of a run is the previous run's ticket plus the run's number of records.  So the ticket in the row is the
+number of records that the input has handed over.
 """
 
 from __future__ import annotations
@@ -38,17 +39,24 @@ class HandoverTickets:
     def __init__(self, slab: Slab, row: int) -> None:
         self._slab = slab
         self.last_at = slab.row_at(row) + lay.ROW_TICKET
-        """File offset of the last ticket."""
+        """File offset of the last ticket, in the input's row."""
 
     def hand_over(self, run_at: int) -> None:
-        """Hand the run at a file offset over to the router: store ticket, state word and row in this order."""
+        """Hand the run at file offset `run_at` over to the router.
+
+        The order of the stores is the run's ticket, its state word, the row's ticket.
+        """
         ticket = self._slab.longs[self.last_at >> 3] + self._slab.words[(run_at + lay.RUN_COUNT) >> 2]
         self._slab.longs[(run_at + lay.RUN_TICKET) >> 3] = ticket
         self._slab.words[run_at >> 2] = RunState.FILLED
         self._slab.longs[self.last_at >> 3] = ticket
 
     def catch_up(self, ticket: int) -> None:
-        """Raise the row's ticket to that of a run of a predecessor that died within `hand_over`, or of another row."""
+        """Raise the row's ticket to at least `ticket`.
+
+        The row's ticket is too small for a run whose input died within `hand_over`, and for a run of another row whose
+        chunk this row takes over.
+        """
         self._slab.longs[self.last_at >> 3] = max(self._slab.longs[self.last_at >> 3], ticket)
 
 
@@ -59,7 +67,7 @@ def store_journaled(slab: Slab, tickets: Mapping[int, int]) -> None:
 
 
 class JournaledTickets:
-    """The progress of the journal through the runs of one input; `row` is the input's."""
+    """The progress of the journal, which copies runs to the disk, through the runs of the input of row `row`."""
 
     def __init__(self, slab: Slab, row: int) -> None:
         self._slab = slab
@@ -71,7 +79,7 @@ class JournaledTickets:
         return _last_ticket(self._slab, self._row)
 
     def has(self, ticket: int) -> bool:
-        """Return True if the journal has the held runs up to a ticket."""
+        """Return True if the journal has all held runs of the input with tickets up to `ticket`."""
         return self._slab.longs[_journaled_index(self._row)] >= ticket
 
 
@@ -80,19 +88,22 @@ def _journaled_index(row: int) -> int:
 
 
 class InputProgress(NamedTuple):
-    """The progress of an input's hand-overs: its last ticket, and the attempt that it is handing over (0 = none)."""
+    """The progress of an input's hand-overs: the last ticket, and the number of the fenced attempt in progress, or 0.
+
+    An attempt is in progress if some of its runs may be handed over and others not.
+    """
 
     ticket: int
     attempt: int
 
 
 def input_progress(slab: Slab) -> dict[int, InputProgress]:
-    """Return the progress of each input row.  All other attempts are handed over wholly or not at all."""
+    """Return the progress of each input row."""
     return {row: _progress_of(slab, row) for row in lay.INPUT_ROWS}
 
 
 def _progress_of(slab: Slab, row: int) -> InputProgress:
-    """Read ticket and attempt without a hand-over in between."""
+    """Read the ticket and the attempt; read both again if the input has handed a run over in between."""
     while True:
         found = InputProgress(_last_ticket(slab, row), completing_attempt(slab, row))
         if _last_ticket(slab, row) == found.ticket:
@@ -100,7 +111,7 @@ def _progress_of(slab: Slab, row: int) -> InputProgress:
 
 
 def completing_attempt(slab: Slab, row: int) -> int:
-    """Return the attempt whose runs the input of a row is handing over, 0 for none."""
+    """Return the number of the fenced attempt whose runs the input of a row is handing over, 0 for none."""
     return slab.words[(slab.row_at(row) + lay.ROW_COMPLETING) >> 2]
 
 

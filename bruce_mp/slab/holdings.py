@@ -1,4 +1,8 @@
-"""The chunks of an input by topic, and the pauses between the searches of `TopicThresholds`."""
+"""The chunks of an input by topic.
+
+`TopicThresholds` limits the chunks of each topic.  If a topic exceeds its limit, it searches the topic's chunks for
+those that can be freed, with pauses between the searches.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +28,17 @@ __all__ = [
 ]
 
 TopicKey = int | bytes
-"""The number of a topic, or its name if the router has not numbered it."""
+"""The number of a topic, or its name if the router has not given it a number."""
 
 INSPECTIONS_PER_SEARCH: Final = 256
-"""The most chunks of a topic that one search inspects."""
+"""The most spans of a topic that one search inspects."""
 MIN_SEARCH_PAUSE_MS: Final = 5
 MAX_SEARCH_PAUSE_MS: Final = 80
 """Limits of the pause after a search that frees nothing."""
 
 
 class SearchPause:
-    """The pause before the next search; it doubles after each search in vain, so stuck topics cost little CPU."""
+    """The pause before the next search; it doubles after each search that frees nothing, to save CPU."""
 
     __slots__ = ("duration_ms", "ends_ms")
 
@@ -62,21 +66,21 @@ class Holding:
         self.freed_spans = 0
         """Number of spans of the topic that became free."""
         self.alpha: int | None = None
-        """The topic's factor from the config, see `TopicThresholds`; None if it is not looked up yet."""
+        """The topic's `topic_share.alpha` in the config, see `TopicThresholds`; None if it is not looked up yet."""
         self.pause = SearchPause()
 
 
 class Holdings:
-    """The chunks of an input by topic.  A topic that holds none is not listed."""
+    """The chunks of an input by topic.  A topic without chunks is not listed."""
 
     def __init__(self) -> None:
         self.by_topic: dict[TopicKey, Holding] = {}
         self._topics: dict[int, TopicKey] = {}
         """The topic of each span by its first chunk."""
         self.freed_spans = 0
-        """Number of spans that became free, of all topics."""
-        self.numbered = 0
-        """Number of the listed topics that have a number."""
+        """Number of spans of all topics that became free."""
+        self.numbered_count = 0
+        """Number of listed topics whose key is a number."""
 
     @property
     def max_inspections(self) -> int:
@@ -84,14 +88,14 @@ class Holdings:
         return min(len(self._topics), len(self.by_topic) * INSPECTIONS_PER_SEARCH)
 
     def holding_of(self, topic: TopicKey) -> Holding:
-        """Return the holding of a topic, or an empty, unlisted one."""
+        """Return the holding of a topic; for a topic without chunks return an empty one, which is not listed."""
         return self.by_topic.get(topic) or Holding()
 
     def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
-        """Add an allocated span to a topic; `holding`, the result of `holding_of(topic)`, becomes listed."""
+        """Add an allocated span to a topic and list the topic; `holding` is the result of `holding_of(topic)`."""
         if topic not in self.by_topic:
             self.by_topic[topic] = holding
-            self.numbered += isinstance(topic, int)
+            self.numbered_count += isinstance(topic, int)
         holding.spans[chunk] = span
         holding.chunks += span
         self._topics[chunk] = topic
@@ -107,23 +111,23 @@ class Holdings:
         self.freed_spans += 1
         if not holding.spans:
             del self.by_topic[topic]
-            self.numbered -= isinstance(topic, int)
+            self.numbered_count -= isinstance(topic, int)
 
     def assign_number(self, name: bytes, number: int) -> None:
-        """Move the spans of a topic name to the number that the router gave it."""
-        of_name, holding = self.by_topic.pop(name), self.holding_of(number)
-        for chunk, span in of_name.spans.items():
-            self.add(number, holding, chunk, span)
+        """List the spans of a topic under the number that the router gave it, instead of its name."""
+        old_holding, new_holding = self.by_topic.pop(name), self.holding_of(number)
+        for chunk, span in old_holding.spans.items():
+            self.add(number, new_holding, chunk, span)
 
     def adopt(self, slab: Slab, chunk: int, span: int) -> None:
-        """Add a span of a predecessor, or of a completed attempt, to the topic of its first run."""
+        """Add a span that a predecessor or a complete fenced attempt has filled, to the topic of its first run."""
         topic = topic_of_chunk(slab, chunk)
         if topic is not None:
             self.add(topic, self.holding_of(topic), chunk, span)
 
 
 def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:
-    """Return the topic of a chunk's first run; None for a damaged or empty chunk, and for an open attempt."""
+    """Return the topic of a chunk's first run; None if it is damaged, empty, or of an incomplete fenced attempt."""
     at, words = slab.chunk_at(chunk), slab.words
     run_at = at + lay.CHUNK_HEADER
     if not words[(at + lay.CHUNK_RUNS) >> 2]:

@@ -1,4 +1,4 @@
-"""The room in a pool of chunks: the number of messages that fit in any order and in any lanes."""
+"""The room in a pool of chunks: the number of further messages that fit, in any order and of any topics."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ if TYPE_CHECKING:
 __all__ = ["PAUSE_RATIO", "chunks_for", "messages_that_fit", "room_for", "room_for_largest"]
 
 PAUSE_RATIO: Final = 0.75
-"""The used part of the usable chunks above which an input pauses between receives."""
+"""An input pauses between receives if it uses more than this part of its usable chunks."""
 
 
 def chunks_for(size: int) -> int:
-    """Return the most chunks that a message of `size` bytes on the wire, the topic's name included, can need."""
+    """Return the maximum number of chunks that a message needs; `size` is its size as received, with the topic."""
     return -(-(size + lay.RECORD_HEADER + lay.RUN_HEADER + lay.CHUNK_HEADER) // lay.CHUNK_BYTES)
 
 
 def room_for_largest(pool: ChunkPool, span: int, count: int) -> int:
-    """Return the number of messages, up to `count`, that fit if each needs a span of at most `span` chunks.
+    """Reserve chunks for messages, and return the number of messages, up to `count`, that fit.
 
-    Each may need the room of two spans, because smaller messages may split the free chunks.
+    Each message needs at most `span` neighbouring chunks.  It may need the room of two such spans, because smaller
+    messages may split the free chunks.
     """
     pool.reserve(2 * count * span, span)
     return pool.count_free_spans(span, 2 * count) // 2
 
 
 def room_for(pool: ChunkPool, span: int, count: int) -> int:
-    """Return the number of messages, up to `count`, that fit if each needs at most `span` chunks."""
+    """Do the same as `room_for_largest`, but with half of the chunks if `span` is 1."""
     if span > 1:
         return room_for_largest(pool, span, count)
     # Single chunks need no neighbours, so each free chunk has room for a message.
@@ -38,14 +39,15 @@ def room_for(pool: ChunkPool, span: int, count: int) -> int:
     return min(count, pool.own_free)
 
 
-def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> int:
-    """Return the number of messages, up to `count`, that fit if each has at most `largest` bytes; reclaim if none does.
+def messages_that_fit(pool: ChunkPool, count: int, largest_size: int, first_size: int) -> int:
+    """Return the number of the first messages, up to `count`, that fit; reclaim chunks if none does.
 
-    `first` is the size of the first message, which may fit alone.
+    Each message has at most `largest_size` bytes, and the first one has `first_size` bytes: it may fit although a
+    message of the largest size does not.
     """
-    span = chunks_for(largest)
-    fitting = room_for(pool, span, count)
-    if not fitting:
+    span = chunks_for(largest_size)
+    fitting_count = room_for(pool, span, count)
+    if not fitting_count:
         pool.reclaim(pool.capacity)
-        fitting = room_for(pool, span, count)
-    return fitting or min(1, pool.count_free_spans(chunks_for(first), limit=1))
+        fitting_count = room_for(pool, span, count)
+    return fitting_count or min(1, pool.count_free_spans(chunks_for(first_size), limit=1))

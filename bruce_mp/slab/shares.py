@@ -1,14 +1,15 @@
 """The division of the slab's chunks among the inputs.
 
-Chunks are grouped into *shares* of neighbours.  A table in the superblock has the row of the input that owns each
-share; 0 means free.  An input claims a share when it runs out of chunks, under a file lock that the kernel releases if
-the process dies.  It releases an empty share with one store when shares are scarce.  A dead input's shares stay with
-its row, for its successor.
+Neighbouring chunks are grouped into *shares*.  A table in the superblock has, for each share, the row of the input that
+owns the share; 0 means free.  An input claims a share when it runs out of chunks, under a file lock that the kernel
+releases if the process dies.  When shares are scarce, it releases each share of which no chunk is in use, with one
+store.  A dead input's shares stay with its row, for its successor.
 
-Half of the slab is guaranteed to the inputs, in equal parts; any of them may claim the rest.  So an input that lets
-its clients wait for room cannot take the memory of one that would then have to discard messages.  For an input that
-owns no share, only an eighth of its part is kept free, so that the others may use nearly all of the slab.  When it
-receives messages, it claims the shares that the others release, up to its part.
+Half of the slab is guaranteed to the inputs, in equal parts; any input may claim the other half.  The guarantee matters
+because some inputs let their clients wait for room, and others have to discard messages: the former cannot take all the
+memory of the latter.  For an input that owns no share, only an eighth of its guaranteed part is kept free, so that the
+others may use nearly all of the slab.  When that input receives messages, it claims the shares that the others release,
+up to its guaranteed part.
 """
 
 from __future__ import annotations
@@ -30,24 +31,25 @@ if TYPE_CHECKING:
 __all__ = ["Division", "Shares", "claimed_chunks", "rebuild_table", "share_size"]
 
 _LOCK_TRIES: Final = 50
-"""Tries for the lock, after which the claim fails."""
+"""Number of attempts to get the lock before a claim fails."""
 _LOCK_PAUSE_S: Final = 0.0001
-"""Pause between two tries; a process holds the lock for microseconds."""
+"""Pause between two attempts; a process holds the lock for microseconds."""
 _IDLE_DIVISOR: Final = 8
-"""An input without shares is guaranteed its part divided by this number."""
+"""An input without shares is guaranteed only its equal part divided by this number."""
 _SCARCE_DIVISOR: Final = 4
-"""Shares are scarce if fewer are free than all shares divided by this number."""
+"""Shares are scarce if fewer are free than the number of all shares divided by this number."""
 
 
 class Division(NamedTuple):
-    """The effects of one state of the table for an input."""
+    """One state of the table, with the numbers that an input computes from it."""
 
     table: bytes
     claimable_shares: int
+    """Number of shares that the input may claim; below 1 if all free shares are kept for guarantees."""
     capacity: int
     """Number of chunks of the slab, less those guaranteed to other inputs at present."""
-    obtainable: int
-    """Number of chunks in shares that the input could claim now."""
+    obtainable_chunks: int
+    """Number of chunks in the shares that the input may claim."""
     are_scarce: bool
     """True if inputs should release empty shares."""
 
@@ -60,7 +62,9 @@ class Shares:
         self.size = share_size(chunks)
         """Number of chunks in a share; the last share may have fewer."""
         self.count = _divide_up(chunks, self.size)
+        """Number of shares in the slab."""
         self._last_size = chunks - (self.count - 1) * self.size
+        """Number of chunks in the last share."""
         self._table = slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + self.count]
         self._owner = owner
         self._others = [peer for peer in peers if peer != owner]
@@ -83,26 +87,27 @@ class Shares:
 
     @property
     def division(self) -> Division:
-        """Return the division by the present table, which any input may have changed; compute it after a change."""
+        """Return the division for the present table; compute it again if an input has changed the table."""
         table = bytes(self._table)
         if table != self._cached_division.table:
             self._cached_division = self._divide(table)
         return self._cached_division
 
     def _divide(self, table: bytes) -> Division:
-        counts = [table.count(other) for other in self._others]
-        # The number of shares guaranteed at present to each other input.
-        guaranteed = [self._guaranteed if count else _divide_up(self._guaranteed, _IDLE_DIVISOR) for count in counts]
+        # The number of shares that each other input owns, and the number that is guaranteed to it at present.
+        owned_counts = [table.count(other) for other in self._others]
+        idle_guarantee = _divide_up(self._guaranteed, _IDLE_DIVISOR)
+        guaranteed_counts = [self._guaranteed if owned else idle_guarantee for owned in owned_counts]
         free = table.count(0)
-        # Other inputs lack these shares to have the guaranteed ones.
-        lacking = sum(max(0, least - count) for least, count in zip(guaranteed, counts, strict=True))
+        # The number of free shares that are kept for inputs that own fewer than are guaranteed to them.
+        kept = sum(max(0, count - owned) for count, owned in zip(guaranteed_counts, owned_counts, strict=True))
         chunks = (self.count - 1) * self.size + self._last_size
         last_shortfall = 0 if table[-1] else self.size - self._last_size  # a free last share may have fewer chunks
         return Division(
             table=table,
-            claimable_shares=free - lacking,
-            capacity=chunks - sum(guaranteed) * self.size,
-            obtainable=max(0, (free - lacking) * self.size - last_shortfall),
+            claimable_shares=free - kept,
+            capacity=chunks - sum(guaranteed_counts) * self.size,
+            obtainable_chunks=max(0, (free - kept) * self.size - last_shortfall),
             are_scarce=bool(self._others) and free * _SCARCE_DIVISOR < self.count,
         )
 
@@ -137,7 +142,10 @@ class Shares:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Hold the lock of all inputs; yield False after 5 ms, because its holder may be stopped in a debugger."""
+        """Hold the lock that all inputs share; yield False after 5 ms without it.
+
+        The process that holds the lock may be stopped in a debugger.
+        """
         if self._lock_file < 0:
             yield True
             return
@@ -149,7 +157,7 @@ class Shares:
                 fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, lay.SUPER_SHARES)
 
     def _try_lock(self) -> bool:
-        """Lock one byte of the file, the first of the table."""
+        """Lock the first byte of the table in the slab file; return False if another process keeps it locked."""
         for _ in range(_LOCK_TRIES):
             try:
                 fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, lay.SUPER_SHARES)
@@ -161,7 +169,7 @@ class Shares:
 
 
 def share_size(chunks: int) -> int:
-    """Return the number of chunks in a share of a slab with this number of chunks."""
+    """Return the number of chunks in each share of a slab with `chunks` chunks."""
     return _divide_up(chunks, lay.SHARES_MAX)
 
 
@@ -191,7 +199,7 @@ def rebuild_table(slab: Slab, spans: Sequence[tuple[int, int]]) -> None:
 
     No other process may use the slab: only the supervisor calls this, before it starts the inputs.
     """
-    shares = Shares(slab, owner=0)  # for no input, only to divide the chunks
+    shares = Shares(slab, owner=0)  # row 0 is no input: the object only tells the size and number of shares
     table = bytearray(shares.count)
     for chunk, span in spans:
         owner = slab.owner_of(chunk)

@@ -1,16 +1,17 @@
 """The dynamic threshold of topics: an upper bound on one topic's part of an input's memory.
 
 The rule is that of shared-memory switches (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
-packet switches", 1998): a topic may hold at most `alpha` times the free memory.  A single stuck topic then fills `alpha
-/ (1 + alpha)` of the memory.  Some memory stays free for any number of stuck topics.
+packet switches", 1998): a topic may hold at most `alpha` times the free memory.  A single topic whose messages brokers
+do not accept then fills `alpha / (1 + alpha)` of the memory.  Some memory stays free for any number of such topics.
 
-This free part shrinks with each stuck topic, so the last eighth of the memory is a reserve: within it, a topic may hold
-at most a quarter of the free memory.  A topic without chunks gets one span of any size that is free, because a large
-message would otherwise never fit.
+This free part shrinks with each such topic, so the last eighth of the memory is a reserve: within it, a topic may hold
+at most a quarter of the free memory.  A topic without chunks gets one span (neighbouring chunks for a large message)
+of any size that is free, because a large message would otherwise never fit.
 
-`Holdings` counts chunks when a lane gets them and when the pool reclaims them, so a message costs nothing.  The pool
-reclaims lazily.  So before `TopicThresholds` refuses a topic, its *search* inspects some of the oldest chunks of the
-topic and of all topics, and reclaims the settled ones.
+`Holdings` counts chunks when they are allocated and freed, so the threshold costs no work for each message.  The pool
+frees chunks lazily: a chunk whose messages all have outcomes stays in use until the pool inspects it.  So before
+`TopicThresholds` refuses a topic, its *search* inspects some of the oldest chunks of the topic and of all topics, and
+frees the settled ones.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ __all__ = ["TopicThresholds"]
 RESERVE_DIVISOR: Final = 8
 """The reserve is an input's capacity divided by this number."""
 RESERVE_ALPHA_DIVISOR: Final = 4
-"""Within the reserve a topic may hold the free memory divided by this number."""
+"""Within the reserve, a topic may hold at most the free memory divided by this number."""
 TOPIC_STUCK_AFTER_MS: Final = 1000
 """Time without a freed chunk after which a topic over its threshold counts as stuck."""
 INSPECTIONS_PER_MS: Final = 50
-"""Limit for all stuck topics together; if they hold many chunks, their pauses may exceed `MAX_SEARCH_PAUSE_MS`."""
+"""Limit for the searches of all stuck topics together; to keep it, pauses may exceed `MAX_SEARCH_PAUSE_MS`."""
 TRIAL_INTERVAL_MS: Final = 1000
 """Interval of trials: see `TopicThresholds.must_pause`."""
 TRIAL_MESSAGES: Final = 8
-"""Messages of a trial: see `TopicThresholds.must_pause`."""
+"""Number of messages that an input receives in a trial: see `TopicThresholds.must_pause`."""
 
 
 class _Excess(NamedTuple):
-    """A topic over its threshold: the time since which it has freed no chunk.
+    """A topic over its threshold, which has freed no chunk since the time `since_ms`.
 
-    The counts are the spans that the topic and all topics had freed by then.
+    `freed_spans` is the number of spans that the topic had freed by that time, `freed_spans_of_all` that of all topics.
     """
 
     since_ms: int
@@ -55,14 +56,17 @@ class _Excess(NamedTuple):
 
 
 class TopicThresholds:
-    """An allocator that gives topics chunks of a pool, each up to its threshold.
+    """An allocator that gives each topic chunks of a pool up to the topic's threshold.
 
-    `alpha_of` returns the factor of a topic by name; 0 = no threshold.
+    `alpha_of` takes the name of a topic and returns its factor `alpha`; 0 = no threshold.
 
-    If `blocks` is set, the input slows its senders down instead of discarding messages.  Then a topic over its
-    threshold gets its chunk, but the input must pause: see `must_pause`.  A topic is *stuck* if none of its chunks
-    becomes free for a second.  It is refused if another topic holds no chunks, or has freed some in that time.  If all
-    topics are stuck, the input pauses except for a trial each second, which refuses stuck topics and admits new ones.
+    Without `blocks`, the input discards the messages of a topic over its threshold.  With `blocks`, the input slows its
+    senders down instead: the topic still gets its chunk, but the input must pause (see `must_pause`).
+
+    With `blocks`, a topic over its threshold is *stuck* if none of its chunks becomes free for a second.  A stuck topic
+    is refused if another topic can use the memory, which is one that holds no chunks, or has freed some in that time.
+    If all topics are stuck, the input pauses, except for a *trial* each second: it refuses stuck topics and admits new
+    ones.
     """
 
     def __init__(self, pool: ChunkPool, topics: TopicTable, alpha_of: Callable[[bytes], int]) -> None:
@@ -82,14 +86,14 @@ class TopicThresholds:
         self.on_topics_changed()
 
     def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
-        """Apply changed factors, and end each topic's pause between searches."""
+        """Apply changed factors, and end the pause before the next search of each topic."""
         self._alpha_of = alpha_of
         for holding in self._pool.holdings.by_topic.values():
             holding.alpha = None
             holding.pause = SearchPause()
 
     def on_topics_changed(self) -> None:
-        """Move the chunks of topic names to the numbers that the router has given them."""
+        """List the chunks of newly numbered topics under the numbers that the router has given the topics."""
         holdings = self._pool.holdings
         for name in [each for each in holdings.by_topic if isinstance(each, bytes)]:
             number = self._topics.number_of(name)
@@ -100,7 +104,7 @@ class TopicThresholds:
         """Open a span of `span` chunks for a topic and return its first chunk; None on failure, see `has_refused`."""
         holding = self._pool.holdings.holding_of(topic)
         is_over = not self._fits_after_search(topic, holding, span, now_ms)
-        self.has_refused = is_over and not self._is_tolerated(topic, now_ms)
+        self.has_refused = is_over and not self._tolerate(topic, now_ms)
         chunk = None if self.has_refused else self._pool.allocate(span, now_ms)
         if chunk is not None:
             self._pool.holdings.add(topic, holding, chunk, span)
@@ -113,26 +117,28 @@ class TopicThresholds:
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Return True if a refused topic may grow by `span` chunks, or by about half of its chunks if that is less.
 
-        With room for fewer, it is not worth parsing all messages that wait in stream connections again.
+        With room for fewer chunks, it would not be worth the CPU to parse the messages in waiting connections again.
         """
         holding = self._pool.holdings.holding_of(topic)
         return self._fits_after_search(topic, holding, min(span, 1 + holding.chunks // 2), now_ms)
 
     def must_pause(self, now_ms: int) -> bool:
-        """Return True if a topic that is not refused is over its threshold, so that the input should receive nothing.
+        """Return True if the input should receive nothing, because it tolerates a topic over its threshold.
 
-        If nothing becomes free, the result is False once a second, for a *trial* of `TRIAL_MESSAGES` messages.  Without
-        it, messages of other topics would stay behind those of the stuck topics in the socket's queue.
+        If all such topics are stuck, the call begins a *trial* once a second and returns False: the input may then
+        receive `TRIAL_MESSAGES` messages.  Without trials, messages of other topics would stay behind the messages of
+        stuck topics in the socket's queue.
         """
-        self.is_on_trial = False  # before the calls of `_is_tolerated`, which depends on it
+        self.is_on_trial = False  # before the calls of `_tolerate`, which depends on it
         for topic in list(self._excesses):
             if self._fits_after_search(topic, self._pool.holdings.holding_of(topic), 1, now_ms):
                 del self._excesses[topic]
-        tolerated = [topic for topic in list(self._excesses) if self._is_tolerated(topic, now_ms)]
-        self.is_on_trial = bool(tolerated) and self._is_trial_due(tolerated, now_ms)
+        tolerated = [topic for topic in list(self._excesses) if self._tolerate(topic, now_ms)]
+        self.is_on_trial = bool(tolerated) and self._begin_due_trial(tolerated, now_ms)
         return bool(tolerated) and not self.is_on_trial
 
-    def _is_trial_due(self, tolerated: list[TopicKey], now_ms: int) -> bool:
+    def _begin_due_trial(self, tolerated: list[TopicKey], now_ms: int) -> bool:
+        """Begin a trial if all tolerated topics are stuck and the last trial is long ago; return True if one begins."""
         is_due = now_ms >= self._next_trial_ms and all(self._is_stuck(topic, now_ms) for topic in tolerated)
         if is_due:
             self._next_trial_ms = now_ms + TRIAL_INTERVAL_MS
@@ -142,8 +148,8 @@ class TopicThresholds:
         """Return True if none of the topic's chunks became free within `TOPIC_STUCK_AFTER_MS`."""
         return now_ms - self._excesses[topic].since_ms >= TOPIC_STUCK_AFTER_MS
 
-    def _is_tolerated(self, topic: TopicKey, now_ms: int) -> bool:
-        """Record the excess of a topic over its threshold; return False if the topic must be refused."""
+    def _tolerate(self, topic: TopicKey, now_ms: int) -> bool:
+        """Record that a topic is over its threshold; return False if the topic must be refused nevertheless."""
         if not self.blocks:
             return False
         holdings, excess = self._pool.holdings, self._excesses.get(topic)
@@ -152,11 +158,12 @@ class TopicThresholds:
             excess = self._excesses[topic] = _Excess(now_ms, freed_spans, holdings.freed_spans)
         if not self._is_stuck(topic, now_ms):
             return True
-        has_idle_topic = holdings.numbered < len(self._topics)  # a topic in the table holds no chunks
+        has_idle_topic = holdings.numbered_count < len(self._topics)  # some topic in the table holds no chunks
         are_all_stuck = holdings.freed_spans == excess.freed_spans_of_all and not has_idle_topic
         return are_all_stuck and not self.is_on_trial
 
     def _fits_after_search(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
+        """Return True if a topic with `span` more chunks is within its threshold, if necessary after a search."""
         if self._is_within(topic, holding, span):
             return True
         return self._search(holding, now_ms) and self._is_within(topic, holding, span)
@@ -164,8 +171,9 @@ class TopicThresholds:
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
         """Return True if a topic with `span` more chunks is within its threshold."""
         chunks = holding.chunks + span
+        # The limit within the reserve is checked first, because it applies whatever `alpha` is.
         if not holding.chunks or chunks * RESERVE_ALPHA_DIVISOR <= self._pool.own_free - span:
-            return True  # the usual case, which needs no count of obtainable shares
+            return True  # the usual case, decided without a count of the chunks in unclaimed shares
         free = self._pool.free_count - span
         if chunks * RESERVE_ALPHA_DIVISOR <= free:
             return True
@@ -183,12 +191,12 @@ class TopicThresholds:
             return b""
 
     def _search(self, holding: Holding, now_ms: int) -> bool:
-        """Reclaim settled chunks, with a bounded number of inspections; return False if none became free."""
+        """Free settled chunks, with a bounded number of inspections; return False if there were none."""
         has_freed_own = self._search_own(holding, now_ms)
         return self._search_oldest(now_ms) or has_freed_own
 
     def _search_own(self, holding: Holding, now_ms: int) -> bool:
-        """Inspect the topic's chunks, those with the oldest inspection first, and reclaim the settled ones."""
+        """Inspect some of the topic's spans and free the settled ones; spans take turns from search to search."""
         if now_ms < holding.pause.ends_ms:
             return False
         inspected = list(islice(holding.spans, INSPECTIONS_PER_SEARCH))
@@ -202,11 +210,11 @@ class TopicThresholds:
         return has_freed
 
     def _search_oldest(self, now_ms: int) -> bool:
-        """Reclaim the settled ones of the oldest chunks, of any topic; all topics share one pause."""
+        """Inspect the oldest chunks of all topics and free the settled ones; all topics share one pause."""
         if now_ms < self._pause.ends_ms:
             return False
         before = self._pool.free_count
-        self._pool.reclaim(target_free=before + INSPECTIONS_PER_SEARCH)  # a bound for the freed chunks, too
+        self._pool.reclaim(target_free=before + INSPECTIONS_PER_SEARCH)  # so that a search frees a limited number
         has_freed = self._pool.free_count > before
         self._pause.record_search(now_ms, has_freed=has_freed)
         return has_freed
