@@ -304,7 +304,7 @@ class SpillFeed:
     def _discard_damaged(self, completed: CompletedSpill) -> None:
         """Discard the rest of a damaged file, and log the number of lost messages."""
         file, reason = completed.file, DiscardReason.SPILL_LOST
-        lost_count = file.remaining
+        lost_count = file.remaining_count
         log.error(
             "The spill file %s is damaged at byte %d: %d messages of a complete attempt are lost.",
             file.path,

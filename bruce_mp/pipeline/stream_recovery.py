@@ -115,8 +115,8 @@ def _settle_spills(
 
     Messages of complete attempts whose file is missing are discarded as lost.
     """
-    kept = [file for file in spills.values() if file.is_complete and file.remaining]
-    remaining = sum(file.remaining for file in kept)
+    kept = [file for file in spills.values() if file.is_complete and file.remaining_count]
+    remaining = sum(file.remaining_count for file in kept)
     spilled, completed = spilled_messages(slab, index), completed_messages(slab, index)  # by the row's counters
     # The files should have all messages of complete attempts. The other spilled messages are of incomplete attempts.
     lost = max(0, min(completed, spilled) - remaining)

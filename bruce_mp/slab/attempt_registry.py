@@ -1,21 +1,23 @@
-"""The registry of unique attempts, which are fenced attempts with names from their clients, and of their outcomes.
+"""The registry of unique attempts and their outcomes.
 
-A client that does not know if its attempt was delivered inquires about its name, instead of sending it twice.  All
-stream workers append to one file in the directory of the spill files, so that any worker can answer.  (The journal of
-`slab.sync` is another file; the registry's file keeps the name `attempts.journal` of earlier releases.)
+A *fenced attempt* is a group of messages that are delivered together or not at all.  A *unique attempt* is a fenced
+attempt to which its client has given a name.  A client that does not know if its attempt was delivered inquires about
+the name, instead of sending the messages twice.  All stream workers (the processes for stream connections) append to
+one file in the directory of the spill files, so that any worker can answer.  (The journal of `slab.sync` is another
+file; the registry's file keeps the name `attempts.journal` of earlier releases.)
 
     PREPARED ──▶ COMPLETED ──▶ SETTLED
        │            └───────▶ UNCOUNTED
        └──▶ CANCELLED
 
-A worker first stores the state PREPARED, then the number of the attempt in its row: this second store is the commit
-point.  After the death of the worker, that number decides if a PREPARED attempt becomes UNCOUNTED or CANCELLED.  In
-state UNCOUNTED an attempt is complete, but its worker died before all its messages had outcomes: the daemon still
-delivers or discards each of them.
+To complete an attempt, a worker first stores the state PREPARED here, then the number of the attempt in the worker's
+process row.  This second store is the commit point.  After the death of the worker, the number in the row decides if a
+PREPARED attempt becomes UNCOUNTED or CANCELLED.  An UNCOUNTED attempt is complete, but its worker died before all its
+messages had outcomes: the daemon still delivers or discards each message, but no process counts the outcomes.
 
 Each entry is one line of JSON in one `write()` to a file opened with O_APPEND.  A kill within a write can leave a part
 of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.  A new file
-replaces one that is a day old or too large; the old one remains as the *previous* file until the next replacement.
+replaces a file that is a day old or too large; the old file remains as the *previous* file until the next replacement.
 """
 
 from __future__ import annotations
@@ -53,13 +55,13 @@ class AttemptState(Enum):
 
     PREPARED = "prepared"
     CANCELLED = "cancelled"
-    COMPLETED = "released"  # the value is in files of earlier versions
+    COMPLETED = "released"  # not "completed", because earlier versions wrote this word
     SETTLED = "settled"
     UNCOUNTED = "uncounted"
 
     @property
     def is_complete(self) -> bool:
-        """Return True if the daemon has all messages of the attempt, and delivers them."""
+        """Return True if the client has completed the attempt, so that the daemon delivers all its messages."""
         return self in {AttemptState.COMPLETED, AttemptState.SETTLED, AttemptState.UNCOUNTED}
 
 
@@ -74,9 +76,10 @@ AttemptId = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class RememberedAttempt:
-    """An attempt in the registry.
+    """An attempt in the registry, with the number of its messages.
 
-    `delivered` and `discards` (by reason) count its `messages`; they are 0 and empty except in state SETTLED.
+    In state SETTLED, `delivered` is the number of delivered messages, and `discards` has the number of discarded
+    messages by reason.  In the other states they are 0 and empty.
     """
 
     name: str
@@ -88,9 +91,10 @@ class RememberedAttempt:
 
 
 class AttemptRegistry:
-    """The registry in `directory`, which `create_directory` creates if it is missing; `slab_id` is as in `AttemptId`.
+    """The registry in `directory`, which `create_directory` creates if it is missing.
 
-    Its methods raise OSError for the files, and SlabError for a directory that other users can access.
+    `slab_id` is the creation time of the daemon's slab in ms since 1970.  All methods raise OSError if the files cannot
+    be read or written, and SlabError if other users can access the directory.
     """
 
     def __init__(
@@ -108,19 +112,20 @@ class AttemptRegistry:
         self._clear()
 
     def _clear(self) -> None:
-        """Close the file and discard its entries, because a new file replaces it."""
+        """Close the file and forget its entries, because a new file replaces it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
         self._read_to = 0
         """Offset up to which the file was read."""
         self._partial_line = b""
-        """Bytes before that offset that are not parsed yet, of a line that another process may still be writing."""
+        """Bytes before `_read_to` of a line that has no end yet, because another process may still be writing it."""
         self._created_ms = 0
         self._oldest_ms = 0
-        """Creation time of the previous file, or of the file if there is no other."""
+        """Creation time of the previous file, or of the current file if there is no previous one."""
         self._names: dict[AttemptId, str] = {}
         self._attempts: dict[str, RememberedAttempt] = {}
+        """The last attempt of each name."""
         self._ended_slabs: set[int] = set()
 
     @property
@@ -131,21 +136,21 @@ class AttemptRegistry:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> RememberedAttempt | None:
-        """Return the attempt of a name, unless it was cancelled."""
+        """Return the attempt with a name; None if there is none, or if it was cancelled."""
         with self._locked():
             found = self._attempts.get(name)
         return None if found is None or found.state is AttemptState.CANCELLED else found
 
     def is_lost(self, attempt: RememberedAttempt) -> bool:
-        """Return True if the attempt's slab is gone, and the outcome of its messages is unknown."""
+        """Return True if the attempt's slab was lost with unsettled messages, so that the outcome is unknown."""
         slab = attempt.id[0]
         is_unsettled = attempt.state is not AttemptState.SETTLED
         return is_unsettled and slab != self._slab_id and slab not in self._ended_slabs
 
-    def since_ms(self) -> int:
-        """Return the time from which on the registry has every attempt, in ms since 1970.
+    def complete_since_ms(self) -> int:
+        """Return the time, in ms since 1970, from which on no entry is missing.
 
-        It is not before the host's boot, because a power failure may have removed the last entries before the boot.
+        The time is never before the host's boot, because a power failure may have removed the last entries before it.
         """
         with self._locked():
             return max(self._oldest_ms, _boot_time_ms())
@@ -153,9 +158,10 @@ class AttemptRegistry:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, attempt: RememberedAttempt) -> RememberedAttempt | None:
-        """Store that a worker is about to complete an attempt; if the name has an attempt, only return that one.
+        """Store that a worker is about to complete an attempt, and return None.
 
-        A cancelled attempt does not count, because none of its messages is delivered.
+        If an earlier attempt has the same name and is not cancelled, store nothing and return the earlier attempt.  A
+        cancelled one does not matter, because none of its messages is delivered.
         """
         with self._locked():
             existing = self._attempts.get(attempt.name)
@@ -171,11 +177,15 @@ class AttemptRegistry:
         delivered: int = 0,
         discards: Mapping[DiscardReason, int] | None = None,
     ) -> None:
+        """Store the new state of a prepared attempt; for SETTLED also the numbers of messages by outcome."""
         with self._locked():
             self._append(state.value, *attempt, delivered, {int(key): count for key, count in (discards or {}).items()})
 
     def resolve(self, row: int, last_completed: int) -> None:
-        """Store the new states of a dead worker's attempts; the worker completed number `last_completed` last."""
+        """Store the new states of the attempts of a dead worker.
+
+        `row` is the worker's process row; `last_completed` is the number of the attempt in ROW_LAST_COMPLETED.
+        """
         with self._locked():
             for attempt in list(self._attempts.values()):
                 slab, owner, number = attempt.id
@@ -188,7 +198,7 @@ class AttemptRegistry:
     def end_slab(self) -> None:
         """Store that all messages of the slab have outcomes, before the slab is removed.
 
-        The workers have ended, so no process counts the outcomes of attempts that are not settled yet.
+        The workers have ended, so the outcomes of attempts in other states than SETTLED are not counted any more.
         """
         with self._locked():
             for attempt in list(self._attempts.values()):
@@ -206,7 +216,7 @@ class AttemptRegistry:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock of the registry; all entries are read before the body runs."""
+        """Hold the lock of the registry, and read all entries before the body of the `with` statement runs."""
         self._create_directory()
         lock = os.open(self._path.with_name(_LOCK), _OPEN_FLAGS, 0o600)
         try:
@@ -279,7 +289,7 @@ class AttemptRegistry:
         delivered, counts = items
         name = self._names[attempt]
         discards: dict[DiscardReason | int, int] = {DiscardReason(int(key)): count for key, count in counts.items()}
-        if self._attempts[name].id == attempt:  # not if a later attempt has the name of this cancelled one
+        if self._attempts[name].id == attempt:  # a later attempt may have got the name if this one was cancelled
             self._attempts[name] = replace(self._attempts[name], state=state, delivered=delivered, discards=discards)
 
 
@@ -291,9 +301,11 @@ _RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
     (AttemptState.COMPLETED, False): AttemptState.UNCOUNTED,
     (AttemptState.COMPLETED, True): AttemptState.UNCOUNTED,
 }
-"""The new state of a dead worker's attempt; a key is its old state, and True if the row has it as the last completed.
+"""The new state of a dead worker's attempt, by its old state, and True if it is the last attempt that the row
+completed.
 
-A completion stores its number in the row before its entry here, so a PREPARED attempt with that number is complete."""
+A worker stores the attempt's number in its row before it stores COMPLETED here.  So a PREPARED attempt is complete if
+the row has its number."""
 
 
 def _boot_time_ms() -> int:

@@ -1,9 +1,13 @@
-"""The runs of fenced attempts in the slab, which stay at their input until the client declares the attempt complete.
+"""The runs of fenced attempts in the slab.
 
-The chunks of a fenced attempt have no other messages, and their headers have its number.  Its runs stay OPEN, so only
-their input may change them.  The completion of an attempt begins with one store to the input's row, ROW_COMPLETING.
-If the input dies before this store, its successor discards the attempt, with its spill file; if the input dies later,
-its successor finishes the completion.
+A *fenced attempt* is a group of messages of a stream client that are delivered together or not at all.  They stay with
+the input until the client declares the attempt complete.  The chunks of an attempt contain no other messages, and their
+headers contain the number of the attempt.  Its runs (sequences of records) stay OPEN, so only the input may change
+them.  Messages that exceed the room for attempts go to a *spill file*.
+
+The completion of an attempt begins with one store to the input's process row, ROW_COMPLETING.  If the input dies before
+this store, its successor discards the attempt, with its spill file.  If the input dies later, its successor finishes
+the completion.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ __all__ = [
 
 
 def attempt_of(slab: Slab, chunk: int) -> int:
-    """Return the number of the attempt that a chunk belongs to, 0 for none."""
+    """Return the number of the fenced attempt that a chunk belongs to, 0 for none."""
     return slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]
 
 
@@ -49,7 +53,7 @@ def assign_chunk(slab: Slab, chunk: int, attempt: int) -> None:
 def complete_attempt(
     slab: Slab, row: int, attempt: int, segments: Iterable[Segment], spill: SpillFile | None = None
 ) -> None:
-    """Complete an attempt: hand its runs over to the router, in the order given, and complete its spill file."""
+    """Complete an attempt: mark its spill file complete, and hand its runs over to the router in the order given."""
     slab.words[_index(slab, row, lay.ROW_COMPLETING)] = attempt
     if spill is not None:
         spill.complete()
@@ -58,7 +62,7 @@ def complete_attempt(
 
 
 def last_completed(slab: Slab, row: int) -> int:
-    """Return the last attempt that the input of a row completed, 0 for none.
+    """Return the number of the last attempt that the input of a row completed, 0 for none.
 
     If the input has died, call `finish_completion` first.
     """
@@ -73,19 +77,19 @@ def clear_last_completed(slab: Slab, row: int) -> None:
 def finish_completion(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
     """Finish a completion that the dead input of a row began.
 
-    Call it after `HandoverTickets.catch_up`, because it continues the row's tickets.  `spills` maps
-    the numbers of attempts to the spill files of the row.
+    Call it after `HandoverTickets.catch_up`, because the handed over runs get tickets after the row's last ticket.
+    `spills` maps the numbers of attempts to the spill files of the row.
     """
     attempt = completing_attempt(slab, row)
     if attempt:
         if attempt in spills and not spills[attempt].is_complete:
-            spills[attempt].complete()  # the recovery corrects SPILL_COMPLETED afterwards
+            spills[attempt].complete()  # the caller corrects the counter SPILL_COMPLETED afterwards
         remaining = [each for each in incomplete_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
         _hand_over_completed(slab, row, attempt, remaining)
 
 
 def incomplete_segments(slab: Slab, row: int) -> list[Segment]:
-    """Return the OPEN runs of all attempts of a row's input, in order of arrival, and settle the empty ones."""
+    """Return the OPEN runs of the attempts of a row's input, in order of arrival; mark empty runs DELIVERED."""
     found: list[tuple[int, Segment]] = []
     for chunk, offset, run in all_runs(slab):
         is_own = slab.owner_of(chunk) == row
@@ -96,13 +100,14 @@ def incomplete_segments(slab: Slab, row: int) -> list[Segment]:
             slab.words[(slab.chunk_at(chunk) + offset) >> 2] = RunState.DELIVERED
             continue
         with suppress(SlabError):  # a damaged run stays in place
+            # A dead input may have updated the total in the run's header for a record that it did not append.
             payload = sum(record.payload for _, record in records_of(slab, chunk, offset, run))
             found.append((run.first_arrival, segment_of(chunk, offset, run)._replace(payload=payload)))
     return [segment for _, segment in sorted(found)]
 
 
 def _hand_over_completed(slab: Slab, row: int, attempt: int, segments: Iterable[Segment]) -> None:
-    """Hand the runs of an attempt over, and end its completion."""
+    """Hand the runs of an attempt over to the router, and end the attempt's completion."""
     tickets = HandoverTickets(slab, row)
     for segment in segments:
         tickets.hand_over(slab.chunk_at(segment.chunk) + segment.run)  # the offset of the run's header

@@ -1,9 +1,10 @@
-"""The directories of a slab for its files on disk: spill files, journal, history.
+"""The directories of a slab for files on disk: spill files, journal, history.
 
-Their parent may be open to all users, so only the daemon's user has access to them.  Their default names contain the
-name of the slab's file, but not its path.  So each directory has a symbolic link to its slab, by which a daemon with
-another slab of the same name rejects it.  A directory without the link is of an earlier version, and belongs to the
-first slab that uses it.
+Other users may have access to the parent of these directories, so each directory is open only to the daemon's user.
+The default name of a directory contains the name of the slab's file, but not the slab's path.  So two daemons could
+use the same directory, for slabs of the same name.  To prevent this, each directory contains a symbolic link to its
+slab, and a daemon with another slab refuses the directory.  A directory without the link is from an earlier version,
+and belongs to the first slab that uses it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _GROUP_AND_OTHERS: Final = 0o077  # permission bits
 
 
 def create_private_directory(path: Path, setting: str, slab: Path) -> None:
-    """Create a directory of a slab, or check that it belongs to the slab and only the daemon's user has access.
+    """Create a directory for the slab at path `slab`, or check an existing directory.
 
-    Raises OSError, and SlabError for a directory of another slab or with access for other users.  The error message
-    names `setting`, the setting from which the path comes.
+    Raises OSError, and SlabError if the directory belongs to another slab or other users have access.  The message of
+    SlabError names `setting`, the setting from which `path` comes.
     """
     with suppress(FileExistsError):
         path.mkdir(0o700)
@@ -45,7 +46,7 @@ def create_private_directory(path: Path, setting: str, slab: Path) -> None:
 
 
 def check_owner(path: Path, setting: str, slab: Path) -> None:
-    """Raise SlabError if a directory belongs to another slab; the error message names `setting`."""
+    """Raise SlabError if a directory belongs to another slab than `slab`; the error message names `setting`."""
     if is_foreign(path, slab):
         raise SlabError(
             f"{path} belongs to the slab {(path / LINK).readlink()}, which has the same name as {slab}. Set {setting} "
@@ -54,7 +55,7 @@ def check_owner(path: Path, setting: str, slab: Path) -> None:
 
 
 def is_foreign(path: Path, slab: Path) -> bool:
-    """Return True if a directory belongs to another slab."""
+    """Return True if a directory has a link to another slab than `slab`."""
     try:
         return (path / LINK).readlink() != _resolved(slab)
     except OSError:
@@ -62,7 +63,7 @@ def is_foreign(path: Path, slab: Path) -> bool:
 
 
 def remove_private_directory(path: Path) -> None:
-    """Remove a directory that has no files except its link.  Raises OSError if it has others."""
+    """Remove a directory that contains nothing except its link.  Raises OSError if it contains other files."""
     if list(path.iterdir()) == [path / LINK]:
         (path / LINK).unlink()
     path.rmdir()

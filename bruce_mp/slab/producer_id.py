@@ -1,12 +1,12 @@
 """The producer id of a slab, and the decision between batches with and without sequence numbers.
 
-A daemon requests a new producer id from the brokers when it starts; the sequence numbers of all partitions then begin
-at 0.  If the slab holds a batch with sequence numbers, the daemon keeps the old producer id, because only under it the
-numbers are valid.
+Brokers recognize a repeated batch by its producer id, epoch and sequence numbers.  A daemon requests a new producer id
+from the brokers when it starts; the sequence numbers of all partitions then begin at 0.  If the slab holds a batch that
+was built with sequence numbers, the daemon keeps the old producer id, because the numbers are valid only with that id.
 
 A producer id belongs to one cluster: another cluster may have given the same id to another producer, and would take our
-batches for repetitions.  So the slab also has the id of the cluster, and `change_cluster` replaces both.  It stores the
-cluster first, so that no daemon ever sends batches under a producer id of another cluster.
+batches for repetitions.  So the slab also has the id of the cluster, and `change_cluster` replaces both ids.  It stores
+the cluster's id first, so that no daemon ever sends batches to a cluster with a producer id of another cluster.
 """
 
 from __future__ import annotations
@@ -34,16 +34,20 @@ __all__ = [
 ]
 
 _UNKNOWN, _SUPPORTED, _UNSUPPORTED, _CHANGING = 0, 1, 2, 3
-"""Values of SUPER_IDEMPOTENCE; with _CHANGING, batches may have numbers of the old cluster: see `change_cluster`."""
+"""Values of SUPER_IDEMPOTENCE; in _CHANGING, batches may have sequence numbers of the old cluster: see
+`change_cluster`."""
 
 
 def is_idempotent(slab: Slab) -> bool:
-    """Return True if batches have sequence numbers, by which brokers recognise repeated batches."""
+    """Return True if batches get sequence numbers, by which brokers recognize repeated batches."""
     return slab.words[lay.SUPER_IDEMPOTENCE >> 2] == _SUPPORTED
 
 
 def reset_idempotence(slab: Slab) -> None:
-    """Make the router request a new producer id, unless a batch has sequence numbers (supervisor only, at a start)."""
+    """Make the router request a new producer id, unless a batch in the slab has sequence numbers.
+
+    Only the supervisor calls this, when the daemon starts.
+    """
     if not any(found.sequence >= 0 for found in sweep(slab, lay.BUILT)):
         slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _UNKNOWN
 
@@ -51,7 +55,7 @@ def reset_idempotence(slab: Slab) -> None:
 def store_producer(slab: Slab, producer_id: int) -> None:
     """Store the producer id, so that later batches get sequence numbers (router only).
 
-    No batch may have sequence numbers yet, unless `change_cluster` has begun.
+    No batch in the slab may have sequence numbers yet, except while `change_cluster` replaces the cluster.
     """
     if slab.words[lay.SUPER_IDEMPOTENCE >> 2] == _CHANGING:
         PartitionTable(slab).change_epochs()
@@ -78,7 +82,10 @@ def cluster_changes(slab: Slab) -> int:
 
 
 def is_same_cluster(known: str, found: str) -> bool:
-    """Return True unless the id in the slab and that of a broker are known and differ; Kafka before 0.10.1 has none."""
+    """Return True if the cluster id in the slab agrees with the id that a broker reports, or one of them is empty.
+
+    The slab's id `known` is empty until a broker reports one; `found` is empty for brokers before Kafka 0.10.1.
+    """
     return not known or not found or known == found.encode()[: lay.CLUSTER_ID_MAX].decode("utf-8", "replace")
 
 
@@ -94,8 +101,8 @@ def foreign_cluster_sentence(broker: str, known: str, found: str) -> str:
 def store_cluster(slab: Slab, cluster_id: str) -> None:
     """Store the id of the cluster, unless it is empty (router only).
 
-    An unchanged id is not stored again: a store first empties the id, and a dispatcher that reads it then would accept
-    any broker.
+    An unchanged id is not stored again: to replace the id, the function first empties it, and a dispatcher that reads
+    the empty id would accept any broker.
     """
     data = cluster_id.encode()[: lay.CLUSTER_ID_MAX]
     is_unchanged = cluster_of(slab) and is_same_cluster(cluster_of(slab), cluster_id)
@@ -106,11 +113,11 @@ def store_cluster(slab: Slab, cluster_id: str) -> None:
 
 
 def change_cluster(slab: Slab, cluster_id: str, producer_id: int | None) -> None:
-    """Store another cluster as the destination of all messages (router only, while no dispatcher has one).
+    """Store another cluster as the destination of all messages (router only, while no dispatcher has messages).
 
-    `producer_id` is that of the new cluster; None = without sequence numbers.  Each partition enters another epoch, so
-    that dispatchers renumber the batches that were built for the old cluster.  If the router is killed before the end,
-    the next router requests a producer id of the cluster whose id the slab then has.
+    The new cluster has issued `producer_id`; None = send batches without sequence numbers.  Each partition enters
+    another epoch, so that dispatchers renumber the batches that were built for the old cluster.  If the router is
+    killed during the call, the next router requests a producer id from the cluster whose id is in the slab.
     """
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _CHANGING
     slab.words[lay.SUPER_CLUSTER_CHANGES >> 2] += 1

@@ -31,7 +31,10 @@ def room_for_largest(pool: ChunkPool, span: int, count: int) -> int:
 
 
 def room_for(pool: ChunkPool, span: int, count: int) -> int:
-    """Do the same as `room_for_largest`, but with half of the chunks if `span` is 1."""
+    """Reserve chunks for messages, and return the number of messages, up to `count`, that fit in any order.
+
+    Each message needs at most `span` neighbouring chunks.
+    """
     if span > 1:
         return room_for_largest(pool, span, count)
     # Single chunks need no neighbours, so each free chunk has room for a message.

@@ -1,19 +1,22 @@
-"""Spill files: messages of fenced attempts that exceed the attempts' part of the slab, one file for each attempt.
+"""Spill files: messages of fenced attempts that exceed the part of the slab for attempts.
 
-A file consists of a header page and blocks.  A block has an arrival time and the messages that arrived then, in order
-and as the client sent them.  When a worker feeds the messages into lanes, the timestamp policy uses this arrival time.
-The header tells if only the policy "arrival" may replace timestamps.
+A *fenced attempt* is a group of messages that are delivered together or not at all.  Each attempt has its own spill
+file.  A file consists of a header page and blocks.  A block consists of an arrival time and the messages that arrived
+at that time, in order and as the client sent them.
 
-A file has one writer, the stream worker of the row in the header.  Each store to the header is one small `pwrite()`,
-which SIGKILL does not interrupt.
+A file has one writer: the stream worker (a process for stream connections) whose process row the header names.  Each
+store to the header is one small `pwrite()`, which SIGKILL does not interrupt.
 
-    OPEN ──completed──▶ COMPLETE ──all messages are in lanes──▶ removed
+    OPEN ──completed──▶ COMPLETE ──all messages are in the slab──▶ removed
       └──abandoned──▶ removed
 
 An attempt is complete once `ROW_COMPLETING` of the worker's row has its number.  Then the worker marks the file
-complete, and *feeds* its messages into lanes.  The header has the `offset` before which all messages have been fed.
-Later messages may also have been fed, if an earlier one waits for its topic, or if a worker died before it stored its
-progress.  `fed_ahead` has the indexes of these messages, counted from the one at `offset`.
+complete, and *feeds* the messages to the slab, as room becomes free.  The timestamp policy uses the arrival time of the
+block.  The header tells if only the policy "arrival" may replace the timestamps of clients.
+
+The header also has the `offset` before which all messages have been fed.  Some later messages may have been fed as
+well, if an earlier message waits for its topic, or if a worker died before it stored its progress.  `fed_ahead` has
+the indexes of these later messages, counted from the message at `offset`.
 """
 
 from __future__ import annotations
@@ -50,13 +53,13 @@ _VERSION: Final = 1
 _HEADER: Final = Struct("<8sIIqII")
 """magic, version, row, creation time of the slab in ms, attempt, 1 if only "arrival" may replace timestamps"""
 _SEAL: Final = Struct("<QQQ")
-"""state (0 open, 1 complete), number of messages, end of the blocks; written by `seal` and `complete`"""
+"""state (0 open, 1 complete), number of messages, offset of the blocks' end; written by `seal` and `complete`"""
 _SEAL_AT: Final = 64
 _PROGRESS: Final = Struct("<QQQ")
 """offset of the next message to feed, number of messages before it, offset from which `fed_ahead` counts (0 = none)"""
 _PROGRESS_AT: Final = 128
 _FED_AHEAD_AT: Final = 1024
-"""Offset of the bits of `fed_ahead`, one for each index, which take the rest of the header page."""
+"""Offset of the bits of `fed_ahead`, one for each index.  They fill the rest of the header page."""
 _BLOCKS_AT: Final = 4096
 _BLOCK: Final = Struct("<qQ")
 """arrival time of the messages in ms since 1970, bytes of the messages, which follow"""
@@ -66,7 +69,7 @@ _MAX_UINT64: Final = (1 << 64) - 1
 
 BLOCK_HEADER: Final = _BLOCK.size
 MAX_SLICE_MESSAGES: Final = 8 * (_BLOCKS_AT - _FED_AHEAD_AT)
-"""Maximum number of messages that a worker feeds before it stores its progress: the header has a bit for each."""
+"""Maximum number of messages that a worker feeds before it stores its progress: the header has as many bits."""
 
 
 class SpillFile:
@@ -81,10 +84,11 @@ class SpillFile:
         """Creation time of the slab in ms since 1970."""
         self.number: int
         """Number of the attempt."""
-        magic, version, self.row, self.slab_id, self.number, keeps = _HEADER.unpack_from(header)
-        self.keeps_timestamps = keeps == 1
+        magic, version, self.row, self.slab_id, self.number, keeps_timestamps = _HEADER.unpack_from(header)
+        self.keeps_timestamps = keeps_timestamps == 1
         self.is_valid = (magic, version) == (_MAGIC, _VERSION)
         self.messages: int
+        """Number of messages in all blocks."""
         self.end: int
         """Offset of the end of the blocks."""
         state, self.messages, self.end = _SEAL.unpack_from(header, _SEAL_AT)
@@ -93,8 +97,9 @@ class SpillFile:
         """Offset of the next message to feed."""
         self.fed: int
         """Number of messages before `offset`."""
-        self.offset, self.fed, ahead_of = _PROGRESS.unpack_from(header, _PROGRESS_AT)
-        bits = int.from_bytes(header[_FED_AHEAD_AT:], "little") if ahead_of == self.offset else 0
+        self.offset, self.fed, bits_from = _PROGRESS.unpack_from(header, _PROGRESS_AT)
+        # The bits are outdated if they count from another offset.
+        bits = int.from_bytes(header[_FED_AHEAD_AT:], "little") if bits_from == self.offset else 0
         self.fed_ahead = frozenset(index for index in range(bits.bit_length()) if bits >> index & 1)
         self.reserved = os.fstat(descriptor).st_size
         """Bytes of the file that the file system has allocated."""
@@ -105,7 +110,10 @@ class SpillFile:
 
     @classmethod
     def create(cls, path: Path, slab_id: int, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:
-        """Create the file of attempt `number`; for `keeps_timestamps` see `Lanes.ingest`."""
+        """Create the file of attempt `number`.
+
+        With `keeps_timestamps`, only the timestamp policy "arrival" may replace the timestamps of its messages.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
         header = bytearray(_BLOCKS_AT)
@@ -126,7 +134,7 @@ class SpillFile:
         return cls(path, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
 
     @property
-    def remaining(self) -> int:
+    def remaining_count(self) -> int:
         """Return the number of messages of a complete file that have not been fed."""
         return max(0, self.messages - self.fed - len(self.fed_ahead))
 
@@ -137,7 +145,7 @@ class SpillFile:
 
     @property
     def size(self) -> int:
-        """Return the bytes of all blocks, with their headers."""
+        """Return the size of all blocks, with their headers, in bytes."""
         return self.end - _BLOCKS_AT
 
     def reserve(self, size: int) -> None:
@@ -146,7 +154,7 @@ class SpillFile:
         self.reserved += size
 
     def append(self, data: memoryview | bytes, messages: int, arrived_ms: int) -> None:
-        """Append a block with `messages` whole messages, which arrived at `arrived_ms` since 1970."""
+        """Append a block.  `data` contains `messages` whole messages that arrived at `arrived_ms` since 1970."""
         self._store(self.end, _BLOCK.pack(arrived_ms, len(data)))
         at = self.end + _BLOCK.size
         for start in range(0, len(data), _MAX_WRITE_BYTES):
@@ -188,7 +196,10 @@ class SpillFile:
         return os.preadv(self._descriptor, [buffer[: self._block_end - self.offset]], self.offset)
 
     def _enter_block(self) -> bool:
-        """Find the block of `offset`, and skip its header if `offset` is there.  Return False at a damaged header."""
+        """Find the block that contains `offset`; if `offset` is at its header, advance it to the first message.
+
+        Return False at a damaged header.
+        """
         while self._block_end <= self.offset < self.end:
             header = os.pread(self._descriptor, _BLOCK.size, self._block_end).ljust(_BLOCK.size, b"\0")
             data_at = self._block_end + _BLOCK.size
@@ -219,11 +230,11 @@ class SpillFile:
 
 
 _MAX_WRITE_BYTES: Final = 8 << 20
-"""Bytes of one write, far below Linux' limit of 2 GiB."""
+"""Maximum size of one write, far below Linux' limit of 2 GiB."""
 
 
 class SpillDirectory:
-    """The directory of the spill files of the slab at `slab_path`; for `slab_id` see `SpillFile`."""
+    """The directory of the spill files of the slab at `slab_path`; `slab_id` is the slab's creation time."""
 
     def __init__(self, path: Path, slab_id: int, slab_path: Path) -> None:
         self.path = path
@@ -256,20 +267,20 @@ class SpillDirectory:
         return dict(sorted(found.items()))
 
     def remove_outdated(self) -> int:
-        """Remove files of earlier slabs, and return the number of messages of complete attempts that are lost."""
+        """Remove files of earlier slabs; return the number of unfed messages of complete attempts that are lost so."""
         lost = 0
         for file in self._open_all():
             if file.is_valid and file.slab_id == self.slab_id:
                 file.close()
                 continue
-            lost += file.remaining if file.is_valid and file.is_complete else 0
+            lost += file.remaining_count if file.is_valid and file.is_complete else 0
             file.remove()
         return lost
 
     def remove(self) -> None:
-        """Remove all files, and the directory if it has no registry, for an empty slab that is about to be removed.
+        """Remove all spill files, and the directory if it then is empty, before an empty slab is removed.
 
-        The registry stays, because clients may inquire about its attempts later.
+        The registry of unique attempts stays in the directory, because clients may inquire about attempts later.
         """
         if is_foreign(self.path, self._slab_path):
             return
@@ -293,17 +304,17 @@ class SpillDirectory:
 
 
 def wrapping_delta(amount: int) -> int:
-    """Return the unsigned addend that changes a 64-bit counter by `amount`, which may be negative."""
+    """Return the unsigned number that a 64-bit counter needs as an addend to change by `amount`, maybe negative."""
     return amount & _MAX_UINT64
 
 
 def spilled_messages(slab: Slab, row: int) -> int:
-    """Return the number of a row's messages in spill files, by its counters."""
+    """Return the number of messages in the spill files of a row, according to the row's counters."""
     return (_counter(slab, row, lay.SPILL_IN) - _counter(slab, row, lay.SPILL_OUT)) & _MAX_UINT64
 
 
 def completed_messages(slab: Slab, row: int) -> int:
-    """Return the number of a row's messages in spill files of complete attempts, by its counters."""
+    """Return the number of messages in the complete spill files of a row, according to the row's counters."""
     return _counter(slab, row, lay.SPILL_COMPLETED)
 
 
