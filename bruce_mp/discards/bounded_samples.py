@@ -1,4 +1,7 @@
-"""Sums and samples of bounded size, for discard events and reports, because clients control their contents."""
+"""Sums and samples of discards, of bounded size.
+
+Clients choose the contents, for example topic names, so without a bound they could fill the memory.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,23 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 MAX_TOPICS: Final = 1000
-"""Maximum number of discard kinds in one flush, and of topics in one report, besides the shared entries of the rest."""
+"""Maximum number of kinds of discards that a process sums between two flushes, and of topics in one report. A shared
+entry has the sum of the rest."""
 MAX_SAMPLES: Final = 25
 """Maximum number of samples of one kind."""
 
 
 class RecentSamples:
-    """The last MAX_SAMPLES distinct entries."""
+    """The last MAX_SAMPLES distinct samples."""
 
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
         self._entries: dict[bytes, None] = {}
 
-    def add(self, entry: bytes) -> None:
-        self._entries.pop(entry, None)
-        self._entries[entry] = None
+    def add(self, sample: bytes) -> None:
+        self._entries.pop(sample, None)  # so that the sample becomes the newest
+        self._entries[sample] = None
         if len(self._entries) > MAX_SAMPLES:
             del self._entries[next(iter(self._entries))]
 
@@ -47,7 +51,7 @@ class RecentSamples:
 
 
 class CountedTimeRange:
-    """Number of messages, and the range of their client timestamps in ms."""
+    """A number of messages, with the range of their client timestamps in ms."""
 
     __slots__ = ("count", "max_timestamp", "min_timestamp")
 
@@ -64,7 +68,10 @@ class CountedTimeRange:
 
 
 def add_sender(senders: dict[tuple[DiscardReason, int, int], SenderEvent], event: SenderEvent) -> None:
-    """Add a sender's count and make it the newest; a new sender replaces the oldest of MAX_SAMPLES."""
+    """Add the count of `event` to its sender's entry, and make the entry the newest.
+
+    If there are MAX_SAMPLES senders already, a new one replaces the oldest.
+    """
     key = (event.reason, event.pid, event.uid)
     before = senders.pop(key, None)
     if before is None and len(senders) >= MAX_SAMPLES:
@@ -73,7 +80,7 @@ def add_sender(senders: dict[tuple[DiscardReason, int, int], SenderEvent], event
 
 
 def bounded_entry(table: dict[_Key, _Value], key: _Key, shared_key: _Key, create: Callable[[], _Value]) -> _Value:
-    """Return or create the value of `key` and make it the newest. In a full table, new keys use `shared_key`."""
+    """Return or create the value of `key`, and make it the newest. In a full table, new keys share one value."""
     value = table.pop(key, None)
     if value is None and len(table) >= MAX_TOPICS:
         key = shared_key

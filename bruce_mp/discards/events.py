@@ -1,7 +1,7 @@
-"""Events about discards, from a process of the message path for the reports of the status process.
+"""Events about discarded messages. The processes that handle messages send them to the status process, for its reports.
 
-A discard event sums all discards of one kind since the process's last flush. The slab has the exact counts; an event
-adds details that a counter lacks, such as topics, times and samples. So an event may be lost.
+A discard event sums all discards of one kind since the process last sent its events. An event may be lost, because
+only the counters in the slab have to be exact; events add details to them, such as topics, times and samples.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -17,8 +17,8 @@ class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
     """`count` discarded messages of a topic, with the reason.
 
     `topic` is empty if it could not be parsed or if there were too many topics. Timestamps are the clients', in ms.
-    `samples` are beginnings of the last messages, the oldest first. `version` and `api_key` are the unsupported ones.
-    `is_tcp` marks an unclean disconnect of a TCP connection.
+    `samples` are the beginnings of the last messages, the oldest first. `version` or `api_key` is set if it is the one
+    that the daemon does not support. `is_tcp` marks an unclean disconnect of a TCP connection.
     """
 
     reason: DiscardReason
@@ -56,4 +56,4 @@ class SenderEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 DiscardReportEvent = DiscardEvent | DuplicateEvent | SenderEvent
-"""Events that discard reports consist of."""
+"""An event of any of these kinds; discard reports sum them."""

@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 SAMPLED: Final = frozenset({DiscardReason.MALFORMED, DiscardReason.UNCLEAN_DISCONNECT, DiscardReason.LONG_MSG})
-"""Reasons for which reports show message samples. For the others, the topic or version is enough."""
+"""Reasons for which reports show samples of messages. For the other reasons, the topic or version is enough."""
 
 PARSED: Final = frozenset(DiscardReason) - {
     DiscardReason.MALFORMED,
@@ -29,18 +29,18 @@ PARSED: Final = frozenset(DiscardReason) - {
     DiscardReason.UNCLEAN_DISCONNECT,
     DiscardReason.SENDER_NOT_ALLOWED,
 }
-"""Reasons of parsed messages, with known topic, key and value."""
+"""Reasons to discard a message that was parsed, so that its topic, key and value are known."""
 
 LISTED_BY_TOPIC: Final = PARSED - {DiscardReason.BAD_TOPIC}
 """Reasons that reports list by topic, because the topic was valid."""
 
-CAUSED_BY_CLIENTS: Final = frozenset(DiscardReason) - PARSED | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
-"""Reasons that clients can correct."""
+CAUSED_BY_CLIENTS: Final = (frozenset(DiscardReason) - PARSED) | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
+"""Reasons that clients can correct: all reasons of messages that were not parsed, and two of parsed messages."""
 
 _DELIBERATE: Final = frozenset({DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT, DiscardReason.OVER_QUOTA})
 
 CAUSED_BY_FAULT: Final = frozenset(DiscardReason) - CAUSED_BY_CLIENTS - _DELIBERATE
-"""Reasons caused by the daemon or the cluster. Rate limits, quotas and fences discard messages deliberately."""
+"""Reasons caused by the daemon or the cluster. Limits and fenced attempts, by contrast, discard messages on purpose."""
 
 EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.MALFORMED: "a client sends malformed messages; /discards shows the bytes",
@@ -66,10 +66,13 @@ EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {
     "you send them again",
     DiscardReason.BUG: "an error of the daemon; please report it with the log",
 }
-"""Cause and remedy of each reason, as the second half of a sentence."""
+"""Cause and remedy of each reason, worded to follow a sentence with the number of discarded messages."""
 
 
-def discard_sentence(count: int, of: str = "") -> str:
-    """Return a sentence with the number of discarded messages, without its full stop; `of` names their topic."""
+def discard_sentence(count: int, source: str = "") -> str:
+    """Return a sentence with the number of discarded messages, without its full stop.
+
+    `source` is a phrase for the messages' origin, such as "topic x".
+    """
     subject = "1 message" if count == 1 else f"{count} messages"
-    return f"{subject}{f' of {of}' if of else ''} {'was' if count == 1 else 'were'} discarded"
+    return f"{subject}{f' of {source}' if source else ''} {'was' if count == 1 else 'were'} discarded"

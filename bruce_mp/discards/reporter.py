@@ -1,9 +1,10 @@
 """Discard events at their source: summed for the report, copied for the discard file, and logged.
 
 A `DiscardReporter` runs in each process that discards messages. It sums events in memory and sends the sums twice a
-second to the status process (`reports`), so a flood of bad messages costs additions and a few frames. It never blocks,
-and its memory is bounded. Sums that the link refuses wait for the next flush. Beyond MAX_TOPICS kinds, the empty topic
-name collects the sums.
+second to the status process (see `reports.py`), so a flood of bad messages costs only additions and a few frames. It
+never blocks, and its memory is bounded. If the link to the status process is full, the sums wait for the next flush.
+Each kind of discard (reason, topic and so on) has a sum. If there are more than MAX_TOPICS kinds, further discards are
+summed under the empty topic name.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ __all__ = ["DiscardCopies", "DiscardReporter", "PeerCredentials", "command_of"]
 
 log = logging.getLogger(__name__)
 LOG_INTERVAL_S: Final = 30.0
-"""Least time between two lines about discards of a reason and topic."""
+"""Minimum time between two log lines about the same reason and topic."""
 _REMOVAL_S: Final = 3600.0
-"""Time without discards after which a full table removes a topic, because clients may invent topics without limit."""
+"""Time without discards after which a topic is removed from the full table of logged topics: clients may invent topics
+without limit."""
 
 _DiscardKind = tuple[DiscardReason, bytes, int | None, int | None, bool]
-"""Key of a sum: reason, topic, version, API key, and a flag for TCP."""
+"""Key of a sum: reason, topic, unsupported version, unsupported API key, and True for a TCP connection."""
 
 
 class PeerCredentials(NamedTuple):
@@ -62,11 +64,11 @@ class DiscardCopies(NamedTuple):
 
 
 _LoggedKind = tuple[DiscardReason, bytes | None]
-"""Reason and topic of a log line; None for the sum of the topics beyond MAX_TOPICS."""
+"""Reason and topic of a log line. The topic None stands for all topics that have no room in the table."""
 
 
 class _LoggedDiscards:
-    """Discards of one `_LoggedKind`: `total` of them are in the log, `unlogged` wait for the line at `due_s`."""
+    """Numbers of discards of one `_LoggedKind`: `total` are in the log, `unlogged` wait for the line at `due_s`."""
 
     __slots__ = ("due_s", "total", "unlogged")
 
@@ -78,8 +80,8 @@ class _LoggedDiscards:
 class DiscardReporter:
     """Collector of discard events, one in each process that discards messages.
 
-    A report shows `prefix_size` bytes of a bad message. With `is_logged`, discards are also logged. `copies` is None if
-    the config sets neither a discard file nor a dead letter topic.
+    Reports show the first `prefix_size` bytes of a bad message. If `is_logged`, discards are also logged. `copies` is
+    None if the config sets neither a discard file nor a dead letter topic.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class DiscardReporter:
         self.apply_settings(prefix_size, is_logged=is_logged, copies=copies)
         self._discards: dict[_DiscardKind, CountedTimeRange] = {}
         self._samples: dict[tuple[DiscardReason, bool], RecentSamples] = {}
-        """By reason, and True for TCP."""
+        """The samples by reason, and by True for TCP connections, False for others."""
         self._duplicates: dict[bytes, CountedTimeRange] = {}
         self._senders: dict[tuple[DiscardReason, int, int], SenderEvent] = {}
         self._logged: dict[_LoggedKind, _LoggedDiscards] = {}
@@ -110,13 +112,14 @@ class DiscardReporter:
         self.keeps_copies = copies is not None
         """True with a discard file or a dead letter topic; callers then call `copy`."""
         self.copy_size = None if copies is None else copies.max_bytes
-        """Bytes that a copy keeps of a key and of a value; None means all."""
-        whole = copies is not None and copies.max_bytes is None
-        self.sample_size = None if whole else max(self.copy_size or 0, prefix_size)
-        """Bytes of a sample that `record` uses; None means all."""
+        """Number of bytes that a copy keeps of a key and of a value; None means all."""
+        are_copies_whole = copies is not None and copies.max_bytes is None
+        self.sample_size = None if are_copies_whole else max(self.copy_size or 0, prefix_size)
+        """Number of bytes of a sample that `record` uses; None means all."""
 
     @property
     def has_pending(self) -> bool:
+        """Return True if there are sums or copies to send, or discards to log."""
         has_copies = self._copies is not None and self._copies.queue.has_pending
         return bool(self._discards or self._duplicates or self._has_unlogged or has_copies)
 
@@ -136,9 +139,10 @@ class DiscardReporter:
     ) -> None:
         """Record `count` discarded messages.
 
-        `timestamp` is the client's, in ms: the smallest of several messages, with `max_timestamp` as the largest.
-        `sample` is the start of unparsed data, up to `sample_size` bytes. `is_tcp` marks an unclean disconnect of a
-        TCP connection. `peer` is the sender, if known.
+        `timestamp` is the client's timestamp in ms. For several messages it is the smallest one, and `max_timestamp` is
+        the largest. `sample` is the start of unparsed data, up to `sample_size` bytes. `version` or `api_key` is set if
+        it is the one that the daemon does not support. `is_tcp` marks an unclean disconnect of a TCP connection. `peer`
+        is the sender, if known.
         """
         if peer is not None:
             self._record_sender(reason, peer, count, sample)
@@ -153,7 +157,7 @@ class DiscardReporter:
             info = info_of(reason, number=version or api_key or 0, is_tcp=is_tcp)
             now_ms = wall_ms()
             sample = sample[: self._copies.max_bytes]
-            # Unparsed data has no timestamp of the client: the copy has the present time in its place.
+            # Unparsed data has no client timestamp, so both times in the copy are the present time.
             self._copies.queue.stage(Copy(CopyTarget.DISCARDS, now_ms, now_ms, info, topic=b"", key=b"", value=sample))
 
     def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
@@ -170,9 +174,10 @@ class DiscardReporter:
             self._add_sample(DiscardReason.LONG_MSG, topic + b" " + value)
 
     def copy(self, reason: DiscardReason | None, messages: Iterable[Message]) -> None:
-        """Copy discarded messages, or for None possible duplicates, for the next `queue_copies` or `flush`.
+        """Stage copies of discarded messages; `reason` is None for copies of possible duplicates.
 
-        The caller cuts keys and values to `copy_size` bytes.
+        The copies are queued by the next `queue_copies` or `flush`. The caller cuts keys and values to `copy_size`
+        bytes.
         """
         if self._copies is None:
             return
@@ -182,12 +187,12 @@ class DiscardReporter:
             self._copies.queue.stage(Copy(CopyTarget.DISCARDS, now_ms, *fields, int(each.empty)))
 
     def copy_increments(self) -> dict[int, int]:
-        """Return the increment that counts the copies since the last `queue_copies`, for the discards' transaction."""
+        """Return the counter increment for the staged copies, for the transaction that discards their messages."""
         staged = self._copies.queue.staged_count if self._copies is not None else 0
         return {Counter.DiscardCopyQueued: staged} if staged else {}
 
     def queue_copies(self) -> None:
-        """Queue the copies since the last call, after the commit of the transaction that discards their messages."""
+        """Queue the staged copies, after the commit of the transaction that discards their messages."""
         if self._copies is not None:
             self._copies.queue.queue_staged()
 
@@ -210,27 +215,27 @@ class DiscardReporter:
             self._copies.queue.flush()
 
     def close(self) -> None:
-        self._log_discards(math.inf)
+        self._log_discards(math.inf)  # all log lines are due then
         self.flush()
 
     def _count_for_log(self, reason: DiscardReason, topic: bytes, count: int) -> None:
         logged = self._logged.get((reason, topic))
         if logged is None:
-            is_full = len(self._logged) >= MAX_TOPICS  # only topics can fill it: there are few reasons
+            is_full = len(self._logged) >= MAX_TOPICS  # entries without a topic are always added: there are few reasons
             logged = self._logged.setdefault((reason, None if topic and is_full else topic), _LoggedDiscards())
         logged.unlogged += count
         self._has_unlogged = True
 
     def _log_discards(self, now_s: float) -> None:
-        """Log the discards of each reason and topic: the first at once, further ones as sums of `LOG_INTERVAL_S`."""
+        """Log the discards of each reason and topic: the first at once, later ones as a sum every `LOG_INTERVAL_S`."""
         if not self._has_unlogged:
             return
         for (reason, topic), logged in self._logged.items():
             if logged.unlogged and now_s >= logged.due_s:
-                sentence = discard_sentence(logged.unlogged, _log_name(topic))
+                sentence = discard_sentence(logged.unlogged, _topic_phrase(topic))
                 logged.total += logged.unlogged
                 total = f" {logged.total} since the first one." if logged.total > logged.unlogged else ""
-                # `is_limited` exempts the line from the log's own limit.
+                # `is_limited` exempts the line from the log's own limit of lines, because these lines have a limit.
                 log.error(
                     "%s: %s (%s).%s", sentence, reason.name, EXPLANATIONS[reason], total, extra={"is_limited": True}
                 )
@@ -244,7 +249,7 @@ class DiscardReporter:
             }
 
     def _events(self) -> Iterator[DiscardReportEvent]:
-        """Yield the sums as events. The first event of a reason carries its samples."""
+        """Yield the sums as events. The first event of a reason contains all samples of the reason."""
         samples = dict(self._samples)
         for (reason, topic, version, api_key, is_tcp), total in self._discards.items():
             first_samples = samples.pop((reason, is_tcp), RecentSamples()).oldest_first
@@ -255,7 +260,8 @@ class DiscardReporter:
         yield from self._senders.values()
 
 
-def _log_name(topic: bytes | None) -> str:
+def _topic_phrase(topic: bytes | None) -> str:
+    """Return a phrase for the topic of a `_LoggedKind`, empty if the messages have no topic."""
     if topic is None:
         return "other topics"
     return f"topic {topic.decode('utf-8', 'backslashreplace')}" if topic else ""

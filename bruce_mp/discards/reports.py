@@ -1,7 +1,7 @@
 """Discard reports by period, in the status process.
 
-The caller passes the time. The first event, reader or timer after the end of a period finishes its report. Then the
-report of the current period begins; whole periods that passed between the two have no report.
+The report of a period is finished by the first event, reader or timer after the end of the period. Then the report of
+the current period begins; if whole periods have passed in between, they have no report. The caller passes the time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["MAX_FINISHED", "DiscardReport", "ReportBook", "TopicDiscards"]
 
 MAX_FINISHED: Final = 4
-"""Finished reports that `/discards` keeps, for a reader that misses some periods."""
+"""Number of finished reports that `/discards` shows, for a reader that misses some periods."""
 
 
 class TopicDiscards(CountedTimeRange):
-    """Discards of one topic; `reasons` counts them by reason."""
+    """Discards of one topic; `reasons` has their number by reason."""
 
     __slots__ = ("reasons",)
 
@@ -37,11 +37,14 @@ class TopicDiscards(CountedTimeRange):
 class DiscardReport:
     """Discards of one period.
 
-    `counts` has all reasons. `tcp_disconnects` and `recent_tcp` hold UNCLEAN_DISCONNECT over TCP, which `counts` and
-    `recent` exclude. `recent` has the samples by reason, and for BAD_TOPIC the names. `versions` and `api_keys`
-    count the unsupported ones. `topics` has the reasons of LISTED_BY_TOPIC; topic b"" sums the topics beyond
-    MAX_TOPICS. `rejected_senders` lists senders of bad messages, the latest last. `was_read` is True if a client read
-    the report during its period.
+    * `counts` has the number of discards by reason, `recent` the samples by reason (for BAD_TOPIC the topic names).
+    * `tcp_disconnects` and `recent_tcp` are the number and the samples of UNCLEAN_DISCONNECT over TCP, which `counts`
+      and `recent` leave out.
+    * `versions` and `api_keys` have the number of discards by unsupported version and unsupported API key.
+    * `topics` has the discards by topic, for the reasons of LISTED_BY_TOPIC. `duplicates` has the possible duplicates
+      by topic. In both, the topic b"" stands for all topics that have no entry because there are more than MAX_TOPICS.
+    * `rejected_senders` has the senders of bad messages, the latest last.
+    * `was_read` is True if a client read the report during its period.
     """
 
     def __init__(self, number: int, start_time: int) -> None:
@@ -92,9 +95,10 @@ class DiscardReport:
 
 
 class ReportBook:
-    """The unfinished report and the last few finished ones. Times are in seconds since the epoch.
+    """The unfinished report and the last few finished ones. Times are in seconds since 1970.
 
-    Period n starts at origin + n * interval, and lasts for an interval. A clock that is set back also ends a period.
+    Period n starts at origin + n * interval, and lasts for an interval. If the clock is set back to a time before the
+    current period, that also ends the period.
     """
 
     def __init__(self, interval: int, origin: int, now: float) -> None:
@@ -117,7 +121,7 @@ class ReportBook:
         self.unfinished.add(event)
 
     def rotate(self, now: float) -> DiscardReport | None:
-        """Finish the current report if its period is over. Return the finished report or None."""
+        """Finish the current report if its period is over; return the report, or None if the period is not over."""
         start = self.unfinished.start_time
         if start <= now < start + self.interval:
             return None

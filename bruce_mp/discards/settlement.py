@@ -1,6 +1,9 @@
-"""Discards and possible duplicates of messages in the slab: settlement, counters, reports and copies.
+"""Discards and possible duplicates of messages in the slab.
 
-Router, dispatchers and stream workers use `Discards`. The datagram input uses only `ProcessReporter`.
+To discard messages, a process *settles* them (marks them discarded in the slab and counts them, in one transaction),
+reports them to the status process, and queues copies if the config asks for copies. Router, dispatchers and stream
+workers do so with `Discards`. The datagram input discards messages before they are in a chunk, and uses only
+`ProcessReporter`.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ __all__ = ["Discards", "ProcessReporter"]
 
 
 class ProcessReporter(DiscardReporter):
+    """The discard reporter of a process, with the settings of the config."""
+
     def __init__(self, config: Config, links: Links, row: ProcessRow) -> None:
         super().__init__(links.sender(REPORTS), config.http.bad_msg_prefix_size)
         self._links = links
@@ -42,7 +47,7 @@ class ProcessReporter(DiscardReporter):
         copies = None
         if config.discard_log.enable or config.discards.topic:
             self._copy_queue = self._copy_queue or CopyQueue(self._links.sender(COPIES), self._row.add)
-            # Dead letters are whole; the writer cuts the lines of the file.
+            # A dead letter contains the whole message. If there is a discard file as well, its writer cuts the lines.
             max_bytes = None if config.discards.topic else config.discard_log.max_msg_prefix_size
             copies = DiscardCopies(self._copy_queue, max_bytes)
         elif self._copy_queue is not None:
@@ -51,7 +56,7 @@ class ProcessReporter(DiscardReporter):
 
 
 class Discards:
-    """A discarder of segments for one process."""
+    """The discards of one process, which owns row `row`. A segment is a number of neighbouring records in the slab."""
 
     def __init__(self, slab: Slab, row: ProcessRow, reporter: DiscardReporter) -> None:
         self._slab = slab
@@ -61,18 +66,19 @@ class Discards:
     def settle(
         self, segments: Iterable[Segment], reason: DiscardReason, topic: bytes, counter: Counter | None = None
     ) -> None:
-        """Discard claimed segments, and raise `counter` by the number of their messages.
+        """Discard segments that this process owns, and raise `counter` by the number of their messages.
 
-        One transaction settles up to MAX_SETTLED_SEGMENTS segments, so one suffices for a record batch.
+        One transaction settles up to MAX_SETTLED_SEGMENTS segments. A record batch has no more segments, so it is
+        discarded in one transaction.
         """
         segments = list(segments)
         for start in range(0, len(segments), MAX_SETTLED_SEGMENTS):
-            settled = segments[start : start + MAX_SETTLED_SEGMENTS]
-            for segment in settled:
+            part = segments[start : start + MAX_SETTLED_SEGMENTS]
+            for segment in part:
                 self._report(segment, reason, topic)
-            records = sum(segment.records for segment in settled)
-            increments = {discarded(reason): records} | ({} if counter is None else {counter: records})
-            self._row.settle(settled, RunState.DISCARDED, reason, increments | self._reporter.copy_increments())
+            message_count = sum(segment.records for segment in part)
+            increments = {discarded(reason): message_count} | ({} if counter is None else {counter: message_count})
+            self._row.settle(part, RunState.DISCARDED, reason, increments | self._reporter.copy_increments())
             self._reporter.queue_copies()
 
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
@@ -85,7 +91,7 @@ class Discards:
             self._reporter.copy(reason, self._messages(segment, topic))
 
     def _time_range(self, segment: Segment) -> kernels.TimeRange:
-        """Return the range of client timestamps, or zeros for a damaged segment."""
+        """Return the range of the messages' client timestamps, or zeros for a damaged segment."""
         try:
             return kernels.time_range(self._slab, segment)
         except SlabError:
@@ -98,7 +104,7 @@ class Discards:
             return []
 
     def record_duplicates(self, segments: Iterable[Segment], topic: bytes) -> None:
-        """Record possible duplicates: segments sent again that the broker may have kept."""
+        """Record possible duplicates: segments that are sent again although the broker may have stored them before."""
         for segment in segments:
             times = self._time_range(segment)
             self._row.add(Counter.PossibleDuplicateMsg, segment.records)

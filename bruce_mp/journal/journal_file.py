@@ -1,22 +1,25 @@
 """The journal file: copies of held runs on disk, from which a new slab is filled after a power failure.
 
-The file is a sequence of entries, each with a checksum:
+A *run* is a sequence of records in the slab.  It is *held* until all its messages are *settled*: delivered or
+discarded.  The file is a sequence of entries, each with a checksum:
 
     BEGIN     a daemon begins to use a slab: creation time of the slab, boot id of the machine, seed of the file
     RUN       a closed run: its key in the slab, its topic, its records as they are in the slab
     FENCED    a closed run of a complete fenced attempt: row and number of the attempt, then the fields of a RUN
     COMMIT    the attempts with FENCED runs since the last COMMIT, and the number of runs of each
-    CLUSTER   the id of the Kafka cluster that all messages are for from here on
-    SETTLED   keys of runs that no longer hold a message
+    CLUSTER   the id of the Kafka cluster that all messages are for, also messages of earlier entries
+    SETTLED   keys of runs that are not held any more
     CLEAN     the daemon wrote the slab to its file and ended
 
-`sync` makes the entries before it durable.  After a power failure, any part of later entries may be missing, in any
-order.  A reader skips bytes without a valid checksum up to the next entry.  It ignores the FENCED runs of an attempt
-unless a COMMIT follows with the number of runs that the reader has found: an attempt is restored as a whole or not at
-all.  A RUN needs no COMMIT, because its checksum alone shows that it is whole.
+A *fenced attempt* is a group of messages that are delivered together or not at all.
 
-A reader that skips damage may meet the bytes of a message that look like entries.  So the body of the first entry has
-the *seed*, a random number that no client knows, and the checksums of all later headers start from the seed.
+`sync` makes all entries written so far durable.  After a power failure, any part of the later entries may be missing,
+in any order.  A reader skips bytes without a valid checksum up to the next entry.  It ignores the FENCED runs of an
+attempt unless a COMMIT follows with the number of runs that the reader has found: an attempt is restored as a whole or
+not at all.  A RUN needs no COMMIT, because its checksum alone shows that it is whole.
+
+A reader that skips damage may come to the bytes of a message that look like an entry.  So the body of the first entry
+contains the *seed*, a random number that no client knows, and the checksums of all later headers start from the seed.
 Journals of earlier versions have the seed 0.
 """
 
@@ -51,11 +54,11 @@ __all__ = [
 
 _MAGIC: Final = b"BRJL"
 _ENTRY: Final = Struct("<4sIIII")
-"""The header: magic, kind, length of the body, checksum of the body, checksum of the fields before."""
+"""The header: magic, kind, length of the body, checksum of the body, checksum of the header's other fields."""
 _CHECKED_BYTES: Final = 16
-"""Bytes of a header that its last checksum covers: all fields before it."""
+"""Number of bytes of a header before its own checksum, which covers them."""
 _BEGIN: Final = Struct("<q36s")
-"""creation time of the slab in ms, boot id; the seed follows"""
+"""creation time of the slab in ms since 1970, boot id; the seed follows"""
 _RUN: Final = Struct("<IIIIH")
 """chunk, generation, offset, number of records, length of the topic; topic and records follow"""
 _ATTEMPT: Final = Struct("<II")
@@ -67,7 +70,7 @@ _KEY: Final = Struct("<III")
 """The fields of `RunKey`."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _WRITE_BYTES: Final = 4 << 20
-"""The buffered entries are written to the file when they have at least this size."""
+"""Size of the buffered entries at which they are written to the file."""
 
 
 @unique
@@ -82,7 +85,7 @@ class _EntryKind(IntEnum):
 
 
 class RunKey(NamedTuple):
-    """The identity of a run in its slab: a chunk has another generation after its reuse."""
+    """The identity of a run in its slab.  A chunk gets another generation when it is reused."""
 
     chunk: int
     generation: int
@@ -90,14 +93,14 @@ class RunKey(NamedTuple):
 
 
 class AttemptKey(NamedTuple):
-    """A fenced attempt: the row of its input, and its number there."""
+    """The identity of a fenced attempt: the row of its input, and its number among the input's attempts."""
 
     row: int
     number: int
 
 
 class JournaledRun(NamedTuple):
-    """A run of `records` records: `data` has their bytes in the slab, `attempt` is its fenced attempt, if any."""
+    """A copy of a run: `records` is the number of its records, `data` has the bytes of the records in the slab."""
 
     topic: bytes
     records: int
@@ -111,7 +114,7 @@ def boot_id() -> bytes:
 
 
 class Journal:
-    """A journal file that is being written.  Its methods raise OSError as the file system does."""
+    """A journal file that is being written.  The methods raise OSError if the file system does."""
 
     def __init__(self, path: Path, descriptor: int, seed: bytes) -> None:
         self.path = path
@@ -119,7 +122,7 @@ class Journal:
         self._descriptor = descriptor
         self._buffer = bytearray()
         self._uncommitted: Tally[AttemptKey] = Tally()
-        """The number of runs since the last commit, by attempt."""
+        """The number of FENCED runs of each attempt since the last COMMIT."""
         self.unsynced = 0
         """Bytes written since the last `sync`."""
         self.size = os.fstat(descriptor).st_size
@@ -133,7 +136,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Journal:
-        """Open an existing journal, to append entries; raise OSError for one without a valid beginning."""
+        """Open an existing journal, to append entries; raise OSError if the file does not begin with a valid BEGIN."""
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         seed = _seed_in(os.pread(descriptor, mmap.PAGESIZE, 0))
         if seed is None:
@@ -142,14 +145,14 @@ class Journal:
         return cls(path, descriptor, seed)
 
     def add_begin(self, slab_id: int, boot: bytes) -> None:
-        """Add the beginning of a daemon's work on a slab; `slab_id` is the slab's creation time in ms."""
+        """Add a BEGIN; `slab_id` is the slab's creation time in ms since 1970, `boot` the result of `boot_id`."""
         self._add(_EntryKind.BEGIN, _BEGIN.pack(slab_id, boot) + self._seed)
 
     def add_cluster(self, cluster_id: str) -> None:
         self._add(_EntryKind.CLUSTER, cluster_id.encode())
 
     def add_run(self, key: RunKey, run: JournaledRun) -> None:
-        """Add a run.  A reader ignores the run of a fenced attempt unless a commit of the attempt follows."""
+        """Add a run, as a RUN or FENCED entry.  After the last run of a fenced attempt, call `add_commit`."""
         kind, fields = _EntryKind.RUN, _RUN.pack(*key, run.records, len(run.topic))
         if run.attempt is not None:
             self._uncommitted[run.attempt] += 1
@@ -157,11 +160,11 @@ class Journal:
         self._add(kind, b"".join((fields, run.topic, run.data)))
 
     def add_commit(self) -> None:
-        """Add a commit of the attempts whose runs were added since the last commit.
+        """Add a COMMIT of the attempts whose runs were added since the last one, if there are any.
 
         All runs of these attempts must have been added.
         """
-        body = b"".join([_COMMITTED.pack(*attempt, runs) for attempt, runs in self._uncommitted.items()])
+        body = b"".join([_COMMITTED.pack(*attempt, run_count) for attempt, run_count in self._uncommitted.items()])
         self._uncommitted.clear()
         if body:
             self._add(_EntryKind.COMMIT, body)
@@ -175,9 +178,9 @@ class Journal:
         self._add(_EntryKind.CLEAN, b"")
 
     def _add(self, kind: _EntryKind, body: bytes) -> None:
-        header = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED_BYTES]  # without its checksum
+        checked = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED_BYTES]  # without the 0 at the end
         is_first = not self.size and not self._buffer
-        self._buffer += header + _header_checksum(header, b"" if is_first else self._seed)
+        self._buffer += checked + _header_checksum(checked, b"" if is_first else self._seed)
         self._buffer += body
         if len(self._buffer) >= _WRITE_BYTES:
             self._write()
@@ -198,7 +201,7 @@ class Journal:
             self.unsynced = 0
 
     def replace(self, path: Path) -> None:
-        """Make all entries durable, and give the file the name of an older journal, which it replaces."""
+        """Make all entries durable, and rename the file to `path`, in place of an older journal."""
         self.sync()
         self.path = self.path.replace(path)
         sync_directory(path.parent)
@@ -209,7 +212,7 @@ class Journal:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the present file names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -218,11 +221,11 @@ def sync_directory(path: Path) -> None:
 
 
 class JournalContent(NamedTuple):
-    """The content of a journal: the held runs in the order of their entries, and the state of their slab.
+    """The content of a journal: the held runs in the order of their entries, and facts about their slab.
 
-    `is_clean` is True if the daemon wrote the slab to its file and ended.  `damaged_bytes` have no valid checksum.
-    `incomplete` counts the messages left out of `runs` because their attempt lacks its commit or some of its runs.
-    `cluster_id` is empty if no broker had reported it.
+    `is_clean` is True if the daemon wrote the slab to its file and ended.  `damaged_bytes` is the number of bytes
+    without a valid checksum.  `incomplete` is the number of messages that are not in `runs`, because the COMMIT or a
+    run of their fenced attempt is missing.  `cluster_id` is empty if no broker had reported it.
     """
 
     slab_id: int
@@ -235,11 +238,12 @@ class JournalContent(NamedTuple):
 
     @property
     def messages(self) -> int:
+        """Return the number of messages in the held runs."""
         return sum(run.records for run in self.runs.values())
 
 
 def read_journal(path: Path) -> JournalContent | None:
-    """Read a journal; return None if the file is missing or does not begin with a valid BEGIN.
+    """Read a journal; return None if the file is missing or has no valid BEGIN.
 
     The data of the runs are views of the mapped file.  Raise StartError for a journal of a newer version.
     """
@@ -263,19 +267,19 @@ def _read_mapped(file: mmap.mmap, path: Path) -> JournalContent | None:
     reader, valid_bytes = _JournalReader(), 0
     for kind, body in _entries(file, seed):
         try:
-            known = _EntryKind(kind)
+            known_kind = _EntryKind(kind)
         except ValueError as error:
             raise StartError(
                 f"The journal {path} has entries of the unknown kind {kind}: a newer version of bruce wrote it. Start "
                 "that version."
             ) from error
         valid_bytes += _ENTRY.size + len(body)
-        reader.apply(known, body)
-    return reader.finish(len(file) - valid_bytes)
+        reader.apply(known_kind, body)
+    return reader.finish(damaged_bytes=len(file) - valid_bytes)
 
 
 class _JournalReader:
-    """Applies the entries of a journal in their order."""
+    """The content of a journal up to the last entry that was applied."""
 
     def __init__(self) -> None:
         self._begin: tuple[int, bytes] | None = None
@@ -297,8 +301,8 @@ class _JournalReader:
             key, run = _unpack_run(body[_ATTEMPT.size :])
             self._uncommitted[attempt][key] = run._replace(attempt=attempt)
         elif kind is _EntryKind.COMMIT:
-            for row, number, runs in _COMMITTED.iter_unpack(body):
-                self._commit(AttemptKey(row, number), runs)
+            for row, number, run_count in _COMMITTED.iter_unpack(body):
+                self._commit(AttemptKey(row, number), run_count)
             self._drop_uncommitted()
         elif kind is _EntryKind.SETTLED:
             for fields in _KEY.iter_unpack(body):
@@ -306,8 +310,8 @@ class _JournalReader:
         elif kind is _EntryKind.CLUSTER:
             self._cluster_id = bytes(body).decode()
 
-    def _commit(self, attempt: AttemptKey, runs: int) -> None:
-        if len(self._uncommitted[attempt]) == runs:
+    def _commit(self, attempt: AttemptKey, run_count: int) -> None:
+        if len(self._uncommitted[attempt]) == run_count:
             self._runs |= self._uncommitted.pop(attempt)
 
     def _drop_uncommitted(self) -> None:
@@ -315,7 +319,7 @@ class _JournalReader:
         self._uncommitted.clear()
 
     def finish(self, damaged_bytes: int) -> JournalContent | None:
-        """Return the content; None without a BEGIN.  An attempt that was never committed is incomplete."""
+        """Return the content, None if there was no BEGIN.  FENCED runs after the last COMMIT count as incomplete."""
         self._drop_uncommitted()
         if self._begin is None:
             return None
@@ -325,6 +329,7 @@ class _JournalReader:
 
 
 def _unpack_run(body: memoryview) -> tuple[RunKey, JournaledRun]:
+    """Decode the fields of a RUN entry, which are also the last fields of a FENCED entry."""
     *key, records, topic_length = _RUN.unpack_from(body)
     data_at = _RUN.size + topic_length
     return RunKey(*key), JournaledRun(bytes(body[_RUN.size : data_at]), records, body[data_at:])
@@ -339,11 +344,13 @@ def _seed_in(page: bytes) -> bytes | None:
     return body[_BEGIN.size :] if kind == _EntryKind.BEGIN and crc32(body) == checksum else None
 
 
-def _header_checksum(header: bytes, seed: bytes) -> bytes:
-    return crc32(header, int.from_bytes(seed, "little")).to_bytes(4, "little")
+def _header_checksum(checked: bytes, seed: bytes) -> bytes:
+    """Return the checksum of a header; `checked` is the header without it."""
+    return crc32(checked, int.from_bytes(seed, "little")).to_bytes(4, "little")
 
 
 def _entries(file: mmap.mmap, seed: bytes) -> Iterator[tuple[int, memoryview]]:
+    """Yield (kind, body) of the valid entries, and skip damaged bytes."""
     view, at = memoryview(file), 0
     while (at := _next_entry(file, at, seed)) >= 0:
         _, kind, length, checksum, _ = _ENTRY.unpack_from(file, at)
@@ -359,8 +366,8 @@ def _next_entry(file: mmap.mmap | bytes, at: int, seed: bytes) -> int:
     """Return the offset of the next entry with a valid header, or -1.  The first header's checksum has no seed."""
     while (at := file.find(_MAGIC, at)) >= 0 and at + _ENTRY.size <= len(file):
         checksum_at = at + _CHECKED_BYTES
-        header, checksum = file[at:checksum_at], file[checksum_at : at + _ENTRY.size]
-        if _header_checksum(header, seed if at else b"") == checksum:
+        checked, checksum = file[at:checksum_at], file[checksum_at : at + _ENTRY.size]
+        if _header_checksum(checked, seed if at else b"") == checksum:
             return at
         at += 1
     return -1

@@ -1,4 +1,4 @@
-"""The journal process: writes held messages to the journal at each interval, and at once when a client asks for it."""
+"""The journal process: writes held messages to the journal at each interval, and at once when an input asks for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _JournalProcess(ProcessShell):
         self.serve_bytes(JOURNAL_REQUESTS, self._on_request)
 
     def _on_request(self, _: bytes) -> None:
-        self._due_ms = 0  # `after_round` records at once
+        self._due_ms = 0  # the next `after_round`, at the end of this round of the event loop, records
 
     def after_round(self, now_ms: int) -> int:
         if now_ms >= self._due_ms:

@@ -1,12 +1,16 @@
 """Recording of held runs: a copy of each run goes to the journal once, after the input has handed over the run.
 
-The runs of a fenced attempt are recorded together.  A recording leaves out the attempt that an input is handing over,
-and all runs handed over after the recording began.  It ends with a COMMIT.  If that is missing, a reader uses the
-recording's other runs, but not its attempts, which may be incomplete.  Messages that an attempt has spilled to a file
-are not in the journal.
+A *run* is a sequence of records in the slab.  It is *held* until its last message is *settled*: delivered or discarded.
+A *recording* is one pass over the slab, which adds the new runs to the journal.
 
-A run is recorded whole.  It counts as held until its last message is settled.  So after a power failure the daemon
-sends again the settled messages of a run that is partly settled (SPLIT), and those settled since the last recording.
+The runs of a *fenced attempt* (messages that are delivered together or not at all) are added in one recording.  It
+leaves out the attempt that an input is handing over, and all runs that are handed over after the recording began.  A
+recording ends with a COMMIT of its attempts.  If the COMMIT is missing, a reader of the journal does not use the
+attempts, which may be incomplete, but it uses the other runs.  Messages that an attempt has spilled to a file are not
+in the journal.
+
+A run is recorded as a whole.  So after a power failure the daemon sends some settled messages again: those in a run
+that is not completely settled, and those settled since the last recording.
 """
 
 from __future__ import annotations
@@ -36,23 +40,24 @@ if TYPE_CHECKING:
 __all__ = ["JOURNAL", "JOURNAL_SETTING", "JournalRecorder"]
 
 JOURNAL: Final = "journal"
-"""The name of the file in its directory."""
+"""The name of the journal file in its directory."""
 JOURNAL_SETTING: Final = "slab.journal_dir"
 _MAX_GARBAGE: Final = 64 << 20
-"""The recorder rewrites the journal, with only the held runs, when the settled ones exceed them by this many bytes.
+"""Excess at which the recorder replaces the journal by one with only the held runs.
 
-So the file has at most twice the held bytes and this many more.  The constant spares small journals many rewrites."""
+The excess is the size of the settled runs minus that of the held runs, in bytes.  So the file has at most twice the
+held bytes plus this number, and a small journal is not rewritten often."""
 _PART_RUNS: Final = 20_000
-"""Runs after which `on_progress` is called; they take a fraction of a second."""
+"""Number of runs after which `on_progress` is called; their recording takes a fraction of a second."""
 _PART_BYTES: Final = 64 << 20
-"""Unsynced bytes after which `on_progress` is called; a slow disk writes 64 MiB in a few seconds."""
+"""Number of unsynced bytes after which `on_progress` is called; a slow disk writes 64 MiB in a few seconds."""
 
 
 class JournalRecorder:
-    """Writes the journal of a slab, in a separate directory.
+    """The writer of a slab's journal, which is a file in `directory`.
 
-    Its methods raise OSError as the file system does; the next `record` writes the whole journal again.  They call
-    `on_progress` after each part of their work.
+    The methods raise OSError if the file system does.  After that, the next `record` writes the whole journal again.
+    The methods call `on_progress` after each part of their work, so that a long recording is not taken for a hang.
     """
 
     def __init__(self, slab: Slab, directory: Path, on_progress: Callable[[], None] = lambda: None) -> None:
@@ -62,14 +67,14 @@ class JournalRecorder:
         self._topics = TopicTable(slab)
         self._journal: Journal | None = None
         self._recorded: dict[RunKey, int] = {}
-        """The recorded runs with a held message, and the sizes of their records in bytes."""
+        """The runs in the journal that were held at the last recording, with the sizes of their records in bytes."""
         self._cluster_id = ""
-        """The recorded cluster."""
+        """The cluster id in the journal."""
         self._progress: dict[int, InputProgress] = {}
         """The progress of each input when the last recording began."""
 
     def record(self) -> None:
-        """Write all changes to the disk; then store the recorded tickets and the time in the slab."""
+        """Write all changes to the disk; then store in the slab how far the journal has come, and the time."""
         try:
             held_bytes = sum(self._recorded.values())
             if self._journal is None or self._journal.size - held_bytes > held_bytes + _MAX_GARBAGE:
@@ -84,7 +89,10 @@ class JournalRecorder:
         self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
 
     def rewrite(self, *, is_clean: bool = False) -> None:
-        """Replace the journal by a new one with only the held runs. `is_clean` is True if all processes ended."""
+        """Replace the journal by a new one with only the held runs.
+
+        `is_clean` is True at the end of the daemon, after the slab was written to its file.
+        """
         self._close_journal()
         create_private_directory(self._directory, JOURNAL_SETTING, self._slab.path)
         journal = Journal.create(self._directory / f"{JOURNAL}.new")
@@ -106,46 +114,50 @@ class JournalRecorder:
             self._journal = None
 
     def _add_changes(self, journal: Journal) -> None:
-        """Add the cluster if it is new, the new runs, and the keys of the runs without a held message."""
+        """Add the cluster if it is new, the new runs, and the keys of recorded runs that are not held any more."""
         self._add_cluster(journal)
         self._progress = input_progress(self._slab)
-        found: dict[RunKey, int] = {}
+        held_runs: dict[RunKey, int] = {}
         for number, (key, run_or_size) in enumerate(read_each(self._slab, self._held_runs)):
             if (number + 1) % _PART_RUNS == 0 or journal.unsynced >= _PART_BYTES:
-                if journal is not self._journal:  # only in a rewrite: nothing reads the new file before it is complete
+                # In a rewrite, each part may be synced: nothing reads the new file before it is complete.
+                if journal is not self._journal:
                     journal.sync()
                 self._on_progress()
             if isinstance(run_or_size, int):
-                found[key] = run_or_size
+                held_runs[key] = run_or_size
             else:
                 journal.add_run(key, run_or_size)
-                found[key] = len(run_or_size.data)
-        journal.add_settled(self._recorded.keys() - found.keys())
+                held_runs[key] = len(run_or_size.data)
+        journal.add_settled(self._recorded.keys() - held_runs.keys())
         journal.add_commit()
-        self._recorded = found
+        self._recorded = held_runs
 
     def _add_cluster(self, journal: Journal) -> None:
         cluster_id = cluster_of(self._slab)
         if cluster_id and cluster_id != self._cluster_id:
             journal.add_cluster(cluster_id)
-            journal.sync()  # before any run: after a power failure, a run without the cluster could go to another one
+            # Sync before any run is added: after a power failure, the daemon could send runs without a known cluster id
+            # to another cluster.
+            journal.sync()
             self._cluster_id = cluster_id
 
     def _held_runs(self, chunk: int) -> Iterator[tuple[RunKey, JournaledRun | int]]:
-        """Yield the held runs of a chunk: copies of new ones, sizes of recorded ones."""
+        """Yield the held runs of a chunk by key: a copy of each new run, the size of each recorded run."""
         number, row = attempt_of(self._slab, chunk), self._slab.owner_of(chunk)
         attempt = AttemptKey(row, number) if number else None
         try:
             progress = self._progress[row]
             is_under_way = number != 0 and number == progress.attempt
-            last_ticket = 0 if is_under_way else progress.ticket  # 0: record no new run of the attempt
+            # Runs with larger tickets are not recorded now.  Each run has a ticket above 0.
+            last_ticket = 0 if is_under_way else progress.ticket
             for offset, run in runs_of(self._slab, chunk):
                 key = RunKey(chunk, run.generation, offset)
-                # Keep recorded runs of an attempt that seems to be under way: its number may also be that of an earlier
-                # worker's complete attempt.
+                # Keep the recorded runs of an attempt that seems to be under way: they may belong to a complete attempt
+                # of an earlier worker, which used the same number.
                 if (key in self._recorded or run.ticket <= last_ticket) and self._is_held(chunk, offset, run):
                     yield key, self._recorded.get(key) or self._copy(chunk, offset, run, attempt)
-        except (SlabError, KeyError):  # a damaged chunk, or a removed topic: the recorded runs stay as they are
+        except (SlabError, KeyError):  # a damaged chunk, or a topic without an entry: keep the chunk's recorded runs
             yield from ((key, size) for key, size in self._recorded.items() if key.chunk == chunk)
 
     def _is_held(self, chunk: int, offset: int, run: Run) -> bool:

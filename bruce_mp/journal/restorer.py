@@ -1,6 +1,7 @@
-"""Restoring from the journal: fill a new, empty slab with the held messages of a lost one.
+"""Restoring from the journal: fill a new, empty slab with the messages that a lost slab held.
 
-No other process uses the slab at that time.  A crash leaves the journal as it was, so the next start begins again.
+No other process uses the new slab at that time.  The journal is only read, so after a crash the next start of the
+daemon restores again.
 """
 
 from __future__ import annotations
@@ -32,31 +33,32 @@ __all__ = ["restore"]
 
 _DATAGRAM_INPUT: Final = lay.ROW_FIRST_INPUT
 _BATCH_MESSAGES: Final = 4096
-"""Messages appended at once: few calls, and at most a few MB of memory at usual sizes."""
+"""Number of messages appended in one call: few calls, and at most a few MB of memory at usual message sizes."""
 _NO_LINGER: Final = 0
 
 
 def restore(slab: Slab, runs: Iterable[JournaledRun], partitioners: Partitioners | None) -> int:
     """Append the messages of journaled runs to an empty slab, in order of arrival; return their number.
 
-    `partitioners` are those of the inputs, because record keys choose the partitions again.  Raise StartError if the
-    slab is too small for the messages.
+    `partitioners` are those of the inputs, which choose the partitions of messages with record keys again.  Raise
+    StartError if the slab is too small for the messages.
     """
     pool, topics = ChunkPool(slab, _DATAGRAM_INPUT), TopicTable(slab)
     lanes = Lanes(slab, pool, topics, lambda _: _NO_LINGER, partitioners=partitioners)
-    any_partition = partition_key = 0
+    any_partition_count = partition_key_count = 0
     messages = merge(*map(_messages, runs), key=lambda pair: pair[0].arrival)
-    for options, group in groupby(messages, lambda pair: pair[0].options & lay.OPTION_KEEPS_TIMESTAMP):
+    # `ingest` has one `keeps_timestamps` for all messages of a call.
+    for keeps_timestamps, group in groupby(messages, lambda pair: pair[0].options & lay.OPTION_KEEPS_TIMESTAMP):
         while batch := [message for _, message in islice(group, _BATCH_MESSAGES)]:
-            ingested = _append(slab, lanes, batch, keeps_timestamps=bool(options))
-            any_partition += ingested.any_partition
-            partition_key += ingested.partition_key
+            ingested = _append(slab, lanes, batch, keeps_timestamps=bool(keeps_timestamps))
+            any_partition_count += ingested.any_partition
+            partition_key_count += ingested.partition_key
     lanes.close_all()  # hands all runs over to the router
-    total = any_partition + partition_key
+    total = any_partition_count + partition_key_count
     increments: dict[int, int] = {
         Counter.MsgReceived: total,
-        Counter.InputAgentProcessAnyPartitionMsg: any_partition,
-        Counter.InputAgentProcessPartitionKeyMsg: partition_key,
+        Counter.InputAgentProcessAnyPartitionMsg: any_partition_count,
+        Counter.InputAgentProcessPartitionKeyMsg: partition_key_count,
     }
     no_segments, no_reason = (), 0  # the transaction only raises the counters
     ProcessRow(slab, _DATAGRAM_INPUT).settle(no_segments, RunState.DELIVERED, no_reason, increments)
@@ -64,7 +66,8 @@ def restore(slab: Slab, runs: Iterable[JournaledRun], partitioners: Partitioners
 
 
 def _append(slab: Slab, lanes: Lanes, batch: list[bytes], *, keeps_timestamps: bool) -> Ingested:
-    # The base of the landing zone is the next arrival number of the datagram input.
+    """Append messages to the slab under the next arrival numbers of the datagram input."""
+    # The base of the landing zone is the next arrival number.
     next_arrival_index = landing_zone.base_at(slab) >> 3
     ends = list(accumulate(map(len, batch)))
     ingested = lanes.ingest(
@@ -84,7 +87,7 @@ def _append(slab: Slab, lanes: Lanes, batch: list[bytes], *, keeps_timestamps: b
 
 
 def _messages(run: JournaledRun) -> Iterator[tuple[Record, bytes]]:
-    """Yield each record of a run with the bytes of the message as a client sends them."""
+    """Yield each record of a run with its message, encoded as a client sends it."""
     at = 0
     for _ in range(run.records):
         record = Record._make(lay.RECORD.unpack_from(run.data, at))

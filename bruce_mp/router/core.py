@@ -77,7 +77,7 @@ class Router:
         self._unknown = UnknownTopics(
             self._discards,
             self._refresh,
-            lambda: self._tables.topics.free_entries,
+            lambda: self._tables.topics.free_entry_count,
             autocreate=config.delivery.topic_autocreate,
         )
         self._outbox = Outbox(slab, row, incarnation)

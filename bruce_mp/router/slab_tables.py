@@ -59,7 +59,7 @@ class SlabTables:
         `existing` are the cluster's topics and those within their grace period.  `find_topics_in_use` returns the
         numbers of topics that keep their entries, too.
         """
-        is_full = not self.topics.free_entries or self.partitions.is_full
+        is_full = not self.topics.free_entry_count or self.partitions.is_full
         if not is_full or now_ms < self._next_sweep_ms:
             return []
         in_use = find_topics_in_use()

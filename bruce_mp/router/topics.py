@@ -284,7 +284,7 @@ class TopicRegistry:
         if view is None:
             return 0
         number = self._topic_table.number_of(name)
-        known = self._topic_table.partitions_of(number) if number else 0
+        known = self._topic_table.partition_count_of(number) if number else 0
         count = view.key_partition_count(known, keys_wait=self._config.keys_wait_for(name))
         assigned = self._topic_table.add(name, count)
         if not number:  # store the id now, because the topic may be created again before the next metadata
@@ -293,7 +293,7 @@ class TopicRegistry:
 
     def key_partitions_in_use(self, topic: Topic) -> list[int]:
         """Return the partitions over which inputs spread the keys of a topic."""
-        return topic.key_partitions[: self._topic_table.partitions_of(topic.number)]
+        return topic.key_partitions[: self._topic_table.partition_count_of(topic.number)]
 
     def _get_or_create(self, number: int, name: bytes) -> Topic:
         topic = self.by_number.get(number)

@@ -301,8 +301,7 @@ _RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
     (AttemptState.COMPLETED, False): AttemptState.UNCOUNTED,
     (AttemptState.COMPLETED, True): AttemptState.UNCOUNTED,
 }
-"""The new state of a dead worker's attempt, by its old state, and True if it is the last attempt that the row
-completed.
+"""The new state of a dead worker's attempt; the key is its old state, and True if the row completed this attempt last.
 
 A worker stores the attempt's number in its row before it stores COMPLETED here.  So a PREPARED attempt is complete if
 the row has its number."""

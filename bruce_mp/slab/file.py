@@ -2,12 +2,12 @@
 
 `create_slab` writes a new slab under a temporary name, then links the file to its final name.  So an incomplete file
 never has the final name.  `Slab` maps an existing file, once in each process.  The supervisor holds an exclusive flock
-on the file (`lock_exclusive`).  Its children inherit the flock, so it lasts while any process of the daemon may still
-write.  A reader outside of the daemon maps a *private* copy; with `lock_shared`, no daemon can start on the file until
-the reader has finished.
+on the file (`lock_exclusive`).  Its children inherit the flock, so the flock lasts while any process of the daemon may
+still write.  A reader outside of the daemon maps a *private* copy.  If the reader also calls `lock_shared`, no daemon
+can start on the file until the reader has finished.
 
-Creation reserves the file's blocks.  Without them, a store to the mapping would end the process with SIGBUS once the
-file system is full.
+Creation reserves the file's blocks in the file system.  Otherwise a store to the mapping would end the process with
+SIGBUS once the file system is full.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 __all__ = ["MAX_LANDING_SLOTS", "Geometry", "Slab", "create_slab", "lock_exclusive", "lock_shared"]
 
 MAX_LANDING_SLOTS: Final = 64
-"""Slots of the landing zone, and so the most datagrams that one `recvmmsg()` receives."""
+"""Maximum number of slots for received datagrams, and so of datagrams that one `recvmmsg()` receives."""
 _MIN_LANDING_SLOTS: Final = 4
-"""Slots of the landing zone for the largest datagrams: a `recvmmsg()` that receives fewer would save little."""
+"""Number of slots for the largest datagrams: with fewer, `recvmmsg()` would save little over `recvmsg()`."""
 _MAX_LANDING_BYTES: Final = 4 << 20
-"""Limit of the landing zone's slots: larger datagrams get fewer slots, but at least the minimum."""
+"""Limit for the size of all slots: if datagrams may be large, there are fewer slots, but at least the minimum."""
 _MIN_CHUNKS: Final = 16
-"""Chunks of the smallest slab."""
+"""Number of chunks of the smallest slab."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The numbers of entries in the file's parts, from which the offsets of the parts follow.
+    """The number of entries in each part of the file, from which the offsets of the parts follow.
 
-    `topics` and `partitions` limit those of the daemon: docs/slab.md has its behaviour at these limits.
-    `landing_slot_size` is in bytes.
+    `topics` and `partitions` are the numbers of topics and partitions that have room in the tables: docs/slab.md
+    describes the daemon's behavior at these limits.  `landing_slot_size` is in bytes.
     """
 
     chunks: int
@@ -104,7 +104,7 @@ class Geometry:
 
     @classmethod
     def from_superblock(cls, page: bytes | mmap.mmap) -> Geometry | None:
-        """Return the geometry that a superblock states; None if its fields contradict each other."""
+        """Return the geometry that the fields of a superblock give; None if they contradict each other."""
         fields = lay.SUPERBLOCK.unpack_from(page)
         _, _, chunk_size, file_size, chunks, topics, partitions, rows, slots, slot_size = fields
         geometry = cls(chunks, topics, partitions, slots, slot_size)
@@ -122,8 +122,8 @@ class Slab:
     def __init__(self, path: Path, *, private: bool = False, geometry: Geometry | None = None) -> None:
         """Map the slab at `path`.  Raises SlabError when it is missing, damaged or of another layout version.
 
-        With `private` the file is only read, and stores to the mapping stay in this process.  With `geometry` the
-        superblock is not checked; SlabError is also raised when the file is smaller than this geometry.
+        With `private` the file is only read, and stores to the mapping stay in this process.  If `geometry` is given,
+        the superblock is not read, and SlabError is raised when the file is too small for the geometry.
         """
         self.path = path
         self.is_private = private
@@ -140,7 +140,7 @@ class Slab:
         self.view = memoryview(self._map)
         self.words = self.view.cast("I")
         self.longs = self.view.cast("Q")
-        self.chunks_at = self.geometry.chunks_at  # copied because the kernels read it in each call
+        self.chunks_at = self.geometry.chunks_at  # an attribute here, because the kernels read it in each call
 
     @property
     def is_at_path(self) -> bool:
@@ -150,7 +150,7 @@ class Slab:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return True  # the directory is closed to this process, which says nothing about the file
+            return True  # this process may not read the directory, so nothing suggests that the file is gone
 
     def chunk_at(self, chunk: int) -> int:
         """Return the file offset of a chunk.  Raises SlabError for a chunk that does not exist."""
@@ -176,7 +176,7 @@ class Slab:
         self.longs[offset >> 3] = value & 0xFFFFFFFFFFFFFFFF
 
     def populate(self) -> None:
-        """Map chunks from the first on for about a tenth of a second, so that their messages wait for no page fault."""
+        """Load the first chunks into memory for about a tenth of a second, so that they cause no page faults later."""
         deadline = time.monotonic() + _POPULATE_S
         with suppress(OSError):  # Linux before 5.14 lacks this advice
             for at in range(self.chunks_at, self.geometry.file_size, _POPULATE_STEP):
@@ -203,9 +203,9 @@ _POPULATE_S: Final = 0.1
 _POPULATE_STEP: Final = 8 << 20
 """Bytes that one call of madvise() maps, in a few milliseconds."""
 _MADV_POPULATE_WRITE: Final = 23
-"""A constant of Linux 5.14 that Python's mmap module lacks."""
+"""MADV_POPULATE_WRITE of Linux 5.14, which Python's mmap module lacks."""
 _MAP_NORESERVE: Final = 0x4000
-"""`mmap.MAP_NORESERVE` of Python 3.13: a private copy uses memory only for its own stores."""
+"""MAP_NORESERVE, which mmap has from Python 3.13 on: a private copy uses memory only for pages that it changes."""
 
 
 def _open(path: Path, mode: int) -> int:
@@ -257,7 +257,7 @@ def _initialize(descriptor: int, geometry: Geometry, now_ms: int) -> None:
     )
     page[lay.SUPER_PRODUCER_ID : lay.SUPER_PRODUCER_ID + 8] = b"\xff" * 8  # -1: none yet
     page[lay.SUPER_CREATED_MS : lay.SUPER_CREATED_MS + 8] = now_ms.to_bytes(8, "little", signed=True)
-    page[lay.SUPER_TOPIC_COUNT] = 1  # entry 0, which is never used
+    page[lay.SUPER_TOPIC_COUNT] = 1  # entry 0, which is never used, is counted
     os.pwrite(descriptor, page, 0)
     empty_headers = b"\xff" * (geometry.landing_slots * lay.MMSGHDR_BYTES)  # LANDING_EMPTY in each length
     os.pwrite(descriptor, empty_headers, geometry.landing_at + lay.LANDING_HEADERS)
@@ -292,7 +292,8 @@ def _read_geometry(path: Path, descriptor: int) -> Geometry:
 def lock_exclusive(path: Path) -> int:
     """Lock the slab at `path` for a daemon and return the descriptor that holds the lock.
 
-    Raises SlabError when a running daemon holds it.  The lock ends when the last copy of the descriptor is closed.
+    Raises SlabError when a running daemon holds the lock.  The lock ends when all copies of the descriptor, also those
+    in child processes, are closed.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

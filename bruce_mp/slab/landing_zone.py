@@ -2,8 +2,8 @@
 
 `recvmmsg()` stores bytes into the slots and lengths into the message headers before it returns, so a process that dies
 after that loses nothing.  Message header i belongs to slot i and has the layout of `struct mmsghdr`.  The datagram in
-slot i has the arrival number base + i, and so has its record in a lane.  By this number, recovery finds the datagrams
-that have a copy in a lane.
+slot i has the *arrival number* base + i.  The input copies the datagram to a chunk as a record with the same arrival
+number.  If the input dies, its successor recognizes by this number the datagrams that were already copied.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DatagramSenders(NamedTuple):
 
 
 def base_at(slab: Slab) -> int:
-    """Return the file offset of slot 0's arrival number."""
+    """Return the file offset of the base: the arrival number of the datagram in slot 0."""
     return slab.geometry.landing_at + lay.LANDING_BASE_ARRIVAL
 
 
@@ -89,7 +89,8 @@ def landed_extents(slab: Slab) -> list[tuple[int, int]]:
 def landed_extents_within(slab: Slab, count: int, max_size: int) -> list[tuple[int, int]]:
     """Return (file offset, length) of the first `count` datagrams, with length 0 for those above `max_size` bytes.
 
-    `max_size` is at most the size of a slot.  A datagram that fills its slot may be the beginning of a longer one.
+    `max_size` is at most the size of a slot.  A datagram of `max_size` bytes may be a longer one that the kernel has
+    truncated to the slot, so `was_truncated` decides.
     """
     extents = landed_extents(slab)[:count]
     if max(map(_length_of, extents), default=0) < max_size:
@@ -119,15 +120,15 @@ def control_at(slab: Slab, slot: int) -> int:
 
 
 def request_credentials(slab: Slab, slots: int) -> None:
-    """Offer a control buffer in each of the first `slots` slots, in which the kernel stores the datagram's sender."""
+    """Provide a control buffer for each of the first `slots` slots: the kernel stores the datagram's sender in it."""
     _control_lengths(slab, slots)[:] = memoryview(_CONTROL_LENGTH * slots)
 
 
 def senders_of(slab: Slab, count: int) -> DatagramSenders | None:
-    """Return the senders of the first `count` datagrams; None if the receiver did not call `request_credentials`.
+    """Return the senders of the first `count` datagrams; None if the input did not call `request_credentials`.
 
-    A sender is unknown (pid 0, `NO_USER`) if the kernel stored another control message: a service manager may have set
-    other options on the socket.
+    A sender is unknown (pid 0, `NO_USER`) if the kernel stored a control message of another kind in its place, because
+    a service manager has set other options on the socket.
     """
     if not all(_control_lengths(slab, count).tolist()):
         return None
@@ -146,8 +147,9 @@ def _control_lengths(slab: Slab, slots: int) -> memoryview[int]:
 
 _CONTROL_LENGTH: Final = array("Q", [lay.CONTROL_BYTES])
 _KIND_AT: Final = 8
-"""Offset of level and type in a `struct cmsghdr`."""
+"""Offset of level and type, two 32-bit fields, in a `struct cmsghdr`."""
 _CREDENTIALS_KIND: Final = SCM_CREDENTIALS << 32 | SOL_SOCKET
+"""Level and type of a control message with credentials, read as one 64-bit integer."""
 _CREDENTIALS_AT: Final = (16, 20, 24)
 """Offsets of pid, uid and gid in a control message: `struct cmsghdr`, then `struct ucred`."""
 

@@ -1,10 +1,11 @@
 """Salvage of a slab file in any condition: its readable records and a list of its damage.
 
-`bruce slab` uses this module.  The mapping is private, so its stores never reach the file; they only finish a dead
-process's transaction or repair a count.
+`bruce slab` uses this module.  The mapping is private, so stores to it never reach the file.  The only stores finish a
+dead process's transaction or repair a count.
 
 `Salvage` skips damaged parts and describes each in a sentence of `damage`.  Memory that was overwritten with zeros
-looks like unused memory; then only the books show that messages are missing.
+looks like unused memory.  Messages that were there are then missed only in the books, which compare the number of
+received messages with those that are delivered, discarded or in the slab.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ __all__ = ["ChunkCounts", "LandedDatagram", "LandingZone", "RecordBody", "Salvag
 class SalvagedRecord(NamedTuple):
     """A record in the slab, with the location of its bytes.
 
-    `topic` is empty if its name is lost.  `partition_key` is None for an AnyPartition message.  The key is at file
-    offsets `key_at` to `value_at`, the value from there to `headers_at`, the record headers from there to `end`.
+    `topic` is empty if its name is lost.  `partition_key` is None for an AnyPartition message.  The key extends from
+    file offset `key_at` to `value_at`, the value from `value_at` to `headers_at`, the record headers from `headers_at`
+    to `end`.
     """
 
     chunk: int
@@ -71,9 +73,9 @@ class RecordBody(NamedTuple):
 
 
 class LandedDatagram(NamedTuple):
-    """A datagram at file offset `at` in the landing zone. Only a damaged `length` exceeds the size of a slot.
+    """A datagram at file offset `at` in the landing zone.
 
-    `is_whole` is False also if the datagram was longer than its slot.
+    `is_whole` is False if the datagram was longer than its slot, and if `length` is damaged: larger than a slot.
     """
 
     arrival: int
@@ -83,14 +85,17 @@ class LandedDatagram(NamedTuple):
 
 
 class LandingZone(NamedTuple):
-    """The number of datagrams in the landing zone, and the datagrams without a record, in order of arrival."""
+    """The datagrams in the landing zone.
+
+    `landed` is the number of all; `pending` has those that were not copied to a chunk, in order of arrival.
+    """
 
     landed: int
     pending: list[LandedDatagram]
 
 
 class ChunkCounts(NamedTuple):
-    """Numbers of chunks that are free, in use (all chunks of spans) or without a valid header."""
+    """Numbers of chunks that are free, in use or without a valid header; a span counts with all its chunks."""
 
     free: int
     used: int
@@ -107,14 +112,16 @@ class _RunLocation(NamedTuple):
 
 
 _HeapEntry = tuple[int, int, SalvagedRecord, "Iterator[SalvagedRecord]"]
-"""A record's arrival number, its run's number (which sorts equal arrivals), the record, later records of the run."""
+"""The arrival number of a record, the number of its run (to sort equal arrival numbers), the record, and an iterator of
+the later records of the run."""
 
 
 class Salvage:
     """The slab at `path`, mapped privately; `damage` grows while the caller reads records.
 
-    `is_live` tells if a running daemon uses the slab, so that results may be outdated.  If not, unfinished transactions
-    are finished in the private copy, as the next daemon would do.  Raises SlabError for an unreadable file.
+    `is_live` is True if a running daemon uses the slab, so that results may be outdated.  If it is False, the
+    constructor finishes unfinished transactions in the private copy, as the next daemon would do in the slab.  Raises
+    SlabError for an unreadable file.
     """
 
     def __init__(self, path: Path, *, is_live: bool) -> None:
@@ -123,7 +130,7 @@ class Salvage:
             self._finish_transactions()
         self._topics = TopicTable(self.slab)
         self._nameless: set[int] = set()
-        """Topic numbers with a lost name that `damage` mentions already."""
+        """The numbers of topics with a lost name that `damage` mentions already."""
 
     def close(self) -> None:
         self.slab.close()
@@ -131,7 +138,7 @@ class Salvage:
     def _finish_transactions(self) -> None:
         for index in range(lay.ROW_COUNT):
             try:
-                ProcessRow.recover(self.slab, index).counters.release()  # else it prevents `close`
+                ProcessRow.recover(self.slab, index).counters.release()  # an unreleased view would prevent `close`
             except (SlabError, ValueError, IndexError, struct.error):
                 self.damage.append(f"The unfinished transaction of process row {index} is damaged.")
 
@@ -156,7 +163,8 @@ class Salvage:
     def records(self, *, settled: bool = False) -> Iterator[SalvagedRecord]:
         """Yield the records in order of arrival; with `settled` also delivered and discarded records.
 
-        This merges the runs, each of which is in order.  It reads a run only when the merge reaches its first record.
+        The function merges the runs, each of which is in order.  It reads a run only when the merge reaches the run's
+        first record.
         """
         locations = sorted(self._locations(settled=settled), reverse=True)  # so that pop() returns the oldest run
         heap: list[_HeapEntry] = []
@@ -177,6 +185,7 @@ class Salvage:
             heappush(heap, (record.arrival, run_number, record, later))
 
     def _locations(self, *, settled: bool) -> Iterator[_RunLocation]:
+        """Yield the locations of runs, and add damage; leave out delivered and discarded runs unless `settled`."""
         for found in read_each(self.slab, self._runs_in):
             if isinstance(found, str):
                 self.damage.append(found)
@@ -186,7 +195,7 @@ class Salvage:
                 yield location
 
     def _runs_in(self, chunk: int) -> Iterator[tuple[Run, _RunLocation] | str]:
-        """Yield the runs of a chunk, and a sentence for damage."""
+        """Yield each run of a chunk with its location; if the chunk is damaged, end with a sentence about it."""
         try:
             for offset, run in runs_of(self.slab, chunk):
                 yield run, _RunLocation(run.first_arrival, chunk, offset, run.generation)
@@ -201,7 +210,7 @@ class Salvage:
             for at, record in records_of(self.slab, chunk, offset, run):
                 yield self._salvage_record(chunk, topic, run, at, record)
         except SlabError as error:
-            if self._generation_of(chunk) == generation:  # else a running daemon has reclaimed it
+            if self._generation_of(chunk) == generation:  # else a running daemon has reused the chunk
                 self.damage.append(f"{error} It was skipped, with the rest of the run.")
 
     def _generation_of(self, chunk: int) -> int:

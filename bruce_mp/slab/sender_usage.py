@@ -1,10 +1,11 @@
-"""Messages of each sending user: a table for each input, in the slab.
+"""The numbers of messages from each sending user: a table for each input, in the slab.
 
-An input writes only its own table and reads the tables of all inputs, so a quota holds for the whole daemon.  Inputs
-that receive at the same moment may exceed it together.  A table outlives its process, so the death of a process does
-not reset a quota.  The table is not part of the books: after a crash, its sums may lack one batch.
+An input writes only its own table, but reads the tables of all inputs.  So a *quota*, the maximum number of messages
+that a user may send within an interval, holds for the whole daemon.  Inputs that receive at the same moment may exceed
+a quota together.  A table outlives its process, so the death of a process does not reset a quota.  The tables are not
+written in transactions: after a crash, their sums may lack one batch.
 
-A full table reuses the entry of the user with the oldest last message.
+A full table reuses the entry of the user whose last message is the oldest.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ __all__ = ["SenderSums", "SenderTable", "read_senders"]
 
 
 class SenderSums(NamedTuple):
-    """Sums of one user since the creation of its entry.
+    """Sums of one user since the creation of the user's entry.
 
-    `received` counts all messages; `not_allowed` and `over_quota` count discarded messages by the reason.  `refused`
-    counts refused connections.  `waited` counts the times that the quota suspended reading from a connection.
+    `received` counts all messages.  `not_allowed` counts messages that were discarded because the user may not send,
+    `over_quota` those that were discarded because of the quota.  `refused` counts refused connections.  `waited` counts
+    the times that the quota suspended reading from a connection.
     """
 
     received: int = 0
@@ -38,15 +40,16 @@ class SenderSums(NamedTuple):
 class SenderTable:
     """The table of the input of row `owner`; `inputs` are the rows of all inputs.
 
-    A user is a uid, or -1 for all TCP clients together.  `interval` is the number of a quota interval.
+    `user` is a uid, or -1 for all TCP clients together.  `interval` is the number of the quota interval.
     """
 
     def __init__(self, slab: Slab, owner: int, inputs: Sequence[int] = ()) -> None:
         self._longs = slab.longs
-        # Tables and entries are indexes into `slab.longs`.
+        # A table or an entry is given by its index in `slab.longs`.
         self._own_table = _table_at(slab, owner) >> 3
         self._all_tables = [_table_at(slab, row) >> 3 for row in {owner, *inputs}]
         self._entries = {key: entry for entry, key in _read_keys(self._longs, self._own_table) if key}
+        """The entry in the own table, by key."""
 
     def received_in(self, user: int, interval: int) -> int:
         """Return the number of messages that all inputs received from a user within an interval."""
@@ -67,7 +70,7 @@ class SenderTable:
         self._longs[entry + _COUNT] += count
 
     def add(self, user: int, interval: int, sums: SenderSums) -> None:
-        """Add to the sums of a user; `interval` only dates a new entry."""
+        """Add `sums` to the sums of a user; a new entry begins in the quota interval `interval`."""
         first = self._entry_of(user + _KEY_OFFSET, interval) + _SUMS
         for index, amount in enumerate(sums, first):
             if amount:
@@ -84,7 +87,8 @@ class SenderTable:
         entries = range(self._own_table, self._own_table + _TABLE_LONGS, _ENTRY_LONGS)
         entry = min(entries, key=lambda each: (self._longs[each] != 0, self._longs[each + _INTERVAL]))
         self._entries.pop(self._longs[entry], None)
-        for index in range(entry, entry + _ENTRY_LONGS):  # the key first, so that readers see no sums of another user
+        # The loop clears the key first and the key is stored last, so that readers never see sums of another user.
+        for index in range(entry, entry + _ENTRY_LONGS):
             self._longs[index] = 0
         self._longs[entry + _INTERVAL] = interval
         self._longs[entry] = key
@@ -93,7 +97,7 @@ class SenderTable:
 
 
 def read_senders(slab: Slab) -> dict[int, SenderSums]:
-    """Return the sums over all inputs by user."""
+    """Return the sums over all inputs for each user."""
     found: dict[int, SenderSums] = {}
     for row in lay.INPUT_ROWS:
         for entry, key in _read_keys(slab.longs, _table_at(slab, row) >> 3):
@@ -105,9 +109,9 @@ def read_senders(slab: Slab) -> dict[int, SenderSums]:
 
 
 _KEY_OFFSET: Final = 2
-"""The key of an entry is its user plus this number, because key 0 is a free entry and user -1 exists."""
+"""The key of an entry is its user plus this number, because key 0 means a free entry, and a user may be -1."""
 _INTERVAL, _COUNT, _SUMS = 1, 2, 3
-"""Offsets in an entry: the interval, the messages in it, and the first of the sums."""
+"""Offsets in an entry: the interval, the number of messages received in it, and the first field of `SenderSums`."""
 _ENTRY_LONGS: Final = lay.SENDER_ENTRY >> 3
 _TABLE_LONGS: Final = lay.SENDERS_PER_INPUT * _ENTRY_LONGS
 

@@ -1,9 +1,10 @@
-"""The private mapping of a slab file, also of one with a damaged superblock.
+"""The private mapping of a slab file, even if the file has a damaged superblock.
 
-The superblock has the numbers from which the offsets of the file's parts follow.  They are the same in each slab,
-except for the number of chunks, and the number and size of landing slots, which depend on the largest datagram.  So if
-the superblock is inconsistent, the repair searches the file for the first chunk header, and computes the slot size that
-leads to its offset.  A slab of another layout version is not repaired.
+The superblock has the *geometry*: the numbers from which the offsets of the file's parts follow.  They are the same in
+each slab, except for the number of chunks, and the number and size of landing slots, which depend on the largest
+datagram.  So if the superblock is inconsistent, the repair searches the file for the first chunk header, and computes
+the slot size with which the first chunk has the offset of this header.  A slab of another layout version is not
+repaired.
 """
 
 from __future__ import annotations
@@ -45,23 +46,26 @@ def _reconstruct_geometry(path: Path, error: SlabError) -> Geometry:
         magic, version, *_ = lay.SUPERBLOCK.unpack_from(data)
         if magic == lay.SUPER_MAGIC and version != lay.LAYOUT_VERSION:
             raise error
-        # The superblock is consistent if the file was only truncated.
+        # If the file was only truncated, its superblock is consistent.
         geometry = Geometry.from_superblock(data) or _from_first_chunk(data)
         if geometry is None or geometry.chunks_at >= len(data):
             raise error
-        present = (len(data) - geometry.chunks_at) // lay.CHUNK_BYTES
-        return replace(geometry, chunks=min(geometry.chunks, present))
+        present_count = (len(data) - geometry.chunks_at) // lay.CHUNK_BYTES
+        return replace(geometry, chunks=min(geometry.chunks, present_count))
 
 
 def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
-    """Return the geometry in which the first chunk is at the first chunk header of the file."""
+    """Return the geometry in which the first chunk is at the first chunk header of the file, None if there is none.
+
+    If several geometries fit, the one that agrees with the landing zone is preferred.
+    """
     landing_at = Geometry(chunks=1).landing_at  # the same in each geometry
     pages = range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE)
-    first = next((at for at in pages if _is_chunk_header(data, at)), None)
-    if first is None:
+    chunks_at = next((at for at in pages if _is_chunk_header(data, at)), None)
+    if chunks_at is None:
         return None
-    chunks = (len(data) - first) // lay.CHUNK_BYTES
-    fitting = [replace(geometry, chunks=chunks) for geometry in _candidate_geometries(first)]
+    chunk_count = (len(data) - chunks_at) // lay.CHUNK_BYTES
+    fitting = [replace(geometry, chunks=chunk_count) for geometry in _candidate_geometries(chunks_at)]
     return max(fitting, key=lambda geometry: _agrees_with_iovec(data, geometry), default=None)
 
 
@@ -70,27 +74,30 @@ def _is_chunk_header(data: mmap.mmap, at: int) -> bool:
     return magic == lay.CHUNK_MAGIC and state in lay.CHUNK_STATES and owner in lay.INPUT_ROWS and span > 0
 
 
-def _candidate_geometries(first: int) -> Iterator[Geometry]:
-    """Yield the results of `Geometry.for_size` in which the first chunk is at offset `first`."""
+def _candidate_geometries(chunks_at: int) -> Iterator[Geometry]:
+    """Yield all geometries that `Geometry.for_size` can return with the first chunk at offset `chunks_at`."""
     for slots in range(1, MAX_LANDING_SLOTS + 1):
-        padded_size = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at  # all slots, and the padding
-        # A slot size is a multiple of 64, and the padding is less than a page.
-        largest = (padded_size // slots) & -64
-        too_small = max(0, padded_size - lay.PAGE) // slots
-        for slot_size in range(largest, too_small, -64):
-            geometry = Geometry.for_size(size=0, largest_datagram=slot_size)  # as few chunks as possible
-            if (geometry.landing_slots, geometry.chunks_at) == (slots, first):
+        # The size of all slots and of the padding between the last slot and the first chunk, less than a page.
+        padded_size = chunks_at - Geometry(chunks=1, landing_slots=slots).landing_slots_at
+        largest_slot_size = (padded_size // slots) & -64  # a slot size is a multiple of 64
+        too_small_slot_size = max(0, padded_size - lay.PAGE) // slots
+        for slot_size in range(largest_slot_size, too_small_slot_size, -64):
+            geometry = Geometry.for_size(size=0, largest_datagram=slot_size)  # the number of chunks does not matter
+            if (geometry.landing_slots, geometry.chunks_at) == (slots, chunks_at):
                 yield geometry
 
 
 def _agrees_with_iovec(data: mmap.mmap, geometry: Geometry) -> bool:
-    """Return True if the first iovec of the landing zone has the slot size."""
-    length_at = geometry.landing_iovecs_at + 8  # after the address
+    """Return True if the first `struct iovec` in the landing zone has the slot size of this geometry."""
+    length_at = geometry.landing_iovecs_at + 8  # `iov_len`, after the address
     return int.from_bytes(data[length_at : length_at + 8], "little") == geometry.landing_slot_size
 
 
 def _repair_topic_count(slab: Slab) -> list[str]:
-    """Replace an impossible SUPER_TOPIC_COUNT: the first entry without a name ends the topic table."""
+    """Replace an impossible SUPER_TOPIC_COUNT by the number of entries before the first one without a name.
+
+    Return a sentence about the repair, or an empty list.
+    """
     index = lay.SUPER_TOPIC_COUNT >> 2
     if 1 <= slab.words[index] <= slab.geometry.topics:
         return []

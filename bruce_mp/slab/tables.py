@@ -1,14 +1,15 @@
 """The topic table and the partition table.
 
-The router is the only writer of both, with two exceptions.  The dispatcher of a partition stores its next sequence
-number.  Any dispatcher stores a topic's *refusal*: the error code of the last answer of a broker, if it was fatal.  An
-entry is complete before the store that makes it visible.
+The router is the only writer of both tables, with two exceptions.  The dispatcher of a partition stores the partition's
+next sequence number.  Any dispatcher stores a topic's *refusal*: the error code of a broker's last answer, if the error
+was fatal.  An entry is complete before the store that makes it visible to other processes.
 
 A topic keeps its number while it has an entry.  If Kafka does not have the topic any more, and the slab has no messages
 of it, the router may reuse the entry for another topic, under another number: the index of the entry plus a multiple of
-the capacity.  So a number returns only after its entry has had about a million others.  A partition that gets an entry
-again begins in a producer epoch that it has not had.  Otherwise the broker would take its messages for repetitions of
-those with the same sequence numbers.
+the table's capacity.  So a number is used again only after its entry has had about a million other numbers.
+
+A partition that loses its entry and later gets one again begins in a producer epoch that the partition has not had.
+Otherwise the broker would take new messages for repetitions of old messages with the same sequence numbers.
 """
 
 from __future__ import annotations
@@ -77,18 +78,18 @@ class TopicTable:
         return topic
 
     def _drop(self, topic: int) -> None:
-        """Drop a number from the cache; its name may have another number already."""
+        """Drop a number from the cache, and its name unless the name has another number already."""
         name = self._names.pop(topic, b"")
         if self._numbers.get(name) == topic:
             del self._numbers[name]
 
     def _at(self, topic: int) -> int:
-        """Return the file offset of a topic's entry."""
+        """Return the file offset of the entry with a topic number, which may be just the index of the entry."""
         return self._table_at + topic % self._capacity * lay.TOPIC_ENTRY
 
     @property
     def version(self) -> int:
-        """Return the number of changes of the table, so that readers can skip an unchanged one."""
+        """Return a number that grows with each change of the table; readers skip the table if it is unchanged."""
         return self._slab.words[lay.SUPER_TOPICS_VERSION >> 2]
 
     def number_of(self, name: bytes) -> int:
@@ -104,7 +105,7 @@ class TopicTable:
         return name
 
     def names_of(self, topics: Collection[int]) -> list[bytes]:
-        """Return the names of topics.  Raises KeyError as `name_of` does."""
+        """Return the names of topics.  Raises KeyError for a number without a topic."""
         try:
             return [self._names[topic] for topic in topics]
         except KeyError:
@@ -114,8 +115,8 @@ class TopicTable:
         return len(self._names)
 
     @property
-    def free_entries(self) -> int:
-        """Return the number of further topics that can have an entry."""
+    def free_entry_count(self) -> int:
+        """Return the number of topics that can be added."""
         return self._capacity - 1 - len(self._names)  # entry 0 is never used
 
     def has(self, topic: int) -> bool:
@@ -124,16 +125,16 @@ class TopicTable:
         return topic in self._names
 
     def was_freed(self, topic: int) -> bool:
-        """Return True if a topic had this number, but has lost its entry."""
+        """Return True if a topic had this number, but has lost its entry; numbers of an entry are ascending."""
         return 0 < topic <= self._slab.words[(self._at(topic) + lay.TOPIC_LAST_NUMBER) >> 2]
 
     def numbers(self) -> dict[bytes, int]:
         return dict(self._numbers)
 
     def partition_counts(self) -> dict[bytes, int]:
-        return {name: self.partitions_of(topic) for name, topic in self._numbers.items()}
+        return {name: self.partition_count_of(topic) for name, topic in self._numbers.items()}
 
-    def partitions_of(self, topic: int) -> int:
+    def partition_count_of(self, topic: int) -> int:
         """Return the topic's number of partitions by the metadata, 0 if unknown."""
         return self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2]
 
@@ -163,7 +164,7 @@ class TopicTable:
     def store_topic_id(self, name: bytes, topic_id: bytes) -> bool:
         """Store a hash of Kafka's id of a topic (router only); return True if the topic had another id before.
 
-        An id of zeros, from a broker that does not know ids, is not stored.
+        Brokers without topic ids report zeros, which are not stored.
         """
         topic = self.number_of(name)
         if not topic or not any(topic_id):
@@ -187,12 +188,12 @@ class TopicTable:
         self._slab.view[at : at + _HASH_BYTES] = value
 
     def add(self, name: bytes, partitions: int) -> int:
-        """Return the number of a topic, with a new entry if it has none, and store its partition count (router only).
+        """Store a topic's partition count and return the topic's number (router only).
 
-        The result is 0 if the table is full or the name too long.
+        A topic without an entry gets one.  The result is 0 if the table is full or the name is too long.
         """
         topic = self.number_of(name) or self._create_entry(name)
-        if topic and self.partitions_of(topic) != partitions:
+        if topic and self.partition_count_of(topic) != partitions:
             self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2] = partitions
             self._slab.words[lay.SUPER_TOPICS_VERSION >> 2] += 1
         return topic
@@ -220,7 +221,7 @@ class TopicTable:
         return next((index for index in range(1, self._capacity) if not self._cached_numbers[index]), 0)
 
     def _next_number(self, index: int) -> int:
-        """Return the next number of an entry; after about a million numbers it begins again."""
+        """Return the next number for an entry; after about a million numbers they begin again."""
         last = self._slab.words[(self._at(index) + lay.TOPIC_LAST_NUMBER) >> 2]
         number = last + self._capacity if last else index
         return number if number <= _MAX_NUMBER else index
@@ -277,7 +278,7 @@ class PartitionTable:
         return not self._free and self._count >= self._slab.geometry.partitions
 
     def ensure_entry(self, topic: int, partition: int) -> bool:
-        """Create a partition's entry if there is none (router only); False when the table is full."""
+        """Create a partition's entry if there is none (router only); return False if the table is full."""
         if (topic, partition) in self._entries:
             return True
         if self.is_full:
@@ -296,12 +297,13 @@ class PartitionTable:
         removed = [index for (topic, _), index in self._entries.items() if topic not in topics]
         first_epoch_index = lay.SUPER_FIRST_EPOCH >> 2
         first_epoch = self._slab.words[first_epoch_index]
-        # A new entry begins in an epoch after those of all removed entries, so that a partition that returns gets an
-        # epoch that it has not had.  Removed entries in LAST_EPOCH count like those in the first epoch; else all
+        # A new entry begins in an epoch after the epochs of all removed entries, so that a partition that gets an entry
+        # again has a new epoch.  A removed entry in LAST_EPOCH counts as if it were in the first epoch.  Otherwise all
         # later entries would begin in LAST_EPOCH, in which batches have no sequence numbers.
         removed_epochs = [epoch for epoch, _ in map(self._epoch_and_sequence_at, removed)]
-        used = [epoch if epoch < lay.LAST_EPOCH else first_epoch for epoch in removed_epochs]
-        self._slab.words[first_epoch_index] = min(max([first_epoch, *(epoch + 1 for epoch in used)]), lay.LAST_EPOCH)
+        used_epochs = [epoch if epoch < lay.LAST_EPOCH else first_epoch for epoch in removed_epochs]
+        next_epoch = max([first_epoch, *(epoch + 1 for epoch in used_epochs)])
+        self._slab.words[first_epoch_index] = min(next_epoch, lay.LAST_EPOCH)
         for index in removed:
             self._slab.words[self._at(index) >> 2] = 0
         self._reread_entries()
@@ -316,7 +318,7 @@ class PartitionTable:
 
     def entry_at(self, topic: int, partition: int) -> int:
         """Return the file offset of a partition's entry.  Raises KeyError if there is none."""
-        index = self._entries.get((topic, partition))  # almost without calls, because dispatchers ask for each batch
+        index = self._entries.get((topic, partition))  # not `_index_of`, to save a call: dispatchers ask for each batch
         if index is None:
             index = self._index_of(topic, partition)
         return self._entries_at + index * lay.PARTITION_ENTRY
@@ -335,7 +337,7 @@ class PartitionTable:
     def change_epochs(self) -> None:
         """Begin another epoch with sequence number 0 in each partition, for another cluster.
 
-        Only the router calls this, while it has all batches.
+        Only the router calls this, while no dispatcher has batches.
         """
         self._reread_entries()
         for topic, partition in self._entries:
@@ -345,7 +347,7 @@ class PartitionTable:
             self.store_next_sequence(topic, partition, sequence=0, epoch=epoch)
 
     def _index_of(self, topic: int, partition: int) -> int:
-        """Return the index of an entry, and read entries that the router has added if necessary."""
+        """Return the index of a partition's entry; if necessary, read the entries that the router has added."""
         index = self._entries.get((topic, partition))
         if index is not None:
             return index

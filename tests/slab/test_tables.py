@@ -38,7 +38,7 @@ def test_topics_keep_their_numbers(steps: list[tuple[bytes, int]]) -> None:
             for table in (writer, reader, TopicTable(slab)):
                 assert table.number_of(name) == number
                 assert table.name_of(number) == name
-                assert table.partitions_of(number) == partitions[name]
+                assert table.partition_count_of(number) == partitions[name]
 
 
 def test_a_reader_reloads_the_table_for_an_unknown_number(slab: Slab) -> None:
@@ -65,9 +65,9 @@ def test_a_partly_added_topic_is_not_visible(slab: Slab) -> None:
         table = TopicTable(slab)
         number = table.number_of(b"name")
         assert number in {0, 2}
-        assert not number or table.partitions_of(number) in {0, 7}
+        assert not number or table.partition_count_of(number) in {0, 7}
         assert TopicTable(slab).add(b"name", 7) == 2
-        assert (TopicTable(slab).partitions_of(1), TopicTable(slab).partitions_of(2)) == (3, 7)
+        assert (TopicTable(slab).partition_count_of(1), TopicTable(slab).partition_count_of(2)) == (3, 7)
 
 
 def test_next_sequence_numbers_are_stored(slab: Slab) -> None:
@@ -109,7 +109,7 @@ def test_a_number_that_was_freed_never_means_another_topic(slab: Slab) -> None:
     for turn in range(5):
         names = [b"%d-%d" % (turn, index) for index in range(SMALL.topics - 1)]
         numbers = [writer.add(name, 1 + turn) for name in names]
-        assert writer.free_entries == 0
+        assert writer.free_entry_count == 0
         assert writer.add(b"one more", 1) == 0
         for number, name in zip(numbers, names, strict=True):
             assert owner.setdefault(number, name) == name
@@ -139,7 +139,7 @@ def test_a_crash_during_removal_or_replacement_keeps_other_topics(slab: Slab) ->
         found = TopicTable(slab)
         number = found.number_of(b"a longer name")
         assert number not in old
-        assert not number or found.partitions_of(number) in {0, 7}
+        assert not number or found.partition_count_of(number) in {0, 7}
         assert found.partition_counts().keys() - {b"a longer name"} == {
             b"t%d" % index for index in range(2, SMALL.topics - 1)
         }

@@ -221,7 +221,7 @@ class Lanes:
         """
         count = self._partition_counts.get(topic)
         if count is None:
-            count = self._restored_counts.get(topic) or self._topics.partitions_of(topic)
+            count = self._restored_counts.get(topic) or self._topics.partition_count_of(topic)
             self._partition_counts[topic] = count
         return count
 
