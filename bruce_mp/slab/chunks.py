@@ -5,10 +5,10 @@ busy *lane* (a topic or partition whose messages the input collects).  A *share*
 one input at a time; `shares.py` divides the shares among the inputs, under a lock.  This module needs no lock, because
 only the input that owns a chunk changes the chunk's state.
 
-A *sealed* chunk gets no further records.  The pool may free it when all its records are *settled*: delivered or
-discarded.  The pool does so lazily: when it needs memory, it inspects a few of the oldest sealed chunks.  Each
-allocation gets a *generation* that is unique in the life of the slab, so that a reader recognises a reference to an
-earlier use of the chunk as stale.
+A *sealed* chunk gets no further records.  `ChunkPool` may free (*reclaim*) it when all its records are *settled*:
+delivered or discarded.  The pool does so lazily: when it needs memory, it inspects a few of the oldest sealed chunks.
+Each allocation gets a *generation* that is unique in the life of the slab, so that a reader recognizes a reference to
+an earlier use of the chunk as stale.
 
 A chunk that is not settled some seconds after its opening is *stuck*, for example because its partitions have no
 leader.  The pool inspects stuck chunks less often than other sealed chunks, which are likely to be settled soon.
@@ -141,8 +141,9 @@ class ChunkPool:
         first_landed = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
         adopted, self._unreclaimable = self._unreclaimable, []
         for chunk in adopted:
+            # True for all chunks of a stream input, whose arrival numbers exceed those of datagrams.
             if last_arrival(self._slab, chunk) >= first_landed:
-                self._unreclaimable.append(chunk)  # all chunks of stream inputs: their arrival numbers are larger
+                self._unreclaimable.append(chunk)
             else:
                 self._sealed[chunk] = None
 

@@ -7,13 +7,12 @@ machine instruction, so SIGKILL leaves the old value or the new one.
 Inputs receive messages from clients, the router assigns the messages to dispatchers, and dispatchers send them to the
 brokers.  The parts of the file, in the order of their offsets:
 
-    superblock       one page from offset 0
-    topic table      written by the router
-    partition table  written by the router, except each next sequence number: by the partition's dispatcher
-    process rows     one for each process, its only writer: counters and the redo record of the last transaction
-    senders          a table for each input, its only writer: sums of each sending user (slab/sender_usage.py)
-    landing zone     received datagrams, written by the datagram input (slab/landing_zone.py)
-    chunks           messages; a chunk is written by the input that owns it, a state word by the owner of the run
+    superblock       one page from offset 0 topic table      written by the router partition table  written by the
+    router; a partition's next sequence number by the dispatcher of the partition process rows     one for each process,
+    its only writer: counters, and a record of the last transaction (slab/rows.py) senders          a table for each
+    input, its only writer: sums of each sending user (slab/sender_usage.py) landing zone     received datagrams,
+    written by the datagram input (slab/landing_zone.py) chunks           messages; a chunk is written by the input that
+    owns it, a state word by the owner of the run
 
 A *chunk* (8 KiB) consists of a chunk header and *runs* without gaps.  A run is a sequence of messages that an input
 hands over as one unit.  It consists of a run header, the topic's name if the topic had no number when the run was

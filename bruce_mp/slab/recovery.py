@@ -53,8 +53,8 @@ __all__ = [
 class FoundSegment(NamedTuple):
     """A segment whose records have the same state word, `word`.
 
-    `topic` is the field of the run's header.  The other fields are those of the run's header; if the run is split, they
-    are those of the header of the segment's first record.
+    `topic` is the topic number in the run's header.  The other fields come from the run's header as well, unless the
+    run is split: then they come from the header of the segment's first record.
     """
 
     segment: Segment
@@ -184,6 +184,7 @@ _UNSPLIT_STATES: Final = frozenset(RunState) - {RunState.SPLIT}
 
 
 def _segments_of_run(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[FoundSegment]:
+    """Yield an unsplit run as one segment, and a split run as segments of records that belong together."""
     if run.state is not RunState.SPLIT:
         yield _with_run_fields(segment_of(chunk, offset, run), run)
         return
@@ -262,6 +263,7 @@ def close_open_runs(slab: Slab, owner: int) -> None:
 
 
 def _close_run(slab: Slab, tickets: HandoverTickets, chunk: int, offset: int, run: Run) -> None:
+    """Store the totals of a run in its header, and hand the run over; settle an empty run."""
     records = [record for _, record in records_of(slab, chunk, offset, run)]
     payloads = [record.payload for record in records]
     at = slab.chunk_at(chunk) + offset

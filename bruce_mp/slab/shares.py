@@ -51,7 +51,7 @@ class Division(NamedTuple):
     obtainable_chunks: int
     """Number of chunks in the shares that the input may claim."""
     are_scarce: bool
-    """True if inputs should release empty shares."""
+    """True if inputs should release their shares without used chunks."""
 
 
 class Shares:
@@ -68,8 +68,8 @@ class Shares:
         self._table = slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + self.count]
         self._owner = owner
         self._others = [peer for peer in peers if peer != owner]
-        self._guaranteed = self.count // (2 * (len(self._others) + 1))
-        """Number of shares that are guaranteed to each input."""
+        self._full_guarantee = self.count // (2 * (len(self._others) + 1))
+        """Number of shares that are guaranteed to each input that owns a share."""
         self._lock_file = os.open(slab.path, os.O_RDWR | os.O_CLOEXEC) if self._others else -1
         self._cached_division = self._divide(bytes(self._table))
 
@@ -96,19 +96,21 @@ class Shares:
     def _divide(self, table: bytes) -> Division:
         # The number of shares that each other input owns, and the number that is guaranteed to it at present.
         owned_counts = [table.count(other) for other in self._others]
-        idle_guarantee = _divide_up(self._guaranteed, _IDLE_DIVISOR)
-        guaranteed_counts = [self._guaranteed if owned else idle_guarantee for owned in owned_counts]
-        free = table.count(0)
+        idle_guarantee = _divide_up(self._full_guarantee, _IDLE_DIVISOR)
+        guaranteed_counts = [self._full_guarantee if owned else idle_guarantee for owned in owned_counts]
+        free_count = table.count(0)
         # The number of free shares that are kept for inputs that own fewer than are guaranteed to them.
-        kept = sum(max(0, count - owned) for count, owned in zip(guaranteed_counts, owned_counts, strict=True))
+        kept_count = sum(
+            max(0, guaranteed - owned) for guaranteed, owned in zip(guaranteed_counts, owned_counts, strict=True)
+        )
         chunks = (self.count - 1) * self.size + self._last_size
         last_shortfall = 0 if table[-1] else self.size - self._last_size  # a free last share may have fewer chunks
         return Division(
             table=table,
-            claimable_shares=free - kept,
+            claimable_shares=free_count - kept_count,
             capacity=chunks - sum(guaranteed_counts) * self.size,
-            obtainable_chunks=max(0, (free - kept) * self.size - last_shortfall),
-            are_scarce=bool(self._others) and free * _SCARCE_DIVISOR < self.count,
+            obtainable_chunks=max(0, (free_count - kept_count) * self.size - last_shortfall),
+            are_scarce=bool(self._others) and free_count * _SCARCE_DIVISOR < self.count,
         )
 
     @property
@@ -116,7 +118,7 @@ class Shares:
         return [share for share, owner in enumerate(self._table.tolist()) if not owner]
 
     def claim_one(self) -> int | None:
-        """Claim the first free share and return it; None if none is obtainable."""
+        """Claim the first free share and return it; return None if this input may claim none."""
         with self._lock() as is_locked:
             division = self.division
             if not is_locked or division.claimable_shares < 1:
@@ -126,7 +128,7 @@ class Shares:
             return share
 
     def claim(self, shares: Sequence[int]) -> bool:
-        """Claim all these shares; if one is not obtainable, claim none and return False."""
+        """Claim all these shares; if this input may not claim all of them, claim none and return False."""
         with self._lock() as is_locked:
             division = self.division
             are_free = not any(division.table[share] for share in shares)

@@ -60,13 +60,14 @@ class TopicThresholds:
 
     `alpha_of` takes the name of a topic and returns its factor `alpha`; 0 = no threshold.
 
-    Without `blocks`, the input discards the messages of a topic over its threshold.  With `blocks`, the input slows its
-    senders down instead: the topic still gets its chunk, but the input must pause (see `must_pause`).
+    Without `blocks`, a topic over its threshold is refused: `allocate` returns None.  If `blocks` is set, the input
+    slows its senders down instead of discarding messages: the topic is tolerated and gets its chunk, but the input must
+    pause (see `must_pause`).
 
     With `blocks`, a topic over its threshold is *stuck* if none of its chunks becomes free for a second.  A stuck topic
-    is refused if another topic can use the memory, which is one that holds no chunks, or has freed some in that time.
-    If all topics are stuck, the input pauses, except for a *trial* each second: it refuses stuck topics and admits new
-    ones.
+    is refused if another topic can use the memory: one that holds no chunks, or that has freed some in that time.  If
+    all topics are stuck, the input pauses, except for a *trial* each second, in which stuck topics are refused, and
+    messages of other topics are admitted.
     """
 
     def __init__(self, pool: ChunkPool, topics: TopicTable, alpha_of: Callable[[bytes], int]) -> None:
