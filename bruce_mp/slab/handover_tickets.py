@@ -61,7 +61,7 @@ class HandoverTickets:
 
 
 def store_journaled(slab: Slab, tickets: Mapping[int, int]) -> None:
-    """Store for each input row the ticket up to which the journal has the held runs."""
+    """Store, for each input row, the ticket up to which the journal has all held runs of the row."""
     for row, ticket in tickets.items():
         slab.longs[_journaled_index(row)] = ticket
 

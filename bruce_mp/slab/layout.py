@@ -65,7 +65,7 @@ SUPER_CLUSTER_ID_LENGTH: Final = 140  # u32, bytes of the cluster id, stored aft
 SUPER_CLUSTER_ID: Final = 144  # the id of the Kafka cluster that the messages are for (router)
 CLUSTER_ID_MAX: Final = 128  # bytes; a longer id is cut, but Kafka's own ids have 22 characters
 SUPER_SHARES: Final = 1024  # u8 for each share of chunks (slab/shares.py): the row of the owning input, 0 = free
-SHARES_MAX: Final = 1024  # the most shares that a slab is divided into
+SHARES_MAX: Final = 1024  # maximum number of shares
 SUPER_JOURNALED: Final = 3072  # u64 for each input row: the RUN_TICKET up to which the journal has the row's held runs
 SUPER_JOURNALED_MS: Final = 3312  # i64, steady time of the journal's last write, 0 = none (journal process)
 SUPER_RESTORING: Final = 3320  # u32, 1 while the supervisor fills a new slab from the journal
@@ -150,7 +150,7 @@ SENDERS_PER_INPUT: Final = 64  # entries; a further user gets the entry of the u
 
 # --- landing zone: written by recvmmsg(), in shared memory -----------------------------------------------------------
 LANDING_BASE_ARRIVAL: Final = 0  # u64, arrival number of the datagram in slot 0
-LANDING_HEADERS: Final = 64  # the message headers of the slots
+LANDING_HEADERS: Final = 64  # offset of the message headers, one for each slot
 MMSGHDR_BYTES: Final = 64  # size of struct mmsghdr on 64-bit Linux; offsets of its fields follow
 MMSGHDR_CONTROL_LENGTH: Final = 40  # u64: size of the control buffer; after a receive, bytes used
 MMSGHDR_LENGTH: Final = 56  # u32, msg_len: the length of the received datagram
@@ -164,12 +164,12 @@ CHUNK_MAGIC: Final = 0x4B4E4843  # "CHNK"
 CHUNK_HEADER: Final = 64  # bytes of the header
 CHUNK: Final = Struct("<IIBBHIIIqQ")
 """magic, generation, state, owner input, 0, span, runs, attempt, opened ms, last arrival"""
-CHUNK_GENERATION: Final = 4  # u32
+CHUNK_GENERATION: Final = 4  # u32, the number of the chunk's present use, which no other use of a chunk has
 CHUNK_STATE: Final = 8  # u8, ChunkState
 CHUNK_OWNER: Final = 9  # u8, row of the input
 CHUNK_SPAN: Final = 12  # u32, number of chunks of the span that begins here
 CHUNK_RUNS: Final = 16  # u32, number of runs
-CHUNK_ATTEMPT: Final = 20  # u32, the fenced attempt of its runs, 0 = none; stored before its first run
+CHUNK_ATTEMPT: Final = 20  # u32, the number of the fenced attempt of the runs, 0 = none; stored before the first run
 CHUNK_OPENED_MS: Final = 24  # i64, steady time
 CHUNK_LAST_ARRIVAL: Final = 32  # u64: no record in the chunk has a greater arrival number
 
@@ -195,10 +195,10 @@ bytes, partition index, partition count, name length, reason, 0, largest payload
 timestamp, ticket"""
 RUN_WORD: Final = 0  # u32, the state word: state | holder << 8
 RUN_GENERATION: Final = 4  # u32, the generation of its chunk
-RUN_COUNT: Final = 8  # u32, records; one aligned 8-byte store of count and size commits an append
+RUN_COUNT: Final = 8  # u32, number of records; one aligned 8-byte store of count and size commits an append
 RUN_SIZE: Final = 12  # u32, bytes of the run, header included; a multiple of 8
 RUN_TOPIC: Final = 16  # u32, the topic's number, 0 = not numbered
-RUN_PARTITION: Final = 20  # i32, -1 = not bound
+RUN_PARTITION: Final = 20  # i32, -1 = no partition is chosen yet
 RUN_SEQUENCE: Final = 24  # i32, the sequence number of the first record, -1 = none
 RUN_EPOCH: Final = 28  # i16, the producer epoch, -1 = none
 RUN_FLAGS: Final = 30  # u8, FLAG_...
@@ -241,7 +241,7 @@ ARRIVAL_STREAM: Final = 1 << 63  # set in arrival numbers of stream inputs: see 
 ARRIVAL_SOURCE_BITS: Final = 20  # number of low bits, which have the source; the 43 above them have the message number
 ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
 
-FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message or has OPTION_HASHED; on a run: so are all records
+FLAG_PARTITION_KEY: Final = 1  # a PartitionKey message, or one with OPTION_HASHED; on a run: true of all its records
 FLAG_BATCH_START: Final = 2  # the record, or the run's first one, begins a built record batch
 FLAG_ADMITTED: Final = 4  # on a run: the topic's rate limit has counted its records
 FLAG_IN_DOUBT: Final = 8  # with FLAG_BATCH_START: the broker may have the batch, although no response confirms this
@@ -279,7 +279,7 @@ class RunState(IntEnum):
     RETURNED_SENT = 7
     """Router; handed back by a dispatcher, not claimed; in a batch that was built, and perhaps sent."""
     ROUTED_SENT = 8
-    """Router; claimed; in a batch that was built; the holder is that of ROUTED."""
+    """Router; claimed; in a batch that was built; the holder is the incarnation of the router process, as in ROUTED."""
     ASSIGNED_SENT = 9
     """Dispatcher of slot `holder`; handed over by the router, not claimed; in a batch that was built."""
     DELIVERED = 10

@@ -151,8 +151,8 @@ class ProcessRow:
         moved = [segment for segment in segments if matching_words(self._slab, segment, move.before)]
         for start in range(0, len(moved), MAX_SETTLED_SEGMENTS):
             part = moved[start : start + MAX_SETTLED_SEGMENTS]
-            records = sum(segment.records for segment in part)
-            self._transact({move.counter: records}, outcome=move.after, reason=move.before, segments=part)
+            message_count = sum(segment.records for segment in part)
+            self._transact({move.counter: message_count}, outcome=move.after, reason=move.before, segments=part)
         return moved
 
     def commit_landed(self, landed: int, increments: Mapping[int, int]) -> None:

@@ -130,7 +130,7 @@ class Record(NamedTuple):
 
     @property
     def payload(self) -> int:
-        """Return the bytes of key, value and record headers."""
+        """Return the number of bytes in key, value and record headers."""
         return self.key_length + self.value_length + self.headers_length
 
     @property
@@ -227,7 +227,10 @@ def records_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[
 
 
 def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]]:
-    """Yield (offset in the chunk, header) of a segment's records.  Raises SlabError if the headers disagree."""
+    """Yield (offset in the chunk, header) of a segment's records.
+
+    Raises SlabError if the segment disagrees with its headers, and at a damaged record.
+    """
     at, end = segment_bounds(slab, segment)
     base = slab.chunk_at(segment.chunk)
     return _walk_records(slab, segment.chunk, at - base, segment.records, end - base)
