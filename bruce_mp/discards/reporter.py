@@ -105,7 +105,7 @@ class DiscardReporter:
         self._has_unlogged = False
 
     def apply_settings(self, prefix_size: int, *, is_logged: bool, copies: DiscardCopies | None) -> None:
-        """Apply changed settings; see the class for the arguments."""
+        """Apply changed settings; the docstring of the class explains the arguments."""
         self._is_logged = is_logged
         self._prefix_size = prefix_size
         self._copies = copies

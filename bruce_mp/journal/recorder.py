@@ -45,8 +45,8 @@ JOURNAL_SETTING: Final = "slab.journal_dir"
 _MAX_GARBAGE: Final = 64 << 20
 """Excess at which the recorder replaces the journal by one with only the held runs.
 
-The excess is the size of the settled runs minus that of the held runs, in bytes.  So the file has at most twice the
-held bytes plus this number, and a small journal is not rewritten often."""
+The excess is the size of the settled runs in the journal minus the size of the held runs, in bytes.  So the file has at
+most twice the held bytes plus this number, and a small journal is not rewritten often."""
 _PART_RUNS: Final = 20_000
 """Number of runs after which `on_progress` is called; their recording takes a fraction of a second."""
 _PART_BYTES: Final = 64 << 20

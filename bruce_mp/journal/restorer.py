@@ -40,7 +40,7 @@ _NO_LINGER: Final = 0
 def restore(slab: Slab, runs: Iterable[JournaledRun], partitioners: Partitioners | None) -> int:
     """Append the messages of journaled runs to an empty slab, in order of arrival; return their number.
 
-    `partitioners` are those of the inputs, which choose the partitions of messages with record keys again.  Raise
+    `partitioners` are the ones that inputs use; they choose the partitions of messages with record keys again.  Raise
     StartError if the slab is too small for the messages.
     """
     pool, topics = ChunkPool(slab, _DATAGRAM_INPUT), TopicTable(slab)

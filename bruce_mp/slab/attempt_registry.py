@@ -1,7 +1,7 @@
 """The registry of unique attempts and their outcomes.
 
 A *fenced attempt* is a group of messages that are delivered together or not at all.  A *unique attempt* is a fenced
-attempt to which its client has given a name.  A client that does not know if its attempt was delivered inquires about
+attempt that has a name from the client.  A client that does not know if its attempt was delivered inquires about
 the name, instead of sending the messages twice.  All stream workers (the processes for stream connections) append to
 one file in the directory of the spill files, so that any worker can answer.  (The journal of `slab.sync` is another
 file; the registry's file keeps the name `attempts.journal` of earlier releases.)

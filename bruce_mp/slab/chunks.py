@@ -280,7 +280,7 @@ class ChunkPool:
             inspections -= INSPECTIONS_PER_STEP
 
     def reclaim_settled(self, chunks: Iterable[int]) -> None:
-        """Free those of these sealed chunks in which all records are settled."""
+        """Inspect these sealed chunks, and free each one in which all records are settled."""
         for queue in (self._sealed, self._stuck):
             inspected: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
             for chunk in inspected:

@@ -151,7 +151,7 @@ def _is_in_snapshot(slab: Slab, segment: Segment, tickets: dict[int, int]) -> bo
 
 
 def _segments_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterator[FoundSegment]:
-    """Yield the segments of a chunk, except those of unsplit runs in other states than `states`.
+    """Yield the segments of a chunk, but skip unsplit runs in other states than `states`.
 
     The segments of a split run are yielded in any state, so the caller compares their states with `states`.
     """
@@ -213,7 +213,7 @@ def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, R
 
 
 def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
-    """Return the record batches that were built from these segments; those of a partition are in order of sequence."""
+    """Return the record batches that were built from these segments; a partition's batches are in order of sequence."""
     batches: list[SentBatch] = []
     key = attrgetter("topic", "partition", "epoch")
     for (topic, partition, epoch), members in groupby(sorted(found, key=key), key=key):
@@ -282,7 +282,7 @@ def arrivals_in_chunks(slab: Slab, first_arrival: int) -> frozenset[int]:
     Numbers before `first_arrival` are left out.  Settled records are included.
     """
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, first_arrival))
-    # Larger arrival numbers are those of messages from stream connections.
+    # Messages from stream connections have larger arrival numbers.
     return frozenset(record.arrival for record in found if record.arrival < lay.ARRIVAL_STREAM)
 
 

@@ -23,8 +23,8 @@ def chunks_for(size: int) -> int:
 def room_for_largest(pool: ChunkPool, span: int, count: int) -> int:
     """Reserve chunks for messages, and return the number of messages, up to `count`, that fit.
 
-    Each message needs at most `span` neighbouring chunks.  It may need the room of two such spans, because smaller
-    messages may split the free chunks.
+    Each message needs at most `span` neighbouring chunks.  The function counts twice this room for each message,
+    because smaller messages may split the free chunks.
     """
     pool.reserve(2 * count * span, span)
     return pool.count_free_spans(span, 2 * count) // 2

@@ -181,7 +181,7 @@ _KNOWN_STATES: Final = frozenset(RunState)
 
 
 def _locate_run(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
-    """Return the file offset of a run, and that of the end of its chunk or span.
+    """Return two file offsets: the start of a run, and the end of its chunk or span.
 
     Raises SlabError if the chunk has no run at `offset`.  The run's size and state are not checked: see `read_run`.
     """
@@ -248,7 +248,7 @@ def raise_damage(slab: Slab, segments: Iterable[Segment]) -> NoReturn:
 
 
 def segment_bounds(slab: Slab, segment: Segment) -> tuple[int, int]:
-    """Return the file offset of a segment's first record, and that of the end of its run.
+    """Return two file offsets: the first record of a segment, and the end of the segment's run.
 
     Raises SlabError if the segment disagrees with its headers.  The records after the first are not checked: a caller
     that reads them checks that each one ends before the end of the run.
@@ -361,8 +361,8 @@ def write_placement(
 ) -> None:
     """Write the partition and sequence numbers of a segment; with `opens_batch` its first record begins a batch.
 
-    They are stored in the header of the run, or, if the run is split, in the header of each record.  The call clears
-    FLAG_AFTER_GAP and FLAG_ADMITTED in these headers.
+    A split run has them in the header of each record, another run in its own header.  The call clears FLAG_AFTER_GAP
+    and FLAG_ADMITTED in these headers.
     """
     view, flag = slab.view, lay.FLAG_BATCH_START if opens_batch else 0
     run_at = slab.chunk_at(segment.chunk) + segment.run

@@ -1,6 +1,6 @@
 """The dynamic threshold of topics: an upper bound on one topic's part of an input's memory.
 
-The rule is that of shared-memory switches (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+The rule comes from shared-memory switches (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
 packet switches", 1998): a topic may hold at most `alpha` times the free memory.  A single topic whose messages brokers
 do not accept then fills `alpha / (1 + alpha)` of the memory.  Some memory stays free for any number of such topics.
 
@@ -47,7 +47,8 @@ TRIAL_MESSAGES: Final = 8
 class _Excess(NamedTuple):
     """A topic over its threshold, which has freed no chunk since the time `since_ms`.
 
-    `freed_spans` is the number of spans that the topic had freed by that time, `freed_spans_of_all` that of all topics.
+    `freed_spans` is the number of spans that the topic had freed by that time.  `freed_spans_of_all` is the number of
+    spans that all topics had freed by then.
     """
 
     since_ms: int
