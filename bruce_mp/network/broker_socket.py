@@ -1,12 +1,15 @@
-"""Run one connection to a broker: a non-blocking socket on an event loop around the sans-IO `BrokerConnection`.
+"""Run one connection to a broker: a non-blocking socket on an event loop, which feeds the sans-IO `BrokerConnection`.
 
-The socket tries all addresses of the host in turn. An address gets the remaining time divided by the number of
-addresses that remain, itself included; the timeout bounds the whole connect. For a broker that does not report its API
-versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS lies between the
-socket and the Kafka protocol, which starts after the handshake. With `renews_login`, a login with a lifetime is renewed
-before it expires. The timeout also bounds each wait for credentials from a KDC or a program. The socket handles the
-events `Send` and `LoggedIn` itself; the owner receives all others of `protocol.kafka.connection_events` through one
-callback. `Failed` also reports an unreachable broker.
+* The socket tries all addresses of the host in turn. One timeout bounds the whole connect: each address gets the
+  remaining time, divided by the number of addresses that were not tried yet.
+* If a broker does not report its API versions, the socket closes the connection and opens another one for each
+  fallback (`protocol.kafka.version_negotiation`).
+* With TLS, the Kafka protocol starts after the TLS handshake, and all its bytes pass through the TLS session.
+* With `renews_login`, the socket renews a login that has a lifetime before the login expires. The timeout also bounds
+  each wait for credentials, from a Kerberos KDC or from the program `kafka.sasl.token_command`.
+
+The socket handles the events `Send` and `LoggedIn` itself. It passes all other events of
+`protocol.kafka.connection_events` to the owner through one callback. An unreachable broker, too, is a `Failed` event.
 """
 
 from __future__ import annotations
@@ -51,27 +54,30 @@ __all__ = ["BrokerSocket"]
 
 log = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
-"""Bytes of one read; a produce response is far shorter."""
+"""Maximum number of bytes of one read; a produce response is far shorter."""
 _MAX_BUFFERS: Final = 64
-"""Buffers of one `sendmsg()`, far below Linux' limit of 1,024."""
+"""Maximum number of buffers of one `sendmsg()`, far below Linux' limit of 1,024."""
 _RENEWAL_FRACTION: Final = 0.8
-"""Fraction of a login's lifetime after which it is renewed, as `sasl.login.refresh.window.factor` of the Java client.
+"""The login is renewed after this fraction of its lifetime; the Java client's `sasl.login.refresh.window.factor` has
+the same default.
 
 The broker closes the connection when the login expires."""
 _RETRY_FRACTION: Final = 0.05
-"""Fraction of a login's lifetime between two tries to renew it, so that three more fit before it expires."""
+"""Time between two tries to renew a login, as a fraction of the login's lifetime. So three more tries fit between the
+first one and the expiry."""
 _MIN_RETRY_S: Final = 1.0
-"""Least time between two tries, for a login with a short lifetime."""
+"""The shortest time between two tries; it applies to logins with a short lifetime."""
 _BEFORE_READY: Final = frozenset({ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.LOGGING_IN})
-"""States in which a TCP reset counts as an end of stream, because a broker with unread requests closes by a reset."""
+"""States in which a TCP reset counts as an end of stream: a broker that closes the connection before it has read all
+requests causes a reset."""
 
 
 class BrokerSocket:
-    """One connection, from `open` to `Failed`, `Closed` or `close`; it cannot be opened a second time.
+    """One connection, from `open` to the event `Failed` or `Closed`, or to `close`; it cannot be opened a second time.
 
-    `probes` caches, for all sockets of a process, how each broker negotiates versions; without it, each socket starts
-    with a version request. Without `security`, the connection is plain text. With `renews_login`, the owner must check
-    `is_blocked` before it sends, because no request may be sent during a renewal.
+    All sockets of a process share `probes`, a cache of the version negotiation that each broker needs; without
+    `probes`, each socket starts with a version request. Without `security`, the connection is plain text. With
+    `renews_login`, the owner must check `is_blocked` before it sends, because no request may be sent during a renewal.
     """
 
     def __init__(
@@ -100,8 +106,8 @@ class BrokerSocket:
         self._renews_login = renews_login
         self._mechanism: Mechanism | None = None
         self._tls: TlsSession | None = None
-        self._renewal: Timer | None = None
-        self._login_timer: Timer | None = None
+        self._renewal_timer: Timer | None = None
+        self._credentials_timer: Timer | None = None
         """The time limit of the wait for credentials."""
         self._negotiation = self._probes.choose((host, port), time.monotonic())
         self.connection = self._new_connection()
@@ -109,11 +115,12 @@ class BrokerSocket:
         self._addresses: deque[Address] = deque()
         self._connect_deadline = 0.0
         self._unsent: deque[memoryview] = deque()
-        self._alarm: Timer | None = None
+        self._deadline_timer: Timer | None = None
         """The timer for the connection's next deadline."""
-        self._alarm_at = 0.0
+        self._deadline_timer_at = 0.0
         self._address_timer: Timer | None = None
-        """The time limit of the present address, unless it is the last: the connection's deadline limits that one."""
+        """The time limit of the address that is being tried. The last address has no timer: the deadline of the whole
+        connect limits it."""
         self._is_closed = False
 
     def _new_connection(self) -> BrokerConnection:
@@ -126,12 +133,16 @@ class BrokerSocket:
             self._connect()
 
     def _request_login(self, logins: SaslSessions, on_answer: Callable[[Mechanism | None, str], None]) -> None:
-        """Call `on_answer` once, now or from the loop, with a SASL mechanism, or with the reason why there is none."""
+        """Call `on_answer(mechanism, "")`, or `on_answer(None, reason)` without credentials.
+
+        The call comes once, before this function returns or later from the loop.
+        """
         reason = f"No credentials came within {self._timeout_s:g} s. Check the KDC, or kafka.sasl.token_command."
-        timer = self._login_timer = self._loop.call_later(self._timeout_s, lambda: on_answer(None, reason))
+        timer = self._credentials_timer = self._loop.call_later(self._timeout_s, lambda: on_answer(None, reason))
 
         def answer(mechanism: Mechanism | None, reason: str) -> None:
-            if not timer.cancelled:  # neither closed nor timed out: closing and the expiry set `cancelled`
+            # `close` cancels the timer, and the loop marks an expired timer as cancelled: both make this answer void
+            if not timer.cancelled:
                 timer.cancel()
                 on_answer(mechanism, reason)
 
@@ -146,11 +157,11 @@ class BrokerSocket:
 
     def _connect(self) -> None:
         self.connection.on_connecting(time.monotonic())
-        self._set_alarm()
+        self._set_deadline_timer()
         self._resolver.resolve(self._host, self._port, self._on_resolved)
 
     def _reopen(self, negotiation: Negotiation) -> None:
-        """Reconnect with another negotiation."""
+        """Open another connection to the broker, with another version negotiation."""
         self._drop_socket()
         self._unsent.clear()
         self._negotiation = negotiation
@@ -168,21 +179,21 @@ class BrokerSocket:
         return None if self._tls is None else self._tls.certificate_ends_s
 
     def send(self, buffers: Iterable[bytes]) -> None:
-        """Queue the buffers behind all earlier ones, and write as many bytes as the kernel accepts."""
+        """Queue the buffers behind those of earlier calls, and write as many queued bytes as the kernel accepts."""
         views = [memoryview(buffer) for buffer in buffers if buffer]
         if self._tls is None:
             self._unsent += views
         else:
             for view in views:
                 self._tls.send(view)
-            self._unsent += _views(self._tls.read_outgoing())
+            self._unsent += _as_views(self._tls.read_outgoing())
         self._write()
-        self._set_alarm()
+        self._set_deadline_timer()
 
     def close(self) -> None:
         """Close the connection and make no further callback."""
         self._is_closed = True
-        for timer in (self._alarm, self._renewal, self._login_timer):
+        for timer in (self._deadline_timer, self._renewal_timer, self._credentials_timer):
             if timer is not None:
                 timer.cancel()
         self._drop_socket()
@@ -208,12 +219,12 @@ class BrokerSocket:
         self._connect_next(error or "it has no address")
 
     def _connect_next(self, last_error: str) -> None:
-        """Try the next address; fail when none remains."""
+        """Try the next address; if none remains, fail with the text `last_error`."""
         while self._addresses:
             limit_s = (self._connect_deadline - time.monotonic()) / len(self._addresses)
             try:
                 self._start_connect(self._addresses.popleft())
-            except (OSError, OverflowError) as error:  # no IPv6 on this host, a port out of range, ...
+            except (OSError, OverflowError) as error:  # for example, this host has no IPv6, or the port is out of range
                 last_error = getattr(error, "strerror", None) or str(error)
                 self._drop_socket()
                 continue
@@ -234,7 +245,7 @@ class BrokerSocket:
         self._loop.watch(self._socket, lambda _: self._on_connected(), select.POLLOUT)
 
     def _on_address_timeout(self) -> None:
-        """Give up on an address that did not answer within its part of the timeout."""
+        """Try the next address, because the present one did not answer within its part of the timeout."""
         self._drop_socket()
         self._connect_next("it does not answer")
 
@@ -265,8 +276,8 @@ class BrokerSocket:
             self._flush_tls(self._tls)
 
     def _flush_tls(self, tls: TlsSession) -> None:
-        """Send the bytes that TLS itself produced: handshake, alerts, key updates."""
-        self._unsent += _views(tls.read_outgoing())
+        """Send the bytes that the TLS session itself produced: handshake messages, alerts, key updates."""
+        self._unsent += _as_views(tls.read_outgoing())
         self._write()
 
     def _start_protocol(self) -> None:
@@ -323,7 +334,7 @@ class BrokerSocket:
 
     def _on_tls_data(self, tls: TlsSession, data: bytes) -> None:
         try:
-            plain = tls.receive(data)
+            decrypted = tls.receive(data)
         except TlsError as error:
             self._send_alert(tls)
             self._fail(str(error), FailureCause.CLOSED_BY_BROKER if error.is_closed else FailureCause.TLS_FAILED)
@@ -331,24 +342,24 @@ class BrokerSocket:
         self._flush_tls(tls)
         if self._is_closed or not tls.is_open:
             return
-        if self.connection.state is ConnectionState.CONNECTING:  # the handshake has ended just now
+        if self.connection.state is ConnectionState.CONNECTING:  # `data` has completed the handshake
             self._start_protocol()
-        if plain and not self._is_closed:
-            self._feed_protocol(plain, is_end=False)
+        if decrypted and not self._is_closed:
+            self._feed_protocol(decrypted, is_end=False)
         if tls.has_ended and not self._is_closed:
             self._feed_protocol(b"", is_end=True)
 
     def _send_alert(self, tls: TlsSession) -> None:
-        """Send the TLS alert that explains the failure to the broker; discard it if the kernel does not accept it."""
+        """Send the broker the TLS alert that explains the failure; drop the alert if the kernel does not accept it."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(tls.read_outgoing())
 
     def _feed_protocol(self, data: bytes, *, is_end: bool) -> None:
-        self._deliver(self.connection.on_eof() if is_end else self.connection.receive(data, time.monotonic()))
-        self._set_alarm()
+        self._handle_events(self.connection.on_eof() if is_end else self.connection.receive(data, time.monotonic()))
+        self._set_deadline_timer()
 
-    def _deliver(self, events: Iterable[Event]) -> None:
+    def _handle_events(self, events: Iterable[Event]) -> None:
         for event in events:
             if self._is_closed:
                 return
@@ -364,18 +375,18 @@ class BrokerSocket:
             elif isinstance(event, Failed) and self._try_fallback(event):
                 return
             elif isinstance(event, Failed | Closed):
-                self._on_end(event)
+                self._on_connection_end(event)
             self._on_event(event)
 
-    def _on_end(self, event: Failed | Closed) -> None:
+    def _on_connection_end(self, event: Failed | Closed) -> None:
         is_refused = isinstance(event, Failed) and event.cause is FailureCause.LOGIN_REFUSED
         if is_refused and self._security.logins is not None:
             self._security.logins.on_refused()
         self.close()
 
     def _try_fallback(self, event: Failed) -> bool:
-        """Reconnect with the fallback negotiation if the broker reported no versions; return True if so."""
-        # After any failure, because the broker may have been upgraded or downgraded.
+        """If the broker reported no versions and there is a fallback negotiation, reconnect with it and return True."""
+        # The cached negotiation is dropped after any failure, because the broker may have been upgraded or downgraded.
         self._probes.on_failed((self._host, self._port))
         fallback = self._negotiation.fallback
         if event.cause is not FailureCause.NO_API_VERSIONS or fallback is None:
@@ -395,7 +406,7 @@ class BrokerSocket:
     def _schedule_renewal(self, lifetime_s: float, delay_s: float) -> None:
         assert self._security.logins is not None
         renew = partial(self._request_login, self._security.logins, partial(self._on_renewal, lifetime_s))
-        self._renewal = self._loop.call_later(delay_s, renew)
+        self._renewal_timer = self._loop.call_later(delay_s, renew)
 
     def _on_renewal(self, lifetime_s: float, mechanism: Mechanism | None, reason: str) -> None:
         if mechanism is not None:
@@ -406,21 +417,26 @@ class BrokerSocket:
 
     # --- deadlines ---------------------------------------------------------------------------------------------------
 
-    def _set_alarm(self) -> None:
-        """Set the alarm for the next deadline. An earlier alarm stays, and calls this again when it fires."""
+    def _set_deadline_timer(self) -> None:
+        """Set the timer for the next deadline.
+
+        A timer that fires before this deadline stays set: when it fires, it calls this function again.
+        """
         deadline = self.connection.next_deadline()
-        if self._is_closed or deadline is None or (self._alarm is not None and self._alarm_at <= deadline):
+        if self._is_closed or deadline is None:
             return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = deadline
-        self._alarm = self._loop.call_at(deadline, self._on_alarm)
+        if self._deadline_timer is not None:
+            if self._deadline_timer_at <= deadline:
+                return
+            self._deadline_timer.cancel()
+        self._deadline_timer_at = deadline
+        self._deadline_timer = self._loop.call_at(deadline, self._on_deadline_timer)
 
-    def _on_alarm(self) -> None:
-        self._alarm = None
-        self._deliver(self.connection.check_deadline(time.monotonic()))
-        self._set_alarm()
+    def _on_deadline_timer(self) -> None:
+        self._deadline_timer = None
+        self._handle_events(self.connection.check_deadline(time.monotonic()))
+        self._set_deadline_timer()
 
 
-def _views(data: bytes) -> list[memoryview]:
+def _as_views(data: bytes) -> list[memoryview]:
     return [memoryview(data)] if data else []

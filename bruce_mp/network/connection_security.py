@@ -1,6 +1,7 @@
 """Create the TLS contexts and SASL logins of a process's broker connections.
 
-The modules of both are imported only where configured: OpenSSL and its wrappers would add 3 MB to each dispatcher.
+The modules `tls` and `sasl_sessions` are imported only if the configuration needs them, because OpenSSL and its
+wrappers add 3 MB to each dispatcher.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ __all__ = ["Security", "connection_settings", "create_security"]
 
 
 class Security(NamedTuple):
-    """TLS contexts and logins of the connections; None where not configured."""
+    """TLS contexts and SASL logins of the connections; each is None if it is not configured."""
 
     tls: TlsContexts | None = None
     logins: SaslSessions | None = None
 
 
 def connection_settings(config: Config) -> tuple[object, ...]:
-    """Return all settings that a broker connection depends on; a change of any requires a new connection."""
+    """Return all settings that a broker connection depends on: if one of them changes, a new connection is needed."""
     kafka = config.kafka
     return kafka.client_id, kafka.broker_version, kafka.tls, kafka.sasl, config.delivery.kafka_socket_timeout_s
 
 
 def create_security(kafka: Kafka, loop: Loop) -> Security:
-    """Create TLS contexts and logins as configured."""
+    """Create the TLS contexts and SASL logins that the configuration needs."""
     tls = logins = None
     if kafka.tls.enable:
-        from bruce_mp.network.tls import TlsContexts  # noqa: PLC0415 - saves memory, see the module
+        from bruce_mp.network.tls import TlsContexts  # noqa: PLC0415 - saves memory, see the docstring
 
         tls = TlsContexts(kafka.tls)
     if kafka.sasl.mechanism is not None:
-        from bruce_mp.network.sasl_sessions import SaslSessions  # noqa: PLC0415 - saves memory, see the module
+        from bruce_mp.network.sasl_sessions import SaslSessions  # noqa: PLC0415 - saves memory, see the docstring
 
         logins = SaslSessions(kafka.sasl, loop)
     return Security(tls, logins)

@@ -1,6 +1,6 @@
 """Read passwords and tokens from the files or environment variables that the configuration names.
 
-Each use reads the secret again; no copy is kept.
+The daemon keeps no copy of a secret: each use reads it again.
 """
 
 from __future__ import annotations
@@ -21,41 +21,43 @@ if TYPE_CHECKING:
 __all__ = ["exposed_files", "read_remedy", "read_secret", "unreadable_files"]
 
 _MAX_BYTES: Final = 64 * 1024
-"""Bound of the read, far above the size of a secret, in case the file is the wrong one."""
+"""Maximum number of bytes to read: far more than a secret has, but a wrongly configured file may be huge."""
 _OTHERS_ACCESS: Final = {stat.S_IROTH: "read", stat.S_IWOTH: "written"}
+"""Mode bits that give all users access to a file, and the word for that access in `exposed_files`."""
 
 
-def read_secret(file: str | None, variable: str | None, what: str) -> str | None:
-    """Return the secret, or None if neither `file` nor `variable` is configured.
+def read_secret(file: str | None, variable: str | None, subject: str) -> str | None:
+    """Return the secret in `file` or, if that is None, in the environment variable `variable`; None if both are None.
 
-    Raises ConfigError with a text that begins with `what`, such as "The password".
+    Raises ConfigError if the secret is missing, empty or not UTF-8. The text of the error begins with `subject`, such
+    as "The password".
     """
     if file is not None:
-        secret = _read(Path(file), what)
+        secret = _read(Path(file), subject)
     elif variable is not None:
         secret = os.environ.get(variable, "")
     else:
         return None
     if not secret:
         place = file or f"the environment variable {variable}"
-        raise ConfigError(f"{what} is not in {place}: that is empty or missing.")
+        raise ConfigError(f"{subject} is not in {place}: that is empty or missing.")
     return secret
 
 
-def _read(file: Path, what: str) -> str:
+def _read(file: Path, subject: str) -> str:
     try:
         with file.open("rb") as opened:
             data = opened.read(_MAX_BYTES)
         return data.decode().removesuffix("\n").removesuffix("\r")
     except OSError as error:
-        raise ConfigError(f"{what} cannot be read from {file}: {error.strerror}.{read_remedy(error)}") from error
+        raise ConfigError(f"{subject} cannot be read from {file}: {error.strerror}.{read_remedy(error)}") from error
     except UnicodeDecodeError:
-        # Not chained: the error contains the bytes of the secret.
-        raise ConfigError(f"{what} in {file} is not UTF-8.") from None
+        # `from None`, because the UnicodeDecodeError contains the bytes of the secret.
+        raise ConfigError(f"{subject} in {file} is not UTF-8.") from None
 
 
 def read_remedy(error: OSError) -> str:
-    """Return the remedy for a file that cannot be read, as a sentence with a leading space; empty if none is known."""
+    """Return the remedy for a failed read of a file, as a sentence with a leading space; "" if none is known."""
     remedies = {
         errno.EACCES: " Check its owner and mode, and those of the directories above it.",
         errno.ENOENT: " Create the file, or correct its name.",
@@ -75,9 +77,9 @@ def exposed_files(config: Config) -> Iterator[str]:
 
 
 def unreadable_files(config: Config) -> Iterator[str]:
-    """Yield a sentence for each file of a secret or certificate that is missing, or unreadable for the present user.
+    """Yield a sentence for each secret or certificate file that is missing, or that the present user may not read.
 
-    The daemon starts without the file, and waits for it.
+    Such a file does not prevent the daemon's start: the daemon waits for the file.
     """
     tls = config.kafka.tls
     tls_files = {
@@ -94,13 +96,14 @@ def unreadable_files(config: Config) -> Iterator[str]:
             yield f"{setting} = {file} is not there yet: create it, or correct its name."
             continue
         except OSError:
-            pass  # the present user may not search a directory above it
+            pass  # the present user lacks search permission for a directory above the file
         yield f"{setting} = {file} cannot be read by the present user: the daemon's user needs read permission."
 
 
 def _secret_files(config: Config) -> dict[str, str | None]:
+    """Return the path of each file that contains a secret, by the name of its setting; None if it is not set."""
     tls, sasl = config.kafka.tls, config.kafka.sasl
-    # Without a file for the key, that of the certificate has it.
+    # If no key_file is set, the certificate_file must contain the key.
     key_setting = "kafka.tls.key_file" if tls.key_file else "kafka.tls.certificate_file"
     return {
         key_setting: tls.key_file or tls.certificate_file,
@@ -116,4 +119,4 @@ def _mode(file: str) -> int:
     try:
         return stat.S_IMODE(Path(file).stat().st_mode)
     except OSError:
-        return 0  # the process that reads the file reports the error
+        return 0  # not reported here: the process that reads the file will report the error

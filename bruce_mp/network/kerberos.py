@@ -1,8 +1,9 @@
-"""Log in by Kerberos: the SASL mechanism GSSAPI (RFC 4752) with the tickets of a keytab.
+"""Log in by Kerberos: the SASL mechanism GSSAPI (RFC 4752) with a principal whose key is in a keytab file.
 
-libkrb5 does the work, through the package `gssapi`. It gets the ticket-granting ticket with the keytab, and a new one
-after half of the ticket's lifetime. `/etc/krb5.conf` (or `$KRB5_CONFIG`) names the KDCs. Each broker has its own
-cache of tickets in memory, so that a login waits for no other broker's ticket.
+The C library libkrb5 does the work; the Python package `gssapi` calls it. With the key, libkrb5 gets a ticket-granting
+ticket from a key distribution center (KDC), and replaces it after half of its lifetime. `/etc/krb5.conf` (or
+`$KRB5_CONFIG`) names the KDCs. Each broker has its own cache of tickets in memory, so that a login at one broker does
+not wait for the ticket for another broker.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["GssapiExchange", "Kerberos"]
 
 _NO_SECURITY_LAYER: Final = 1
-"""The bit for connections that GSSAPI neither signs nor encrypts, as Kafka's are; TLS can do both."""
+"""The bit for connections that GSSAPI neither signs nor encrypts. Kafka has only such connections; it leaves both to
+TLS."""
 _NO_PACKAGE: Final = (
     "The Python package gssapi is not installed. Install python3-gssapi if bruce was installed as a Debian or RPM "
     "package; otherwise install bruce's extra kerberos with pip."
 )
 _KRB5: Final = 2**32 - 1765328384
-"""The base of libkrb5's error numbers (krb5.h, ERROR_TABLE_BASE_krb5), as the unsigned integers of GSSAPI."""
+"""The first of libkrb5's error numbers (krb5.h, ERROR_TABLE_BASE_krb5). It is negative there; GSSAPI gives the same 32
+bits as an unsigned number."""
 _OUTDATED_KEY: Final = "The keytab has an old key of the principal: export it again"
 _NO_KDC: Final = "Check the KDC, and the firewalls between this host and it"
 _NO_REALM: Final = "Correct the realm of kafka.sasl.kerberos_principal, or add its KDC to /etc/krb5.conf"
@@ -52,19 +55,21 @@ _REMEDIES: Final[Mapping[int, str]] = {
     _KRB5 + 220: _NO_REALM,  # KRB5_REALM_CANT_RESOLVE
 }
 _NO_KEY: Final = _KRB5 + 195
-"""KRB5_FCC_NOFILE: there is no cache of tickets, because the keytab has no key of the principal to create one."""
+"""KRB5_FCC_NOFILE: there is no cache of tickets, because libkrb5 found no key of the principal in the keytab."""
 _DISCARD_INTERVAL_S: Final = 600.0
-"""Least time between two discards of tickets, because libkrb5 never frees a discarded cache."""
-_LOCK_S: Final = 10.0
-"""Longest wait for an earlier request for the same broker; it bounds the number of threads while a KDC is silent."""
+"""The shortest time between two discards of tickets. It limits the memory that is lost, because libkrb5 never frees a
+discarded cache."""
+_LOCK_TIMEOUT_S: Final = 10.0
+"""The longest wait of a login until an earlier login at the same broker has its ticket. It bounds the number of waiting
+threads while the KDC does not respond."""
 _CACHE_NUMBERS: Final = count(1)
-"""Numbers for the names of ticket caches; libkrb5 keeps one set of names for the whole process."""
+"""Numbers that make the names of ticket caches unique, because all caches of a process share one namespace."""
 
 
 class GssapiExchange:
     """One SASL exchange. `context` is a client's `gssapi.SecurityContext` that has produced `first_token`.
 
-    `error_type` is `GSSError`, whose package is imported in `Kerberos.try_start` only.
+    `error_type` is `gssapi`'s `GSSError`: a parameter, because only `Kerberos.try_start` imports `gssapi`.
     """
 
     name: Final = "GSSAPI"
@@ -81,7 +86,11 @@ class GssapiExchange:
         return self._first_token
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return the context's next token or, after its last one, the choice of no security layer; None at the end."""
+        """Return the next token; None once the login is complete.
+
+        The tokens come from the GSSAPI context until it is complete. One more token then tells the broker that the
+        client chooses no security layer.
+        """
         if self._has_chosen_layer:
             if challenge:
                 raise RemoteProtocolError("It sent a challenge after the end of the GSSAPI exchange.")
@@ -92,7 +101,10 @@ class GssapiExchange:
             raise LoginRefusedError(_explain(error)) from error
 
     def _choose_layer(self, challenge: bytes) -> bytes:
-        """Answer the broker's offer: a bit for each layer, and the longest message as three bytes."""
+        """Answer the broker's offer of security layers with the choice of none.
+
+        An offer has one byte with a bit for each layer, and three bytes with the maximum length of a message.
+        """
         offer = self._context.unwrap(challenge).message
         if len(offer) != 4:
             raise RemoteProtocolError(f"Its GSSAPI offer has {len(offer)} bytes instead of 4.")
@@ -104,7 +116,7 @@ class GssapiExchange:
 
 
 class Kerberos:
-    """The tickets of the principal in `[kafka.sasl]`."""
+    """The source of GSSAPI exchanges, with the tickets of the principal in `[kafka.sasl]`."""
 
     def __init__(self, sasl: Sasl) -> None:
         self._sasl = sasl
@@ -112,30 +124,34 @@ class Kerberos:
         self._keytab = Path(sasl.kerberos_keytab_file or "")
         self._cache_number = next(_CACHE_NUMBERS)
         self._discarded_at_s = -math.inf
-        # One lock for each host: libkrb5 replaces a cache's tickets in two steps; a thread could read it between them.
+        # One lock for each broker's host, and so for each cache: libkrb5 replaces a cache's tickets in two steps, and
+        # another thread must not read the cache between them.
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
     def on_refused(self) -> None:
-        """Discard all tickets after a broker refused one: the broker's key may have changed."""
+        """Discard all tickets after a broker refused one, because a ticket becomes invalid if the broker's key changes.
+
+        New cache names make libkrb5 request new tickets.
+        """
         now_s = time.monotonic()
         if now_s - self._discarded_at_s >= _DISCARD_INTERVAL_S:
             self._cache_number, self._discarded_at_s = next(_CACHE_NUMBERS), now_s
 
     def try_start(self, host: str) -> tuple[Mechanism | None, str]:
-        """Return an exchange with the broker on `host`, or None and the reason. Blocks while it asks the KDC."""
+        """Return (exchange with the broker on `host`, "") or (None, reason). Blocks while libkrb5 asks the KDC."""
         try:
             import gssapi  # noqa: PLC0415 - the extra may be missing, and can be installed while the daemon runs
         except ImportError:
             return None, _NO_PACKAGE
         try:
             with self._keytab.open("rb"):
-                pass  # libkrb5 does not say why it cannot read a keytab
+                pass  # only a check: libkrb5 itself does not say why it cannot read a keytab
         except OSError as error:
             remedy = "Export the keytab to this path, and make the daemon's user its owner"
             return None, f"The keytab {self._keytab} cannot be read: {error.strerror}. {remedy}."
         try:
-            if not self._locks[host].acquire(timeout=_LOCK_S):
-                return None, f"The KDC has not answered an earlier request for {_LOCK_S:g} s. {_NO_KDC}."
+            if not self._locks[host].acquire(timeout=_LOCK_TIMEOUT_S):
+                return None, f"The KDC has not answered an earlier request for {_LOCK_TIMEOUT_S:g} s. {_NO_KDC}."
             try:
                 return self._start_exchange(gssapi, host), ""
             finally:
@@ -163,7 +179,7 @@ class Kerberos:
 
 
 def _explain(error: Any) -> str:
-    """Return libkrb5's sentence and the remedy."""
+    """Return libkrb5's text of the error as a sentence, and a sentence with the remedy."""
     cause = " ".join(error.get_all_statuses(error.min_code, False)) or str(error)
     remedy = _REMEDIES.get(error.min_code, "Check kafka.sasl, /etc/krb5.conf and the KDC's log")
     return f"Kerberos says: {cause.rstrip('.')}. {remedy}."

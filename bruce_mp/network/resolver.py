@@ -1,10 +1,10 @@
 """Resolve host names without blocking the event loop.
 
-`getaddrinfo()` may take many seconds while name servers are unreachable, and brokers are often unreachable at the same
-time, so a thread calls it. Each connect resolves the name again, because a restarted broker may have another address.
+`getaddrinfo()` may take many seconds while name servers are unreachable, so a thread calls it. Each connect resolves
+the name again, because a restarted broker may have another address.
 
-Each name that is being resolved has one thread, and further requests for the name share its answer. So there are never
-more threads than names, and no name waits for the look-up of another.
+Each name that is being resolved has one thread. Further requests for the same name get the answer of this thread. So
+there are never more threads than names, and no name waits for the look-up of another name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ Address = tuple[int, str, int]
 
 
 class Resolver:
-    """A resolver of host names for the callbacks of one loop."""
+    """A resolver of host names; `loop` calls the callbacks."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._callbacks: dict[tuple[str, int], list[Callable[[list[Address], str], None]]] = {}
 
     def resolve(self, host: str, port: int, callback: Callable[[list[Address], str], None]) -> None:
-        """Call `callback(addresses, error)` from the loop: addresses in order of preference, or none and the reason."""
+        """Resolve a name, and call `callback(addresses, "")` from the loop, or `callback([], error)` after a failure.
+
+        The addresses are in the order in which the caller should try them.
+        """
         callbacks = self._callbacks.setdefault((host, port), [])
         callbacks.append(callback)
         if len(callbacks) == 1:
@@ -40,13 +43,13 @@ class Resolver:
                 f"resolver-{host}", partial(_look_up, host, port), partial(self._on_resolved, (host, port))
             )
 
-    def _on_resolved(self, name: tuple[str, int], found: tuple[list[Address], str]) -> None:
-        for callback in self._callbacks.pop(name):
-            callback(*found)
+    def _on_resolved(self, host_and_port: tuple[str, int], addresses_and_error: tuple[list[Address], str]) -> None:
+        for callback in self._callbacks.pop(host_and_port):
+            callback(*addresses_and_error)
 
 
 def _look_up(host: str, port: int) -> tuple[list[Address], str]:
-    """Return the addresses of a name and an empty string, or no address and the reason."""
+    """Return (addresses, "") or, if there are none, ([], error)."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) if host else []
     except OSError as error:

@@ -1,8 +1,9 @@
-"""Supply a new SASL exchange for each login, with the credentials valid at that time.
+"""Supply a new SASL exchange for each login, with the credentials that are valid at that time.
 
-Several logins share a token from `token_command`. The command runs again after 80% of the token's lifetime, and
-after a broker has refused the token. If the command fails, a token that was not refused stays in use until it expires.
-A token without an expiry time is used for one login.
+Several logins share a token from `kafka.sasl.token_command`. The command runs again for a login after 80% of the
+token's lifetime, or after a broker has refused the token. If the command fails, a token that was not refused stays in
+use until it expires. A token without an expiry time is used only for the logins that waited for this run of the
+command.
 """
 
 from __future__ import annotations
@@ -33,17 +34,18 @@ __all__ = ["SaslSessions"]
 
 log = logging.getLogger(__name__)
 _RENEWAL_FRACTION: Final = 0.8
-"""Fraction of a token's lifetime after which the daemon asks for the next one."""
+"""Fraction of a token's lifetime after which the token command runs again."""
 _NO_TOKEN: Final = BearerToken("", 0.0)
 
 
 class SaslSessions:
-    """The factory of SASL exchanges, which are `Mechanism` objects, for the connections of one loop."""
+    """The source of SASL exchanges for the connections of one loop; each exchange is a `Mechanism` object."""
 
     def __init__(self, sasl: Sasl, loop: Loop) -> None:
         self._sasl = sasl
         self._loop = loop
-        self._callbacks: list[OnMechanism] = []
+        self._token_waiters: list[OnMechanism] = []
+        """Callbacks of the logins that wait for the running token command; empty if it does not run."""
         self._token = _NO_TOKEN
         self._renewal_s = self._expiry_s = 0.0
         """The times of the token's renewal and expiry, in seconds since the epoch."""
@@ -52,11 +54,11 @@ class SaslSessions:
     def request(self, host: str, callback: OnMechanism) -> None:
         """Call `callback(mechanism, "")` or `callback(None, reason)` for a login at the broker on `host`.
 
-        The call comes from the loop if the token command runs, a ticket is requested, or credentials are not available;
-        otherwise `request` makes it.
+        The loop makes the call later if the token command must run, if the mechanism is GSSAPI, or if credentials are
+        not available. Otherwise the call comes before `request` returns.
         """
         if self._sasl.mechanism == "GSSAPI":
-            start = partial(self._kerberos.try_start, host)  # may ask the KDC over the network
+            start = partial(self._kerberos.try_start, host)  # in a thread, because it may ask the KDC over the network
             self._loop.call_in_thread(f"kerberos-{host}", start, lambda result: callback(*result))
         elif self._sasl.token_command is not None and time.time() >= self._renewal_s:
             self._run_token_command(self._sasl.token_command, callback)
@@ -73,7 +75,7 @@ class SaslSessions:
         callback(mechanism, "")
 
     def on_refused(self) -> None:
-        """Discard the cached token or tickets, because a broker refused them."""
+        """Treat the cached token as expired, and discard the tickets, because a broker refused one of them."""
         self._renewal_s = self._expiry_s = 0.0
         self._kerberos.on_refused()
 
@@ -98,16 +100,17 @@ class SaslSessions:
         except ValueError as error:
             raise ConfigError(f"The token cannot be used: {error}.") from None
 
-    # --- tokens of a program -----------------------------------------------------------------------------------------
+    # --- tokens of the token command ---------------------------------------------------------------------------------
 
     def _run_token_command(self, command: tuple[str, ...], callback: OnMechanism) -> None:
-        self._callbacks.append(callback)
-        if len(self._callbacks) == 1:
+        """Run the token command for `callback`, or let `callback` share the present run."""
+        self._token_waiters.append(callback)
+        if len(self._token_waiters) == 1:
             run = partial(run_token_command, command)
             self._loop.call_in_thread("token-command", run, lambda result: self._on_output(command[0], *result))
 
     def _on_output(self, program: str, output: str, exit_error: str) -> None:
-        callbacks, self._callbacks = self._callbacks, []
+        callbacks, self._token_waiters = self._token_waiters, []
         now_s = time.time()
         try:
             self._token = decode_token(output, exit_error, now_s)

@@ -1,15 +1,16 @@
 """TLS to brokers: the contexts with the certificates and keys of [kafka.tls], and the session of one connection.
 
-`TlsContexts` reloads the files when one of them changes.  Certificate and key do not match while an operator replaces
-one after the other.  While the new files are unusable, the context of the old files stays in use.
+`TlsContexts` reloads the files when one of them changes.  While the new files are unusable, the context from the old
+files stays in use: an operator replaces certificate and key one after the other, and in between they do not match.
 
 A session has no socket: the caller passes received bytes in and fetches the bytes to send.
 
     session = TlsSession(context, "kafka1", "Broker kafka1:9093")
-    plain = session.receive(data)      # data is b"" at the end of the stream
+    decrypted = session.receive(data)      # data is b"" at the end of the stream
     send(session.read_outgoing())
 
-The session always checks certificates. A `TlsError` names the cause, and the setting or host to correct.
+The session always checks the broker's certificate. The text of a `TlsError` names the cause, and the setting or host to
+correct.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ __all__ = ["TlsContexts", "TlsSession"]
 
 log = logging.getLogger(__name__)
 _READ_BYTES: Final = 256 * 1024
-"""Bytes of one read of decrypted data; a TLS record has at most 16 KiB."""
-# SSLZeroReturnError stands for a close_notify; Python 3.11.2 also raises it for a stream that ends without one.
+"""Maximum number of decrypted bytes of one read; a TLS record has at most 16 KiB."""
+# SSLZeroReturnError: the broker announced the end by the alert close_notify.  SSLEOFError: the stream ended without this
+# alert; Python 3.11.2 raises SSLZeroReturnError for that, too.
 _STREAM_ENDED: Final = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
 _CLOSED: Final = (
     "closed the connection in the middle of the TLS handshake. It may be going down, or may speak plain text on this "
@@ -60,7 +62,7 @@ _BAD_CERTIFICATES: Final[Mapping[int, str]] = {
     62: _HOST,
     64: _HOST,
 }
-"""Defects of the broker's certificate, by OpenSSL's numbers (X509_V_ERR_...)."""
+"""Error texts for a broker's certificate that fails the check, by OpenSSL's number of the defect (X509_V_ERR_...)."""
 
 _ERRORS: Final[Mapping[str, str]] = {
     "WRONG_VERSION_NUMBER": _PLAIN,
@@ -81,11 +83,11 @@ _ERRORS: Final[Mapping[str, str]] = {
     "TLSV1_ALERT_PROTOCOL_VERSION": "supports other versions of TLS than this daemon. Check kafka.tls.min_version",
     "UNSUPPORTED_PROTOCOL": "supports only TLS older than kafka.tls.min_version. Enable a newer one on the broker",
 }
-"""All other failures, by OpenSSL's reason."""
+"""Error texts for all other failures, by OpenSSL's name of the reason."""
 
 
 class TlsSession:
-    """One TLS session; error texts begin with `name`. Raises TlsError for an invalid host name."""
+    """One TLS session with `host`. Error texts begin with `name`. Raises TlsError for an invalid host name."""
 
     def __init__(self, context: ssl.SSLContext, host: str, name: str) -> None:
         self._name = name
@@ -107,16 +109,19 @@ class TlsSession:
         return ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None
 
     def read_outgoing(self) -> bytes:
-        """Return the bytes that TLS has produced for the broker, b"" if none."""
+        """Remove and return the bytes that wait to be sent to the broker, b"" if none."""
         return self._outgoing.read()
 
     def send(self, data: memoryview) -> None:
-        """Encrypt bytes for the next `read_outgoing`; allowed only while `is_open`."""
+        """Encrypt bytes; the next `read_outgoing` returns the result. Allowed only while `is_open`."""
         if data:
             self._object.write(data)
 
     def receive(self, data: bytes) -> bytes:
-        """Decrypt received bytes. Raises TlsError for a failed handshake or a damaged record."""
+        """Process received bytes, and return those of the application decrypted; b"" during the handshake.
+
+        Raises TlsError for a failed handshake or a damaged record.
+        """
         if data:
             self._incoming.write(data)
         else:
@@ -126,7 +131,7 @@ class TlsSession:
         return b"".join(self._read()) if self.is_open else b""
 
     def handshake(self) -> None:
-        """Begin or continue the handshake, which `receive` also continues."""
+        """Begin the handshake; afterwards `receive` calls this function to continue it."""
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
@@ -136,6 +141,7 @@ class TlsSession:
         self.is_open = True
 
     def _read(self) -> list[bytes]:
+        """Return all decrypted bytes, in parts, and set `has_ended` at the end of the stream."""
         parts = []
         try:
             while part := self._object.read(_READ_BYTES):
@@ -150,7 +156,7 @@ class TlsSession:
         return parts
 
     def _explain(self, error: ssl.SSLError) -> TlsError:
-        if isinstance(error, _STREAM_ENDED):
+        if isinstance(error, _STREAM_ENDED):  # during the handshake, because `_read` handles a later end
             return TlsError(f"{self._name} {_CLOSED}.", is_closed=True)
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = error.verify_message
@@ -166,9 +172,10 @@ class TlsSession:
 # --- contexts ---------------------------------------------------------------------------------------------------------
 _TLS_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _NO_PEM: Final = frozenset({"NO_CERTIFICATE_OR_CRL_FOUND", "NO_START_LINE"})
-"""Reasons of OpenSSL for a file without a certificate."""
+"""OpenSSL's names of the reason for which it found no certificate in a file."""
 
-_FileVersions = tuple[tuple[int, int, int] | None, ...]
+_FileVersion = tuple[int, int, int]
+"""Inode, size and time of modification: if one differs, the file was changed or replaced."""
 
 
 class TlsContexts:
@@ -176,25 +183,26 @@ class TlsContexts:
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
-        named = (tls.ca_file, tls.certificate_file, tls.key_file, tls.key_password_file)
-        self._files = [Path(name) for name in named if name is not None]
-        self._loaded: _FileVersions | None = None
+        configured = (tls.ca_file, tls.certificate_file, tls.key_file, tls.key_password_file)
+        self._files = [Path(name) for name in configured if name is not None]
+        self._loaded_versions: tuple[_FileVersion | None, ...] | None = None
         self._context: ssl.SSLContext | None = None
 
     def create_session(self, host: str, name: str) -> TlsSession:
-        """Create a session with `host`. Raises the errors of `current_context` and of TlsSession."""
+        """Create a session with `host`. Raises ConfigError like `current_context`, and TlsError like TlsSession."""
         return TlsSession(self.current_context(), host, name)
 
     def current_context(self) -> ssl.SSLContext:
         """Return the context for a new connection.
 
-        Raises ConfigError, which names the file, until the first load succeeds.
+        If the files cannot be loaded, raises ConfigError, which names the file, or returns the context of an earlier
+        load.
         """
-        present = tuple(_file_version(file) for file in self._files)
-        if self._context is not None and present == self._loaded:
+        versions = tuple(_file_version(file) for file in self._files)
+        if self._context is not None and versions == self._loaded_versions:
             return self._context
         try:
-            self._context, self._loaded = _create_context(self._tls), present
+            self._context, self._loaded_versions = _create_context(self._tls), versions
         except ConfigError as error:
             if self._context is None:
                 raise
@@ -202,7 +210,8 @@ class TlsContexts:
         return self._context
 
 
-def _file_version(file: Path) -> tuple[int, int, int] | None:
+def _file_version(file: Path) -> _FileVersion | None:
+    """Return the version of a file, or None if the file is missing or inaccessible."""
     try:
         status = file.stat()
     except OSError:
@@ -232,14 +241,14 @@ def _load_authorities(context: ssl.SSLContext, ca_file: str | None) -> None:
 
 
 def _load_certificate(context: ssl.SSLContext, tls: Tls, certificate_file: str) -> None:
-    # Without a password argument, OpenSSL would ask for one on the terminal.
+    # "" instead of no password, because OpenSSL would then ask for the password of an encrypted key on the terminal.
     password = read_secret(tls.key_password_file, tls.key_password_env, "The password of the key") or ""
     try:
         context.load_cert_chain(certificate_file, tls.key_file, password)
     except OSError as error:
         raise ConfigError(_explain_unusable(tls, certificate_file, error)) from error
     except ValueError:
-        # Not chained: an error of the encoding contains the password.
+        # `from None`, because a ValueError of the encoding contains the password.
         place = tls.key_password_file or f"the environment variable {tls.key_password_env}"
         raise ConfigError(
             f"The password of the key in {place} is too long for OpenSSL or not UTF-8. Check that {place} contains "
@@ -248,6 +257,7 @@ def _load_certificate(context: ssl.SSLContext, tls: Tls, certificate_file: str) 
 
 
 def _explain_unusable(tls: Tls, certificate_file: str, error: OSError) -> str:
+    """Return an error text for `error`, which OpenSSL raised without naming the certificate or key file at fault."""
     key_file = tls.key_file or certificate_file
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
         return f"The key in {key_file} does not belong to the certificate in {certificate_file}."
@@ -262,6 +272,7 @@ def _explain_unusable(tls: Tls, certificate_file: str, error: OSError) -> str:
 
 
 def _read_error(file: str) -> OSError | None:
+    """Try to open the file for reading, and return the error if that fails."""
     try:
         with Path(file).open("rb"):
             return None

@@ -1,10 +1,11 @@
-"""Run the program of `kafka.sasl.token_command`, in a thread of the event loop, and decode its output.
+"""Run the program of `kafka.sasl.token_command`, and decode its output.
 
-The program gets no input. Its standard error is dropped, because that may contain a secret.
+The program may block, so the caller runs it in a thread. The program gets no input. Its standard error is dropped,
+because error messages may contain a secret.
 
-The output is a token, or a JSON object as the token endpoint of an OAuth server returns it (RFC 6749, section 5): with
-`access_token` and `expires_in`, or with `error` and `error_description`. So `curl` at such an endpoint is a token
-command too, and a command can state why it failed.
+The output is a token, or a JSON object like the response of an OAuth server's token endpoint (RFC 6749, section 5):
+with `access_token` and `expires_in`, or with `error` and `error_description`. So a `curl` command that requests such an
+endpoint can be the token command, and a program can tell the daemon why it failed.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ if TYPE_CHECKING:
 __all__ = ["BearerToken", "TokenResponse", "decode_token", "printable_text", "run_token_command"]
 
 _TIMEOUT_S: Final = 30.0
-"""Time limit of the program, which may ask a server over the network."""
+"""Time limit of the program; it is generous, because the program may ask a server over the network."""
 _REAP_S: Final = 0.1
-"""Time for the end of a killed program; `subprocess` reaps a later one at its next start of a program."""
-_MAX_BYTES: Final = 64 * 1024
-"""Bound of the output, far above the size of a token, in case the program is the wrong one."""
-_MAX_TEXT: Final = 600
-"""Limit for the characters of a server's text in the log."""
+"""Maximum wait for the end of a killed program. If it ends later, `subprocess` reaps it when it starts another one."""
+_MAX_OUTPUT_BYTES: Final = 64 * 1024
+"""Limit of the output: far more than a token has, but a wrongly configured program may write without end."""
+_MAX_TEXT_CHARACTERS: Final = 600
+"""Limit of a server's text in the log."""
 
 
 def run_token_command(command: Sequence[str]) -> tuple[str, str]:
-    """Run the program, for at most _TIMEOUT_S; return its output, and an error text.
+    """Run the program for at most _TIMEOUT_S; return its output, and an error text, which is "" if it succeeded.
 
-    The error text follows the program's name in a sentence, and is empty if the program succeeded. A failed program may
-    have written output too.
+    The error text continues a sentence that begins with the program's name. A failed program may have written output,
+    too, such as a JSON object with the error.
     """
     try:
         process = subprocess.Popen(  # noqa: S603 - the operator's own program
@@ -50,7 +51,7 @@ def run_token_command(command: Sequence[str]) -> tuple[str, str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # so that a timeout can kill the program's children too
+            start_new_session=True,  # a process group of its own, so that `_kill` reaches the program's children
         )
     except OSError as error:
         return "", f"cannot be started: {error.strerror}."
@@ -58,26 +59,27 @@ def run_token_command(command: Sequence[str]) -> tuple[str, str]:
     assert process.stdout is not None
     with process.stdout as pipe:
         output, has_ended = _read_output(pipe.fileno(), deadline)
-    if len(output) > _MAX_BYTES:
-        return _kill(process, f"wrote more than {_MAX_BYTES >> 10} KiB, and was killed. Give one that prints a token.")
+    if len(output) > _MAX_OUTPUT_BYTES:
+        limit_kib = _MAX_OUTPUT_BYTES >> 10
+        return _kill(process, f"wrote more than {limit_kib} KiB, and was killed. Give one that prints a token.")
     if has_ended:
         with suppress(subprocess.TimeoutExpired):
-            code = process.wait(_left_s(deadline))
+            code = process.wait(_remaining_s(deadline))
             error_text = f"ended with code {code}. Run it as the daemon's user to see why." if code else ""
             return output.decode("utf-8", "replace").strip(), error_text
     return _kill(process, f"did not end within {_TIMEOUT_S:g} s, and was killed.")
 
 
-def _left_s(deadline: float) -> float:
+def _remaining_s(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
 def _read_output(pipe: int, deadline: float) -> tuple[bytes, bool]:
-    """Return the output until it ends (True), is too long, or does not end in time."""
+    """Return the output, and True if it is complete; False if it is too long or has not ended before the deadline."""
     output, poller = b"", select.poll()
     poller.register(pipe, select.POLLIN)
-    while len(output) <= _MAX_BYTES and poller.poll(1000 * _left_s(deadline)):
-        data = os.read(pipe, _MAX_BYTES)
+    while len(output) <= _MAX_OUTPUT_BYTES and poller.poll(1000 * _remaining_s(deadline)):
+        data = os.read(pipe, _MAX_OUTPUT_BYTES)
         if not data:
             return output, True
         output += data
@@ -85,22 +87,24 @@ def _read_output(pipe: int, deadline: float) -> tuple[bytes, bool]:
 
 
 def _kill(process: subprocess.Popen[bytes], error: str) -> tuple[str, str]:
-    """Kill the program with its children, and return the error."""
-    os.killpg(process.pid, signal.SIGKILL)  # the group exists: nothing has reaped its leader yet
-    with suppress(subprocess.TimeoutExpired):  # even a killed program may hang in a system call
+    """Kill the program with its children, and return the result of `run_token_command`: no output, and the error."""
+    os.killpg(process.pid, signal.SIGKILL)  # the group still exists, because its leader has not been reaped
+    with suppress(subprocess.TimeoutExpired):  # even a killed program does not end while it hangs in a system call
         process.wait(_REAP_S)
     return "", error
 
 
 # --- the output -------------------------------------------------------------------------------------------------------
 class BearerToken(NamedTuple):
-    """A token, and its lifetime from now on; 0 if neither the response nor the token states one."""
+    """A token and its remaining lifetime, which is 0 if neither the response nor the token states an expiry."""
 
     text: str
     lifetime_s: float
 
 
 class TokenResponse(msgspec.Struct):
+    """A response of a token endpoint: a token with its lifetime in seconds, or an error."""
+
     access_token: str = ""
     expires_in: float | None = None
     error: str = ""
@@ -108,13 +112,16 @@ class TokenResponse(msgspec.Struct):
 
 
 class _Claims(msgspec.Struct):
+    """The content of a JSON web token (RFC 7519), of which only the expiry in seconds since the epoch is needed."""
+
     exp: float
 
 
 def decode_token(output: str, exit_error: str, now_s: float) -> BearerToken:
-    """Return the token in a command's output; `exit_error` is empty if the command succeeded.
+    """Return the token in the output of a token command; `exit_error` is "" if the command succeeded.
 
-    Raise ConfigError if there is no token. The error text follows the command's name, and contains no part of a token.
+    Raises ConfigError if there is no token or the command failed. The error text continues a sentence that begins with
+    the command's name, and contains no part of a token.
     """
     response = _decode_response(output) if output.startswith("{") else TokenResponse(access_token=output)
     if response.error:
@@ -139,15 +146,16 @@ def _decode_response(output: str) -> TokenResponse:
 
 def printable_text(text: str) -> str:
     """Return a server's text as one line of limited length, for an error text."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text[:_MAX_TEXT]).split())
+    return " ".join("".join(char if char.isprintable() else " " for char in text[:_MAX_TEXT_CHARACTERS]).split())
 
 
 def _lifetime_of_jwt(token: str, now_s: float) -> float:
+    """Return the remaining lifetime that a JSON web token states; 0 if it has expired, or for a token of another kind."""
     parts = token.split(".")
     if len(parts) != 3:
         return 0.0
     try:
-        # A JWT omits the padding; the decoder ignores surplus padding.
+        # A JSON web token omits base64's padding, and the decoder ignores surplus padding: so two "=" always suffice.
         claims = msgspec.json.decode(urlsafe_b64decode(parts[1] + "=="), type=_Claims)
     except (binascii.Error, msgspec.MsgspecError, ValueError):
         return 0.0

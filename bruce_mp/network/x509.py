@@ -1,7 +1,8 @@
 """The validity dates of X.509 certificates in files.
 
-The `ssl` module gives the dates of a peer's certificate, but not of a file. This module reads DER up to the dates
-(RFC 5280, section 4.1): each element is a tag, a length and the content.
+The `ssl` module gives the dates of a peer's certificate, but not of a certificate in a file. This module decodes a
+certificate up to the dates (RFC 5280, section 4.1). DER encodes a certificate as nested elements: each element is a tag, a
+length and the content, and the content of a sequence consists of elements.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["certificate_validity", "read_validities"]
 
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s*([A-Za-z0-9+/=\s]+?)-----END CERTIFICATE-----")
-# Tags of DER; the version is an element with the context-specific tag 0.
+# Tags of DER elements. X.509 gives the version of a certificate the context-specific tag 0, which is encoded as 0xA0.
 _SEQUENCE: Final = 0x30
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 _GENERALIZED_TIME: Final = 0x18
 _DATE: Final = re.compile(rb"(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)Z")
-_BEFORE_VALIDITY: Final = 3
-"""Number of elements before the validity: serial number, algorithm, issuer."""
+_COUNT_BEFORE_VALIDITY: Final = 3
+"""Number of elements between the version and the validity: serial number, algorithm, issuer."""
 
 
 class _Element(NamedTuple):
@@ -48,18 +49,18 @@ def read_validities(pem: bytes) -> Iterator[tuple[float, float]]:
 def certificate_validity(der: bytes) -> tuple[float, float]:
     """Return (notBefore, notAfter) in seconds since the epoch. Raise RemoteProtocolError if `der` is no certificate."""
     (certificate,) = _read_elements(der, 1)
-    (signed,) = _read_elements(certificate.content, 1)
-    # Certificates of version 1 omit the version, an element before the serial number.
-    skipped = _BEFORE_VALIDITY + (signed.content[:1] == bytes([_VERSION]))
-    validity = _read_elements(signed.content, skipped + 1)[-1]
-    if not certificate.tag == signed.tag == validity.tag == _SEQUENCE:
+    (signed_part,) = _read_elements(certificate.content, 1)
+    # The version is the first element, before the serial number; certificates of version 1 omit it.
+    has_version = signed_part.content[:1] == bytes([_VERSION])
+    validity = _read_elements(signed_part.content, has_version + _COUNT_BEFORE_VALIDITY + 1)[-1]
+    if not certificate.tag == signed_part.tag == validity.tag == _SEQUENCE:
         raise RemoteProtocolError("A certificate of the file does not follow X.509.")
-    first, last = _read_elements(validity.content, 2)
-    return _parse_date(first), _parse_date(last)
+    not_before, not_after = _read_elements(validity.content, 2)
+    return _parse_date(not_before), _parse_date(not_after)
 
 
 def _read_elements(data: bytes, count: int) -> list[_Element]:
-    """Return the first `count` elements of a sequence's content."""
+    """Return the first `count` elements of `data`, the content of a sequence."""
     elements = []
     at = 0
     for _ in range(count):
@@ -77,20 +78,20 @@ def _read_length(data: bytes, at: int) -> tuple[int, int]:
     if at >= len(data):
         raise RemoteProtocolError("A certificate of the file is truncated.")
     first = data[at]
-    if first < 0x80:  # short form; otherwise, the low bits count the bytes of the length
+    if first < 0x80:  # short form: the byte is the length
         return first, at + 1
-    end = at + 1 + (first & 0x7F)
+    end = at + 1 + (first & 0x7F)  # long form: the low 7 bits are the number of bytes that the length occupies
     return int.from_bytes(data[at + 1 : end], "big"), end
 
 
 def _parse_date(element: _Element) -> float:
     text = element.content
-    if element.tag == _UTC_TIME:
-        text = (b"20" if text[:2] < b"50" else b"19") + text  # RFC 5280, section 4.1.2.5.1
+    if element.tag == _UTC_TIME:  # a year of two digits: from 1950 to 2049 (RFC 5280, section 4.1.2.5.1)
+        text = (b"20" if text[:2] < b"50" else b"19") + text
     found = _DATE.fullmatch(text)
     if found is None or element.tag not in {_UTC_TIME, _GENERALIZED_TIME}:
         raise RemoteProtocolError("A certificate of the file has an invalid date.")
     try:
         return float(timegm((*map(int, found.groups()), 0, 0, 0)))
-    except ValueError as error:  # month 13
+    except ValueError as error:  # for example, the month is 13
         raise RemoteProtocolError("A certificate of the file has an invalid date.") from error

@@ -320,7 +320,7 @@ def test_a_renewal_without_credentials_is_tried_again(
     logins = Logins()
     client = Client(stack, Names(server.address), SHORT_S, logins)
     client.socket._schedule_renewal(0.1, 0.08)
-    client.socket._login_timer.cancel()  # type: ignore[union-attr] # the first login, which this test does not need
+    client.socket._credentials_timer.cancel()  # type: ignore[union-attr] # the first login, which this test does not need
     client.run_until(lambda: len(logins.requests) == 3)
     assert "will expire. No credentials came within 0.2 s." in caplog.text
 

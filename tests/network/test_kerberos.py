@@ -98,7 +98,7 @@ def test_a_request_does_not_wait_for_a_silent_kdc_of_an_earlier_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", SimpleNamespace(exceptions=SimpleNamespace(GSSError=ValueError)))
-    monkeypatch.setattr(kerberos, "_LOCK_S", 0.1)
+    monkeypatch.setattr(kerberos, "_LOCK_TIMEOUT_S", 0.1)
     keytab = tmp_path / "keytab"
     keytab.touch()
     logins = Kerberos(Sasl(mechanism="GSSAPI", kerberos_principal="p", kerberos_keytab_file=str(keytab)))
