@@ -33,8 +33,8 @@ __all__ = ["TlsContexts", "TlsSession"]
 log = logging.getLogger(__name__)
 _READ_BYTES: Final = 256 * 1024
 """Maximum number of decrypted bytes of one read; a TLS record has at most 16 KiB."""
-# SSLZeroReturnError: the broker announced the end by the alert close_notify.  SSLEOFError: the stream ended without this
-# alert; Python 3.11.2 raises SSLZeroReturnError for that, too.
+# SSLZeroReturnError: the broker announced the end by the alert close_notify.  SSLEOFError: the stream ended without
+# this alert; Python 3.11.2 raises SSLZeroReturnError for that, too.
 _STREAM_ENDED: Final = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
 _CLOSED: Final = (
     "closed the connection in the middle of the TLS handshake. It may be going down, or may speak plain text on this "

@@ -150,7 +150,7 @@ def printable_text(text: str) -> str:
 
 
 def _lifetime_of_jwt(token: str, now_s: float) -> float:
-    """Return the remaining lifetime that a JSON web token states; 0 if it has expired, or for a token of another kind."""
+    """Return the remaining lifetime that a JSON web token states; 0 if it has expired, or for other tokens."""
     parts = token.split(".")
     if len(parts) != 3:
         return 0.0

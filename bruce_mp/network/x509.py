@@ -1,8 +1,8 @@
 """The validity dates of X.509 certificates in files.
 
 The `ssl` module gives the dates of a peer's certificate, but not of a certificate in a file. This module decodes a
-certificate up to the dates (RFC 5280, section 4.1). DER encodes a certificate as nested elements: each element is a tag, a
-length and the content, and the content of a sequence consists of elements.
+certificate up to the dates (RFC 5280, section 4.1). DER encodes a certificate as nested elements: each element is a
+tag, a length and the content, and the content of a sequence consists of elements.
 """
 
 from __future__ import annotations
