@@ -106,7 +106,7 @@ class InputShell(ProcessShell):
         self._windows_for = windows_for
         self._rules_for = rules_for
         self._reporter = self.add_output(ProcessReporter(config, self._links, self._row))
-        self._pool = ChunkPool(slab, start.row, start.inputs, watcher)
+        self._pool = ChunkPool(slab, start.row, start.input_rows, watcher)
         self._topics = TopicTable(slab)
         self._thresholds = TopicThresholds(self._pool, self._topics, config.alpha_for)
         self._lanes = Lanes(
@@ -118,7 +118,7 @@ class InputShell(ProcessShell):
             partitioners=partitioners_of(config),
             thresholds=self._thresholds,
         )
-        self._quotas = SenderQuotas(rules_for(config.input), slab, start.row, start.inputs)
+        self._quotas = SenderQuotas(rules_for(config.input), slab, start.row, start.input_rows)
         self._router = self._links.sender(ROUTER_FROM_INPUTS)
         self._publisher = RunPublisher(self._lanes, self._router, self._row)
         self._is_replaced = False

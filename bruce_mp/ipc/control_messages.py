@@ -1,6 +1,8 @@
-"""The control messages between the supervisor and a process, and the pipe that carries them.
+"""The control messages between the supervisor and a process of the daemon, and the pipe that carries them.
 
-The pipe is a `multiprocessing` pipe. Its end-of-file tells a process that the supervisor is dead.
+Each process has a `multiprocessing` pipe to the supervisor. End-of-file on the pipe tells the process that the
+supervisor is dead. The first words of a message's docstring name its sender and its receivers. A message from "status
+to supervisor to router" goes through two pipes: the supervisor forwards it.
 """
 
 # No `from __future__ import annotations` here: msgspec resolves the annotations at run time.
@@ -37,7 +39,7 @@ __all__ = [
 
 
 class Broker(msgspec.Struct, frozen=True):
-    """A broker's id, host and port from the metadata."""
+    """A broker from the cluster's metadata; `node` is its id."""
 
     node: int
     host: str
@@ -45,7 +47,7 @@ class Broker(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process, first message: the predecessor has ended; start working."""
+    """Supervisor to process, the first message: the process that this one replaces has ended, so begin to work."""
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
@@ -53,84 +55,91 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """Process to supervisor: the process is initialized and works."""
+    """Process to supervisor: the process is initialized and has begun to work."""
 
 
 class Dispatchers(msgspec.Struct, frozen=True, tag=True):
-    """Router to supervisor: the required dispatchers by slot; all others have nothing left to send."""
+    """Router to supervisor: the brokers that need a dispatcher, by dispatcher slot.
+
+    The supervisor starts missing dispatchers. It may end all others, because they have nothing left to send.
+    """
 
     wanted: dict[int, Broker]
 
 
 class PeerDied(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to router: a process died and was restarted; sweep the slab for its records."""
+    """Supervisor to router: the process `name` died and was restarted; search the slab for the records that it held."""
 
     name: str
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process: send all held messages now; no new work follows.
+    """Supervisor to process, at a shutdown: send all held messages now; no new work follows.
 
-    With `stays_open`, the next daemon keeps the datagram socket. The datagram input then receives only the messages
-    that wait there now.
+    `stays_open` means that the datagram socket stays open for the next daemon. The datagram input then receives only
+    the messages that are in the socket's queue now, because new messages may arrive without end.
     """
 
     stays_open: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process: exit now; the slab keeps the messages that the process holds."""
+    """Supervisor to process: exit now; the messages that the process holds stay in the slab."""
 
 
 class RefreshMetadata(msgspec.Struct, frozen=True, tag=True):
-    """Status to supervisor to router: refresh the metadata now."""
+    """Status to supervisor to router: fetch the cluster's metadata now."""
 
 
 class AcceptCluster(msgspec.Struct, frozen=True, tag=True):
-    """Status to supervisor to router: send the held messages to this cluster."""
+    """Status to supervisor to router: send the held messages to this cluster, although they were for another one."""
 
     cluster_id: str
 
 
 class DebugTopics(msgspec.Struct, frozen=True, tag=True):
-    """Status to supervisor to router and dispatchers: copy the messages of these topics, and of no others.
+    """Status to supervisor to router and dispatchers: copy messages to the debug files of the status process.
 
-    While topics are chosen, the supervisor repeats the message to each process that starts, except inputs.
+    Only messages of `topics` are copied or, with `all_topics`, messages of every topic. While at least one topic is
+    chosen, the supervisor also sends this message to each process that it starts, except inputs.
     """
 
     topics: tuple[bytes, ...] = ()
-    all: bool = False
+    all_topics: bool = False
 
     @property
     def has_topics(self) -> bool:
-        return self.all or bool(self.topics)
+        return self.all_topics or bool(self.topics)
 
     def covers(self, topic: bytes) -> bool:
-        return self.all or topic in self.topics
+        return self.all_topics or topic in self.topics
 
 
 class NewConfig(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process: apply this configuration; the process answers ConfigApplied with its number."""
+    """Supervisor to process: apply this configuration, and answer with ConfigApplied and the same number."""
 
     number: int
     config: Config
 
 
 class ConfigApplied(msgspec.Struct, frozen=True, tag=True):
-    """Process to supervisor: the process has applied the configuration with this number."""
+    """Process to supervisor: the process has applied the configuration of the NewConfig with this number."""
 
     number: int
 
 
 class ReloadRequest(msgspec.Struct, frozen=True, tag=True):
-    """Status to supervisor: reload the configuration; with `only_check`, only report the effect of a reload."""
+    """Status to supervisor: reload the configuration; with `only_check`, only report the effect that this would have.
+
+    The answer is a ReloadOutcome with the same number.
+    """
 
     number: int
     only_check: bool
 
 
 class ReloadOutcome(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to status: the result of the reload request with this number."""
+    """Supervisor to status: the result of the ReloadRequest with this number."""
 
     number: int
     accepted: bool
@@ -138,10 +147,11 @@ class ReloadOutcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class ActiveConfig(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to status: source and age of the active configuration, and the result of the last reload.
+    """Supervisor to status: the file of the active configuration, the time of its activation, and the last reload.
 
-    `reloads` counts the accepted reloads. `refused` is the reason why the last reload was refused, or empty. Times are
-    in ms since the epoch.
+    `reloads` is the number of accepted reloads. `refused` is the reason for which the last reload was refused, and
+    `refused_ms` the time; `refused` is "" if the last reload was accepted or if there was none. Times are in ms since
+    the epoch.
     """
 
     path: str
@@ -169,8 +179,8 @@ ControlMessage = (
     | ActiveConfig
 )
 MAX_MESSAGE_BYTES: Final = 128 << 10
-"""Size limit of a control message, which a reload checks, so that `Control.send` cannot block: a pipe that `select`
-reports writable has room for this many bytes."""
+"""Size limit of a control message. A pipe that `select` reports writable has room for this many bytes, so
+`Control.send` does not block. Only a configuration could be larger: a reload checks its size."""
 
 _DECODER: msgspec.msgpack.Decoder[ControlMessage] = msgspec.msgpack.Decoder(ControlMessage)
 
@@ -186,10 +196,10 @@ class Control:
         return self._connection.fileno()
 
     def send(self, message: ControlMessage) -> None:
-        """Send a message without blocking.
+        """Send a message without blocking; the message may be lost.
 
-        The message is lost if the peer has exited, which the peer's end-of-file reveals. It is also lost if the peer
-        hangs with hundreds of unread messages, because the supervisor must not block with it.
+        It is lost if the peer has exited; then `receive` returns None. It is also lost if the pipe is full, because the
+        peer hangs and has not read hundreds of messages: the supervisor must not wait for such a peer.
         """
         if not select([], [self._connection], [], 0)[1]:
             return

@@ -1,10 +1,11 @@
-"""The frames between input, router and dispatchers.
+"""The frames between inputs, router and dispatchers.
 
-A frame is a list of *parcels*. Some parcels name records in the slab, usually of one topic and partition; the
-others pause and resume partitions or synchronize a dispatcher. A parcel is a header of 16 bytes and its segments. The
-messages themselves stay in the slab. The order of frames on a link is the delivery order within a partition.
+A frame is a list of *parcels*. Some parcels name records in the slab, usually of one topic and partition; other parcels
+pause and resume partitions or synchronize a dispatcher with the router. A parcel is a header of 16 bytes and its
+segments; a segment names neighbouring records in the slab (`slab.runs`). The messages themselves stay in the slab.
+Messages of a partition are delivered in the order in which the frames on a link name them.
 
-    parcel header: u8 kind, 3 bytes 0, u32 topic number, i32 partition (-1 = none, or EVERYTHING), u32 segments
+    parcel header: u8 kind, 3 bytes 0, u32 topic number, i32 partition (-1: none or EVERYTHING), u32 number of segments
 """
 
 from __future__ import annotations
@@ -23,23 +24,25 @@ __all__ = ["EVERYTHING", "Parcel", "ParcelKind", "pack_parcels", "unpack_parcels
 
 _HEADER: Final = Struct("<B3xIiI")
 EVERYTHING: Final = -1
-"""Partition number in a PAUSED, HAND_BACK or HANDED_BACK that covers all partitions of the dispatcher."""
+"""The partition number of a PAUSED, HAND_BACK or HANDED_BACK parcel that covers all partitions of the dispatcher."""
 
 
 @unique
 class ParcelKind(IntEnum):
-    RUNS = 1
-    """Input to router: closed runs of any topics."""
-    BATCH = 2
-    """Router to dispatcher: a complete batch, ready to send."""
-    QUEUE = 3
-    """Router to dispatcher: records that the dispatcher batches, bound to partitions of any topics.
+    """The kind of a parcel. A *run* is a sequence of records that an input hands over as one unit."""
 
-    One parcel has the records that the router sends at a time, for perhaps a thousand partitions.
+    RUNS = 1
+    """Input to router: runs that the input has completed, of any topics."""
+    BATCH = 2
+    """Router to dispatcher: records that form a complete batch, ready to send."""
+    QUEUE = 3
+    """Router to dispatcher: records for the dispatcher to batch, already assigned to partitions of any topics.
+
+    The router puts all such records that it sends at a time into one parcel, for perhaps a thousand partitions.
     """
     SENT = 4
-    """Router to dispatcher: record batches that a dispatcher has built, and perhaps sent; partition, sequence numbers
-    and boundaries are final.
+    """Router to dispatcher: record batches that a dispatcher has built, and perhaps sent. Send each one unchanged: its
+    partition, sequence numbers and boundaries are final.
     """
     HAND_BACK = 5
     """Router to dispatcher: return all records of this partition, or of EVERYTHING."""
@@ -48,45 +51,50 @@ class ParcelKind(IntEnum):
     RETURNED_SENT = 7
     """Dispatcher to router: returned record batches that were built and perhaps sent."""
     PAUSED = 8
-    """Dispatcher to router: sending to this partition, or to EVERYTHING, has stopped; the router answers HAND_BACK."""
+    """Dispatcher to router: the dispatcher has stopped sending to this partition, or to EVERYTHING.
+
+    The router answers with HAND_BACK.
+    """
     HANDED_BACK = 9
-    """Dispatcher to router: the hand-back is complete."""
+    """Dispatcher to router: all records that HAND_BACK requested have been returned."""
     SENDER = 10
     """Between router and dispatchers, first in each frame: the identity of the sender.
 
-    `topic` is the slot of a dispatcher, 0 for the router. `partition` is the sender's incarnation, by which the
-    receiver recognizes frames of a dead process.
+    `topic` is the slot of a dispatcher, 0 for the router. `partition` is the sender's incarnation, the number of the
+    process's life, by which the receiver recognizes frames of a dead process.
     """
     HELLO = 11
     """Dispatcher to router: the dispatcher has started and ignores all frames until RESYNC."""
     RESYNC = 12
     """Router to dispatcher, second in a frame: the frame lists all records that are assigned to the dispatcher.
 
-    The dispatcher repeats its RETURNED parcels. `topic` is the number of the RESYNC. All earlier frames are void.
+    All earlier frames are void, so the dispatcher sends its RETURNED parcels again. `topic` is the number of this
+    RESYNC.
     """
     SYNCED = 13
     """Dispatcher to router: the dispatcher has processed RESYNC and accepts frames.
 
-    `topic` is the number of the RESYNC, `partition` the incarnation of the router that sent it.
+    `topic` is the number of the RESYNC, `partition` the incarnation of the router that sent the RESYNC.
     """
     WAITED = 14
-    """Router to dispatcher: records that waited in the router; the dispatcher sends them without further delay.
+    """Router to dispatcher: records that waited in the router, so that they must not wait for a batch to fill.
 
-    It sends them after the records of the same topic that it accumulates.
+    The dispatcher first sends the records of the same topic that it has accumulated, because they are older, and then
+    these records at once.
     """
     FLUSH = 15
-    """Input to router, router to dispatchers: a barrier waits for messages of this topic; send the topic's batches now.
+    """Input to router, router to dispatchers: a client waits for messages of this topic; send the topic's batches now.
 
-    The input repeats it while the barrier waits. The router does not: if a FLUSH to a dispatcher is lost, the batches
-    wait for their age limit.
+    The client's request is a barrier. The input repeats FLUSH while the barrier waits. The router sends FLUSH to each
+    dispatcher only once: if it is lost, the batches are sent when they reach their age limit.
     """
 
 
-_KINDS: Final = {int(kind): kind for kind in ParcelKind}
+_KIND_BY_NUMBER: Final = {int(kind): kind for kind in ParcelKind}
 
 
 class Parcel(NamedTuple):
-    """One entry of a frame; some kinds give `topic` and `partition` another meaning, see `ParcelKind`."""
+    """One entry of a frame. In some kinds, `topic` and `partition` have another meaning: see `ParcelKind`."""
 
     kind: ParcelKind
     topic: int = 0
@@ -109,18 +117,18 @@ def unpack_parcels(data: bytes) -> list[Parcel]:
     """Decode a frame into its parcels, the inverse of `pack_parcels`. Raises SlabError for a malformed frame."""
     parcels: list[Parcel] = []
     view = memoryview(data)
-    end = 0
-    while end < len(view):
-        at = end + _HEADER.size
-        if at > len(view):
-            left = len(view) - end
+    at = 0
+    while at < len(view):
+        segments_at = at + _HEADER.size
+        if segments_at > len(view):
+            left = len(view) - at
             raise SlabError(f"A frame between processes ends within a parcel's header ({left} bytes).")
-        kind_number, topic, partition, segment_count = _HEADER.unpack_from(view, end)
-        end = at + segment_count * SEGMENT.size
-        kind = _KINDS.get(kind_number)
-        if end > len(view) or kind is None:
+        kind_number, topic, partition, segment_count = _HEADER.unpack_from(view, at)
+        at = segments_at + segment_count * SEGMENT.size
+        kind = _KIND_BY_NUMBER.get(kind_number)
+        if at > len(view) or kind is None:
             raise SlabError(
                 f"A frame between processes has a malformed parcel of kind {kind_number} with {segment_count} segments."
             )
-        parcels.append(Parcel(kind, topic, partition, unpack_segments(view[at:end])))
+        parcels.append(Parcel(kind, topic, partition, unpack_segments(view[segments_at:at])))
     return parcels

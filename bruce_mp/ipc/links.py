@@ -1,11 +1,12 @@
-"""ZeroMQ ipc links between the processes: they carry doorbells and own no message.
+"""ZeroMQ links between the processes.
 
-If a receiver is killed, the frames in its queue are lost. So a frame only names records in the slab: each receiver
-checks it against the slab, and each process sweeps the slab at its start. Only the links to the status process carry
-data, and have a high-water mark; the others have none, because the slab bounds the number of their frames.
+If a receiver is killed, the frames in its queue are lost. So a frame is only a *doorbell*: it names records in the
+slab, and the messages stay there. The receiver checks each frame against the slab, and a process that starts sweeps the
+slab for the records of lost frames. Only the links to the status process carry data. They have a high-water mark; the
+other links have none, because the slab bounds the number of frames in them.
 
-The receiver binds; the sender connects and may start first. The sockets lie in the run directory (mode 0700). A
-receiver logs and ignores a malformed frame, because such a frame must not end a process.
+The receiver binds a link's socket, and the sender connects to it; either may start first. The socket files lie in the
+run directory (mode 0700). A receiver logs and ignores a malformed frame, because such a frame must not end a process.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ __all__ = [
     "dispatcher_link",
 ]
 
-# Names of links, without those to dispatchers.
+# Names of the links; `dispatcher_link` has the names of the links to dispatchers.
 ROUTER_FROM_INPUTS: Final = "router-runs"
 ROUTER_FROM_DISPATCHERS: Final = "router-events"
-REPORTS: Final = "status-reports"
-COPIES: Final = "status-copies"
+REPORTS: Final = "status-reports"  # discards and other events, to the status process
+COPIES: Final = "status-copies"  # copies of messages for the status process's files
 JOURNAL_REQUESTS: Final = "journal-requests"
 log = logging.getLogger(__name__)
 _HIGH_WATER_MARKS: Final = {REPORTS: 100, COPIES: 20}
-"""Frames that a link to the status process queues; a sender keeps the data that a full link refuses."""
+"""Number of frames that a link to the status process queues; a sender keeps the data that a full link refuses."""
 
 _RECONNECT_MS: Final = 10
-"""Interval of the tries to connect, a tenth of ZeroMQ's default: messages wait while a receiver restarts."""
+"""Time between two tries to connect, a tenth of ZeroMQ's default: messages wait while a receiver restarts."""
 CLOSE_TIMEOUT_MS: Final = 500
-"""Maximum time that an ending process waits until the status process has received its last frames."""
+"""Maximum time that an ending process waits until the status process has received the process's last frames."""
 
 
 def dispatcher_link(slot: int) -> str:
-    """Return the name of the link to the dispatcher of a slot."""
+    """Return the name of the link to the dispatcher in a slot."""
     return f"dispatcher-{slot}"
 
 
@@ -70,7 +71,7 @@ class LinkSender:
             self._socket.send(pack_parcels(parcels), zmq.DONTWAIT)
 
     def send_bytes(self, data: bytes) -> bool:
-        """Send one frame. Return False if the link is full, so that the frame was not sent."""
+        """Send one frame. Return False if the link is full; the frame is then not sent."""
         try:
             self._socket.send(data, zmq.DONTWAIT)
         except zmq.Again:
@@ -89,7 +90,7 @@ class LinkReceiver:
         self.socket = socket
 
     def receive(self) -> list[Parcel]:
-        """Return the parcels of the next frame, [] if none waits."""
+        """Return the parcels of the next frame, or [] if no frame waits."""
         while data := self.receive_bytes():
             try:
                 return unpack_parcels(data)
@@ -98,8 +99,8 @@ class LinkReceiver:
         return []
 
     def receive_bytes(self) -> bytes:
-        """Return the bytes of the next frame, b"" if none waits."""
-        # The exception for an empty queue would cost more than this check.
+        """Return the bytes of the next frame, or b"" if no frame waits."""
+        # Without this check, `recv` would raise an exception for an empty queue, which costs more.
         return self.socket.recv(zmq.DONTWAIT) if has_frame(self.socket) else b""
 
 
@@ -114,7 +115,7 @@ class Links:
         return f"ipc://{self._directory / name}.ipc"
 
     def sender(self, name: str) -> LinkSender:
-        """Connect to a link; the receiver may bind it later."""
+        """Return the sending end of a link, which connects as soon as the receiver has bound the link."""
         socket = self._context.socket(zmq.PUSH)
         socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARKS.get(name, 0))
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
@@ -123,7 +124,10 @@ class Links:
         return LinkSender(socket)
 
     def receiver(self, name: str) -> LinkReceiver:
-        """Bind a link, over the socket file of a dead process if there is one. Raises StartError if the bind fails."""
+        """Bind a link and return its receiving end. Raises StartError if the bind fails.
+
+        A socket file that a dead process has left is replaced.
+        """
         socket = self._context.socket(zmq.PULL)
         socket.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARKS.get(name, 0))
         socket.setsockopt(zmq.LINGER, 0)
@@ -138,5 +142,5 @@ class Links:
         return LinkReceiver(socket)
 
     def close(self, timeout_ms: int = 0) -> None:
-        """Close all links, after at most `timeout_ms` in which the sent frames may reach their receivers."""
+        """Wait for at most `timeout_ms` until the sent frames have reached their receivers, and close all links."""
         self._context.destroy(linger=timeout_ms)

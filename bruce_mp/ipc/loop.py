@@ -1,7 +1,8 @@
-"""The event loop of a process: one poll over descriptors, ZeroMQ sockets and timers.
+"""The event loop of a process: it waits for descriptors, ZeroMQ sockets and timers, and calls their callbacks.
 
-The loop polls a ZeroMQ socket's descriptor with poll(2), because ZeroMQ's own poll costs twice as much for a wake-up.
-That descriptor announces a frame once, so the loop asks a socket for further frames after each call of its callback.
+Each ZeroMQ socket has a descriptor. The loop waits for this descriptor with poll(2), because a wake-up by ZeroMQ's own
+poll costs twice as much. The descriptor becomes ready only once for several frames, so after each call of a socket's
+callback the loop asks the socket for further frames.
 
 Times are `time.monotonic()` in seconds.
 """
@@ -33,12 +34,12 @@ Result = TypeVar("Result")
 
 log: Final = logging.getLogger(__name__)
 _THREAD_RETRY_S: Final = 1.0
-_READABLE: Final = int(zmq.POLLIN)  # an operation on the enum would cost more than the rest of `has_frame`
+_READABLE: Final = int(zmq.POLLIN)  # an int, because `&` with the enum would cost more than the rest of `has_frame`
 _SLACK: Final = 0.25
-"""Lateness that `call_about` allows, as a part of the delay."""
+"""The lateness that `call_about` allows, as a fraction of the delay."""
 _GC_THRESHOLD: Final = 20_000
-"""Allocations between two garbage collections. The default is too low for thousands of segments a second, which never
-form cycles."""
+"""Number of allocations between two garbage collections. With the default, thousands of segments a second would cause
+many collections, which would find nothing: segments never form cycles."""
 
 
 class Timer:
@@ -55,33 +56,34 @@ class Timer:
 
 
 class Loop:
-    """The caller of the callbacks of ready sources and due timers.
+    """An event loop. A *source* is a descriptor, a ZeroMQ socket, or an object with a fileno().
 
-    A source is a descriptor, a ZeroMQ socket, or an object with a fileno().
+    Each round calls the callbacks of all ready sources, and then those of all due timers.
     """
 
     def __init__(self) -> None:
         self._poller = select.poll()
-        # by descriptor of the source
+        # These dictionaries have the descriptor of a source as the key.
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._events: dict[int, int] = {}
         self._zmq_sockets: dict[int, zmq.Socket[bytes]] = {}
-        self._unread: set[int] = set()
-        """Descriptors of ZeroMQ sockets that may have frames which the descriptors do not announce again."""
+        self._maybe_unread: set[int] = set()
+        """Descriptors of ZeroMQ sockets that may have frames for which poll(2) does not report the descriptor again."""
         self._timers: list[tuple[float, int, Timer]] = []
-        self._early: list[tuple[float, int, Timer]] = []
+        self._early_timers: list[tuple[float, int, Timer]] = []
         """The timers of `call_about` with their earliest times; `_timers` has them with their latest times."""
-        self._timer_numbers = itertools.count()  # order timers of the same time, which cannot be compared
+        self._timer_numbers = itertools.count()  # so that the heap never compares two timers of the same time
         self._is_running = False
         self._results: deque[Callable[[], None]] = deque()  # calls that pass the results of threads to callbacks
         self._results_eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
         self.watch(self._results_eventfd, partial(_handle_result, self._results_eventfd, self._results))
-        weakref.finalize(self, os.close, self._results_eventfd).atexit = False  # a thread may still write to it
+        # Not at the exit of the process, when a thread may still write to the eventfd.
+        weakref.finalize(self, os.close, self._results_eventfd).atexit = False
 
     def watch(self, source: Any, callback: Callable[[int], None], events: int = select.POLLIN) -> None:
-        """Call `callback(events)` when the source is ready; a second call changes the events and the callback.
+        """Call `callback(events)` whenever the source is ready; for a known source, replace events and callback.
 
-        For a ZeroMQ socket, the loop always waits for frames.
+        A ZeroMQ socket is ready if it has a frame, regardless of `events`.
         """
         descriptor = _descriptor_of(source)
         if self._events.get(descriptor) != events:
@@ -91,14 +93,14 @@ class Loop:
             self._callbacks[descriptor] = callback
         if isinstance(source, zmq.Socket):
             self._zmq_sockets[descriptor] = source
-            self._unread.add(descriptor)
+            self._maybe_unread.add(descriptor)
 
     def unwatch(self, source: Any) -> None:
         descriptor = _descriptor_of(source)
         if self._callbacks.pop(descriptor, None) is not None:
             del self._events[descriptor]
             self._zmq_sockets.pop(descriptor, None)
-            self._unread.discard(descriptor)
+            self._maybe_unread.discard(descriptor)
             self._poller.unregister(descriptor)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
@@ -112,18 +114,19 @@ class Loop:
         return self.call_at(time.monotonic() + delay, callback)
 
     def call_about(self, delay: float, callback: Callable[[], None]) -> Timer:
-        """Call once in the first round after `delay` seconds; without such a round, a quarter of `delay` later.
+        """Call once in the first round that ends at least `delay` seconds from now, but at most a quarter later.
 
-        A timer that shares a round costs no wake-up.
+        The loop does not wake up for this timer before the last moment, so a timer that an earlier round serves costs
+        no wake-up.
         """
         timer = self.call_later(delay * (1 + _SLACK), callback)
-        heapq.heappush(self._early, (time.monotonic() + delay, next(self._timer_numbers), timer))
+        heapq.heappush(self._early_timers, (time.monotonic() + delay, next(self._timer_numbers), timer))
         return timer
 
     def call_in_thread(self, name: str, function: Callable[[], Result], callback: Callable[[Result], None]) -> None:
-        """Run a blocking function in a thread; the loop passes its result to the callback, or raises its exception.
+        """Run a blocking function in a new thread; the loop then calls the callback with the function's result.
 
-        The thread does not keep the process from ending.
+        If the function raises an exception, the loop raises the exception. The thread does not delay the process's end.
         """
 
         def run() -> None:
@@ -135,7 +138,7 @@ class Loop:
 
         try:
             Thread(target=run, name=name, daemon=True).start()
-        except RuntimeError as error:  # the system's limit of threads, or no memory for a stack
+        except RuntimeError as error:  # the system's limit of threads is reached, or there is no memory for a stack
             log.warning("The thread %s cannot be started, and is tried again: %s.", name, error)
             self.call_later(_THREAD_RETRY_S, partial(self.call_in_thread, name, function, callback))
 
@@ -144,7 +147,7 @@ class Loop:
         self._is_running = False
 
     def run(self, after_round: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`. Call `after_round` after each poll and its callbacks, to send all their output."""
+        """Serve until `stop`. Call `after_round` at the end of each round, to send the output of all its callbacks."""
         self._is_running = True
         gc.freeze()  # the present objects live as long as the process, so the collector need not scan them
         gc.set_threshold(_GC_THRESHOLD)
@@ -154,52 +157,55 @@ class Loop:
             after_round()
 
     def _poll(self) -> list[tuple[int, int]]:
-        """Wait for the first ready source or timer, and return (descriptor, events) of each ready source."""
+        """Wait until a source is ready or a timer is due, and return (descriptor, events) of each ready source."""
         sockets = self._zmq_sockets
-        unread = {descriptor for descriptor in self._unread if has_frame(sockets[descriptor])}
+        unread = {descriptor for descriptor in self._maybe_unread if has_frame(sockets[descriptor])}
         ready = [(descriptor, select.POLLIN) for descriptor in unread]
         for descriptor, events in self._poller.poll(0 if unread else self.timeout_ms()):
             if descriptor in unread:
                 continue
             if descriptor not in sockets or has_frame(sockets[descriptor]):
                 ready.append((descriptor, events))
-        self._unread = {descriptor for descriptor, _ in ready if descriptor in sockets}
+        self._maybe_unread = {descriptor for descriptor, _ in ready if descriptor in sockets}
         return ready
 
     def _dispatch(self, ready: list[tuple[int, int]]) -> None:
-        # A callback may close a ready descriptor, and a later callback may open another with the same number, which is
-        # not ready.  The next poll reports the events that are skipped here.
+        """Call the callbacks of the ready sources."""
+        # A callback may close another ready descriptor, and the next callback may open a source that gets the same
+        # number and is not ready.  So a descriptor whose callback has changed is skipped; if it is ready, the next poll
+        # reports it again.
         callbacks = [(descriptor, events, self._callbacks[descriptor]) for descriptor, events in ready]
         for descriptor, events, callback in callbacks:
             if self._callbacks.get(descriptor) is callback:
                 callback(events)
 
     def timeout_ms(self) -> int | None:
-        """Return the time until the first timer; None without one."""
+        """Return the time until the first timer is due; None if there is no timer."""
         while self._timers and self._timers[0][2].cancelled:
             heapq.heappop(self._timers)
         if not self._timers:
             return None
-        # Rounded up, because a poll that wakes a fraction of a millisecond early would spin.
+        # Rounded up: after a poll that ends a fraction of a millisecond early, the loop would poll again and again
+        # until the timer is due.
         return max(0, math.ceil((self._timers[0][0] - time.monotonic()) * 1000))
 
     def _run_due_timers(self) -> None:
         now = time.monotonic()
-        for timers in (self._timers, self._early):
+        for timers in (self._timers, self._early_timers):
             while timers and timers[0][0] <= now:
                 timer = heapq.heappop(timers)[2]
                 if not timer.cancelled:
-                    timer.cancelled = True  # a timer of `call_about` is in both heaps
+                    timer.cancelled = True  # because a timer of `call_about` is in both heaps, but is called once
                     timer.callback()
 
 
 def has_frame(link: zmq.Socket[bytes]) -> bool:
-    """Return True if a frame waits at a ZeroMQ socket; its descriptor may be ready without one."""
+    """Return True if a frame waits in a ZeroMQ socket; the socket's descriptor may be ready although none does."""
     return bool(int(link.get(zmq.EVENTS)) & _READABLE)
 
 
 def _handle_result(eventfd: int, results: deque[Callable[[], None]], _: int) -> None:
-    os.eventfd_read(eventfd)  # counts one result, because of EFD_SEMAPHORE
+    os.eventfd_read(eventfd)  # lowers the counter by 1, because of EFD_SEMAPHORE; it is the number of waiting results
     results.popleft()()
 
 

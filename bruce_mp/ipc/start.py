@@ -1,4 +1,4 @@
-"""The arguments with which the supervisor spawns a process of the daemon."""
+"""The arguments with which the supervisor starts a process of the daemon."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ __all__ = ["Start"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The arguments of a process besides slab and control pipe.
+    """The arguments of a process, except its control pipe.
 
-    * `row`: the process's row in the slab
-    * `listener`: the socket that an input or status process serves; the supervisor keeps it open across restarts
-    * `queue_length`: maximum number of datagrams that the kernel queues on an input's socket; 0 if unknown
-    * `slot`, `broker`: a dispatcher's slot and broker
-    * `inputs`: the rows of all inputs
-    * `unix_stream`, `tcp`: the listening sockets that stream workers share
-    * `clock_offset_ms`: offset of the supervisor's steady clock (`telemetry.clock`); None = the process's own
+    * `row`: the number of the process's row in the slab, its part of the slab for counters and state
+    * `listener`: the socket of the datagram input or of the status process; the supervisor keeps the socket open while
+      the process restarts
+    * `queue_length`: maximum number of datagrams that the kernel queues in the datagram input's socket; 0 if unknown
+    * `slot`, `broker`: the slot of a dispatcher, which is its number, and the broker to which it sends
+    * `input_rows`: for an input, the numbers of the rows of all inputs
+    * `unix_stream`, `tcp`: the listening sockets that all stream workers (inputs for stream connections) share
+    * `clock_offset_ms`: the offset of the supervisor's steady clock (`telemetry.clock`), which the process adopts; None
+      if the process computes its own offset
     """
 
     name: str
@@ -37,7 +39,7 @@ class Start:
     slot: int = 0
     broker: Broker | None = None
     clock_offset_ms: int | None = None
-    inputs: tuple[int, ...] = ()
+    input_rows: tuple[int, ...] = ()
     unix_stream: socket | None = None
     tcp: socket | None = None
     queue_length: int = 0

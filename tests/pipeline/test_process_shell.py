@@ -192,11 +192,11 @@ def test_refused_logging_leaves_the_new_config_unconfirmed(bench: Bench, monkeyp
 
 
 def test_control_messages_reach_their_hooks(bench: Bench) -> None:
-    for message in (Drain(), Drain(stays_open=True), PeerDied("input"), DebugTopics(all=True), Stop()):
+    for message in (Drain(), Drain(stays_open=True), PeerDied("input"), DebugTopics(all_topics=True), Stop()):
         bench.supervisor.send(message)
     bench.shell.run()
     assert [call for call in bench.shell.calls if call.startswith("drain")] == ["drain False", "drain True"]
-    assert bench.shell.messages == [PeerDied("input"), DebugTopics(all=True)]
+    assert bench.shell.messages == [PeerDied("input"), DebugTopics(all_topics=True)]
     assert "make way" not in bench.shell.calls
 
 

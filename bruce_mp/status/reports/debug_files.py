@@ -91,7 +91,7 @@ class MessageDebug:
     def describe(self) -> str:
         """Return the text of the page `/msg_debug/get_topics`."""
         with self._lock:
-            if self._selection.all:
+            if self._selection.all_topics:
                 return "All message debug topics are currently enabled\n"
             if not self._selection.topics:
                 return "No message debug topics are currently enabled\n"
@@ -117,7 +117,7 @@ class MessageDebug:
 
     def select_all(self) -> None:
         with self._lock:
-            self._change_selection(DebugTopics(all=True))
+            self._change_selection(DebugTopics(all_topics=True))
 
     def deselect_all(self) -> None:
         """Deselect all topics, which ends debugging."""

@@ -132,7 +132,7 @@ class ProcessGroup:
 
     def _create_input(self, row: int) -> ManagedProcess:
         input_sockets, number = self._resources.input_sockets, row - lay.ROW_FIRST_INPUT
-        common: dict[str, Any] = {"ends_when_drained": True, "inputs": self._resources.input_rows}
+        common: dict[str, Any] = {"ends_when_drained": True, "input_rows": self._resources.input_rows}
         if number:  # a stream worker; the datagram input has the number 0
             unix, tcp = (bound.socket if bound else None for bound in (input_sockets.unix_stream, input_sockets.tcp))
             return self._create_process(

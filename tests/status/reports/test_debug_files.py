@@ -68,7 +68,7 @@ def test_selections_are_announced(made: Made) -> None:
     assert not debug.add(b"c")
     assert not debug.remove(b"b")
     debug.deselect_all()
-    chosen = [DebugTopics((b"a",)), DebugTopics((b"a", b"b")), DebugTopics((b"b",)), DebugTopics(all=True)]
+    chosen = [DebugTopics((b"a",)), DebugTopics((b"a", b"b")), DebugTopics((b"b",)), DebugTopics(all_topics=True)]
     assert made.announced == [*chosen, DebugTopics()]
 
 
@@ -111,7 +111,7 @@ def test_debugging_ends_before_the_files_exceed_their_limit(tmp_path: Path) -> N
     made.debug.select_all()
     made.write(CopyTarget.MSG_RECEIVE, count=2)
     made.write(CopyTarget.MSG_SEND, count=1)
-    assert made.announced == [DebugTopics(all=True)]
+    assert made.announced == [DebugTopics(all_topics=True)]
     made.write(CopyTarget.MSG_GOT_ACK, count=2)
     assert made.announced[1:] == [DebugTopics()]
     assert made.files() == {"msg_receive": 2, "msg_send": 1}
