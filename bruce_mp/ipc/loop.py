@@ -114,10 +114,10 @@ class Loop:
         return self.call_at(time.monotonic() + delay, callback)
 
     def call_about(self, delay: float, callback: Callable[[], None]) -> Timer:
-        """Call once in the first round that ends at least `delay` seconds from now, but at most a quarter later.
+        """Call once, `delay` seconds from now or up to a quarter of `delay` later.
 
-        The loop does not wake up for this timer before the last moment, so a timer that an earlier round serves costs
-        no wake-up.
+        The loop wakes up for this timer only at the end of that time. If another source or timer causes a round before,
+        this round makes the call, and the timer costs no wake-up.
         """
         timer = self.call_later(delay * (1 + _SLACK), callback)
         heapq.heappush(self._early_timers, (time.monotonic() + delay, next(self._timer_numbers), timer))

@@ -1,1 +1,1 @@
-"""Wire formats without input or output: Kafka's, and that of programs that send to the daemon."""
+"""Encoding and decoding of Kafka's protocol and of the client protocol, without sockets or files."""

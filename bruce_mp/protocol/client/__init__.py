@@ -1,1 +1,1 @@
-"""The wire format of programs that send to the daemon: messages, barriers, fences."""
+"""The protocol of clients, the programs that send messages to the daemon: messages, barriers, inquiries, attempts."""

@@ -1,4 +1,7 @@
-"""The frames that a daemon sends to a stream client: answers to barriers and inquiries, and the end of an attempt."""
+"""Decode the frames that a daemon sends to a stream client: answers to barriers and inquiries, and the ended frame.
+
+An ended frame (`fence`) tells the client that the daemon has ended an attempt that the client had not completed.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ from bruce_mp.protocol.client.inquiry import InquiryAnswer, decode_inquiry_answe
 
 __all__ = ["AnswerReader"]
 
-_SIZES = {
+_ALLOWED_SIZES = {
     ANSWER_KEY: range(MIN_ANSWER_BYTES, MAX_ANSWER_BYTES + 1),
     ENDED_KEY: range(MIN_ENDED_BYTES, MAX_ENDED_BYTES + 1),
 }
-"""The allowed sizes of a frame, by its API key."""
+"""The allowed sizes of a frame in bytes, by the frame's API key."""
 
 
 class AnswerReader:
-    """Splits the bytes that a client receives into answers."""
+    """Decodes the answers in the bytes that a client receives."""
 
     def __init__(self) -> None:
         self._unread = bytearray()
@@ -34,25 +37,26 @@ class AnswerReader:
     def feed(self, data: bytes) -> list[BarrierAnswer | InquiryAnswer]:
         """Return the answers that `data` completes.
 
-        Raise RemoteProtocolError for malformed bytes, and AttemptEndedError if the daemon ended an open attempt. If
-        answers precede that error, return them; the next call then raises it, even without new data.
+        Raise RemoteProtocolError for malformed bytes, and AttemptEndedError for an ended frame. If there are answers
+        before the bytes that cause an error, return these answers; the next call then raises the error, even if `data`
+        is empty.
         """
         self._unread += data
         answers: list[BarrierAnswer | InquiryAnswer] = []
         try:
             while (answer := self._read()) is not None:
                 answers.append(answer)
-        except RemoteProtocolError:  # or its subclass AttemptEndedError; the bytes stay unread
+        except RemoteProtocolError:  # or its subclass AttemptEndedError; the bytes that caused it stay in `_unread`
             if not answers:
                 raise
         return answers
 
     def _read(self) -> BarrierAnswer | InquiryAnswer | None:
-        """Remove the first answer from the unread bytes and return it; return None if it is incomplete."""
+        """Remove the first answer from the unread bytes and return it; return None if the first frame is incomplete."""
         if len(self._unread) < FRAME_START.size:
             return None
         size, key, version = FRAME_START.unpack_from(self._unread)
-        if size not in _SIZES.get(key, ()):
+        if size not in _ALLOWED_SIZES.get(key, ()):
             raise RemoteProtocolError(NOT_ANSWER)
         if len(self._unread) < size:
             return None

@@ -1,4 +1,7 @@
-"""Barriers: a client requests the outcome of all messages that it sent before on a stream connection.
+"""Barriers: a client requests the outcome of all messages that it has sent on this stream connection so far.
+
+The answer comes when all these messages have reached a level, for example when each is delivered or discarded, or when
+the time limit has passed.
 
     request  int32 Size | int16 ApiKey = 258 | int16 ApiVersion = 0 | int16 Flags = 0 | 8 bytes Token | int16 Level
              | int32 TimeLimit in ms
@@ -44,17 +47,17 @@ __all__ = [
     "encode_reasons",
 ]
 
-BARRIER_KEY: Final = 258  # API keys of our frames continue Dory's 256 and 257 (`messages.ApiKey`)
+BARRIER_KEY: Final = 258  # the API keys of Dory, the predecessor of this daemon, are 256 and 257 (`messages.ApiKey`)
 ANSWER_KEY: Final = 259
 API_VERSION: Final = 0
-TOKEN_BYTES: Final = 8  # chosen by the client, to tell its answers apart
+TOKEN_BYTES: Final = 8  # the client chooses a token for each request, and recognizes the answer by it
 MAX_LIMIT_MS: Final = 2**31 - 1
 """The largest value of the TimeLimit field."""
 
 _REQUEST: Final = Struct(">ihhh8shi")
 _ANSWER: Final = Struct(">ihh8shqqqh")
 REASON: Final = Struct(">hq")
-"""Reason, Count."""
+"""Reason, Count: the number of messages that were discarded for this reason."""
 FRAME_START: Final = Struct(">ihh")
 """Size, ApiKey, ApiVersion."""
 _TOKEN_AT: Final = 10
@@ -66,39 +69,39 @@ MAX_ANSWER_BYTES: Final = _ANSWER.size + REASON.size * (2**15 - 1)
 
 @unique
 class Level(IntEnum):
-    """What must have happened to the messages before the answer."""
+    """The condition that each message must meet before the daemon answers."""
 
     RECEIVED = 0
-    """The daemon has them, or has discarded them."""
+    """The daemon has received the message; it may have discarded it."""
     DELIVERED = 1
-    """Each one is acknowledged by Kafka or discarded."""
+    """Kafka has acknowledged the message, or the daemon has discarded it."""
     DURABLE = 2
-    """Each one is in the daemon's journal on the disk, acknowledged by Kafka, or discarded."""
+    """As DELIVERED, or the message is in the daemon's journal on the disk."""
 
 
 @unique
 class BarrierStatus(IntEnum):
-    """The status of an answer; the answer's counts are right with any of them."""
+    """The status of an answer; with each status, the counts in the answer are correct."""
 
     DONE = 0
     """All messages have reached the requested level."""
     TIMED_OUT = 1
-    """Some messages have not reached the level in time; the daemon still delivers them."""
+    """Some messages have not reached the level in time; the daemon continues to deliver them."""
     SHUTTING_DOWN = 2
-    """Some messages have not reached the level, and the daemon stops; it keeps them for its next start."""
+    """Some messages have not reached the level, and the daemon stops; it delivers them after its next start."""
     MALFORMED = 3
     """The request does not follow the protocol."""
     UNSUPPORTED_VERSION = 4
     """The daemon does not support the request's version."""
     FENCED = 5
-    """The request is inside a fenced attempt, whose messages the daemon holds until its end."""
+    """The request came within a fenced attempt, but the daemon sends an attempt's messages only after the end frame."""
     NO_JOURNAL = 6
     """The request is for a durable outcome, and the daemon keeps no journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A request.  The answer repeats the client's `token`; `limit_ms` is the longest wait."""
+    """A request.  The answer repeats `token`.  `limit_ms` is the longest time that the daemon waits with the answer."""
 
     token: bytes
     level: Level
@@ -107,7 +110,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class BarrierAnswer:
-    """An answer.  An unknown reason is represented by its number."""
+    """An answer.  `reasons` has the number of discarded messages by reason; an unknown reason is its number."""
 
     token: bytes
     status: BarrierStatus
@@ -118,12 +121,12 @@ class BarrierAnswer:
 
     @property
     def outstanding(self) -> int:
-        """Messages without a final outcome."""
+        """The number of messages that are neither delivered nor discarded yet."""
         return self.received - self.delivered - self.discarded
 
 
 def encode_barrier(token: bytes, level: Level, limit_ms: int) -> bytes:
-    """Encode a request; raise LocalProtocolError for a token of other than 8 bytes or a time out of range."""
+    """Encode a request; raise LocalProtocolError if the token does not have 8 bytes or `limit_ms` is out of range."""
     check_token(token)
     if not 0 <= limit_ms <= MAX_LIMIT_MS:
         raise LocalProtocolError(f"A barrier cannot wait {limit_ms} ms: give 0 to {MAX_LIMIT_MS}.")
@@ -131,15 +134,19 @@ def encode_barrier(token: bytes, level: Level, limit_ms: int) -> bytes:
 
 
 def check_token(token: bytes) -> None:
-    """Raise LocalProtocolError for a token of other than 8 bytes, which `struct` would pad or cut."""
+    """Raise LocalProtocolError if the token does not have 8 bytes, because `struct` would pad or cut it silently."""
     if len(token) != TOKEN_BYTES:
         raise LocalProtocolError(f"The token of a request has {len(token)} bytes: give {TOKEN_BYTES}.")
 
 
 def decode_barrier(data: bytes | bytearray | memoryview) -> Barrier | BarrierAnswer:
-    """Decode a whole request; for a malformed or unsupported one, return an answer whose counts the caller sets."""
+    """Decode a whole request.
+
+    For a malformed request, or one of an unsupported version, return the answer to send; the caller must set its
+    counts.
+    """
     _, _, version = FRAME_START.unpack_from(data)
-    # a malformed request may be shorter than a token, and an answer needs one
+    # A malformed request may end before or within its token, but the answer needs a token of 8 bytes.
     token = bytes(data[_TOKEN_AT : _TOKEN_AT + TOKEN_BYTES]).ljust(TOKEN_BYTES, b"\0")
     if version != API_VERSION:
         return BarrierAnswer(token, BarrierStatus.UNSUPPORTED_VERSION, 0, 0, 0)
@@ -155,7 +162,7 @@ _LEVELS: Final = frozenset(Level)
 
 
 def encode_answer(answer: BarrierAnswer) -> bytes:
-    """Encode an answer, without reasons of count 0."""
+    """Encode an answer; reasons with the count 0 are left out."""
     reasons = encode_reasons(answer.reasons)
     counts = (answer.received, answer.delivered, answer.discarded, len(reasons) // REASON.size)
     size = _ANSWER.size + len(reasons)
@@ -163,12 +170,12 @@ def encode_answer(answer: BarrierAnswer) -> bytes:
 
 
 def encode_reasons(reasons: Mapping[DiscardReason | int, int]) -> bytes:
-    """Encode each reason and its number of messages, in order of the reasons, without reasons that have none."""
+    """Encode pairs of reason and count, in the order of the reasons; reasons with the count 0 are left out."""
     return b"".join(REASON.pack(reason, count) for reason, count in sorted(reasons.items()) if count)
 
 
 def decode_reasons(data: bytes | bytearray | memoryview) -> dict[DiscardReason | int, int]:
-    """Decode `encode_reasons`; an unknown reason stays a number."""
+    """Decode the result of `encode_reasons`; an unknown reason stays a number."""
     return {
         DiscardReason(reason) if reason in _REASONS else reason: count for reason, count in REASON.iter_unpack(data)
     }
@@ -181,8 +188,8 @@ def decode_answer(data: bytes | bytearray | memoryview) -> BarrierAnswer:
             f"An answer to a barrier has only {len(data)} bytes; check that the socket is the daemon's."
         )
     size, key, version, token, status, received, delivered, discarded, reason_count = _ANSWER.unpack_from(data)
-    has_all = size == len(data) == _ANSWER.size + reason_count * REASON.size
-    is_valid = has_all and (key, version) == (ANSWER_KEY, API_VERSION)
+    is_complete = size == len(data) == _ANSWER.size + reason_count * REASON.size
+    is_valid = is_complete and (key, version) == (ANSWER_KEY, API_VERSION)
     if not is_valid or status not in _STATUSES:
         raise RemoteProtocolError(NOT_ANSWER)
     reasons = decode_reasons(data[_ANSWER.size :])

@@ -2,18 +2,19 @@
 
     now: MS ts: TS event: E info: I topic: LEN[T] key: LEN[B64] msg: LEN[B64]
 
-This is Dory's line; LEN counts the bytes between the brackets. Four additions allow a message to be sent again from
-its line:
+This is the format of Dory, the predecessor of this daemon. MS is the time of writing, TS the message's timestamp, E the
+event (DISC or DUP), I the reason of a discard, T the topic. B64 is base64, and LEN is the number of bytes between the
+brackets. Four additions make it possible to send a message again from its line:
 
-* ` pkey: N` after `msg` holds the unsigned key of a PartitionKey message. Parsers of Dory's lines skip unknown fields
+* ` pkey: N` after `msg` has the unsigned key of a PartitionKey message. Parsers of Dory's lines skip unknown fields
   after `msg`.
-* ` hdrs: K:V,K:V,...` after these fields holds record headers: keys and values in base64, `-` for a null value.
-* ` empty: N` comes last and holds the client's choice between null and empty, a sum of `messages.EmptyFields`.
-* In a topic, every byte outside printable ASCII, and the backslash, is written as `\\xHH`. A line thus stays one line
-  for any client data. Topics that Kafka allows contain no such byte.
+* ` hdrs: K:V,K:V,...` after these fields has record headers: keys and values in base64, `-` for a null value.
+* ` empty: N` comes last. N is a sum of `messages.EmptyFields`, which tells an empty key or message from a null one.
+* In a topic, the backslash and every byte outside printable ASCII are written as `\\xHH`, so that no topic of a client
+  can contain the end of a line. Topics that Kafka allows contain no such bytes.
 
-An empty key or message is `0[]`. A topic that could not be parsed is `0[]`, too, and then `msg` holds the received
-bytes. The writer may truncate key and message and omit headers, without a mark in the line.
+An empty or null key or message is `0[]`. A topic that could not be parsed is `0[]`, too, and then `msg` has all
+received bytes. The writer may truncate key and message and omit headers; the line does not tell that it did.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ class LineEvent(Enum):
 
     DISCARD = "DISC"
     DUPLICATE = "DUP"
-    """A resent message that Kafka may have twice. Its info is NONE."""
+    """The daemon has sent a message again that Kafka may already have. The info field is NONE."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardLine:
-    """Fields of a line. Times are in ms since the epoch: `now_ms` by the writer, `timestamp_ms` by the client.
+    """The fields of a line.
 
-    `info` has no space; `info_of` returns the text for a reason. `empty` is a sum of `messages.EmptyFields`.
+    `now_ms` is the time of writing, and `timestamp_ms` the message's timestamp, both in ms since the epoch. `info`
+    contains no space; `info_of` returns the info for a discard reason. `empty` is a sum of `messages.EmptyFields`.
     """
 
     now_ms: int
@@ -68,8 +70,8 @@ class DiscardLine:
 def info_of(reason: DiscardReason, number: int = 0, *, is_tcp: bool = False) -> str:
     """Return the info field for a discard reason.
 
-    `number` is the unsupported API key or version. `is_tcp` distinguishes unclean disconnects of TCP from those of UNIX
-    streams.
+    Some reasons need an argument: `number` is the unsupported API key or version, and `is_tcp` tells a disconnected TCP
+    client from one of a UNIX stream socket.
     """
     match reason:
         case DiscardReason.UNSUPPORTED_API_KEY:
@@ -89,7 +91,7 @@ _UNSAFE_BYTE: Final = re.compile(rb"[^\x20-\x7e]|\\")
 
 
 def format_line(line: DiscardLine) -> bytes:
-    """Return the line with its newline."""
+    """Return the bytes of the line, with a newline."""
     head = f"now: {line.now_ms} ts: {line.timestamp_ms} event: {line.event.value} info: {line.info} "
     fields = (("topic", _escape(line.topic)), ("key", b64encode(line.key)), ("msg", b64encode(line.value)))
     tail = b"" if line.partition_key is None else b" pkey: %d" % line.partition_key
@@ -106,7 +108,7 @@ def _format_header(header: Header) -> bytes:
 
 
 def format_debug_line(timestamp_ms: int, topic: bytes, key: bytes, value: bytes) -> bytes:
-    """Return a line of a debug file with its newline. Nothing is truncated."""
+    """Return a line of a debug file, with a newline. Nothing is truncated."""
     fields = (("topic", _escape(topic)), ("key", b64encode(key)), ("value", b64encode(value)))
     return b"ts: %d %b\n" % (timestamp_ms, _format_bracketed(fields))
 
@@ -124,14 +126,14 @@ def _format_bracketed(fields: tuple[tuple[str, bytes], ...]) -> bytes:
 _HEAD: Final = re.compile(rb"now: (\d{1,20}) ts: (-?\d{1,20}) event: (DISC|DUP) info: (\S+) ")
 _FIELD_START: Final = re.compile(rb"(\w+): (\d{1,20})\[")
 _OPTIONAL_FIELD: Final = re.compile(rb" (\w+): (\S+)")
-_EMPTY_FIELDS: Final = {b"%d" % fields: fields for fields in range(0, 32, 4)}
-"""Each sum of `EmptyFields` (4, 8 and 16), by its text."""
+_EMPTY_BY_TEXT: Final = {b"%d" % fields: fields for fields in range(0, 32, 4)}
+"""The valid values of `empty`, which are all sums of the `EmptyFields` 4, 8 and 16, by their text."""
 _MAX_PKEY_DIGITS: Final = len(str((1 << 32) - 1))
 _ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 def parse_line(data: bytes) -> DiscardLine:
-    """Parse a line, with or without its newline. Raise RemoteProtocolError for bytes of another form."""
+    """Parse a line, with or without a newline. Raise RemoteProtocolError if the bytes are not such a line."""
     data = data.removesuffix(b"\n")
     head = _HEAD.match(data)
     if head is None:
@@ -140,7 +142,7 @@ def parse_line(data: bytes) -> DiscardLine:
         )
     now, timestamp, event, info = head.groups()
     topic, at = _read_bracketed(data, head.end(), b"topic")
-    key, at = _read_bracketed(data, at + 1, b"key")  # 1: the space between two fields
+    key, at = _read_bracketed(data, at + 1, b"key")  # + 1 for the space between two fields
     value, at = _read_bracketed(data, at + 1, b"msg")
     optional = _read_optional(data, at)
     return DiscardLine(
@@ -158,7 +160,7 @@ def parse_line(data: bytes) -> DiscardLine:
 
 
 def _read_bracketed(data: bytes, at: int, name: bytes) -> tuple[bytes, int]:
-    """Return the text of the field `name: LEN[text]` at byte `at`, and the field's end."""
+    """Return the text of the field `name: LEN[text]` at byte `at`, and the index of the byte after the field."""
     opening = _FIELD_START.match(data, at)
     if opening is None or opening[1] != name or data[at - 1 : at] != b" ":
         raise RemoteProtocolError(f"Byte {at} of a line of a discard file should begin `{name.decode()}: LENGTH[`.")
@@ -176,7 +178,7 @@ def _unbase64(text: bytes, name: str) -> bytes:
 
 
 def _read_optional(data: bytes, at: int) -> dict[bytes, bytes]:
-    """Return the fields behind the message, which ends at `at`."""
+    """Return the fields from byte `at` on, which follow the field `msg`, by name."""
     fields: dict[bytes, bytes] = {}
     while at < len(data):
         field = _OPTIONAL_FIELD.match(data, at)
@@ -199,14 +201,14 @@ def _parse_partition_key(text: bytes | None) -> int | None:
     if text is None:
         return None
     if not text.isdigit() or len(text) > _MAX_PKEY_DIGITS or int(text) >= 1 << 32:
-        raise RemoteProtocolError("The pkey of a line of a discard file is not a number of 32 bits.")
+        raise RemoteProtocolError("The pkey of a line of a discard file is not an unsigned number of 32 bits.")
     return int(text)
 
 
 def _parse_empty(text: bytes | None) -> int:
     if text is None:
         return 0
-    fields = _EMPTY_FIELDS.get(text)
-    if fields is None:
-        raise RemoteProtocolError("The empty of a line of a discard file is not a sum of 4, 8 and 16.")
-    return fields
+    empty = _EMPTY_BY_TEXT.get(text)
+    if empty is None:
+        raise RemoteProtocolError('The field "empty" of a line of a discard file is not a sum of 4, 8 and 16.')
+    return empty

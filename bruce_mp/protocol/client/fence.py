@@ -1,21 +1,25 @@
-"""Fenced attempts: a client marks the beginning and the end of an attempt on a stream connection.
+"""Fenced attempts: messages of a stream client that the daemon delivers together, or discards together.
+
+The client marks the beginning and the end of an attempt on its stream connection:
 
     begin  int32 Size | int16 ApiKey = 260 | int16 ApiVersion = 0 | int16 Flags = 0 | int16 NameSize | Name
     end    int32 Size | int16 ApiKey = 261 | int16 ApiVersion = 0 | int16 Flags = 0
     ended  int32 Size | int16 ApiKey = 262 | int16 ApiVersion = 0 | int16 Reason | int16 TextSize | Text
 
-All integers are big-endian and signed; Size counts the whole frame, itself included.  The daemon holds the messages
-between begin and end, and sends them to Kafka after the end frame.  If the connection ends first, the daemon discards
-them with the reason ABANDONED_ATTEMPT.  Name identifies the attempt in the daemon's log.
+All integers are big-endian and signed; Size counts the whole frame, itself included.  The daemon keeps the messages
+between begin and end, and sends them to Kafka after the end frame.  If the connection ends before the end frame, the
+daemon discards the messages with the reason ABANDONED_ATTEMPT.  Name identifies the attempt in the daemon's log.
 
-After a NUL byte, Name may have options, separated by spaces.  A daemon ignores unknown options; one that is
-older than the options treats all of them as part of the name.  `timestamps=client`: the daemon keeps the timestamps, of
-any age, of all messages up to the next begin frame.  So a client can send an attempt without messages to set this
-option for the messages after it.  `name=unique`: the daemon remembers the name of the complete attempt, and completes
-no second attempt of this name (see `inquiry.py`).
+The field Name may have options: a NUL byte after the name, then the options, separated by spaces.  A daemon ignores
+unknown options.  A daemon of an older release, which knows no options, takes the whole field for the name.
 
-The daemon sends the ended frame before it discards an open attempt and closes the connection.  Text is a sentence in
-UTF-8 for the log of the client.
+* `timestamps=client`: the daemon keeps the timestamps of all messages up to the next begin frame, even if they are very
+  old.  So a client can send an attempt without messages to set this option for the messages after the attempt.
+* `name=unique`: the daemon remembers the name of the attempt once it is complete, and refuses to complete a second
+  attempt with this name (see `inquiry.py`).
+
+The daemon may also end an open attempt itself.  It sends the ended frame, discards the attempt, and closes the
+connection.  Text is a sentence in UTF-8 for the client's log.
 """
 
 from __future__ import annotations
@@ -43,23 +47,24 @@ __all__ = [
     "is_end",
 ]
 
-BEGIN_KEY: Final = 260  # API keys continue those of `barrier.py`
+BEGIN_KEY: Final = 260  # the first API key that `barrier.py` does not use
 END_KEY: Final = 261
 ENDED_KEY: Final = 262
 API_VERSION: Final = 0
 MAX_NAME_BYTES: Final = 255
 _SEPARATOR: Final = b"\0"
-_KEEPS_TIMESTAMPS: Final = b"timestamps=client"
-_IS_UNIQUE: Final = b"name=unique"
+_TIMESTAMPS_OPTION: Final = b"timestamps=client"
+_UNIQUE_OPTION: Final = b"name=unique"
 
 _BEGIN: Final = Struct(">ihhhh")
 _END: Final = Struct(">ihhh")
 _ENDED: Final = Struct(">ihhhh")
 _MAX_TEXT_BYTES: Final = 4000
-"""Longest text that this daemon sends in an ended frame."""
+"""Maximum length of the text that this daemon sends in an ended frame."""
 MIN_ENDED_BYTES: Final = _ENDED.size
 MAX_ENDED_BYTES: Final = _ENDED.size + 2**15 - 1
-"""The longest text that TextSize can express may come from a daemon of another version."""
+"""Maximum size of an ended frame that a client accepts: a daemon of another release may send longer texts, up to the
+largest TextSize."""
 _NOT_ENDED_FRAME: Final = "The bytes are not a frame that ends an attempt; check that the socket is the daemon's."
 
 
@@ -68,11 +73,11 @@ class EndReason(IntEnum):
     """The daemon's reason to end an open attempt."""
 
     TOO_LARGE = 1
-    """It is larger than the daemon's settings allow, so a retry fails too."""
+    """The attempt is larger than the daemon's settings allow, so a retry would fail, too."""
     NO_ROOM = 2
-    """Other attempts occupy the memory or the spill files that it needs."""
+    """Other attempts occupy the memory, or the space for spill files, that this attempt needs."""
     SPILL_FAILED = 3
-    """Writing the spill file failed."""
+    """The daemon could not write the attempt's spill file, which holds the part that does not fit in memory."""
     NOT_UNDERSTOOD = 4
     """The client sent malformed bytes, or a frame that is not allowed within an attempt."""
     SHUTTING_DOWN = 5
@@ -96,9 +101,9 @@ class AttemptBegin(NamedTuple):
 def encode_begin(name: str, *, keeps_timestamps: bool = False, is_unique: bool = False) -> bytes:
     """Return the frame that begins an attempt.
 
-    Raises LocalProtocolError for a name of more than 255 bytes, options included.
+    Raises LocalProtocolError if name and options have more than 255 bytes together.
     """
-    options = b" ".join([_KEEPS_TIMESTAMPS] * keeps_timestamps + [_IS_UNIQUE] * is_unique)
+    options = b" ".join([_TIMESTAMPS_OPTION] * keeps_timestamps + [_UNIQUE_OPTION] * is_unique)
     text = name.encode() + (_SEPARATOR + options if options else b"")
     if len(text) > MAX_NAME_BYTES:
         raise LocalProtocolError(f"The name of an attempt has {len(text)} bytes: at most {MAX_NAME_BYTES} fit.")
@@ -106,7 +111,7 @@ def encode_begin(name: str, *, keeps_timestamps: bool = False, is_unique: bool =
 
 
 def decode_begin(data: bytes | bytearray | memoryview) -> AttemptBegin | None:
-    """Decode a whole begin frame; return None for a malformed one."""
+    """Decode a whole begin frame; return None if it is malformed."""
     if len(data) < _BEGIN.size:
         return None
     size, key, version, flags, name_size = _BEGIN.unpack_from(data)
@@ -115,10 +120,11 @@ def decode_begin(data: bytes | bytearray | memoryview) -> AttemptBegin | None:
         return None
     name, _, options = bytes(data[_BEGIN.size :]).partition(_SEPARATOR)
     given = options.split(b" ")
-    return AttemptBegin(name, keeps_timestamps=_KEEPS_TIMESTAMPS in given, is_unique=_IS_UNIQUE in given)
+    return AttemptBegin(name, keeps_timestamps=_TIMESTAMPS_OPTION in given, is_unique=_UNIQUE_OPTION in given)
 
 
 def is_end(data: bytes | bytearray | memoryview) -> bool:
+    """Return True if `data` is a valid end frame."""
     return bytes(data) == encode_end()
 
 
@@ -128,7 +134,7 @@ def encode_end() -> bytes:
 
 
 def encode_ended(reason: EndReason, text: str) -> bytes:
-    """Return the frame that tells the client why the attempt ended; a text of more than 4000 bytes is truncated."""
+    """Return the ended frame; a text of more than 4000 bytes is truncated."""
     data = text.encode()[:_MAX_TEXT_BYTES]
     return _ENDED.pack(_ENDED.size + len(data), ENDED_KEY, API_VERSION, reason, len(data)) + data
 
@@ -136,7 +142,7 @@ def encode_ended(reason: EndReason, text: str) -> bytes:
 def decode_ended(data: bytes | bytearray | memoryview) -> tuple[EndReason | int, str]:
     """Decode an ended frame to its reason and text; an unknown reason is returned as its number.
 
-    Raises RemoteProtocolError for bytes that are no ended frame.
+    Raises RemoteProtocolError if the bytes are not an ended frame.
     """
     if len(data) < _ENDED.size:
         raise RemoteProtocolError(_NOT_ENDED_FRAME)

@@ -1,6 +1,7 @@
 """Inquiries: a client asks for the daemon's limits, and for the outcome of a unique attempt.
 
-An attempt is unique if its begin frame has the option `name=unique` (`fence.py`).
+An attempt is a group of messages that the daemon delivers or discards together (`fence.py`). It is unique if its begin
+frame has the option `name=unique`.
 
     request  int32 Size | int16 ApiKey = 258 | int16 ApiVersion = 1 | int16 Flags = 0 | 8 bytes Token
              | int16 NameSize | Name
@@ -8,8 +9,10 @@ An attempt is unique if its begin frame has the option `name=unique` (`fence.py`
              | int32 LargestMessage | int32 LargestPayload | int64 Received | int64 Delivered | int16 ReasonCount
              | int16 FeaturesSize | ReasonCount times: int16 Reason, int64 Count | Features
 
-The request is version 1 of the barrier, because older daemons answer an unknown version of a barrier with a status and
-keep the connection open.  All integers are big-endian and signed; Size counts the whole frame, itself included.
+The request has the API key of a barrier, with version 1, for the sake of older daemons: they answer an unknown version
+of a barrier with the status UNSUPPORTED_VERSION, but they close the connection at an unknown API key.
+
+All integers are big-endian and signed; Size counts the whole frame, itself included.
 `docs/protocol.md` describes both frames for programmers of clients.
 """
 
@@ -50,7 +53,7 @@ __all__ = [
 ]
 
 API_VERSION: Final = 1
-"""The version of a barrier frame that makes it an inquiry."""
+"""A barrier frame with this version is an inquiry."""
 _REQUEST: Final = Struct(">ihhh8sh")
 _ANSWER: Final = Struct(">ihh8shqiiqqhh")
 _NOT_ANSWER: Final = "The bytes are no answer to an inquiry; check that the socket is the daemon's."
@@ -58,25 +61,28 @@ _NOT_ANSWER: Final = "The bytes are no answer to an inquiry; check that the sock
 
 @unique
 class AttemptOutcome(IntEnum):
-    """The outcome of the attempt that an inquiry names, in the field State."""
+    """The outcome of the attempt that an inquiry names; the answer has it in the field State."""
 
     NONE = 0
-    """The daemon remembers no complete attempt of this name."""
+    """The daemon remembers no complete attempt with this name."""
     PENDING = 1
-    """It is complete, and some of its messages have no outcome yet."""
+    """The attempt is complete, and some of its messages are neither delivered nor discarded yet."""
     SETTLED = 2
-    """Each message is delivered or discarded, as the counts say."""
+    """Each message of the attempt is delivered or discarded; the counts tell how many."""
     UNCOUNTED = 3
-    """It is complete, and the daemon has lost the counts: each message is delivered, discarded or held."""
+    """The attempt is complete, but the daemon has lost the counts: a message may be delivered, discarded or neither."""
     LOST = 4
-    """It was complete, and the slab that held it is gone."""
+    """The attempt was complete, but the slab, the file with its messages, no longer exists."""
     UNAVAILABLE = 5
-    """The daemon cannot read its memory of attempts; its log has the error."""
+    """The daemon cannot read its registry of attempts; the daemon's log has the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """A request; an empty name asks for the limits only.  The answer repeats `token`."""
+    """A request for the limits and, unless `name` is empty, for the outcome of the attempt `name`.
+
+    The answer repeats `token`.
+    """
 
     token: bytes
     name: bytes
@@ -84,11 +90,12 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class InquiryAnswer:
-    """An answer.  `features` names the abilities of the daemon beyond its protocol's first version.
+    """An answer.
 
-    The daemon remembers all attempts that were completed from `since_ms` on, in ms since the epoch.
-    `largest_message` bounds a whole message in bytes, its size field included; `largest_payload` bounds key, value and
-    headers together.
+    The daemon remembers all attempts that were completed at `since_ms` (ms since the epoch) or later. The limits are in
+    bytes: `largest_message` for a whole message, its size field included, and `largest_payload` for key, value and
+    headers together. `reasons` has the number of discarded messages by reason. `features` has the names of the
+    protocol's extensions that the daemon supports.
     """
 
     token: bytes
@@ -103,7 +110,10 @@ class InquiryAnswer:
 
 
 def encode_inquiry(token: bytes, name: bytes = b"") -> bytes:
-    """Encode a request; raise LocalProtocolError for a name over 255 bytes, or a token of more or less than 8."""
+    """Encode a request.
+
+    Raises LocalProtocolError if the name has more than 255 bytes, or if the token does not have 8 bytes.
+    """
     check_token(token)
     if len(name) > MAX_NAME_BYTES:
         raise LocalProtocolError(f"The name of an attempt has {len(name)} bytes: at most {MAX_NAME_BYTES} fit.")
@@ -117,7 +127,7 @@ def is_inquiry(data: bytes | bytearray | memoryview) -> bool:
 
 
 def decode_inquiry(data: bytes | bytearray | memoryview) -> Inquiry | None:
-    """Decode a whole request; return None for a malformed one."""
+    """Decode a whole request; return None if it is malformed."""
     if len(data) < _REQUEST.size:
         return None
     size, _, _, flags, token, name_size = _REQUEST.unpack_from(data)
@@ -127,14 +137,14 @@ def decode_inquiry(data: bytes | bytearray | memoryview) -> Inquiry | None:
 
 
 def encode_inquiry_answer(answer: InquiryAnswer) -> bytes:
-    """Encode an answer; the reasons and the features follow the fields of fixed size."""
+    """Encode an answer, in which the reasons and the features follow the fields of fixed size."""
     reasons = encode_reasons(answer.reasons)
     features = " ".join(sorted(answer.features)).encode()
     tail = reasons + features
     since_and_limits = (answer.since_ms, answer.largest_message, answer.largest_payload)
-    counts = (answer.received, answer.delivered, len(reasons) // REASON.size, len(features))
+    counts_and_sizes = (answer.received, answer.delivered, len(reasons) // REASON.size, len(features))
     head = (_ANSWER.size + len(tail), ANSWER_KEY, API_VERSION, answer.token, answer.outcome)
-    return _ANSWER.pack(*head, *since_and_limits, *counts) + tail
+    return _ANSWER.pack(*head, *since_and_limits, *counts_and_sizes) + tail
 
 
 def decode_inquiry_answer(data: bytes | bytearray | memoryview) -> InquiryAnswer:
@@ -145,8 +155,8 @@ def decode_inquiry_answer(data: bytes | bytearray | memoryview) -> InquiryAnswer
         _ANSWER.unpack_from(data)
     )
     reasons_end = _ANSWER.size + reason_count * REASON.size
-    has_all = min(reason_count, features_size) >= 0 and size == len(data) == reasons_end + features_size
-    is_valid = has_all and (key, version) == (ANSWER_KEY, API_VERSION)
+    is_complete = min(reason_count, features_size) >= 0 and size == len(data) == reasons_end + features_size
+    is_valid = is_complete and (key, version) == (ANSWER_KEY, API_VERSION)
     if not is_valid or outcome not in _OUTCOMES:
         raise RemoteProtocolError(_NOT_ANSWER)
     reasons = decode_reasons(data[_ANSWER.size : reasons_end])

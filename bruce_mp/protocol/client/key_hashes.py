@@ -1,8 +1,9 @@
 """The hashes by which Kafka's producers derive a partition from a record key.
 
-The partition is the hash modulo the number of the topic's partitions.  Each hash here is an unsigned number of at most
-32 bits, so it can be sent as a PartitionKey.  Sources: `Utils.murmur2` and `Utils.toPositive` of Kafka's Java client;
-`rdcrc32.c` and `rdfnv1a.c` of librdkafka.
+The partition is the hash modulo the number of the topic's partitions.  The daemon computes the partition from the field
+PartitionKey of a message in the same way.  Each hash here is an unsigned number of at most 32 bits, so a client can
+send it as the PartitionKey.  Sources: `Utils.murmur2` and `Utils.toPositive` of Kafka's Java client; `rdcrc32.c` and
+`rdfnv1a.c` of librdkafka.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FNV_PRIME: Final = 0x01000193
 
 @unique
 class Partitioner(IntEnum):
-    """The rule that derives the partition from a record key; the kernels have the same numbers."""
+    """The rule that derives the partition from a record key; compiled code uses the same numbers."""
 
     NONE = 0
     MURMUR2 = 1
@@ -40,8 +41,8 @@ class Partitioner(IntEnum):
 def partition_key_of(key: bytes | bytearray | memoryview, partitioner: str = "murmur2") -> int:
     """Return the PartitionKey with which a message goes to the partition that a Kafka producer chooses for `key`.
 
-    `partitioner` is "murmur2" (the Java client), "crc32" or "fnv1a" (librdkafka's `consistent_random` and `fnv1a`).
-    Raise `LocalProtocolError` for another name.
+    `partitioner` is "murmur2" (the default of the Java client), "crc32" (`consistent_random` of librdkafka) or "fnv1a"
+    (`fnv1a` of librdkafka). Raise `LocalProtocolError` for another name.
     """
     by_name = {rule.name.lower(): hash_key for rule, hash_key in KEY_HASHES.items()}
     if partitioner not in by_name:
@@ -52,7 +53,7 @@ def partition_key_of(key: bytes | bytearray | memoryview, partitioner: str = "mu
 def _murmur2(key: bytes) -> int:
     """Return the low 31 bits of MurmurHash2, as Java's `toPositive(murmur2(key))` does."""
     hashed = _MURMUR2_SEED ^ len(key)
-    word_count, tail = len(key) // 4, key[len(key) & -4 :]  # the 0 to 3 bytes behind the last whole word
+    word_count, tail = len(key) // 4, key[len(key) & -4 :]  # `tail` has the 0 to 3 bytes after the last whole word
     for word in unpack_from(f"<{word_count}I", key):
         mixed = word * _MURMUR2_FACTOR & _32_BITS
         mixed = (mixed ^ mixed >> 24) * _MURMUR2_FACTOR & _32_BITS
@@ -64,7 +65,7 @@ def _murmur2(key: bytes) -> int:
 
 
 def _fnv1a(key: bytes) -> int:
-    """Return the absolute value of FNV-1a, read as a signed number of 32 bits, as librdkafka and Sarama do."""
+    """Return the absolute value of the FNV-1a hash as a signed number of 32 bits, as librdkafka and Sarama do."""
     hashed = _FNV_OFFSET
     for byte in key:
         hashed = (hashed ^ byte) * _FNV_PRIME & _32_BITS

@@ -1,16 +1,17 @@
-"""The messages of local clients, AnyPartition and PartitionKey, built and parsed one at a time.
+"""Encode and parse the messages that clients send to the daemon, one message at a time.
 
     int32 Size | int16 ApiKey | int16 ApiVersion | int16 Flags | [int32 PartitionKey] | int16 TopicSize | Topic
     | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value | [int32 HeadersSize | Headers]
 
-All integers are big-endian and signed, but the daemon reads PartitionKey as unsigned; Size counts the whole message,
-itself included; only ApiKey 257 has PartitionKey.  ApiVersion 1 adds record headers (`record_headers`).  In ApiVersion
-2 KeySize and ValueSize may be -1, for null, and 0 means empty.  `docs/protocol.md` describes the formats for
-programmers of clients.
+All integers are big-endian and signed, except that the daemon reads PartitionKey as unsigned.  Size counts the whole
+message, itself included.  Of the two kinds of messages, AnyPartition (ApiKey 256) and PartitionKey (ApiKey 257), only
+the latter has the field PartitionKey.  ApiVersion 1 adds record headers (`record_headers`).  In ApiVersion 2, a KeySize
+or ValueSize of -1 means null, and 0 means empty.  `docs/protocol.md` describes the formats for programmers of clients.
 
-Clients encode with this module.  The daemon parses with it only messages for reports and exports: the kernels parse
-whole batches, and tests compare them with `parse_message()`.  The order of the checks decides the discard reason of a
-message with several faults, so it is part of the protocol.
+Clients encode messages with this module.  The daemon parses received messages with its kernels, which are functions for
+many messages at a time; tests compare the kernels with `parse_message()`.  The daemon itself uses `parse_message()`
+only for reports and exports.  The order of the checks in `parse_message()` is part of the protocol, because it decides
+the discard reason of a message with several faults.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ NULLS_VERSION: Final = 2
 NULL: Final = -1
 NO_FLAGS: Final = 0
 MAX_TOPIC: Final = 2**15 - 1
+"""Maximum size of a topic name in bytes."""
 MAX_MESSAGE: Final = 2**31 - 1
+"""Maximum size of a whole message in bytes."""
 
 
 @unique
@@ -76,10 +79,10 @@ class ApiKey(IntEnum):
 
 
 class EmptyFields(IntFlag):
-    """The meaning of a key or value without bytes, as a message of `NULLS_VERSION` gives it.
+    """The meaning of a key or value without bytes: null or empty. Messages of `NULLS_VERSION` state it.
 
-    Without a flag the key is null, and the daemon's configuration decides about the value. The flags are bits of the
-    options that the slab stores with a record.
+    A key without bytes is null unless EMPTY_KEY is set. If neither NULL_VALUE nor EMPTY_VALUE is set, the daemon's
+    configuration decides if a value without bytes is null. The slab stores the flags as bits of a record's options.
     """
 
     EMPTY_KEY = 4
@@ -92,7 +95,7 @@ NO_EMPTY_FIELDS: Final = EmptyFields(0)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A valid message.  `partition_key` is unsigned; `None` in an AnyPartition message."""
+    """A valid message.  `partition_key` is unsigned, or None in an AnyPartition message."""
 
     topic: bytes
     value: bytes
@@ -101,14 +104,15 @@ class Message:
     partition_key: int | None
     headers: tuple[Header, ...] = ()
     empty: EmptyFields = NO_EMPTY_FIELDS
-    """Tells an empty key or value from a null one; both are `b""` in `key` and `value`."""
+    """The flags that tell an empty key or value from a null one: in `key` and `value`, null is b"", too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """The reason to reject bytes that are not a valid message.
 
-    The checks go from Size to ApiKey to ApiVersion; a field after the one that failed is None.
+    The fields are checked in the order Size, ApiKey, ApiVersion. `api_key` is None if Size is wrong; `api_version` is
+    None if Size or ApiKey is wrong.
     """
 
     reason: DiscardReason
@@ -131,29 +135,29 @@ def encode(
 ) -> bytes:
     """Encode a PartitionKey message, or an AnyPartition message if `partition_key` is None.
 
-    The message has the lowest version that can express it.  A `str` topic becomes UTF-8.  The value None is null.  With
-    `keep_empty` an empty key or value reaches Kafka as empty; otherwise an empty key becomes null, and the daemon's
-    configuration decides about an empty value.  A partition key has 32 bits, signed or unsigned.
+    The message has the lowest version that can express it.  A `str` topic is encoded as UTF-8.  A key or value of None
+    is null.  With `keep_empty`, an empty key or value stays empty in Kafka; otherwise an empty key becomes null, and
+    the daemon's configuration decides if an empty value does.  A partition key has 32 bits, signed or unsigned.
 
-    Raises `LocalProtocolError` for an empty topic, and if partition key, topic, timestamp, headers or the whole do not
-    fit.
+    Raises `LocalProtocolError` if the topic is empty, or if partition key, topic, timestamp, headers or the whole
+    message do not fit in their fields.
     """
     if partition_key is not None and not -(2**31) <= partition_key < 2**32:
         raise LocalProtocolError(
             f"Partition key {partition_key} does not fit: give one from -2147483648 to 4294967295."
         )
-    name, body = _encode_topic(topic), _Body.of(value, key, headers, keep_empty=keep_empty)
+    name, body = _encode_topic(topic), _Body.create(value, key, headers, keep_empty=keep_empty)
     if partition_key is None:
         size = _checked_size(ANY_PARTITION_START, name, body)
         start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, body.version, NO_FLAGS, len(name))
     else:
-        size, bits = _checked_size(PARTITION_KEY_START, name, body), partition_key & 0xFFFFFFFF
-        start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, body.version, NO_FLAGS, bits, len(name))
+        size, unsigned_key = _checked_size(PARTITION_KEY_START, name, body), partition_key & 0xFFFFFFFF
+        start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, body.version, NO_FLAGS, unsigned_key, len(name))
     return start + _encode_from_topic(name, timestamp_ms, body)
 
 
 def encode_message(message: Message) -> bytes:
-    """Encode a message that was parsed."""
+    """Encode a message that `parse_message` has returned."""
     empty = message.empty
     value = None if EmptyFields.NULL_VALUE in empty else message.value
     key = message.key if message.key or EmptyFields.EMPTY_KEY in empty else None
@@ -170,7 +174,7 @@ def encode_message(message: Message) -> bytes:
 
 
 class _Body(NamedTuple):
-    """Key, value and headers of a message, in the lowest version that can express them."""
+    """Key, value and headers of a message as fields of the lowest version that can express them."""
 
     version: int
     key_size: int
@@ -181,7 +185,9 @@ class _Body(NamedTuple):
     """HeadersSize and Headers, encoded; empty in version 0."""
 
     @classmethod
-    def of(cls, value: Buffer | None, key: Buffer | None, headers: Sequence[HeaderInput], *, keep_empty: bool) -> _Body:
+    def create(
+        cls, value: Buffer | None, key: Buffer | None, headers: Sequence[HeaderInput], *, keep_empty: bool
+    ) -> _Body:
         encoded = encode_headers(headers)
         key, value = _as_bytes(key), _as_bytes(value)
         key_bytes, value_bytes = key or b"", value or b""
@@ -190,15 +196,19 @@ class _Body(NamedTuple):
         if value is None or keeps_empty_key or keeps_empty_value:
             key_size = len(key_bytes) or (0 if keeps_empty_key else NULL)
             value_size = NULL if value is None else len(value)
-            return cls(NULLS_VERSION, key_size, key_bytes, value_size, value_bytes, INT32.pack(len(encoded)) + encoded)
+            encoded_with_size = INT32.pack(len(encoded)) + encoded
+            return cls(NULLS_VERSION, key_size, key_bytes, value_size, value_bytes, encoded_with_size)
         if encoded:
-            with_size = INT32.pack(len(encoded)) + encoded
-            return cls(HEADERS_VERSION, len(key_bytes), key_bytes, len(value), value_bytes, with_size)
+            encoded_with_size = INT32.pack(len(encoded)) + encoded
+            return cls(HEADERS_VERSION, len(key_bytes), key_bytes, len(value), value_bytes, encoded_with_size)
         return cls(PLAIN_VERSION, len(key_bytes), key_bytes, len(value), value_bytes, b"")
 
 
 def _as_bytes(field: Buffer | None) -> Buffer | None:
-    """Return a buffer whose `len` is its number of bytes; the `len` of a memoryview may count larger items."""
+    """Return the field as a buffer whose `len` is the number of bytes.
+
+    A memoryview may have items of several bytes; its `len` is the number of items, so it is converted.
+    """
     return bytes(field) if isinstance(field, memoryview) and len(field) != field.nbytes else field
 
 
@@ -212,6 +222,7 @@ def _encode_topic(topic: bytes | str) -> bytes:
 
 
 def _checked_size(start: Struct, name: bytes, body: _Body) -> int:
+    """Return the size of a message whose first fields have the layout `start`; raise an error if it is too large."""
     body_size = len(body.key) + len(body.value) + len(body.headers)
     size = start.size + len(name) + INT64.size + 2 * INT32.size + body_size
     if size > MAX_MESSAGE:
@@ -220,6 +231,7 @@ def _checked_size(start: Struct, name: bytes, body: _Body) -> int:
 
 
 def _encode_from_topic(name: bytes, timestamp_ms: int, body: _Body) -> bytes:
+    """Encode the fields from the topic's name to the end of the message."""
     if not -(2**63) <= timestamp_ms < 2**63:
         raise LocalProtocolError(f"Timestamp {timestamp_ms} does not fit: it is milliseconds in 64 bits.")
     try:
@@ -237,28 +249,28 @@ class _MalformedError(Exception):
 
 
 class _Reader:
-    """Reads fields from the front of a message's body."""
+    """Reads the fields of a message one after the other; raises _MalformedError if they are not there."""
 
     def __init__(self, view: memoryview) -> None:
-        self._left = view
+        self._unread = view
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= len(self._left):
+        if not 0 <= size <= len(self._unread):
             raise _MalformedError
-        field, self._left = bytes(self._left[:size]), self._left[size:]
+        field, self._unread = bytes(self._unread[:size]), self._unread[size:]
         return field
 
-    def integer(self, layout: Struct) -> int:
+    def read_integer(self, layout: Struct) -> int:
         (value,) = layout.unpack(self.read(layout.size))
         return int(value)
 
     def expect_end(self) -> None:
-        if self._left:
+        if self._unread:
             raise _MalformedError
 
 
 def parse_message(buffer: Buffer) -> Message | Rejection:
-    """Parse one whole message: a datagram, or the bytes of a stream that its Size covers."""
+    """Parse one whole message: a datagram, or as many bytes of a stream as the message's Size tells."""
     view = memoryview(buffer)
     if len(view) < FRAME_START.size:
         return Rejection(DiscardReason.MALFORMED)
@@ -276,13 +288,14 @@ def parse_message(buffer: Buffer) -> Message | Rejection:
 
 
 def _parse_body(body: _Reader, api_key: ApiKey, api_version: int) -> Message:
-    if body.integer(INT16) != NO_FLAGS:
+    """Parse the fields from Flags to the end."""
+    if body.read_integer(INT16) != NO_FLAGS:
         raise _MalformedError
-    partition_key = body.integer(UINT32) if api_key is ApiKey.PARTITION_KEY else None
-    topic = body.read(body.integer(INT16))
+    partition_key = body.read_integer(UINT32) if api_key is ApiKey.PARTITION_KEY else None
+    topic = body.read(body.read_integer(INT16))
     if not topic:
         raise _MalformedError
-    timestamp_ms = body.integer(INT64)
+    timestamp_ms = body.read_integer(INT64)
     may_be_null = api_version == NULLS_VERSION
     key, empty_key = _parse_field(body, _KEY_FLAGS, may_be_null=may_be_null)
     value, empty_value = _parse_field(body, _VALUE_FLAGS, may_be_null=may_be_null)
@@ -291,26 +304,26 @@ def _parse_body(body: _Reader, api_key: ApiKey, api_version: int) -> Message:
     return Message(topic, value, key, timestamp_ms, partition_key, headers, empty_key | empty_value)
 
 
+# The flag for a null field, then the flag for an empty field. A null key needs no flag.
 _KEY_FLAGS: Final = (NO_EMPTY_FIELDS, EmptyFields.EMPTY_KEY)
 _VALUE_FLAGS: Final = (EmptyFields.NULL_VALUE, EmptyFields.EMPTY_VALUE)
-"""Flags for a null and for an empty field, in this order; a null key needs no flag."""
 
 
 def _parse_field(
-    body: _Reader, null_and_empty: tuple[EmptyFields, EmptyFields], *, may_be_null: bool
+    body: _Reader, null_and_empty_flags: tuple[EmptyFields, EmptyFields], *, may_be_null: bool
 ) -> tuple[bytes, EmptyFields]:
-    """Return the bytes of a key or value, and its flag."""
-    size = body.integer(INT32)
+    """Parse a key or value. Return the bytes, and the flag that tells if a field without bytes is null or empty."""
+    size = body.read_integer(INT32)
     if not may_be_null or size > 0:
         return body.read(size), NO_EMPTY_FIELDS
     if size < NULL:
         raise _MalformedError
-    for_null, for_empty = null_and_empty
-    return b"", for_null if size == NULL else for_empty
+    null_flag, empty_flag = null_and_empty_flags
+    return b"", null_flag if size == NULL else empty_flag
 
 
 def _parse_headers(body: _Reader) -> tuple[Header, ...]:
-    size = body.integer(INT32)
+    size = body.read_integer(INT32)
     headers = decode_headers(body.read(size)) if size <= MAX_HEADERS_BYTES else None
     if headers is None:
         raise _MalformedError

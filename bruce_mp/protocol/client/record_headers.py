@@ -1,4 +1,6 @@
-"""Record headers in the form that clients send and the slab stores: consecutive, without padding.
+"""Encode and decode record headers, in the form in which clients send them and the slab stores them.
+
+The headers of a message follow each other without padding:
 
     int16 KeySize | Key | int32 ValueSize (-1: null) | Value
 
@@ -30,13 +32,14 @@ Buffer = bytes | bytearray | memoryview
 Header = tuple[bytes, bytes | None]
 """Key and value; a null value is None."""
 HeaderInput = tuple[bytes | str, Buffer | str | None]
-"""A header as callers give it: text becomes UTF-8."""
+"""Key and value of a header as callers may give them: a `str` is encoded as UTF-8."""
 
 
 def encode_headers(headers: Iterable[HeaderInput]) -> bytes:
     """Encode headers.
 
-    Raises LocalProtocolError for a key of more than 32,767 bytes, and for headers of more than 65,535 bytes in all.
+    Raises LocalProtocolError for a key that is None or has more than 32,767 bytes, and for headers of more than 65,535
+    bytes in all.
     """
     data = b"".join(map(_encode_header, headers))
     if len(data) > MAX_HEADERS_BYTES:
@@ -61,7 +64,7 @@ def _encode_text(text: Buffer | str | None) -> Buffer | None:
 
 
 def decode_headers(data: Buffer) -> tuple[Header, ...] | None:
-    """Decode headers; return None for malformed bytes, or for bytes after the last header."""
+    """Decode headers; return None if the bytes are malformed or do not end with a whole header."""
     headers: list[Header] = []
     at = 0
     try:
@@ -74,7 +77,7 @@ def decode_headers(data: Buffer) -> tuple[Header, ...] | None:
 
 
 def _decode_header(data: Buffer, at: int) -> tuple[Header, int]:
-    """Decode the header at byte `at`; return it, and the index of the byte behind it."""
+    """Decode the header at byte `at`; return the header, and the index of the byte after it."""
     (key_size,) = _KEY_SIZE.unpack_from(data, at)
     key_at = at + _KEY_SIZE.size
     value_at = key_at + key_size + _VALUE_SIZE.size

@@ -1,7 +1,8 @@
-"""Rules for sending the lines of discard files again: the same for `bruce replay` and for `bruce-spark replay`.
+"""The rules by which `bruce replay` and `bruce-spark replay` send the messages in lines of discard files again.
 
-A line is identified by its hash and its number among the equal lines of its log. So no line of a renamed or copied file
-is sent twice. A log is one file; for `bruce replay`, a file and those that the daemon rotated from it.
+Both commands identify a line by its hash and by its number among the equal lines of its log. So they send no line
+twice, even if a file is renamed or copied. For `bruce-spark replay`, each file is a log. For `bruce replay`, a log is a
+file together with the files that the daemon rotated from it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ABANDONED", "IN_KAFKA", "DoubtfulPolicy", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
 
-NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
-"""Infos of lines without a valid message; also `API_KEY(n)` and `VERSION(n)`, the only infos with a parenthesis."""
+# The *info* of a line, the value of its field `info`, is the reason of the discard.
+NO_MESSAGE_INFOS: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
+"""Infos of lines without a valid message. The others of this kind, `API_KEY(n)` and `VERSION(n)`, are the only infos
+with a parenthesis."""
 IN_KAFKA: Final = ("SLAB_DELIVERED", "SLAB_SENT", "POSSIBLY_DELIVERED")
-"""Infos of messages that Kafka has or may have; they are sent only if the selection names their info."""
+"""Infos of messages that Kafka has or may have; such a message is sent only if the selection names its info."""
 
 ABANDONED: Final = "ABANDONED_ATTEMPT"
-"""Info of messages of a fenced attempt that ended early; its client sends them again in its next try."""
+"""The info of messages in an attempt that the client did not complete; the client sends them again in its next try."""
 
 
 @unique
@@ -34,12 +37,14 @@ class LineFate(StrEnum):
 
     SEND = "send"
     FILTERED = "filtered"
+    """The line is not sent, because its topic, time or info is not selected."""
     IN_KAFKA = "in_kafka"
-    """Selected by topic and time, but its info is one of `IN_KAFKA`, and the selection does not name it."""
+    """The line is selected, but not sent: its info is one of `IN_KAFKA`, and the selection names no infos."""
     ABANDONED = "abandoned"
-    """Selected by topic and time, with the info `ABANDONED`, which neither `infos` nor `includes_abandoned` covers."""
+    """The line is selected, but not sent: its info is `ABANDONED`; `infos` and `includes_abandoned` are not set."""
     NO_MESSAGE = "no_message"
-    """Unparsable lines, duplicates (`DUP`), and bytes that the daemon could not read as a message."""
+    """The line has no message to send: it cannot be parsed, it reports a possible duplicate (`DUP`), or the daemon
+    could not parse the bytes that it received."""
 
 
 @unique
@@ -54,12 +59,14 @@ class DoubtfulPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LineSelection:
-    """The selection of lines; an empty collection selects all, except lines of the fates IN_KAFKA and ABANDONED.
+    """The selection of lines to send.
 
-    The daemon discards the messages of a fenced attempt that ended early, and the client's next try delivers them. So
-    only `infos` or `includes_abandoned` selects their lines.
-
-    Times are the messages' timestamps in ms; `until_ms` is exclusive.
+    * `topics`: only lines of these topics; all topics if empty
+    * `infos`: only lines with these infos; if empty, all infos except `IN_KAFKA` and `ABANDONED`
+    * `since_ms`, `until_ms`: only messages with a timestamp (ms since the epoch) from `since_ms` on and before
+      `until_ms`
+    * `includes_abandoned`: also lines with the info `ABANDONED`. The daemon discarded their messages because a client
+      did not complete an attempt, and usually the client's next try has delivered them.
     """
 
     topics: Collection[str] = ()
@@ -69,14 +76,14 @@ class LineSelection:
     includes_abandoned: bool = False
 
     def fate_of(self, line: DiscardLine | None) -> LineFate:
-        """Return the fate of a line; None stands for an unparsable one."""
+        """Return the fate of a line; `line` is None if the line cannot be parsed."""
         if line is None or line.event is LineEvent.DUPLICATE or not line.topic:
             return LineFate.NO_MESSAGE
-        if line.info in NO_MESSAGES or "(" in line.info:
+        if line.info in NO_MESSAGE_INFOS or "(" in line.info:
             return LineFate.NO_MESSAGE
         if not self._selects(line):
             return LineFate.FILTERED
-        if self.infos:
+        if self.infos:  # they contain the line's info, whatever it is
             return LineFate.SEND
         if line.info == ABANDONED and not self.includes_abandoned:
             return LineFate.ABANDONED
@@ -93,17 +100,17 @@ class LineSelection:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Numbers of lines of all files, by their treatment."""
+    """The numbers of lines in all files, by the treatment of the lines."""
 
     sent: int = 0
     already: int = 0
-    """Replayed before."""
+    """Not sent, because an earlier replay has sent them."""
     filtered: int = 0
     no_message: int = 0
     in_kafka: int = 0
-    """Left out because Kafka has or may have them."""
+    """Not sent, because Kafka has or may have their messages."""
     abandoned: int = 0
-    """Left out because their client sent them again."""
+    """Not sent, because the client has probably sent their messages again."""
 
     def __add__(self, other: Replayed) -> Replayed:
         return Replayed(
@@ -113,7 +120,7 @@ class Replayed:
 
 
 def line_of(data: bytes) -> DiscardLine | None:
-    """Return the parsed line, or None if it cannot be parsed."""
+    """Parse a line; return None if it cannot be parsed."""
     try:
         return parse_line(data)
     except RemoteProtocolError:
