@@ -157,7 +157,7 @@ def encode(
 
 
 def encode_message(message: Message) -> bytes:
-    """Encode a message that `parse_message` has returned."""
+    """Encode a `Message`; `parse_message` returns an equal message for the result."""
     empty = message.empty
     value = None if EmptyFields.NULL_VALUE in empty else message.value
     key = message.key if message.key or EmptyFields.EMPTY_KEY in empty else None

@@ -1,1 +1,1 @@
-"""Kafka's wire format and the sans-IO connection to a broker."""
+"""Encoding and decoding of Kafka's requests and responses, and the sans-IO connection to a broker."""

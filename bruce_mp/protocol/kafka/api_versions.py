@@ -1,13 +1,16 @@
-"""The choice of API versions: the highest one that both the broker and this release support.
+"""Choose the version of each API (kind of request): the highest one that both the broker and the daemon support.
 
-A broker may advertise versions that it refuses.  Kafka 4 still lists Produce 0 to 2, which an old librdkafka requires,
-and closes the connection on them.  The daemon uses them only for brokers without later ones: Produce 0 and 1 carry
-message sets of format 0, Produce 2 those of format 1, and later versions record batches.
+The broker lists its versions in the response to the request ApiVersions.  It may list versions that it refuses: Kafka 4
+lists Produce 0 to 2, because old releases of librdkafka require this, but closes the connection if such a request
+comes.  So the daemon uses these versions only if the broker lists no later ones.  A Produce request of version 0 or 1
+contains message sets of format 0, version 2 contains message sets of format 1, and later versions contain record
+batches.
 
-A broker before 0.10 has no ApiVersions; `BEFORE_API_VERSIONS` holds the versions that all such brokers accept.
+A broker before 0.10 does not know the request ApiVersions; `BEFORE_API_VERSIONS` has the versions of the other APIs
+that all such brokers accept.
 
-`DOWNGRADE` lists the versions of ApiVersions to try in turn. A broker without version 3 responds with error 35
-(UNSUPPORTED_VERSION).
+`DOWNGRADE` lists the versions of ApiVersions itself to try in turn.  A broker that does not support version 3 responds
+with error 35 (UNSUPPORTED_VERSION).
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ __all__ = [
     "choose_versions",
 ]
 
+# The numbers of the APIs.
 PRODUCE: Final = 0
 METADATA: Final = 3
 SASL_HANDSHAKE: Final = 17
@@ -52,9 +56,11 @@ SUPPORTED_VERSIONS: Final = {
     SASL_AUTHENTICATE: ApiRange(0, 2),
 }
 API_NAMES: Final = {PRODUCE: "Produce", METADATA: "Metadata", INIT_PRODUCER_ID: "InitProducerId"}
-FIRST_PRODUCE: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
-"""The first version of Produce for each codec; all versions accept a codec that is not listed.  Brokers without version
-2 expect a wrong checksum in LZ4 frame headers; zstd in a version before 7 gets error 76 (KIP-110)."""
+FIRST_PRODUCE_VERSIONS: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
+"""The first version of Produce that accepts a codec; all versions accept the codecs that are not listed.
+
+Brokers that do not support version 2 expect a wrong checksum in LZ4 frame headers.  Brokers answer zstd in a version
+before 7 with error 76 (KIP-110)."""
 
 FIRST_PRODUCE_WITH_CLIENT_THROTTLING: Final = 6
 
@@ -62,18 +68,19 @@ FIRST_METADATA_WITHOUT_CREATION: Final = 4
 FIRST_METADATA_WITH_CLUSTER_ID: Final = 2
 
 FALLBACK_CODEC: Final = Codec.SNAPPY
-"""Every broker accepts Snappy, and it costs the least CPU."""
+"""The codec for a broker that does not accept the configured one.  All brokers accept Snappy and gzip, and Snappy costs
+less CPU."""
 
 
 class NoCommonVersionError(RemoteProtocolError):
-    """Broker and daemon share no version of a required API."""
+    """There is a required API of which broker and daemon support no common version."""
 
 
 class BrokerCapabilities(Struct, frozen=True):
-    """The agreed API versions of a broker.
+    """The versions of the APIs that the daemon uses with a broker.
 
-    A version is None if the broker lacks the API: InitProducerId before 0.11, CreateTopics before 0.10.1, SaslHandshake
-    before 0.10, SaslAuthenticate before 1.0.
+    A version is None if the broker does not have the API: InitProducerId before Kafka 0.11, CreateTopics before 0.10.1,
+    SaslHandshake before 0.10, SaslAuthenticate before 1.0.
     """
 
     produce_version: int
@@ -85,7 +92,7 @@ class BrokerCapabilities(Struct, frozen=True):
 
     @property
     def has_producer_ids(self) -> bool:
-        """True if the broker assigns producer ids, by which it recognises repeated batches."""
+        """True if the broker assigns producer ids, by which it recognizes repeated batches."""
         return self.init_producer_id_version is not None
 
     @property
@@ -95,7 +102,10 @@ class BrokerCapabilities(Struct, frozen=True):
 
     @property
     def expects_client_throttling(self) -> bool:
-        """True if the broker responds at once and the client waits; older brokers delay the response (KIP-219)."""
+        """True if a broker that throttles the client expects the client to wait after the response (KIP-219).
+
+        Older brokers throttle a client by a delay of the response.
+        """
         return self.produce_version >= FIRST_PRODUCE_WITH_CLIENT_THROTTLING
 
     @property
@@ -106,7 +116,7 @@ class BrokerCapabilities(Struct, frozen=True):
         return MessageFormat.V1 if has_timestamps else MessageFormat.V0
 
     def accepts(self, codec: Codec) -> bool:
-        return self.produce_version >= FIRST_PRODUCE.get(codec, 0)
+        return self.produce_version >= FIRST_PRODUCE_VERSIONS.get(codec, 0)
 
     def accepted_codec(self, codec: Codec) -> Codec:
         """Return `codec`, or `FALLBACK_CODEC` if the broker does not accept `codec`."""
@@ -117,21 +127,24 @@ BEFORE_API_VERSIONS: Final = BrokerCapabilities(produce_version=0, metadata_vers
 """The versions of Kafka 0.8 and 0.9."""
 
 
-def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerCapabilities:
-    """Choose the highest common version of each API; raise NoCommonVersionError if a required one has none."""
-    # in the order of the fields of BrokerCapabilities
+def choose_versions(broker_apis: Mapping[int, ApiRange]) -> BrokerCapabilities:
+    """Choose the highest common version of each API that the daemon uses; `broker_apis` are the broker's versions.
+
+    Raises NoCommonVersionError if there is no common version of Produce or Metadata, which are required.
+    """
+    # The order is that of the fields of BrokerCapabilities.
     optional = (INIT_PRODUCER_ID, CREATE_TOPICS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
     return BrokerCapabilities(
-        _required(PRODUCE, apis),
-        _required(METADATA, apis),
-        *(_highest_common(SUPPORTED_VERSIONS[api], apis.get(api)) for api in optional),
+        _required_version(PRODUCE, broker_apis),
+        _required_version(METADATA, broker_apis),
+        *(_highest_common(SUPPORTED_VERSIONS[api], broker_apis.get(api)) for api in optional),
     )
 
 
-def _required(api: int, apis: Mapping[int, ApiRange]) -> int:
-    version = _highest_common(SUPPORTED_VERSIONS[api], apis.get(api))
+def _required_version(api: int, broker_apis: Mapping[int, ApiRange]) -> int:
+    ours, theirs = SUPPORTED_VERSIONS[api], broker_apis.get(api)
+    version = _highest_common(ours, theirs)
     if version is None:
-        ours, theirs = SUPPORTED_VERSIONS[api], apis.get(api)
         offer = "does not offer it" if theirs is None else f"offers v{theirs.lowest} to v{theirs.highest}"
         raise NoCommonVersionError(
             f"The daemon supports {API_NAMES[api]} v{ours.lowest} to v{ours.highest}, the broker {offer}. "

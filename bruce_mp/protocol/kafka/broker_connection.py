@@ -1,4 +1,6 @@
-"""A sans-IO connection to a Kafka broker: bytes in, events out, the time as an argument.  Its owner has the socket.
+"""A sans-IO connection to a Kafka broker.  It has no socket and no clock: its owner has both.
+
+The owner passes received bytes and the time in, handles the returned events, and writes the returned bytes:
 
     connection = BrokerConnection("bruce", "b1:9092")
     connection.on_connecting(now)            DISCONNECTED -> CONNECTING
@@ -8,16 +10,17 @@
 
 Invariants:
 
-* A broker responds to a connection's requests one by one and in order.  So a response must have the correlation id of
-  the oldest outstanding request.  A request's time limit starts when it is sent or when the previous response comes,
-  whichever is later.  Later requests never move a deadline.
+* A broker responds to the requests of a connection in order.  So a response must have the correlation id of the oldest
+  outstanding request, that is, of the oldest request without a response.
+* The time limit of a request starts when it is sent or when the previous response comes, whichever is later.  So a new
+  request never changes the deadline of an older one.
 * A produce response names each partition of its request once; the owner gets the acks in the order of the request.
-* A request with acks 0 has no response and is not outstanding.
-* The `negotiation` lists the requests before ConnectionReady; the response to the last one makes the connection ready,
-  or begins the configured login.  While a login is renewed, no request may be sent until LoggedIn.
-* After Failed or Closed no event follows.  Failed, or the result of `close`, names the owner's outstanding requests.
+* A produce request with acks 0 has no response, so it is never outstanding.
+* The `negotiation` lists the requests before ConnectionReady.  The response to the last one makes the connection ready,
+  or begins the login, if one is configured.  While a login is renewed, no request may be sent until LoggedIn.
+* No event follows after Failed or Closed.  Failed, and the result of `close`, list the owner's outstanding requests.
 
-Times are seconds of a monotonic clock.  States and events: `connection_events`.
+Times are in seconds of a monotonic clock.  `connection_events` defines the states and the events.
 """
 
 from __future__ import annotations
@@ -77,14 +80,15 @@ _ASSUMED_OLD: Final = (
     "a newer broker may refuse the old versions."
 )
 _TLS_ALERT: Final = b"\x15\x03"
-"""First bytes of the TLS alert (record type 21, version 3.x) that a TLS listener may send to a plaintext client."""
+"""First bytes of a TLS alert (record type 21, version 3.x), which a TLS listener may send to a client without TLS."""
 _TLS_EXPECTED: Final = "expects TLS on this port. Set kafka.tls.enable, or name the port of its plaintext listener."
 
 
 class _Outstanding(NamedTuple):
-    """An outstanding request. `correlation_id` is None if the response has none, times are in seconds.
+    """An outstanding request. `correlation_id` is None if the response is a bare SASL token without a correlation id.
 
-    `is_internal` marks requests of the connection itself: negotiation and login.
+    `is_internal` is True for the connection's own requests, those of the negotiation and of a login. Times are in
+    seconds.
     """
 
     correlation_id: int | None
@@ -95,9 +99,10 @@ class _Outstanding(NamedTuple):
 
 
 class BrokerConnection:
-    """One connection.  `broker` is its name in error texts; `timeout` applies to the connect and to each request.
+    """One connection.  `broker` is the broker's name in error texts.
 
-    ApiVersions has the shorter VERSIONS_TIMEOUT_S.  The owner writes all bytes: each request only returns them.
+    `timeout` applies to the connect and to each request; the request ApiVersions has the limit VERSIONS_TIMEOUT_S if
+    that is shorter.  A method for a request only encodes it: the owner writes the returned bytes.
     """
 
     def __init__(
@@ -119,12 +124,15 @@ class BrokerConnection:
         self._outstanding: deque[_Outstanding] = deque()
         self._last_id = 0
         self._progress_at = 0.0
-        """The time of the last response, even while `on_response` handles it; before the first one, of the connect."""
+        """The time of the last response or, before the first one, of the beginning of the connect.
+
+        It is set before `on_response` handles a response, so that a follow-up request is sent at this time.
+        """
         self._capabilities: BrokerCapabilities | None = None
         self._mechanism: Mechanism | None = None
         self._login: Login | None = None
-        self._has_served = False
-        """True once a request of the owner has a response."""
+        self._has_answered_owner = False
+        """True once the broker has responded to a request of the owner."""
 
     # --- state --------------------------------------------------------------------------------------------------------
     @property
@@ -141,11 +149,11 @@ class BrokerConnection:
     @property
     def unanswered(self) -> tuple[int, ...]:
         """Correlation ids of the owner's outstanding requests, oldest first."""
-        ids = (one.correlation_id for one in self._outstanding if not one.is_internal)
-        return tuple(one for one in ids if one is not None)
+        ids = (request.correlation_id for request in self._outstanding if not request.is_internal)
+        return tuple(correlation_id for correlation_id in ids if correlation_id is not None)
 
     def next_deadline(self) -> float | None:
-        """The time for the next `check_deadline`; None if neither a connect nor a request is outstanding."""
+        """Return the time for the next `check_deadline`; None if neither a connect nor a request is outstanding."""
         if self._state is ConnectionState.CONNECTING:
             return self._progress_at + self._timeout
         if not self._outstanding:
@@ -160,16 +168,19 @@ class BrokerConnection:
         self._progress_at = now
 
     def on_connected(self, now: float, mechanism: Mechanism | None = None) -> list[bytes]:
-        """Begin the negotiation on a connected socket, and return the first bytes to send.
+        """Begin the negotiation, because the owner has connected its socket; return the first bytes to send.
 
-        `mechanism` is for the login; None without one.
+        `mechanism` is the SASL exchange for the login; None if no login is configured.
         """
         self._step(ConnectionStep.CONNECTED)
         self._mechanism = mechanism
         return [self._next_negotiation_request(now)]
 
     def on_eof(self) -> list[Event]:
-        """Close the connection after the broker's end of stream: Closed if it was ready and idle, else Failed."""
+        """Close the connection, because the broker has ended the stream.
+
+        Return Closed if the connection was ready and no request was outstanding, otherwise Failed.
+        """
         if self._state is ConnectionState.CLOSED:
             return []
         if self._state is ConnectionState.READY and not self._outstanding:
@@ -179,18 +190,18 @@ class BrokerConnection:
             return self._fail_negotiation("closed the connection", FailureCause.CLOSED_BY_BROKER)
         if self._state is ConnectionState.LOGGING_IN:
             assert self._login is not None
-            # A broker that expects tokens without headers refuses a login by closing the connection.
+            # If tokens have no headers, a broker can refuse the login only by closing the connection.
             cause = FailureCause.CLOSED_BY_BROKER if self._login.has_headers else FailureCause.LOGIN_REFUSED
             return self._fail(self._login.describe_close(), cause)
         count = len(self._outstanding)
         requests = f"{count} request{'' if count == 1 else 's'}"
         text = f"closed the connection with {requests} unanswered; it may be restarting"
-        may_need_login = self._mechanism is None and not self._has_served
+        may_need_login = self._mechanism is None and not self._has_answered_owner
         hint = ", or expect a login on this port (kafka.sasl.mechanism)." if may_need_login else "."
         return self._fail(text + hint, FailureCause.CLOSED_BY_BROKER)
 
     def check_deadline(self, now: float) -> list[Event]:
-        """Return Failed if a deadline has passed, else no event."""
+        """Fail the connection if a deadline has passed; return the event Failed, or no event."""
         deadline = self.next_deadline()
         if deadline is None or now < deadline:
             return []
@@ -212,9 +223,10 @@ class BrokerConnection:
     def request_produce(
         self, data: Sequence[PartitionData] | EncodedTopics, now: float, *, acks: int, timeout_ms: int
     ) -> EncodedRequest:
-        """Request to append one batch for each partition; `timeout_ms` bounds the broker's wait for replicas.
+        """Return a request to append batches, one for each partition.
 
-        `acks` is -1, 1 or 0; ProduceAcked follows, except with 0.  Raises LocalProtocolError as `encode_produce` does.
+        `acks` is -1, 1 or 0.  With -1 and 1, ProduceAcked reports the response.  `timeout_ms` is the longest time that
+        the broker may wait for its replicas.  Raises LocalProtocolError as `encode_produce` does.
         """
         self._step(ConnectionStep.SEND)
         version, correlation_id = self.capabilities.produce_version, self._next_id()
@@ -223,8 +235,10 @@ class BrokerConnection:
             if isinstance(data, EncodedTopics):
                 expected = data.partitions
             else:
-                expected = [(one.topic, one.partition) for one in data]
-            self._expect_answer(correlation_id, now, ev.ProduceAcked, partial(_decode_in_order, version, expected))
+                expected = [(item.topic, item.partition) for item in data]
+            self._expect_owner_response(
+                correlation_id, now, ev.ProduceAcked, partial(_decode_in_order, version, expected)
+            )
         return EncodedRequest(correlation_id, buffers)
 
     def request_metadata(
@@ -235,7 +249,7 @@ class BrokerConnection:
         allow_auto_topic_creation: bool = False,
         with_operations: bool = False,
     ) -> EncodedRequest:
-        """Request metadata, of all topics if `topics` is None; MetadataReceived follows.
+        """Return a request for metadata, of all topics if `topics` is None; MetadataReceived reports the response.
 
         Raises LocalProtocolError as `encode_metadata` does.
         """
@@ -250,11 +264,11 @@ class BrokerConnection:
             with_operations=with_operations,
         )
         decode = partial(kafka_api.decode_metadata, version=version)
-        self._expect_answer(correlation_id, now, ev.MetadataReceived, decode)
+        self._expect_owner_response(correlation_id, now, ev.MetadataReceived, decode)
         return EncodedRequest(correlation_id, [data])
 
     def init_producer_id(self, now: float) -> EncodedRequest:
-        """Request a producer id; ProducerIdReceived follows.
+        """Return a request for a producer id; ProducerIdReceived reports the response.
 
         Raises LocalProtocolError if the broker has no producer ids.
         """
@@ -264,14 +278,15 @@ class BrokerConnection:
             raise LocalProtocolError(f"Broker {self._broker} has no producer ids; see `capabilities.has_producer_ids`.")
         data = kafka_api.encode_init_producer_id(version, correlation_id, self._client_id)
         decode = partial(kafka_api.decode_producer_id, version=version)
-        self._expect_answer(correlation_id, now, ev.ProducerIdReceived, decode)
+        self._expect_owner_response(correlation_id, now, ev.ProducerIdReceived, decode)
         return EncodedRequest(correlation_id, [data])
 
     def create_topics(
         self, topics: Sequence[bytes], now: float, *, partitions: int, replication: int, timeout_ms: int
     ) -> EncodedRequest:
-        """Request the creation of topics; TopicsCreated follows.  -1 partitions or replicas: the broker's default.
+        """Return a request to create topics; TopicsCreated reports the response.
 
+        `partitions` and `replication` are the numbers of partitions and replicas; -1 means the broker's default.
         Raises LocalProtocolError if `capabilities.create_topics_version` is None.
         """
         self._step(ConnectionStep.SEND)
@@ -281,14 +296,14 @@ class BrokerConnection:
         numbers = {"partitions": partitions, "replication": replication, "timeout_ms": timeout_ms}
         data = kafka_api.encode_create_topics(version, correlation_id, self._client_id, topics, **numbers)
         decode = partial(kafka_api.decode_create_topics, version=version)
-        self._expect_answer(correlation_id, now, ev.TopicsCreated, decode)
+        self._expect_owner_response(correlation_id, now, ev.TopicsCreated, decode)
         return EncodedRequest(correlation_id, [data])
 
     # --- responses ----------------------------------------------------------------------------------------------------
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Return the events of the frames that the bytes complete, in order.
+        """Process received bytes; return the events of all frames that are now complete, in order.
 
-        Bad data results in Failed, not in an exception.
+        Bytes that do not follow the protocol cause the event Failed, not an exception.
         """
         self._step(ConnectionStep.RECEIVE)
         if self._state is ConnectionState.NEGOTIATING and data.startswith(_TLS_ALERT):
@@ -307,7 +322,7 @@ class BrokerConnection:
         return events
 
     def _awaits_bare_token(self) -> bool:
-        """Return True if the next frame is a token without a header, which may be empty."""
+        """Return True if the next frame is a SASL token without a header; such a frame may be empty."""
         return bool(self._outstanding) and self._outstanding[0].correlation_id is None
 
     def _on_frame(self, frame: bytes, now: float) -> list[Event]:
@@ -315,12 +330,12 @@ class BrokerConnection:
         oldest = self._outstanding[0] if is_bare else self._checked_oldest(kafka_api.read_correlation_id(frame))
         self._progress_at = now
         events = oldest.on_response(frame)
-        self._outstanding.popleft()  # after decoding: a request with an invalid response counts as outstanding
-        self._has_served = self._has_served or not oldest.is_internal
+        self._outstanding.popleft()  # after `on_response`: if that raises an error, the request stays outstanding
+        self._has_answered_owner = self._has_answered_owner or not oldest.is_internal
         return events
 
     def _checked_oldest(self, correlation_id: int) -> _Outstanding:
-        """Return the oldest outstanding request; raise RemoteProtocolError unless it has this correlation id."""
+        """Return the oldest outstanding request; raise RemoteProtocolError if it does not have this correlation id."""
         if not self._outstanding:
             raise RemoteProtocolError(f"It sent response {correlation_id} without an outstanding request.")
         oldest = self._outstanding[0]
@@ -332,21 +347,21 @@ class BrokerConnection:
 
     def _on_versions(self, version: int, frame: bytes) -> list[Event]:
         response = kafka_api.decode_api_versions(frame, version)
-        lower = [known for known in DOWNGRADE if known < version]
-        if response.error == kafka_api.UNSUPPORTED_VERSION and lower:
-            return [ev.Send(self._request_versions(lower[0], self._progress_at))]
+        lower_versions = [known for known in DOWNGRADE if known < version]
+        if response.error == kafka_api.UNSUPPORTED_VERSION and lower_versions:
+            return [ev.Send(self._request_versions(lower_versions[0], self._progress_at))]
         if response.error != 0:
             raise RemoteProtocolError(f"It answered ApiVersions with error {response.error}.")
-        return self._on_agreed(choose_versions(response.apis))
+        return self._on_versions_agreed(choose_versions(response.apis))
 
-    def _on_first_metadata(self, version: int, frame: bytes) -> list[Event]:
-        kafka_api.decode_metadata(frame, version)  # only checks it
+    def _on_negotiation_metadata(self, version: int, frame: bytes) -> list[Event]:
+        kafka_api.decode_metadata(frame, version)  # only a check: the negotiation does not use the metadata
         if self._negotiation_requests_sent < len(self._negotiation.requests):
             return [ev.Send(self._next_negotiation_request(self._progress_at))]
         assert self._negotiation.assumed is not None
-        return self._on_agreed(self._negotiation.assumed)
+        return self._on_versions_agreed(self._negotiation.assumed)
 
-    def _on_agreed(self, capabilities: BrokerCapabilities) -> list[Event]:
+    def _on_versions_agreed(self, capabilities: BrokerCapabilities) -> list[Event]:
         self._capabilities = capabilities
         if self._mechanism is not None:
             return [ev.Send(self._log_in(self._mechanism, self._progress_at))]
@@ -355,14 +370,14 @@ class BrokerConnection:
 
     # --- login --------------------------------------------------------------------------------------------------------
     def renew_login(self, mechanism: Mechanism, now: float) -> list[bytes]:
-        """Begin a new login on a ready connection, and return the bytes to send; LoggedIn ends it."""
+        """Begin a new login on a ready connection, and return the bytes to send; LoggedIn reports its success."""
         return [self._log_in(mechanism, now)]
 
     def _log_in(self, mechanism: Mechanism, now: float) -> bytes:
         self._step(ConnectionStep.LOG_IN)
         self._login = login = Login(mechanism, self.capabilities, self._client_id)
         correlation_id = self._next_id()
-        self._expect(correlation_id, now, self._on_handshake, is_internal=True)
+        self._expect_response(correlation_id, now, self._on_handshake, is_internal=True)
         return login.encode_handshake(correlation_id)
 
     def _on_handshake(self, frame: bytes) -> list[Event]:
@@ -372,7 +387,7 @@ class BrokerConnection:
 
     def _send_token(self, login: Login) -> bytes:
         correlation_id = self._next_id()
-        self._expect(
+        self._expect_response(
             correlation_id if login.has_headers else None,
             self._progress_at,
             partial(self._on_token, login),
@@ -401,7 +416,7 @@ class BrokerConnection:
         self._last_id = (self._last_id + 1) & CORRELATION_ID_MASK
         return self._last_id
 
-    def _expect(
+    def _expect_response(
         self,
         correlation_id: int | None,
         now: float,
@@ -412,11 +427,11 @@ class BrokerConnection:
     ) -> None:
         self._outstanding.append(_Outstanding(correlation_id, now, timeout or self._timeout, on_response, is_internal))
 
-    def _expect_answer(
-        self, correlation_id: int, now: float, event: Callable[[int, T], Event], decode: Callable[[bytes], T]
+    def _expect_owner_response(
+        self, correlation_id: int, now: float, event_type: Callable[[int, T], Event], decode: Callable[[bytes], T]
     ) -> None:
-        """Expect the response to a request of the owner, which `event` reports."""
-        self._expect(correlation_id, now, lambda frame: [event(correlation_id, decode(frame))])
+        """Expect the response to a request of the owner, to whom an event of `event_type` reports the response."""
+        self._expect_response(correlation_id, now, lambda frame: [event_type(correlation_id, decode(frame))])
 
     def _next_negotiation_request(self, now: float) -> bytes:
         request = self._negotiation.requests[self._negotiation_requests_sent]
@@ -425,13 +440,13 @@ class BrokerConnection:
             return self._request_versions(DOWNGRADE[0], now)
         correlation_id = self._next_id()
         version = (self._negotiation.assumed or BEFORE_API_VERSIONS).metadata_version
-        self._expect(correlation_id, now, partial(self._on_first_metadata, version), is_internal=True)
+        self._expect_response(correlation_id, now, partial(self._on_negotiation_metadata, version), is_internal=True)
         return kafka_api.encode_metadata(version, correlation_id, self._client_id)
 
     def _request_versions(self, version: int, now: float) -> bytes:
         correlation_id = self._next_id()
         timeout = min(self._timeout, VERSIONS_TIMEOUT_S)
-        self._expect(correlation_id, now, partial(self._on_versions, version), timeout, is_internal=True)
+        self._expect_response(correlation_id, now, partial(self._on_versions, version), timeout, is_internal=True)
         return kafka_api.encode_api_versions(version, correlation_id, self._client_id)
 
     def _fail_negotiation(self, act: str, cause: FailureCause) -> list[Event]:

@@ -1,9 +1,9 @@
-"""Codecs of record batches, 1 to 4 in Kafka's attributes, in the forms that every broker and consumer reads.
+"""Compress record batches.  Each codec has several formats; the formats here are those that all consumers can read.
 
-`load_codecs` or the first use loads the library of a codec.  All of them would take 3 MB of each dispatcher, and most
-daemons use one or none.
+The library of a codec is loaded by `load_codecs`, or at the first use of the codec: all libraries together would take
+3 MB of each dispatcher, and most daemons use one codec or none.
 
-The daemon only compresses.  `BrokerCapabilities.accepts` is False for a codec that an older broker lacks.
+Older brokers do not accept all codecs: see `BrokerCapabilities.accepts`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["LEVELS", "Codec", "Levels", "compress", "is_small_enough", "load_cod
 
 @unique
 class Codec(IntEnum):
-    """A codec; the value is its number in a batch's attributes."""
+    """A codec; the value is Kafka's number for the codec in the field `attributes` of a batch."""
 
     NONE = 0
     GZIP = 1
@@ -34,7 +34,7 @@ class Codec(IntEnum):
 
 
 class Levels(NamedTuple):
-    """The levels of a codec, both ends included, and its default."""
+    """The range of a codec's compression levels, both ends included, and the default level."""
 
     lowest: int
     highest: int
@@ -46,7 +46,7 @@ LEVELS: Final = {
     Codec.LZ4: Levels(0, 16, 0),
     Codec.ZSTD: Levels(1, 22, 3),
 }
-"""Other codecs have no levels."""
+"""The levels by codec; a codec that is not listed has none."""
 
 _LIBRARIES: Final = {Codec.SNAPPY: "snappy", Codec.LZ4: "lz4.frame", Codec.ZSTD: "zstandard"}
 
@@ -60,31 +60,35 @@ def load_codecs(codecs: Iterable[Codec]) -> None:
 
 @cache
 def _compressor(codec: Codec, level: int) -> Callable[[bytes], bytes]:
-    """Return the function that compresses with a level; it is kept, because that of zstd has tables."""
-    if codec is Codec.GZIP:  # a container without name and time, so that equal input gives equal output
+    """Return the function that compresses with `level`.
+
+    The function is cached, because a zstd compressor allocates tables that are costly to set up.
+    """
+    if codec is Codec.GZIP:  # zlib writes a header without a file name and a time, so equal data give equal results
         return partial(zlib.compress, level=level, wbits=_GZIP_WBITS)
     library = import_module(_LIBRARIES[codec])
-    if codec is Codec.LZ4:  # independent blocks: Java's reader refuses dependent ones
+    if codec is Codec.LZ4:  # not linked: Java's reader refuses blocks that depend on earlier blocks
         return partial(library.compress, compression_level=level, block_linked=False)
-    # Snappy makes raw blocks, one for each batch.  Java's clients write xerial's framing, but their reader accepts data
-    # without the framing's magic as a raw block (SnappyInputStream.readFully).  librdkafka writes and reads raw blocks.
-    # Framing would cost 3 to 4 % in size.
+    # With Snappy, a batch becomes one raw block.  Java's clients write the framing of the library xerial around blocks,
+    # which would add 3 to 4 % to the size.  But their reader takes data that do not begin with the framing's magic
+    # bytes for a raw block (SnappyInputStream.readFully), and librdkafka writes and reads raw blocks.
     function: Callable[[bytes], bytes] = (library if codec is Codec.SNAPPY else library.ZstdCompressor(level)).compress
     return function
 
 
-_GZIP_WBITS: Final = zlib.MAX_WBITS | 16  # 16 selects the gzip container
+_GZIP_WBITS: Final = zlib.MAX_WBITS | 16  # 16 makes zlib write the gzip format instead of its own
 
 
 def compress(codec: Codec, level: int | None, data: bytes) -> bytes:
-    """Compress `data`; `level` None selects the default, and codecs without levels ignore it.
+    """Compress `data` with `level`, or with the codec's default level if `level` is None.
 
-    Raises LocalProtocolError for a level out of range.
+    Codecs without levels ignore `level`. Raises LocalProtocolError for a level out of range.
     """
     return data if codec is Codec.NONE else _compressor(codec, _checked_level(codec, level))(data)
 
 
 def _checked_level(codec: Codec, level: int | None) -> int:
+    """Return the level to use; 0 for a codec without levels."""
     levels = LEVELS.get(codec)
     if levels is None:
         return 0
@@ -97,6 +101,6 @@ def _checked_level(codec: Codec, level: int | None) -> int:
     return level
 
 
-def is_small_enough(compressed_len: int, uncompressed_len: int, threshold_percent: int) -> bool:
-    """Return True if the compressed form has at most `threshold_percent` of the uncompressed size."""
-    return compressed_len * 100 <= uncompressed_len * threshold_percent
+def is_small_enough(compressed_size: int, uncompressed_size: int, threshold_percent: int) -> bool:
+    """Return True if the compressed size is at most `threshold_percent` of the uncompressed size."""
+    return compressed_size * 100 <= uncompressed_size * threshold_percent

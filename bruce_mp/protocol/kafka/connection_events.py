@@ -1,7 +1,7 @@
-"""The events of a broker connection, and its state machine.
+"""The events of a `BrokerConnection`, and its state machine.
 
-`TRANSITIONS` is the whole state machine: any other step raises LocalProtocolError.  A connection is used once: after
-CLOSED its owner creates a new one.
+`TRANSITIONS` is the whole state machine: a step that it does not list raises LocalProtocolError.  A connection is used
+once: after CLOSED, its owner creates a new one.
 """
 
 from __future__ import annotations
@@ -91,19 +91,21 @@ class FailureCause(Enum):
 
     BAD_DATA = "bad data"
     CLOSED_BY_BROKER = "closed by the broker"
-    """The connection ended or broke, or could not be opened."""
+    """The broker ended the connection, or it broke, or it could not be opened."""
     TIMED_OUT = "timed out"
     """The connect, or the oldest outstanding request, exceeded its time limit."""
     NO_API_VERSIONS = "no answer to ApiVersions"
-    """Kafka 0.8 closes the connection, 0.9 never answers.  Another connection may try the negotiation's `fallback`."""
+    """The broker did not answer the request ApiVersions: Kafka 0.8 closes the connection, 0.9 never responds.
+
+    The owner may open another connection with the `fallback` of the negotiation."""
     NO_COMMON_VERSION = "no common version"
     TLS_FAILED = "TLS cannot be agreed on"
-    """One peer refuses the other's certificate, or the peers share no version of TLS."""
+    """The daemon or the broker refuses the other's certificate, or they support no common version of TLS."""
     LOGIN_REFUSED = "login refused"
     NO_CREDENTIALS = "no credentials"
     """The configured password, token, certificate or key is not available."""
     FOREIGN_CLUSTER = "another cluster"
-    """The messages are for another cluster than the broker's."""
+    """The broker belongs to another cluster than the one for which the messages are."""
 
     @property
     def needs_operator(self) -> bool:
@@ -117,7 +119,7 @@ class FailureCause(Enum):
 
 
 class EncodedRequest(NamedTuple):
-    """A request to send: the correlation id of its response, and the buffers to write, in order."""
+    """A request to send: its correlation id, which the response repeats, and the buffers to write, in order."""
 
     correlation_id: int
     buffers: list[bytes]
@@ -136,9 +138,9 @@ class ConnectionReady(Struct, frozen=True):
 
 
 class LoggedIn(Struct, frozen=True):
-    """The broker accepted a login for `lifetime_s`; 0 means the whole connection.
+    """The broker accepted a login for `lifetime_s`; 0 means that the login lasts as long as the connection.
 
-    The first one precedes ConnectionReady; a later one ends a renewal.
+    The first LoggedIn precedes ConnectionReady; each later one ends a renewal of the login.
     """
 
     lifetime_s: float
@@ -173,11 +175,14 @@ class TopicsCreated(Struct, frozen=True):
 
 
 class Closed(Struct, frozen=True):
-    """The broker closed an idle connection, without a fault and without outstanding requests."""
+    """The broker closed an idle connection; this is no fault, and no request was outstanding."""
 
 
 class Failed(Struct, frozen=True):
-    """The connection failed; close the socket.  The outcome of the `unanswered` requests is unknown."""
+    """The connection failed; the owner must close its socket.
+
+    `unanswered` are the correlation ids of the owner's requests without a response; their outcome is unknown.
+    """
 
     error: RemoteProtocolError
     cause: FailureCause

@@ -1,22 +1,25 @@
-"""The action for each Kafka error code: a row for each code of an answer to Produce, and the codes of other requests.
+"""The daemon's action for each Kafka error code in an answer to a produce request.
 
 Promises behind the table:
 
-* Errors of the cluster's state, and missing permissions, are retried without limit; the slab keeps the messages.
-  `max_failed_attempts` in the config sets a limit.
-* One bad message never causes the discard of its neighbours.
+* If the cluster's state or a missing permission causes the error, the daemon retries without limit, and the slab keeps
+  the messages. The setting `delivery.max_failed_attempts` can limit these retries.
+* One bad message never causes the discard of other messages in its batch.
 * An error of sequence numbers never ends the daemon.
 * An error of one topic stops no other topic.
 
 Columns:
 
-* `may_duplicate`: the broker may have kept the batch that it answered with an error, so a retry may double it.  With
-  idempotence the broker recognises the repetition, except after BUMP_EPOCH, which starts new sequence numbers.
-* `counts_as_retry`: the answer raises the messages' count of retries by one.
-* `retry_limit`: the allowed number of retries, regardless of the config; None stands for the config's.
+* `may_duplicate`: the broker may have stored the batch although it answered with an error, so a retry may store the
+  batch twice.  An idempotent broker recognizes the repetition by the sequence numbers, except after BUMP_EPOCH, which
+  starts new sequence numbers.
+* `counts_as_retry`: the answer raises the number of retries of each message by one.
+* `retry_limit`: the allowed number of retries, regardless of `delivery.max_failed_attempts`; None if that setting
+  applies.
 
-A lost connection and a timeout have no code; their row is `CONNECTION_LOST`.  In metadata the same table holds
-for topics and partitions, with DISCARD read as "not usable until the next refresh".
+A lost connection and a timeout have no code; their row is `CONNECTION_LOST`.  The table also applies to the error codes
+of topics and partitions in a metadata response; there, DISCARD means that the topic or partition is not usable until
+the next metadata response.
 
 `error_table_page` renders the page docs/error-table.md from this table.  Codes and names are those of Apache Kafka's
 Errors.java.
@@ -56,10 +59,10 @@ class Action(Enum):
     )
     SEND_UNNUMBERED = (
         "nothing was written: drain the partition, then send without sequence numbers, at least once; a batch "
-        "that was sent so already is discarded"
+        "that had no sequence numbers is discarded"
     )
     SEND_UNCOMPRESSED = (
-        "drain the partition, then send uncompressed to this broker; a batch that was sent so already is discarded"
+        "drain the partition, then send uncompressed to this broker; a batch that was not compressed is discarded"
     )
     BUMP_EPOCH = "drain the partition, take the next epoch of the producer id, send again with new sequence numbers"
     DISCARD = "discard the messages, reason KAFKA_ERROR_ACK"
@@ -94,9 +97,11 @@ DISCARD: Final = Action.DISCARD
 FATAL: Final = Action.FATAL_FOR_TOPIC
 FORBIDDEN: Final = Action.AWAIT_PERMISSION
 
-COUNTED: Final = frozenset({RESEND, REROUTE, EPOCH, FORBIDDEN})
-"""The actions that repeat the same batch.  Each other one changes the batch or settles its messages."""
-NO_CODE: Final = -32768  # not a code of Kafka
+COUNTED_AS_RETRY: Final = frozenset({RESEND, REROUTE, EPOCH, FORBIDDEN})
+"""The actions that send the same batch again.  Each other action changes the batch, or ends the life of its messages as
+delivered or discarded."""
+NO_CODE: Final = -32768
+"""The code in the rows for errors without a code; Kafka has no such code."""
 
 
 def _row(
@@ -108,7 +113,7 @@ def _row(
     may_duplicate: bool = False,
     retry_limit: int | None = None,
 ) -> ErrorRow:
-    return ErrorRow(code, name, action, may_duplicate, action in COUNTED, retry_limit, reason)
+    return ErrorRow(code, name, action, may_duplicate, action in COUNTED_AS_RETRY, retry_limit, reason)
 
 
 CONNECTION_LOST: Final = _row(
@@ -119,6 +124,7 @@ CONNECTION_LOST: Final = _row(
     may_duplicate=True,
 )
 UNDOCUMENTED: Final = _row(NO_CODE, "UNDOCUMENTED", DISCARD, "newer than this table")
+"""The row for codes that the table does not have."""
 
 _ROWS: Final = (
     _row(
@@ -243,7 +249,7 @@ OTHER_REQUESTS: Final = {
     ),
     "controller quorum": "125 INVALID_VOTER_KEY, 126 DUPLICATE_VOTER, 127 VOTER_NOT_FOUND",
 }
-"""The codes that belong to other requests than Produce, by the reason; their action is DISCARD."""
+"""The codes that do not belong to Produce, by the kind of request that they belong to; their action is DISCARD."""
 
 
 def _rows_of_other_requests() -> Iterator[ErrorRow]:

@@ -24,13 +24,14 @@ INTRODUCTION: Final = """\
 The daemon's action for each code. `bruce_kafka_answers_total` counts answers by code; the log has the errors.
 `python -m bruce_mp.protocol.kafka.error_table_page` renders this page.
 
-`delivery.max_failed_attempts` limits the retries of a message; by default only a number in brackets does. *May
-duplicate*: the broker may have kept the batch. An idempotent broker recognises the repetition, except after BUMP_EPOCH.
+`delivery.max_failed_attempts` limits the retries of a message. By default there is no limit, except for codes with a
+number of retries in brackets. *May duplicate*: the broker may have stored the batch, so a retry may store it twice. An
+idempotent broker recognizes the repetition, except after BUMP_EPOCH.
 """
 
 OTHER_CODES: Final = """\
-These codes belong to other requests. In an answer to a produce request they lead to DISCARD, without a possible
-duplicate or a retry.
+These codes belong to other requests. In an answer to a produce request they lead to DISCARD, without a retry and
+without a possible duplicate.
 """
 
 WIDTH: Final = 119
@@ -53,6 +54,7 @@ def _actions() -> Iterator[str]:
 
 
 def _code_text(row: ErrorRow) -> str:
+    """Return the code as the page shows it, with words for the two rows that have no code."""
     return {UNDOCUMENTED.name: "any other", CONNECTION_LOST.name: "none"}.get(row.name, str(row.code))
 
 
@@ -63,8 +65,8 @@ def _other_requests() -> Iterator[str]:
 
 
 def _entry(row: ErrorRow) -> str:
-    limit = [f"{row.retry_limit} retries"] if row.retry_limit is not None else []
-    notes = ", ".join(limit + ["may duplicate"] * row.may_duplicate)
+    retry_notes = [f"{row.retry_limit} retries"] if row.retry_limit is not None else []
+    notes = ", ".join(retry_notes + ["may duplicate"] * row.may_duplicate)
     return f"* {_code_text(row)} {row.name}{f' ({notes})' if notes else ''}: {row.reason}"
 
 

@@ -1,9 +1,7 @@
-"""Split the stream from a broker into frames: a 4-byte size, then that many bytes.
+"""Split the stream of bytes from a broker into frames.  A frame is a size of 4 bytes, and as many bytes of content.
 
-The reader checks a frame's size before it waits for the content, so the first four bytes expose a peer that is not a
-Kafka broker.
-
-Separate because framing needs neither the state of the connection nor the versions of its requests.
+The reader checks the size as soon as it has 4 bytes, before it waits for the content.  So it detects at once a peer
+that is not a Kafka broker.
 """
 
 from __future__ import annotations
@@ -15,9 +13,10 @@ from bruce_mp.errors import RemoteProtocolError
 __all__ = ["DEFAULT_MAX_FRAME", "FrameReader"]
 
 DEFAULT_MAX_FRAME: Final = 100 * 1024 * 1024
-"""About Kafka's limit for a request (socket.request.max.bytes) and librdkafka's for a response, in bytes."""
+"""The largest content in bytes: about the default of Kafka's limit for requests (socket.request.max.bytes) and of
+librdkafka's limit for responses."""
 SIZE_BYTES: Final = 4
-MIN_FRAME: Final = 4  # a correlation id
+MIN_FRAME: Final = 4  # the correlation id, with which each response begins
 
 
 class FrameReader:
@@ -25,18 +24,19 @@ class FrameReader:
 
     def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
         self._max_frame = max_frame
-        # Deletion from the front of a bytearray moves a pointer and rarely copies the rest, so the cost is linear in
-        # the bytes, both for many small frames in one read and for one large frame in many reads.
+        # A deletion at the front of a bytearray moves a pointer and rarely copies the rest.  So the cost is
+        # proportional to the number of bytes, both for many small frames in one read and for one large frame in many
+        # reads.
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Append received bytes; `next_frame` returns them as frames."""
+        """Append received bytes; then call `next_frame` until it returns None."""
         self._buffer += data
 
     def next_frame(self, smallest: int = MIN_FRAME) -> bytes | None:
-        """Return the next whole frame without its size; None if it is not complete yet.
+        """Return the content of the next frame, or None if the frame is not complete yet.
 
-        Raises RemoteProtocolError for an invalid size, after which the stream is unusable.
+        Raises RemoteProtocolError if the size is below `smallest` or too large; the stream is then unusable.
         """
         if len(self._buffer) < SIZE_BYTES:
             return None
