@@ -1,15 +1,16 @@
-"""Encode Kafka's requests and decode the responses; the only module that uses kafka-python.
+"""Encode Kafka's requests and decode the responses; the only module that uses the package kafka-python.
 
-kafka-python provides Apache's message schemas; its networking stays unused.  This module hides its weaknesses:
+kafka-python provides the schemas of Kafka's requests and responses; its networking stays unused.  This module hides the
+weaknesses of kafka-python:
 
-* Its classes are untyped; the functions here use only `kafka_types`.
-* Malformed input makes it raise arbitrary Python errors.  They become `RemoteProtocolError` for a broker's data and
-  `LocalProtocolError` for a caller's: no other error leaves this module.
+* Its classes are untyped.  The parameters and results of the functions here have types of `kafka_types`.
+* It raises arbitrary Python errors for malformed input.  This module turns them into `RemoteProtocolError` for data of
+  a broker, and into `LocalProtocolError` for arguments of a caller, and raises no other errors.
 * It copies a produce request several times, and creates objects for each field of a response.  So `produce_request`
-  and `produce_response` handle Produce without it.
+  and `produce_response` encode and decode Produce without kafka-python.
 
-A request is a whole frame (size, header, body).  A response begins with its correlation id, without the size.
-Protocol: https://kafka.apache.org/protocol
+The encoders here return a whole frame: size, header, body.  The decoders take a frame without its size, so that it
+begins with the correlation id. Protocol: https://kafka.apache.org/protocol
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ _PACKAGE: Final = "kafka"
 
 
 @cache
-def _messages(group: str) -> Any:
-    """Return the module `kafka.protocol.<group>`, and load it at the first call, without kafka-python's clients.
+def _load_schemas(group: str) -> Any:
+    """Return the module `kafka.protocol.<group>`; the first call loads it, without the clients of kafka-python.
 
-    An import of a part of `kafka` runs `kafka/__init__.py`, which loads producer, consumer and admin client with their
-    networking: 6 MB in each process, all unused.  So this registers `kafka` as a package without running its
-    `__init__`.  The first access to a name of the package runs it, so other code in the process can use
+    A normal import of any module of `kafka` runs `kafka/__init__.py`, which loads producer, consumer and admin client
+    with their networking: 6 MB in each process, all unused.  So this function registers the package `kafka` without
+    running its `__init__`.  It runs only if other code in the process accesses a name of the package, such as
     `kafka.KafkaConsumer`.
     """
     if _PACKAGE not in sys.modules:
@@ -84,7 +85,7 @@ def _register_package() -> None:
     package, loader = module_from_spec(spec), spec.loader
 
     def look_up(name: str) -> Any:
-        """Run the package's `__init__` for a missing name (PEP 562)."""
+        """Run the package's `__init__`, because a name was accessed that does not exist yet (PEP 562)."""
         del package.__dict__["__getattr__"]
         loader.exec_module(package)
         return getattr(package, name)
@@ -93,18 +94,19 @@ def _register_package() -> None:
     sys.modules[_PACKAGE] = package
 
 
-_METADATA: Final = _messages("metadata")
-_PRODUCER: Final = _messages("producer")
-"""The messages that each connection needs; logins and topic creation load theirs on demand."""
+# The schemas that each connection needs; those for logins and for the creation of topics are loaded on demand.
+_METADATA: Final = _load_schemas("metadata")
+_PRODUCER: Final = _load_schemas("producer")
 
 UNSUPPORTED_VERSION: Final = 35
 CLIENT_SOFTWARE: Final = "bruce-mp"
-RESPONSE_HEAD: Final = struct.Struct(">ih")  # correlation id, and the error code of an ApiVersions response
+API_VERSIONS_HEAD: Final = struct.Struct(">ih")
+"""The first fields of an ApiVersions response: correlation id, error code."""
 
 _NOT_REQUESTED: Final = 31
-"""The only bit of `authorized_operations` that a broker sets if the request did not ask for them."""
+"""The code in `authorized_operations` by which a broker tells that the request did not ask for the operations."""
 
-ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")  # each of these bytes continues a varint
+ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")  # a byte from 0x80 on means that the varint continues
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -119,12 +121,13 @@ CODEC_FAILURES: Final = (
     ValueError,
     struct.error,
 )
-"""The errors of kafka-python on bytes or values outside a schema; UnicodeDecodeError is a ValueError."""
+"""The errors that kafka-python raises for bytes or values that do not fit a schema.  ValueError includes
+UnicodeDecodeError."""
 
 
 @contextmanager
-def _raising(error: type[LocalProtocolError | RemoteProtocolError], subject: str) -> Iterator[None]:
-    """Replace errors of kafka-python by `error`, whose text begins with `subject`."""
+def _converting_errors(error: type[LocalProtocolError | RemoteProtocolError], subject: str) -> Iterator[None]:
+    """Raise `error` instead of an error of kafka-python; the text of `error` begins with `subject`."""
     try:
         yield
     except CODEC_FAILURES as failure:
@@ -133,15 +136,15 @@ def _raising(error: type[LocalProtocolError | RemoteProtocolError], subject: str
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 def _encode(cls: Any, version: int, correlation_id: int, client_id: str, **fields: Any) -> bytes:
-    with _raising(LocalProtocolError, f"The {cls.name} v{version} to send"):
+    with _converting_errors(LocalProtocolError, f"The {cls.name} v{version} to send"):
         request = cls[version](**fields)
-    with _raising(LocalProtocolError, f"The {request.name} to send"):
+    with _converting_errors(LocalProtocolError, f"The {request.name} to send"):
         request.with_header(correlation_id=correlation_id, client_id=client_id or None)
         return bytes(request.encode(header=True, framed=True))
 
 
 def encode_api_versions(version: int, correlation_id: int, client_id: str) -> bytes:
-    """Encode an ApiVersions request, from version 3 on with the client's name and release."""
+    """Encode an ApiVersions request; from version 3 on, it contains the daemon's name and release."""
     fields = {"client_software_name": CLIENT_SOFTWARE, "client_software_version": __version__} if version >= 3 else {}
     return _encode(_METADATA.ApiVersionsRequest, version, correlation_id, client_id, **fields)
 
@@ -157,12 +160,13 @@ def encode_metadata(
 ) -> bytes:
     """Encode a Metadata request, for all topics if `topics` is None.
 
-    Before version 4 the broker ignores `allow_auto_topic_creation`; its own setting applies. With `with_operations`, a
-    broker with version 8 or later lists the operations that the user may do on each topic.
-    Raises LocalProtocolError for a name that is not UTF-8, and for an empty list before version 1, which would mean
-    all topics.
+    From version 4 on, the broker creates missing topics only if `allow_auto_topic_creation` is True; before, only the
+    broker's own setting decides. From version 8 on, `with_operations` requests a list of the operations that the
+    daemon's user may do on each topic.
+    Raises LocalProtocolError for a name that is not UTF-8, and for an empty list in version 0, where an empty list
+    means all topics.
     """
-    with _raising(LocalProtocolError, "A topic name in a metadata request"):
+    with _converting_errors(LocalProtocolError, "A topic name in a metadata request"):
         names = None if topics is None else [str(topic, "utf-8") for topic in topics]
     if version == 0 and names == []:
         raise LocalProtocolError("Metadata v0 cannot request no topics: an empty list requests all of them.")
@@ -179,7 +183,7 @@ def encode_metadata(
 
 
 def encode_init_producer_id(version: int, correlation_id: int, client_id: str) -> bytes:
-    """Encode a request for a new producer id, without transactions."""
+    """Encode an InitProducerId request for a producer that uses no transactions."""
     fields = {"transactional_id": None, "transaction_timeout_ms": 0}
     return _encode(_PRODUCER.InitProducerIdRequest, version, correlation_id, client_id, **fields)
 
@@ -194,13 +198,13 @@ def encode_create_topics(
     replication: int,
     timeout_ms: int,
 ) -> bytes:
-    """Encode a CreateTopics request; -1 partitions or replicas stands for the broker's default, from version 4 on.
+    """Encode a CreateTopics request with the numbers of partitions and replicas of each topic.
 
-    Raises LocalProtocolError for a name that is not UTF-8.
+    From version 4 on, the number -1 means the broker's default. Raises LocalProtocolError for a name that is not UTF-8.
     """
-    with _raising(LocalProtocolError, "A topic name in a CreateTopics request"):
+    with _converting_errors(LocalProtocolError, "A topic name in a CreateTopics request"):
         names = [str(topic, "utf-8") for topic in topics]
-    request = _messages("admin").CreateTopicsRequest
+    request = _load_schemas("admin").CreateTopicsRequest
     wanted = [
         request.CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=replication, assignments=[], configs=[]
@@ -211,12 +215,12 @@ def encode_create_topics(
 
 
 def encode_sasl_handshake(version: int, correlation_id: int, client_id: str, mechanism: str) -> bytes:
-    return _encode(_messages("sasl").SaslHandshakeRequest, version, correlation_id, client_id, mechanism=mechanism)
+    return _encode(_load_schemas("sasl").SaslHandshakeRequest, version, correlation_id, client_id, mechanism=mechanism)
 
 
 def encode_sasl_authenticate(version: int, correlation_id: int, client_id: str, token: bytes) -> bytes:
     """Encode one token of a login as a SaslAuthenticate request."""
-    return _encode(_messages("sasl").SaslAuthenticateRequest, version, correlation_id, client_id, auth_bytes=token)
+    return _encode(_load_schemas("sasl").SaslAuthenticateRequest, version, correlation_id, client_id, auth_bytes=token)
 
 
 # --- responses --------------------------------------------------------------------------------------------------------
@@ -228,17 +232,20 @@ def read_correlation_id(frame: bytes) -> int:
 
 
 def _decode(cls: Any, frame: bytes, version: int) -> Any:
-    # kafka-python reads an unsigned varint of any length in quadratic time: 300 kB of 0xff take 3 s.  No valid
-    # response has so many such bytes in a row.
+    # kafka-python accepts an unsigned varint of any length, and needs quadratic time for it: 3 s for 300 kB of 0xff.
+    # No valid response has 4096 bytes in a row that each continue a varint.
     if ENDLESS_VARINT.search(frame):
         raise RemoteProtocolError(f"The broker's {cls.name} holds a number that does not end.")
     return cls.decode(frame, version=version, header=True)
 
 
 def decode_api_versions(frame: bytes, version: int) -> ApiVersions:
-    """Decode an ApiVersions response; after an error only its code, because brokers differ in the rest."""
-    with _raising(RemoteProtocolError, "The broker's ApiVersions response"):
-        _, error = RESPONSE_HEAD.unpack_from(frame)
+    """Decode an ApiVersions response.
+
+    Of a response with an error, only the code is decoded, because brokers encode the rest in different ways.
+    """
+    with _converting_errors(RemoteProtocolError, "The broker's ApiVersions response"):
+        _, error = API_VERSIONS_HEAD.unpack_from(frame)
         if error != 0:
             return ApiVersions(error, {})
         response = _decode(_METADATA.ApiVersionsResponse, frame, version)
@@ -248,9 +255,9 @@ def decode_api_versions(frame: bytes, version: int) -> ApiVersions:
 def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
     """Decode an InitProducerId response.
 
-    Raises RemoteProtocolError for malformed bytes, and for a negative id without an error.
+    Raises RemoteProtocolError for malformed bytes, and for a negative id or epoch in a response without an error code.
     """
-    with _raising(RemoteProtocolError, "The broker's InitProducerId response"):
+    with _converting_errors(RemoteProtocolError, "The broker's InitProducerId response"):
         response = _decode(_PRODUCER.InitProducerIdResponse, frame, version)
     if response.error_code != 0:
         return ProducerIdResponse(response.error_code, -1, -1, response.throttle_time_ms)
@@ -262,23 +269,26 @@ def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
 
 
 def decode_create_topics(frame: bytes, version: int) -> dict[bytes, int]:
-    """Decode a CreateTopics response to the error code of each topic; raise RemoteProtocolError for malformed bytes."""
-    with _raising(RemoteProtocolError, "The broker's CreateTopics response"):
-        response = _decode(_messages("admin").CreateTopicsResponse, frame, version)
+    """Decode a CreateTopics response; return the error code of each topic.
+
+    Raises RemoteProtocolError for malformed bytes.
+    """
+    with _converting_errors(RemoteProtocolError, "The broker's CreateTopics response"):
+        response = _decode(_load_schemas("admin").CreateTopicsResponse, frame, version)
         return {topic.name.encode(): topic.error_code for topic in response.topics}
 
 
 def decode_sasl_handshake(frame: bytes, version: int) -> SaslHandshakeResponse:
     """Decode a SaslHandshake response; raise RemoteProtocolError for malformed bytes."""
-    with _raising(RemoteProtocolError, "The broker's SaslHandshake response"):
-        response = _decode(_messages("sasl").SaslHandshakeResponse, frame, version)
+    with _converting_errors(RemoteProtocolError, "The broker's SaslHandshake response"):
+        response = _decode(_load_schemas("sasl").SaslHandshakeResponse, frame, version)
         return SaslHandshakeResponse(response.error_code, tuple(response.mechanisms))
 
 
 def decode_sasl_authenticate(frame: bytes, version: int) -> SaslAuthenticateResponse:
     """Decode a SaslAuthenticate response; raise RemoteProtocolError for malformed bytes."""
-    with _raising(RemoteProtocolError, "The broker's SaslAuthenticate response"):
-        response = _decode(_messages("sasl").SaslAuthenticateResponse, frame, version)
+    with _converting_errors(RemoteProtocolError, "The broker's SaslAuthenticate response"):
+        response = _decode(_load_schemas("sasl").SaslAuthenticateResponse, frame, version)
         return SaslAuthenticateResponse(
             response.error_code, response.error_message, bytes(response.auth_bytes), response.session_lifetime_ms
         )
@@ -286,17 +296,18 @@ def decode_sasl_authenticate(frame: bytes, version: int) -> SaslAuthenticateResp
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
 def decode_metadata(frame: bytes, version: int) -> ClusterMetadata:
-    """Decode metadata; raise RemoteProtocolError for malformed bytes, invalid ids or ports, or no brokers.
+    """Decode a Metadata response.
 
-    A partition without a usable leader stays in the result with NO_BROKER, because messages with a partition key would
-    move if an outage changed a topic's number of partitions.
+    Raises RemoteProtocolError for malformed bytes, invalid ids or ports, and an empty list of brokers. A partition
+    without a usable leader stays in the result, with the leader NO_BROKER: the number of a topic's partitions decides
+    where a message with a partition key goes, so an outage must not change it.
     """
-    with _raising(RemoteProtocolError, "The broker's metadata"):
+    with _converting_errors(RemoteProtocolError, "The broker's metadata"):
         return _ClusterReader(_decode(_METADATA.MetadataResponse, frame, version)).read()
 
 
 class _ClusterReader:
-    """Build ClusterMetadata from one response, and count the corrections."""
+    """Build ClusterMetadata from one response; correct harmless inconsistencies, and count the corrections."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -306,7 +317,7 @@ class _ClusterReader:
 
     def read(self) -> ClusterMetadata:
         response = self._response
-        self._brokers = self._drop_duplicates(
+        self._brokers = self._without_duplicates(
             (node.node_id, broker_address(node.node_id, node.host, node.port, node.rack)) for node in response.brokers
         )
         if not self._brokers:
@@ -314,9 +325,9 @@ class _ClusterReader:
                 "The broker's metadata lists no brokers. The broker may not have joined its cluster yet; "
                 "Kafka 0.8 lists none until a topic exists."
             )
-        # Only a topic requested by id has no name, and requests here use names.
+        # A topic has no name only if it was requested by id, which `encode_metadata` does not do.
         named = (topic for topic in response.topics if topic.name is not None)
-        topics = self._drop_duplicates((topic.name.encode(), self._read_topic(topic)) for topic in named)
+        topics = self._without_duplicates((topic.name.encode(), self._read_topic(topic)) for topic in named)
         return ClusterMetadata(
             self._brokers,
             topics,
@@ -327,8 +338,8 @@ class _ClusterReader:
             response.cluster_id or "",
         )
 
-    def _drop_duplicates(self, pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
-        """Keep the first value of each key, and count the others."""
+    def _without_duplicates(self, pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
+        """Return the first value of each key, and count all further pairs in `_duplicates`."""
         found: dict[K, V] = {}
         for key, value in pairs:
             self._duplicates += key in found
@@ -339,7 +350,7 @@ class _ClusterReader:
         partitions = ((each.partition_index, self._read_partition(each)) for each in topic.partitions)
         operations = _read_operations(topic.authorized_operations)
         topic_id = b"" if topic.topic_id is None else topic.topic_id.bytes
-        return TopicMetadata(topic.error_code, self._drop_duplicates(partitions), topic_id, operations)
+        return TopicMetadata(topic.error_code, self._without_duplicates(partitions), topic_id, operations)
 
     def _read_partition(self, partition: Any) -> PartitionMetadata:
         if partition.partition_index < 0 or partition.leader_id < NO_BROKER:
@@ -354,5 +365,5 @@ class _ClusterReader:
 
 
 def _read_operations(codes: set[int] | None) -> frozenset[int] | None:
-    """Return the codes of the allowed operations; None if the response omits them, as before version 8."""
+    """Return the codes of the allowed operations; None if the response omits them, as all do before version 8."""
     return None if codes is None or _NOT_REQUESTED in codes else frozenset(codes)

@@ -1,7 +1,7 @@
 """The daemon's types for the content of Kafka's requests and responses.
 
-The wire layouts are in `kafka_api`, `produce_request` and `produce_response`.
-Topic names are bytes everywhere, as they are in the slab.  Ids follow Kafka: -1 means "none" or "unknown".
+`kafka_api`, `produce_request` and `produce_response` encode and decode them.
+Topic names are bytes everywhere, as they are in the slab.  As in Kafka, the id -1 means "none" or "unknown".
 """
 
 from __future__ import annotations
@@ -36,39 +36,41 @@ __all__ = [
 NO_BROKER: Final = -1
 MAX_PORT: Final = 65535
 USABLE_PARTITION_ERRORS: Final = frozenset({0, 9})
-"""9, REPLICA_NOT_AVAILABLE, concerns a follower; the leader accepts messages (seen on 0.8 to 4.3)."""
+"""Error codes with which a partition still accepts messages: 9, REPLICA_NOT_AVAILABLE, concerns a follower and not the
+leader (seen with Kafka 0.8 to 4.3)."""
 
 WRITE_OPERATION: Final = 4
-"""Kafka's code of the ACL operation that a producer needs."""
+"""Kafka's code of the operation WRITE, for which a producer needs the permission (ACL)."""
 
 TRANSIENT_PRODUCER_ID_ERRORS: Final = frozenset({-1, 7, 8, 13, 14, 15, 16, 51})
-"""Timeout, broker or network failure; coordinator loading, unavailable or moved; transaction under way.
+"""Error codes of InitProducerId after which a retry may succeed.
 
-UNKNOWN_SERVER_ERROR, -1, comes from brokers that lost their coordination service.
+-1: the broker has lost its coordination service; 7, 8, 13: timeout, broker not available, network failure;
+14, 15, 16: the coordinator is loading, unavailable or at another broker; 51: a transaction is under way.
 """
 
 ACKS_ALL: Final = -1
-"""The value of `kafka.required_acks` for all in-sync replicas, which idempotence needs."""
+"""The value of `kafka.required_acks` that requests acknowledgement by all in-sync replicas; idempotence needs it."""
 TOPIC_AUTHORIZATION_FAILED: Final = 29
-"""Kafka's error for a topic that the user may not see."""
+"""Kafka's error code for a topic that the daemon's user may not access."""
 
 
 class ApiRange(Struct, frozen=True):
-    """Versions of one API, both ends included."""
+    """A range of versions of one API (kind of request), both ends included."""
 
     lowest: int
     highest: int
 
 
 class ApiVersions(Struct, frozen=True):
-    """The response to ApiVersions; after an error `apis` is empty."""
+    """The response to ApiVersions: the broker's versions by the number of the API; empty if `error` is not 0."""
 
     error: int
     apis: dict[int, ApiRange]
 
 
 class BrokerAddress(Struct, frozen=True):
-    """The advertised address of a broker; `rack` is None without one."""
+    """The advertised address of a broker; `rack` is None if the broker has no rack."""
 
     host: str
     port: int
@@ -76,14 +78,14 @@ class BrokerAddress(Struct, frozen=True):
 
 
 def broker_address(node: int, host: str | None, port: int, rack: str | None) -> BrokerAddress:
-    """Build the address that a response names; raise RemoteProtocolError for an impossible one."""
+    """Return the address of broker `node` from a response; raise RemoteProtocolError if the address is invalid."""
     if node < 0 or not host or not 1 <= port <= MAX_PORT:
         raise RemoteProtocolError(f"The broker names broker {node} with the invalid address {host!r} port {port}.")
     return BrokerAddress(host, port, rack)
 
 
 class PartitionMetadata(Struct, frozen=True):
-    """One partition; `leader` is NO_BROKER if it has none, or if the same response does not list its leader."""
+    """One partition; `leader` is NO_BROKER if there is no leader, or if the response does not list that broker."""
 
     error: int
     leader: int
@@ -100,9 +102,9 @@ class TopicMetadata(Struct, frozen=True):
     error: int
     partitions: dict[int, PartitionMetadata]
     topic_id: bytes = b""
-    """Kafka's id of the topic (version 10 and later), which changes if the topic is re-created; else empty or zeros."""
+    """Kafka's id of the topic, which changes if the topic is re-created; before version 10 empty or zeros."""
     operations: frozenset[int] | None = None
-    """The operations that the daemon's user may do, by Kafka's codes; None if the response omits them."""
+    """Kafka's codes of the operations that the daemon's user may do; None if the response omits them."""
 
 
 class ClusterMetadata(Struct, frozen=True):
@@ -113,17 +115,18 @@ class ClusterMetadata(Struct, frozen=True):
     controller: int = NO_BROKER
     throttle_ms: int = 0
     unknown_leaders: int = 0
-    """Partitions with a leader outside the list of brokers; in `topics` they have NO_BROKER."""
+    """Number of partitions with a leader that is not in the list of brokers; in `topics` they have NO_BROKER."""
     duplicates: int = 0
-    """Brokers, topics and partitions that occur twice; the first entry applies."""
+    """Number of repeated entries of brokers, topics and partitions; the first entry of each applies."""
     cluster_id: str = ""
-    """The id that the cluster gave itself (version 2 and later); else empty."""
+    """The id that the cluster gave itself; empty before version 2."""
 
 
 class PartitionData(Struct, frozen=True):
     """One partition's part of a produce request: exactly one record batch, or a message set for an older broker.
 
-    `header` is that of a record batch, and is sent right before the `records`; empty for a message set.
+    `header` is the header of the record batch, and `records` is the rest, which follows it. For a message set, `header`
+    is empty and `records` has the whole set.
     """
 
     topic: bytes
@@ -133,7 +136,7 @@ class PartitionData(Struct, frozen=True):
 
 
 class EncodedTopics(Struct, frozen=True):
-    """The topics of a produce request as buffers in order, and the (topic, partition) of each record batch."""
+    """The encoded topics of a produce request, as buffers in order, and the (topic, partition) of each record batch."""
 
     buffers: list[bytes]
     partitions: list[tuple[bytes, int]]
@@ -142,9 +145,10 @@ class EncodedTopics(Struct, frozen=True):
 class PartitionAck(Struct, frozen=True):
     """The response for one partition's batch.
 
-    `log_append_time` is in milliseconds, -1 unless message.timestamp.type is LogAppendTime.  `record_errors` has the
-    index in the batch and the error text of each rejected record (version 8 and later).  `leader` and `leader_epoch`
-    are the broker's hint after NOT_LEADER_OR_FOLLOWER (version 10 and later).
+    `log_append_time` is in milliseconds; it is -1 unless the topic's message.timestamp.type is LogAppendTime.
+    `record_errors` has the index in the batch and the error text of each rejected record (version 8 and later).  With
+    the error NOT_LEADER_OR_FOLLOWER, the broker may name the present leader in `leader` and `leader_epoch` (version 10
+    and later).
     """
 
     topic: bytes
@@ -159,7 +163,7 @@ class PartitionAck(Struct, frozen=True):
 
 
 class ProduceResponse(Struct, frozen=True):
-    """The response to Produce; `endpoints` are the addresses of the hinted leaders."""
+    """The response to Produce; `endpoints` has the addresses of the leaders that the acks name, by broker id."""
 
     acks: tuple[PartitionAck, ...]
     throttle_ms: int = 0
@@ -167,7 +171,7 @@ class ProduceResponse(Struct, frozen=True):
 
 
 class ProducerIdResponse(Struct, frozen=True):
-    """The response to InitProducerId; id and epoch are -1 after an error."""
+    """The response to InitProducerId; id and epoch are -1 if `error` is not 0."""
 
     error: int
     producer_id: int
@@ -176,7 +180,7 @@ class ProducerIdResponse(Struct, frozen=True):
 
     @property
     def is_retriable(self) -> bool:
-        """True for a transient error: a KRaft broker responds with 14 until it has a block of ids."""
+        """True if the error is transient; for example, a KRaft broker responds with 14 until it has a block of ids."""
         return self.error in TRANSIENT_PRODUCER_ID_ERRORS
 
 
@@ -188,7 +192,7 @@ class SaslHandshakeResponse(Struct, frozen=True):
 
 
 class SaslAuthenticateResponse(Struct, frozen=True):
-    """The response to SaslAuthenticate.  `lifetime_ms` is the login's lifetime, 0 without limit (KIP-368)."""
+    """The response to SaslAuthenticate.  `lifetime_ms` is the lifetime of the login, 0 if it is unlimited (KIP-368)."""
 
     error: int
     message: str | None

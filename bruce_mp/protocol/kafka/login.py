@@ -1,8 +1,8 @@
-"""The SASL login on a connection: SaslHandshake selects the mechanism, then its tokens follow.
+"""The SASL login on a connection: the request SaslHandshake selects the mechanism; then client and broker send tokens.
 
-Brokers since 1.0 support SaslHandshake v1; each token is then a SaslAuthenticate request.  Older ones support only
-SaslHandshake v0: tokens have no header, and the broker refuses a login by closing the connection.
-Protocol: KIP-43, KIP-152, KIP-368.
+Kafka 1.0 and later support SaslHandshake v1, after which the client sends each token in a SaslAuthenticate request.
+Older brokers support only SaslHandshake v0, after which a frame is a bare token, without the header of a request.  Such
+a broker refuses a login by closing the connection. Protocol: KIP-43, KIP-152, KIP-368.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _REMEDY: Final = "Correct [kafka.sasl], or the user on the brokers; each login r
 
 
 class Login:
-    """One login, or its renewal.  Raises LoginRefusedError if the broker supports no logins.
+    """One login or one renewal of a login.  Raises LoginRefusedError if the broker supports no logins.
 
-    In error texts, "it" is the broker, which the caller names first.
+    In error texts, "it" is the broker: the caller puts a text with the broker's name before them.
     """
 
     def __init__(self, mechanism: Mechanism, capabilities: BrokerCapabilities, client_id: str) -> None:
@@ -37,20 +37,20 @@ class Login:
             raise LoginRefusedError("It is older than Kafka 0.10 and has no logins. Remove kafka.sasl.mechanism.")
         self._mechanism = mechanism
         self._client_id = client_id
-        self._authenticate_version = capabilities.sasl_authenticate_version or 0  # unused without headers
+        self._authenticate_version = capabilities.sasl_authenticate_version or 0  # not used if tokens have no headers
         has_authenticate = capabilities.sasl_authenticate_version is not None
         self._handshake_version = capabilities.sasl_handshake_version if has_authenticate else _VERSION_WITHOUT_HEADERS
         self._token: bytes | None = mechanism.start()
         self.lifetime_s = 0.0
-        """The lifetime of the login; 0 stands for the whole connection."""
+        """The lifetime of the login; 0 means that it lasts as long as the connection."""
 
     @property
     def has_headers(self) -> bool:
-        """True if each token is a request with a header."""
+        """True if each token is in a request with a header."""
         return self._handshake_version != _VERSION_WITHOUT_HEADERS
 
     def encode_handshake(self, correlation_id: int) -> bytes:
-        """Return the first request, SaslHandshake."""
+        """Return the first request of the login, SaslHandshake."""
         return kafka_api.encode_sasl_handshake(
             self._handshake_version, correlation_id, self._client_id, self._mechanism.name
         )
@@ -59,9 +59,9 @@ class Login:
         """Check the SaslHandshake response; raise LoginRefusedError if it is an error."""
         response = kafka_api.decode_sasl_handshake(frame, self._handshake_version)
         if response.error == _NO_SUCH_MECHANISM:
-            known = ", ".join(response.mechanisms) or "none"
+            accepted = ", ".join(response.mechanisms) or "none"
             raise LoginRefusedError(
-                f"It does not accept {self._mechanism.name} on this port, but: {known}. Set kafka.sasl.mechanism to "
+                f"It does not accept {self._mechanism.name} on this port, but: {accepted}. Set kafka.sasl.mechanism to "
                 "one of these, or enable it there (sasl.enabled.mechanisms)."
             )
         if response.error == _ILLEGAL_STATE:
@@ -72,7 +72,7 @@ class Login:
             raise self._refusal(response.error, None)
 
     def encode_token(self, correlation_id: int) -> bytes:
-        """Return the next token as a frame."""
+        """Return the frame with the client's next token."""
         assert self._token is not None
         if self.has_headers:
             return kafka_api.encode_sasl_authenticate(
@@ -81,7 +81,7 @@ class Login:
         return len(self._token).to_bytes(4, "big") + self._token
 
     def on_token(self, frame: bytes) -> bool:
-        """Process the broker's token; return True if the login is complete.
+        """Process a frame with the broker's token; return True if the login is complete.
 
         Raises LoginRefusedError and RemoteProtocolError.
         """
@@ -94,7 +94,7 @@ class Login:
         return self._answer_challenge(response.token)
 
     def _answer_challenge(self, challenge: bytes) -> bool:
-        """Compute the next token; return True if the mechanism needs none."""
+        """Let the mechanism compute the next token; return True if there is none, because the login is complete."""
         try:
             self._token = self._mechanism.answer(challenge)
         except LoginRefusedError as error:

@@ -1,20 +1,24 @@
-"""Message sets for brokers before record batches: message format 0 (Kafka 0.8 and 0.9) and 1 (0.10).
+"""Message sets, for brokers that do not know record batches: message format 0 (Kafka 0.8 and 0.9) and 1 (Kafka 0.10).
+
+The layout of a message in a set:
 
     byte   0   offset i64                  16  magic i8: the format, 0 or 1
            8   size i32 (of the rest)      17  attributes i8: the codec
           12   CRC-32 u32 of all from      18  timestamp i64, in format 1 alone
                magic on                    ..  key, then value: each a length i32, -1 for null, and the bytes
 
-All integers are big-endian.  A set consists of consecutive messages, without a header or a count.  A compressed set is
-the value of one message without a key, the wrapper, whose attributes name the codec.
+All integers are big-endian.  A set consists of consecutive messages, without a header or a count.  To send a compressed
+set, the whole compressed set becomes the value of one message, the wrapper.  The wrapper has no key, and its attributes
+name the codec.
 
-* The broker assigns offsets.  In format 0 it numbers all messages itself, and decompresses a wrapper for that.  In
-  format 1 the messages of a set are numbered from 0, and a wrapper has the number of its last one, so the broker stores
-  the wrapper unchanged.
-* A wrapper of format 1 has the latest timestamp of its messages.  Timestamps come from clients: any 64-bit number.
-* There is no producer id: a broker stores a repeated message twice.
+* The broker assigns the final offsets.  In format 0, it has to decompress a wrapper to number the messages inside.  In
+  format 1, the client numbers the messages of a set from 0, and gives the wrapper the number of the last message.  So
+  the broker need not change the messages inside.
+* In format 1, the timestamp of a wrapper is the latest timestamp of its messages.  Timestamps come from clients, so
+  they may be any 64-bit number.
+* There is no producer id, so a broker stores a repeated message twice.
 
-The kernel `encode` encodes the messages of a set; this module has the structures and the wrapper.
+The kernel `encode_message_set` encodes the messages of a set; this module has their structures, and builds the wrapper.
 Source: https://kafka.apache.org/documentation/#messageset
 """
 
@@ -52,7 +56,10 @@ class MessageFormat(IntEnum):
 
 
 def wrap_set(compressed: bytes, codec: Codec, message_format: MessageFormat, count: int, max_timestamp: int) -> bytes:
-    """Return a set of one message, the wrapper of `count` compressed messages; `max_timestamp` is in ms."""
+    """Return a set of one message, the wrapper of `count` messages, which are compressed with `codec`.
+
+    `max_timestamp` is the latest timestamp of these messages in ms.
+    """
     is_v1 = message_format is MessageFormat.V1
     timestamp = (max_timestamp,) if is_v1 else ()
     head = COVERED[message_format].pack(message_format, codec, *timestamp, NULL) + LENGTH.pack(len(compressed))

@@ -1,18 +1,18 @@
-"""The produce request, versions 0 to 12, as a list of buffers for one vectored send.
+"""Encode the produce request, versions 0 to 12, as a list of buffers for one vectored send.
 
-A record batch may be large, so it must not be copied into a request: this module builds the bytes between the
-batches.  Small batches are copied, because a separate buffer costs more than the copy.
+A large record batch is not copied into the request: it is a buffer of its own, and this module encodes the bytes
+between the batches.  A small batch is copied, because a separate buffer costs more than the copy.
 
-The layout, fields in wire order (+: versions 3 and later; *: versions 9 and later, which also write every length as an
-unsigned varint of the length + 1):
+The layout, with the fields in wire order (+: only in versions 3 and later; *: only in versions 9 and later, which also
+encode the length n of a string, an array or records as the unsigned varint n + 1):
 
     header    size i32, api key i16, version i16, correlation id i32, client id (always with an i16 length), tags*
     request   transactional id+ (null), acks i16, timeout ms i32, topics
     topic     name, partitions, tags*
     partition index i32, records (with an i32 length), tags*
 
-The records are a message set before version 3, and then a record batch.  Version 13, which names topics by id, is not
-used.  Source: ProduceRequest.json and RequestHeader.json of Apache Kafka.
+The field `records` contains a message set before version 3, and a record batch from version 3 on.  Version 13, which
+names topics by id, is not used.  Source: ProduceRequest.json and RequestHeader.json of Apache Kafka.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ __all__ = [
 
 FIRST_VERSION: Final = 0
 FIRST_VERSION_WITH_TIMESTAMPS: Final = 2
-"""The first with message format 1 (Kafka 0.10)."""
+"""The first version with message format 1, which has timestamps (Kafka 0.10)."""
 FIRST_VERSION_WITH_BATCHES: Final = 3
-"""The first with record batches (Kafka 0.11); Kafka 4 closes the connection on anything older."""
+"""The first version with record batches (Kafka 0.11); Kafka 4 closes the connection if an older version comes."""
 LAST_VERSION: Final = 12
 FIRST_FLEXIBLE_VERSION: Final = 9
-"""The first with tags and varint lengths (KIP-482)."""
+"""The first version with tags and varint lengths (KIP-482)."""
 API_KEY: Final = 0
 HEADER: Final = Struct(">hhih")  # api key, version, correlation id, length of the client id
-ACKS_TIMEOUT: Final = Struct(">hi")
+ACKS_AND_TIMEOUT: Final = Struct(">hi")
 I16: Final = Struct(">h")
 I32: Final = Struct(">i")
 NO_TAGS: Final = b"\0"
 COPIED_BYTES: Final = 4096
-"""The longest records to copy; a separate buffer costs as much CPU as a copy of this size."""
+"""The largest size of records that are copied; a separate buffer costs as much CPU as a copy of this size."""
 VALID_ACKS: Final = (-1, 0, 1)
 
 
@@ -68,17 +68,18 @@ def _uvarint(value: int) -> bytes:
 
 
 class _Layout(NamedTuple):
-    """The encoding in a range of versions: null transactional id, lengths, and the bytes after each structure."""
+    """The encoding in a range of versions: some constant bytes, and the functions that encode lengths."""
 
     null_transactional_id: bytes
-    string_length: Callable[[int], bytes]
-    array_length: Callable[[int], bytes]
-    records_length: Callable[[int], bytes]
+    encode_string_length: Callable[[int], bytes]
+    encode_array_length: Callable[[int], bytes]
+    encode_records_length: Callable[[int], bytes]
     tags: bytes
+    """The bytes at the end of each structure."""
 
 
 def _compact_length(length: int) -> bytes:
-    """Encode a length for a flexible version, where 0 stands for null."""
+    """Encode a length as the flexible versions do, which use 0 for null."""
     return _uvarint(length + 1)
 
 
@@ -104,9 +105,9 @@ def encode_produce(
 ) -> list[bytes]:
     """Return a whole frame as buffers in order; large `records` are not copied.
 
-    `timeout_ms` is the broker's longest wait for its replicas.  The list has at most 1 + 2 * partitions
-    buffers; the caller splits it at the system's limit (IOV_MAX, 1024 on Linux).
-    Raises LocalProtocolError for a version, acks or a number out of range, and for a partition that occurs twice.
+    `timeout_ms` is the longest time that the broker may wait for its replicas.  The list has at most 1 + 2 * partitions
+    buffers; the caller must not pass more of them to one send than the system allows (IOV_MAX, 1024 on Linux).
+    Raises LocalProtocolError if the version, acks or another number is out of range, or if a partition occurs twice.
     """
     _check_version_and_acks(version, acks)
     topics = data.buffers if isinstance(data, EncodedTopics) else encode_topics(version, data)
@@ -119,18 +120,18 @@ def encode_produce(
 
 
 def encode_topics(version: int, data: Sequence[PartitionData]) -> list[bytes]:
-    """Return the topics of a request as buffers, without a copy of large `records`.
+    """Return the field `topics` of a request as buffers; large `records` are not copied.
 
-    Raises LocalProtocolError for a partition that occurs twice, and for a number out of range.
+    Raises LocalProtocolError if a partition occurs twice, or if a number is out of range.
     """
     if len({(item.topic, item.partition) for item in data}) != len(data):
         raise LocalProtocolError("A produce request names a partition twice; a broker accepts one batch for each.")
-    out = _RequestBuffers()
+    request_buffers = _RequestBuffers()
     try:
-        _write_topics(out, _layout_of(version), data)
+        _write_topics(request_buffers, _layout_of(version), data)
     except struct.error as failure:
         raise LocalProtocolError(f"A number in a produce request does not fit its field: {failure}.") from failure
-    return out.joined()
+    return request_buffers.to_list()
 
 
 def _check_version_and_acks(version: int, acks: int) -> None:
@@ -141,34 +142,36 @@ def _check_version_and_acks(version: int, acks: int) -> None:
 
 
 def _encode_head(version: int, correlation_id: int, client_id: str, acks: int, timeout_ms: int) -> bytes:
-    """Return the fields before the topics, without the size."""
+    """Return the fields between the size and the topics."""
     layout, name = _layout_of(version), client_id.encode()
-    header = HEADER.pack(API_KEY, version, correlation_id, len(name) or -1)  # -1: null
-    return b"".join((header, name, layout.tags, layout.null_transactional_id, ACKS_TIMEOUT.pack(acks, timeout_ms)))
+    header = HEADER.pack(API_KEY, version, correlation_id, len(name) or -1)  # the length -1 means null
+    return b"".join((header, name, layout.tags, layout.null_transactional_id, ACKS_AND_TIMEOUT.pack(acks, timeout_ms)))
 
 
-def _write_topics(out: _RequestBuffers, layout: _Layout, data: Sequence[PartitionData]) -> None:
+def _write_topics(request_buffers: _RequestBuffers, layout: _Layout, data: Sequence[PartitionData]) -> None:
+    """Write the topics, and the tags at the end of the whole request."""
     topics: dict[bytes, list[PartitionData]] = {}
     for item in data:
         topics.setdefault(item.topic, []).append(item)
-    out.write(layout.array_length(len(topics)))
+    write = request_buffers.write
+    write(layout.encode_array_length(len(topics)))
     for topic, partitions in topics.items():
-        out.write(layout.string_length(len(topic)), topic, layout.array_length(len(partitions)))
+        write(layout.encode_string_length(len(topic)), topic, layout.encode_array_length(len(partitions)))
         for item in partitions:
-            length = layout.records_length(len(item.header) + len(item.records))
-            out.write(I32.pack(item.partition), length, item.header)
-            out.write_records(item.records)
-            out.write(layout.tags)
-        out.write(layout.tags)
-    out.write(layout.tags)
+            length = layout.encode_records_length(len(item.header) + len(item.records))
+            write(I32.pack(item.partition), length, item.header)
+            request_buffers.write_records(item.records)
+            write(layout.tags)
+        write(layout.tags)
+    write(layout.tags)
 
 
 class _RequestBuffers:
-    """The parts of a request; `joined` joins neighbouring small parts to one buffer, and keeps large ones separate."""
+    """Collects the parts of a request; each large part is a buffer of its own, and small parts between are joined."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._cuts = [0]
+        self._buffer_starts = [0]
         """The indices of the parts at which a buffer begins."""
 
     def write(self, *parts: bytes) -> None:
@@ -178,8 +181,8 @@ class _RequestBuffers:
         self._parts.append(records)
         if len(records) > COPIED_BYTES:
             end = len(self._parts)
-            self._cuts += (end - 1, end)
+            self._buffer_starts += (end - 1, end)  # a buffer with the records alone, and the buffer after it
 
-    def joined(self) -> list[bytes]:
-        parts = self._parts
-        return [b"".join(parts[start:end]) for start, end in pairwise([*self._cuts, len(parts)]) if start < end]
+    def to_list(self) -> list[bytes]:
+        parts, starts = self._parts, self._buffer_starts
+        return [b"".join(parts[start:end]) for start, end in pairwise([*starts, len(parts)]) if start < end]

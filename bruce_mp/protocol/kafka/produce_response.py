@@ -1,10 +1,10 @@
-"""Decoding of produce responses, versions 0 to 12.
+"""Decode produce responses, versions 0 to 12.
 
-One response covers hundreds of partitions, most of them without errors.  The decoder reads such a partition with one
-struct, and any other field by field.
+A response may cover hundreds of partitions, and most of them have no error.  For speed, the decoder reads a partition
+without an error with one struct; it reads other partitions field by field.
 
-The layout, fields in wire order (+5: versions 5 and later; *: versions 9 and later, which also write every length as an
-unsigned varint of the length + 1, and 0 for null; ?: may be null):
+The layout, with the fields in wire order (+5: only in versions 5 and later; ?: may be null; *: only in versions 9 and
+later, which also encode the length n of a string or an array as the unsigned varint n + 1, and null as 0):
 
     header          correlation id i32, tags*
     response        topics, throttle time ms i32 +1, tags* (0: node endpoints +10)
@@ -16,7 +16,8 @@ unsigned varint of the length + 1, and 0 for null; ?: may be null):
     node endpoint   node i32, host, port i32, rack?, tags
     tags            count, and for each its number and its length, as unsigned varints, then the bytes
 
-Unknown tags are skipped.  Source: ProduceResponse.json and ResponseHeader.json of Apache Kafka, KIP-482.
+A tag is an optional field at the end of a structure; unknown tags are skipped.  Source: ProduceResponse.json and
+ResponseHeader.json of Apache Kafka, KIP-482.
 """
 
 from __future__ import annotations
@@ -38,20 +39,23 @@ __all__ = ["decode_produce"]
 
 FIRST_VERSION_WITH_THROTTLING: Final = 1
 CORRELATION_ID_BYTES: Final = 4
-MAX_UVARINT_BYTES: Final = 5  # bytes of a number of 32 bits
+MAX_UVARINT_BYTES: Final = 5  # a varint has 7 bits of the number in each byte, and a number has up to 32 bits
 I16: Final = Struct(">h")
 I32: Final = Struct(">i")
 LEADER: Final = Struct(">ii")
+"""The current leader: node, epoch."""
+# Tag numbers: that of the current leader in a partition, and that of the node endpoints in the response.
 LEADER_TAG: Final = 0
 ENDPOINTS_TAG: Final = 0
 
 
 class _PartitionLayout(NamedTuple):
-    """The first fields of a partition in a range of versions, and the bytes after them if it has no errors."""
+    """The layout of a partition in a range of versions."""
 
     head: Struct
-    """Index, error, base offset and, from version 2 on, log append time."""
-    errorless_end: bytes
+    """The first fields: index, error, base offset and, from version 2 on, log append time."""
+    end_without_errors: bytes
+    """The bytes after `head` if the partition has no record errors, no error message and no tags."""
 
 
 OLDEST: Final = _PartitionLayout(Struct(">ihq"), b"")
@@ -60,11 +64,11 @@ WITH_START: Final = _PartitionLayout(Struct(">ihqq8x"), b"")  # 8x: the log star
 WITH_ERRORS: Final = _PartitionLayout(Struct(">ihqq8x"), b"\0\0\0\0\xff\xff")  # no record errors, null message
 FLEXIBLE: Final = _PartitionLayout(Struct(">ihqq8x"), b"\1\0\0")  # no record errors, null message, no tags
 PARTITION_LAYOUTS: Final = (*[OLDEST] * 2, *[WITH_TIME] * 3, *[WITH_START] * 3, WITH_ERRORS, *[FLEXIBLE] * 4)
-"""By version."""
+"""The layout of each version, from 0 to 12."""
 
 
 def decode_produce(frame: bytes, version: int) -> ProduceResponse:
-    """Decode a frame without its size; raise RemoteProtocolError for malformed bytes.
+    """Decode a frame, given without its size; raise RemoteProtocolError for malformed bytes.
 
     The acks are in the order of the response.  Bytes after the response are ignored.
     """
@@ -79,9 +83,10 @@ def decode_produce(frame: bytes, version: int) -> ProduceResponse:
 
 
 class _ResponseReader:
-    """Read fields from byte `at` on.  A read beyond the end raises struct.error or LookupError.
+    """Reads fields one after the other; `at` is the index of the next byte.  This class is for versions before 9.
 
-    A null array counts as an empty one.
+    A read beyond the end raises struct.error or LookupError.  Callers treat a null array as an empty one, because
+    `read_count` returns -1 for it.
     """
 
     has_tags = False
@@ -90,9 +95,9 @@ class _ResponseReader:
         self.data = data
         self.at = at
 
-    def read_number(self, kind: Struct) -> int:
-        (value,) = kind.unpack_from(self.data, self.at)
-        self.at += kind.size
+    def read_number(self, layout: Struct) -> int:
+        (value,) = layout.unpack_from(self.data, self.at)
+        self.at += layout.size
         return int(value)
 
     def read_count(self) -> int:
@@ -125,18 +130,18 @@ class _ResponseReader:
         return None if size < 0 else self.read_bytes(size).decode()
 
     def read_tags(self) -> dict[int, bytes]:
-        """Read the tags at the end of a structure, by number; empty in versions without tags."""
+        """Read the tags at the end of a structure; return their contents by number, {} in versions without tags."""
         return {}
 
 
 class _FlexibleReader(_ResponseReader):
-    """Read the flexible versions, 9 and later (KIP-482)."""
+    """Reads fields of the flexible versions, 9 and later (KIP-482)."""
 
     has_tags = True
 
     def read_uvarint(self) -> int:
         first = self.data[self.at]
-        if first < 0x80:  # the common case
+        if first < 0x80:  # the common case: the number has one byte
             self.at += 1
             return first
         value = 0
@@ -148,9 +153,11 @@ class _FlexibleReader(_ResponseReader):
         raise LookupError("an unsigned varint does not end")
 
     def read_topic_head(self) -> tuple[bytes, int]:
+        # The usual case, for speed: the first byte is the size of the name + 1, and the byte after the name is the
+        # number of partitions + 1.  Both are whole numbers if they are below 0x80.
         data, start = self.data, self.at + 1
-        end = self.at + data[self.at]  # the byte is the name's size + 1
-        if start <= end < len(data) and data[self.at] < 0x80 and data[end] < 0x80:  # two numbers of one byte, as usual
+        end = self.at + data[self.at]
+        if start <= end < len(data) and data[self.at] < 0x80 and data[end] < 0x80:
             self.at = end + 1
             return data[start:end], data[end] - 1
         return self.read_bytes(self.read_uvarint() - 1), self.read_uvarint() - 1
@@ -162,7 +169,7 @@ class _FlexibleReader(_ResponseReader):
         return self.read_uvarint() - 1
 
     def read_tags(self) -> dict[int, bytes]:
-        if self.data[self.at] == 0:  # the common case
+        if self.data[self.at] == 0:  # the common case: no tags
             self.at += 1
             return {}
         count = self.read_uvarint()
@@ -179,16 +186,19 @@ def _read_response(reader: _ResponseReader, version: int) -> ProduceResponse:
 
 
 def _read_topics(reader: _ResponseReader, layout: _PartitionLayout) -> list[PartitionAck]:
-    """Return the acks of all topics, with few calls for each, because most topics have one partition."""
-    (head, end), data = layout, reader.data
-    head_size, end_size = head.size, len(end)
+    """Return the acks of all topics.
+
+    There may be hundreds of topics, most of them with one partition, so this function avoids calls.
+    """
+    (head, end_without_errors), data = layout, reader.data
+    head_size, end_size = head.size, len(end_without_errors)
     acks: list[PartitionAck] = []
     for _ in range(reader.read_count()):
-        topic, partitions = reader.read_topic_head()
-        for _ in range(partitions):
+        topic, partition_count = reader.read_topic_head()
+        for _ in range(partition_count):
             ack = PartitionAck(topic, *head.unpack_from(data, reader.at))
             reader.at += head_size
-            if data.startswith(end, reader.at):
+            if data.startswith(end_without_errors, reader.at):
                 reader.at += end_size
             else:
                 ack = _read_errors(ack, reader)
@@ -199,7 +209,7 @@ def _read_topics(reader: _ResponseReader, layout: _PartitionLayout) -> list[Part
 
 
 def _read_errors(ack: PartitionAck, reader: _ResponseReader) -> PartitionAck:
-    """Return the ack with its record errors and the hinted leader."""
+    """Read the fields after `head`, and return the ack with record errors, error message and current leader."""
     errors = tuple([_read_record_error(reader) for _ in range(reader.read_count())])
     message = reader.read_text()
     leader = reader.read_tags().get(LEADER_TAG)

@@ -1,4 +1,4 @@
-"""Record batches, message format v2: the header for records that the kernel `encode` has encoded.
+"""Build the header of a record batch, message format 2; the kernel `encode` encodes the records.
 
     byte   0   base offset i64             21  attributes i16           51  producer epoch i16
            8   length i32 (of the rest)    23  last offset delta i32    53  base sequence i32
@@ -8,11 +8,11 @@
                attributes on
 
 All integers are big-endian.  A record is length, attributes i8 (0), timestamp delta, offset delta, key, value and
-headers, with zigzag varints for every number and -1 as the length of a null.  Deltas count from the batch's first
-timestamp and from its base offset.
+headers.  All numbers in a record except the attributes are zigzag varints, and the length of a null is -1.  The deltas
+are the differences to the batch's first timestamp and to its base offset.
 
-* Timestamps come from clients: any 64-bit number.  Deltas wrap at 64 bits as in Java.
-* Producer id, epoch and base sequence are all -1 or all valid.
+* Timestamps come from clients, so they may be any 64-bit number.  Deltas wrap at 64 bits as in Java.
+* Either producer id, epoch and base sequence are all valid, or all three are -1.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -32,7 +32,7 @@ __all__ = ["HEADER_BYTES", "NO_PRODUCER", "Producer", "batch_header", "encode_va
 UNCOVERED: Final = Struct(">qiibI")  # the fields up to the CRC, which covers none of them
 COVERED: Final = Struct(">hiqqqhii")  # the fields that the CRC covers
 HEADER_BYTES: Final = UNCOVERED.size + COVERED.size
-LENGTH_END: Final = 12  # offset behind the length field, which counts the bytes after it
+LENGTH_END: Final = 12  # end of the field `length`, which is the number of bytes after this offset
 MAGIC: Final = 2
 UNKNOWN_LEADER_EPOCH: Final = -1
 
@@ -57,9 +57,9 @@ def batch_header(
     codec: Codec = Codec.NONE,
     producer: Producer = NO_PRODUCER,
 ) -> bytes:
-    """Return the header for `count` encoded records, which `codec` has compressed; timestamps are in ms.
+    """Return the header of a batch with `count` records; `records` are their bytes, already compressed by `codec`.
 
-    The records stay separate, because a copy of a large batch would be slow.
+    Timestamps are in ms. The header is separate from the records, because joining them would copy a large batch.
     Raises LocalProtocolError for a count of 0, because brokers refuse such a batch.
     """
     if count < 1:
@@ -80,7 +80,11 @@ def wrap_int64(value: int) -> int:
 
 
 def encode_varint(value: int) -> bytes:
-    """Encode a signed 64-bit number n as the unsigned 2n (or -2n - 1 below 0), seven bits a byte, the lowest first."""
+    """Encode a signed 64-bit number as a zigzag varint.
+
+    Zigzag maps n to the unsigned number 2n, or to -2n - 1 if n is negative. The varint has seven bits of this number in
+    each byte, the lowest bits first; in all bytes except the last, the highest bit is set.
+    """
     rest = (value << 1 ^ value >> 63) & _MASK
     encoded = bytearray()
     while rest > 0x7F:

@@ -1,14 +1,14 @@
-"""The client side of SASL as a sans-IO core: it builds tokens and checks the broker's challenges.
+"""The client side of SASL without IO: it builds the client's tokens and checks the broker's tokens, the challenges.
 
     mechanism = Scram("SCRAM-SHA-512", "alice", password, nonce)
     send(mechanism.start())
     while (token := mechanism.answer(receive())) is not None:
         send(token)
 
-One object is one exchange.  No error text, `identity` or `repr` contains a secret.
+An object is used for one exchange of tokens.  No error text, `identity` or `repr` contains a secret.
 
-PLAIN: RFC 4616.  As in Kafka, names and passwords are not prepared (SASLprep).  OAUTHBEARER: RFC 7628.
-SCRAM is in `scram`.
+This module has the mechanisms PLAIN (RFC 4616) and OAUTHBEARER (RFC 7628); `scram` has SCRAM.  As in Kafka, names and
+passwords are not normalized by SASLprep.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["NO_CHANNEL_BINDING", "LoginRefusedError", "Mechanism", "OAuthBearer", "Plain"]
 
 NO_CHANNEL_BINDING: Final = b"n,,"
-"""The header of a first message without channel binding and authorization identity (RFC 5801)."""
+"""The header of a first message that has no channel binding and no authorization identity (RFC 5801)."""
 _KVSEP: Final = b"\x01"
-"""The separator of pairs (RFC 7628); alone, it acknowledges a refusal."""
+"""The separator of key-value pairs (RFC 7628); a token that consists of it alone acknowledges a refusal."""
 
 
 class LoginRefusedError(RemoteProtocolError):
@@ -33,7 +33,7 @@ class LoginRefusedError(RemoteProtocolError):
 
 
 class Mechanism(Protocol):
-    """One exchange."""
+    """One exchange of tokens by a SASL mechanism."""
 
     @property
     def name(self) -> str:
@@ -44,17 +44,17 @@ class Mechanism(Protocol):
         """The user and the mechanism, for error texts."""
 
     def start(self) -> bytes:
-        """Return the first token."""
+        """Return the first token of the client."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return the next token; None once the login is complete.
+        """Return the client's next token; None once the login is complete.
 
         Raises LoginRefusedError and RemoteProtocolError.
         """
 
 
 class Plain:
-    """PLAIN, which sends the password.  Raises ValueError for a NUL in name or password."""
+    """PLAIN, which sends name and password.  Raises ValueError if one of them contains a NUL byte."""
 
     name: Final = "PLAIN"
 
@@ -75,9 +75,9 @@ class Plain:
 
 
 class OAuthBearer:
-    """OAUTHBEARER with a token of an external issuer, and SASL extensions (KIP-342).
+    """OAUTHBEARER, which sends the token of an external issuer, and `extensions` for the broker (KIP-342).
 
-    Raises ValueError for a token that is not printable ASCII.
+    Raises ValueError if the token is not printable ASCII.
     """
 
     name: Final = "OAUTHBEARER"
@@ -90,13 +90,15 @@ class OAuthBearer:
         self.identity = "the holder of the token by OAUTHBEARER"
 
     def start(self) -> bytes:
+        """Return the token with the pairs: the issuer's token, and the extensions."""
         pairs = b"".join(f"{name}={value}".encode() + _KVSEP for name, value in self._pairs.items())
         return NO_CHANNEL_BINDING + _KVSEP + pairs + _KVSEP
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Return None if the broker accepts the token, else the acknowledgement of its refusal.
+        """Return None if the broker accepts the token.
 
-        The broker ends the exchange only after this acknowledgement.
+        If the broker refuses the token, return the acknowledgement of the refusal: only then does the broker end the
+        exchange, and the second call raises LoginRefusedError.
         """
         if not challenge and not self._is_refused:
             return None

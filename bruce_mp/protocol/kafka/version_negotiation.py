@@ -1,20 +1,20 @@
-"""The version negotiation of a broker connection, as data: its first requests, and the fallback if they fail.
+"""Describe the version negotiation of a broker connection: the first requests, and the fallback if they fail.
 
-Brokers since 0.10 support ApiVersions.  Of the older ones, 0.8 closes the connection on that request, and 0.9 never
-responds.  But a newer broker does the same while it starts or stops.  It may refuse old versions of requests, and with
-them the daemon could not deliver exactly once.  So there are three negotiations, each the `fallback` of the previous
-one:
+Kafka 0.10 and later support the request ApiVersions, by which a broker reports the versions of its APIs.  Kafka 0.8
+closes the connection at this request, and 0.9 never responds.  But a newer broker may do the same while it starts or
+stops.  It must not be taken for an old one: it may refuse old versions of requests, and with old versions the daemon
+cannot deliver exactly once.  So there are three negotiations, each the `fallback` of the previous one:
 
     VERSIONS_FIRST           ApiVersions
-    METADATA_THEN_VERSIONS   Metadata v0, which every Kafka supports, then ApiVersions: a broker that responds only to
-                             the first is old
-    assume(...)              Metadata, to confirm the assumed versions
+    METADATA_THEN_VERSIONS   Metadata v0, to which every Kafka responds, then ApiVersions: a broker that responds to
+                             Metadata but not to ApiVersions is old
+    assume(...)              Metadata only, to check that the broker accepts the assumed versions
 
-With a login only VERSIONS_ONLY is possible: no other request may come before a login, and brokers before 0.10 have
-none of the daemon's logins.
+If a login is configured, VERSIONS_ONLY is the only negotiation: no other request may come before a login, and brokers
+before 0.10 support none of the daemon's logins.
 
 A connection uses one negotiation.  If it fails with FailureCause.NO_API_VERSIONS, its owner creates another connection
-with the fallback.  If the configuration names an old release, `negotiation_for` begins with the last of the three.
+with the fallback.  If the configuration names a release before 0.10, the first negotiation is already `assume(...)`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 VERSIONS_TIMEOUT_S: Final = 2.0
-"""The timeout of ApiVersions, to which a broker can respond at once.  Each first contact with a Kafka 0.9 costs this
-time twice."""
+"""The timeout of the request ApiVersions.  It is short, because a broker can respond at once, and because Kafka 0.9
+lets two such requests time out before the daemon knows its release."""
 CACHE_S: Final = 600.0
-"""Lifetime of a cached result, in seconds."""
+"""Lifetime of a cached negotiation, in seconds."""
 FIRST_RELEASE_WITH_API_VERSIONS: Final = (0, 10)
 
 
@@ -57,7 +57,11 @@ class NegotiationRequest(Enum):
 
 
 class Negotiation(Struct, frozen=True):
-    """The `requests` in order.  `assumed` is None if the last one is ApiVersions, which reports the capabilities."""
+    """The `requests` in order.
+
+    `assumed` are the capabilities of the broker if no request is ApiVersions; it is None if the response to
+    ApiVersions, which is then the last request, reports them.
+    """
 
     requests: tuple[NegotiationRequest, ...]
     assumed: BrokerCapabilities | None = None
@@ -65,7 +69,7 @@ class Negotiation(Struct, frozen=True):
 
 
 def assume(capabilities: BrokerCapabilities) -> Negotiation:
-    """Return the negotiation for a broker without ApiVersions."""
+    """Return the negotiation for a broker that does not support ApiVersions, but has these capabilities."""
     return Negotiation((NegotiationRequest.METADATA,), assumed=capabilities)
 
 
@@ -77,7 +81,7 @@ VERSIONS_ONLY: Final = Negotiation((NegotiationRequest.VERSIONS,))
 
 
 def negotiation_for(release: str | None, *, logs_in: bool = False) -> Negotiation:
-    """Return the first negotiation for `release`, such as "0.9.0.1"; the release None is unknown."""
+    """Return the negotiation to begin with; `release` is the broker's, such as "0.9.0.1", or None if it is unknown."""
     if logs_in:
         return VERSIONS_ONLY
     if release is not None and tuple(map(int, release.split("."))) < FIRST_RELEASE_WITH_API_VERSIONS:
@@ -86,14 +90,14 @@ def negotiation_for(release: str | None, *, logs_in: bool = False) -> Negotiatio
 
 
 class VersionProbes:
-    """A cache of the negotiations that worked, for the connections of a process.
+    """A cache of the negotiations that have worked with old brokers, for all connections of a process.
 
-    Detection of a broker that cannot report its API versions costs two connections, and four seconds with Kafka 0.9.
-    The result is cached for each address until a connection fails, at most for CACHE_S.  So an upgraded broker is
-    recognised after its first broken connection, or after CACHE_S.
+    The detection of a broker that cannot report its API versions costs two failed connections, and with Kafka 0.9 also
+    four seconds.  So the result is cached for each address until a connection fails, or for CACHE_S.  An upgraded
+    broker is thus recognized after its first broken connection, or after CACHE_S.
 
-    `release` is the brokers' release, if the configuration names it; `logs_in` means that connections begin with a
-    login. `broker` is host and port, `now` in seconds of a monotonic clock.
+    `release` is the brokers' release, or None if the configuration does not name it; `logs_in` means that connections
+    begin with a login. `broker` is host and port; `now` is in seconds of a monotonic clock.
     """
 
     def __init__(self, release: str | None = None, *, logs_in: bool = False) -> None:
@@ -102,14 +106,17 @@ class VersionProbes:
 
     def choose(self, broker: tuple[str, int], now: float) -> Negotiation:
         """Return the negotiation for a new connection."""
-        negotiation, until = self._cached.get(broker, (self._first, inf))
-        if now < until:
+        negotiation, expires_at = self._cached.get(broker, (self._first, inf))
+        if now < expires_at:
             return negotiation
         del self._cached[broker]
         return self._first
 
     def on_ready(self, broker: tuple[str, int], negotiation: Negotiation, now: float) -> None:
-        """Cache the negotiation of a ready connection if it assumes versions; keep an earlier expiry."""
+        """Cache the negotiation of a ready connection if it assumes versions.
+
+        If the broker is in the cache already, its expiry does not change.
+        """
         if negotiation.assumed is not None:
             self._cached.setdefault(broker, (negotiation, now + CACHE_S))
 
