@@ -60,8 +60,9 @@ class ParcelKind(IntEnum):
     SENDER = 10
     """Between router and dispatchers, first in each frame: the identity of the sender.
 
-    `topic` is the slot of a dispatcher, 0 for the router. `partition` is the sender's incarnation, the number of the
-    process's life, by which the receiver recognizes frames of a dead process.
+    From a dispatcher, `topic` is the dispatcher's slot, which is its number; from the router, `topic` is 0. `partition`
+    is the sender's incarnation, the number of the process's life, by which the receiver recognizes frames of a dead
+    process.
     """
     HELLO = 11
     """Dispatcher to router: the dispatcher has started and ignores all frames until RESYNC."""

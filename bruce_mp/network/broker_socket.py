@@ -127,13 +127,14 @@ class BrokerSocket:
         return BrokerConnection(self._client_id, self._name, timeout=self._timeout_s, negotiation=self._negotiation)
 
     def open(self) -> None:
+        """Begin to connect; if a login is configured, first request the credentials for it."""
         if self._security.logins is not None:
-            self._request_login(self._security.logins, self._on_login)
+            self._request_credentials(self._security.logins, self._on_first_credentials)
         else:
             self._connect()
 
-    def _request_login(self, logins: SaslSessions, on_answer: Callable[[Mechanism | None, str], None]) -> None:
-        """Call `on_answer(mechanism, "")`, or `on_answer(None, reason)` without credentials.
+    def _request_credentials(self, logins: SaslSessions, on_answer: Callable[[Mechanism | None, str], None]) -> None:
+        """Call `on_answer(mechanism, "")` with a SASL exchange, or `on_answer(None, reason)` if none is available.
 
         The call comes once, before this function returns or later from the loop.
         """
@@ -148,7 +149,7 @@ class BrokerSocket:
 
         logins.request(self._host, answer)
 
-    def _on_login(self, mechanism: Mechanism | None, reason: str) -> None:
+    def _on_first_credentials(self, mechanism: Mechanism | None, reason: str) -> None:
         if mechanism is None:
             self._fail(f"The daemon cannot log in to broker {self._name}. {reason}", FailureCause.NO_CREDENTIALS)
             return
@@ -175,7 +176,7 @@ class BrokerSocket:
 
     @property
     def certificate_ends_s(self) -> float | None:
-        """The expiry of the broker's certificate in seconds since the epoch, or None without a certificate."""
+        """The expiry of the broker's certificate in seconds since the epoch; None if no TLS handshake is complete."""
         return None if self._tls is None else self._tls.certificate_ends_s
 
     def send(self, buffers: Iterable[bytes]) -> None:
@@ -326,7 +327,7 @@ class BrokerSocket:
                     f"The connection to broker {self._name} broke: {error.strerror}.", FailureCause.CLOSED_BY_BROKER
                 )
                 return
-            data = b""
+            data = b""  # as at an end of stream, see `_BEFORE_READY`
         if self._tls is None:
             self._feed_protocol(data, is_end=not data)
         else:
@@ -404,11 +405,13 @@ class BrokerSocket:
     # --- login -------------------------------------------------------------------------------------------------------
 
     def _schedule_renewal(self, lifetime_s: float, delay_s: float) -> None:
+        """Renew the login after `delay_s`; `lifetime_s` is the lifetime of the present login."""
         assert self._security.logins is not None
-        renew = partial(self._request_login, self._security.logins, partial(self._on_renewal, lifetime_s))
+        on_answer = partial(self._on_renewal_credentials, lifetime_s)
+        renew = partial(self._request_credentials, self._security.logins, on_answer)
         self._renewal_timer = self._loop.call_later(delay_s, renew)
 
-    def _on_renewal(self, lifetime_s: float, mechanism: Mechanism | None, reason: str) -> None:
+    def _on_renewal_credentials(self, lifetime_s: float, mechanism: Mechanism | None, reason: str) -> None:
         if mechanism is not None:
             self.send(self.connection.renew_login(mechanism, time.monotonic()))
             return

@@ -29,8 +29,8 @@ _OTHERS_ACCESS: Final = {stat.S_IROTH: "read", stat.S_IWOTH: "written"}
 def read_secret(file: str | None, variable: str | None, subject: str) -> str | None:
     """Return the secret in `file` or, if that is None, in the environment variable `variable`; None if both are None.
 
-    Raises ConfigError if the secret is missing, empty or not UTF-8. The text of the error begins with `subject`, such
-    as "The password".
+    Raises ConfigError if the secret is missing or empty, or if the file cannot be read or is not UTF-8. The text of the
+    error begins with `subject`, such as "The password".
     """
     if file is not None:
         secret = _read(Path(file), subject)

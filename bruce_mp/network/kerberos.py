@@ -37,18 +37,19 @@ _NO_PACKAGE: Final = (
 _KRB5: Final = 2**32 - 1765328384
 """The first of libkrb5's error numbers (krb5.h, ERROR_TABLE_BASE_krb5). It is negative there; GSSAPI gives the same 32
 bits as an unsigned number."""
-_OUTDATED_KEY: Final = "The keytab has an old key of the principal: export it again"
+_OUTDATED_KEY: Final = "The keytab has an old key of the principal: export the keytab again"
 _NO_KDC: Final = "Check the KDC, and the firewalls between this host and it"
-_NO_REALM: Final = "Correct the realm of kafka.sasl.kerberos_principal, or add its KDC to /etc/krb5.conf"
+_NO_REALM: Final = "Correct the realm of kafka.sasl.kerberos_principal, or add the realm's KDC to /etc/krb5.conf"
 _REMEDIES: Final[Mapping[int, str]] = {
-    # KDC_ERR_C_PRINCIPAL_UNKNOWN, KDC_ERR_S_PRINCIPAL_UNKNOWN
+    # KDC_ERR_C_PRINCIPAL_UNKNOWN: the client's principal is unknown
     _KRB5 + 6: "Create the principal at the KDC, or correct kafka.sasl.kerberos_principal",
+    # KDC_ERR_S_PRINCIPAL_UNKNOWN: the server's principal is unknown
     _KRB5 + 7: (
         "Create the broker's principal at the KDC, name the broker in advertised.listeners as its principal does, or "
         "correct kafka.sasl.kerberos_service_name"
     ),
     _KRB5 + 24: _OUTDATED_KEY,  # KDC_ERR_PREAUTH_FAILED
-    _KRB5 + 31: _OUTDATED_KEY,  # KRB_AP_ERR_BAD_INTEGRITY: the answer of a KDC without preauthentication
+    _KRB5 + 31: _OUTDATED_KEY,  # KRB_AP_ERR_BAD_INTEGRITY: if the KDC uses no preauthentication
     _KRB5 + 37: "Set the clocks of this host, the KDC and the brokers",  # KRB_AP_ERR_SKEW
     _KRB5 + 154: _NO_REALM,  # KRB5_REALM_UNKNOWN
     _KRB5 + 156: _NO_KDC,  # KRB5_KDC_UNREACH

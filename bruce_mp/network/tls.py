@@ -55,12 +55,12 @@ _HOST: Final = (
 _BAD_CERTIFICATES: Final[Mapping[int, str]] = {
     9: "has a certificate that is not valid yet. Check the clocks of both hosts",
     10: "has an expired certificate, or its authority's certificate has expired. Renew it on the broker",
-    18: _AUTHORITY,
-    19: _AUTHORITY,
-    20: _AUTHORITY,
-    21: _AUTHORITY,
-    62: _HOST,
-    64: _HOST,
+    18: _AUTHORITY,  # DEPTH_ZERO_SELF_SIGNED_CERT
+    19: _AUTHORITY,  # SELF_SIGNED_CERT_IN_CHAIN
+    20: _AUTHORITY,  # UNABLE_TO_GET_ISSUER_CERT_LOCALLY
+    21: _AUTHORITY,  # UNABLE_TO_VERIFY_LEAF_SIGNATURE
+    62: _HOST,  # HOSTNAME_MISMATCH
+    64: _HOST,  # IP_ADDRESS_MISMATCH
 }
 """Error texts for a broker's certificate that fails the check, by OpenSSL's number of the defect (X509_V_ERR_...)."""
 
@@ -118,7 +118,7 @@ class TlsSession:
             self._object.write(data)
 
     def receive(self, data: bytes) -> bytes:
-        """Process received bytes, and return those of the application decrypted; b"" during the handshake.
+        """Process received bytes; return the decrypted bytes of the Kafka protocol, or b"" during the handshake.
 
         Raises TlsError for a failed handshake or a damaged record.
         """

@@ -61,7 +61,7 @@ def run_token_command(command: Sequence[str]) -> tuple[str, str]:
         output, has_ended = _read_output(pipe.fileno(), deadline)
     if len(output) > _MAX_OUTPUT_BYTES:
         limit_kib = _MAX_OUTPUT_BYTES >> 10
-        return _kill(process, f"wrote more than {limit_kib} KiB, and was killed. Give one that prints a token.")
+        return _kill(process, f"wrote more than {limit_kib} KiB, and was killed. Name a program that prints a token.")
     if has_ended:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(_remaining_s(deadline))

@@ -74,7 +74,7 @@ def _read_elements(data: bytes, count: int) -> list[_Element]:
 
 
 def _read_length(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the length field at byte `at`; return the length, and the index of the byte behind the field."""
+    """Decode the length field at byte `at`; return the length, and the index of the byte after the field."""
     if at >= len(data):
         raise RemoteProtocolError("A certificate of the file is truncated.")
     first = data[at]

@@ -103,7 +103,7 @@ def test_the_check_names_each_fault_of_a_ticket(
             "/nowhere/keytab", f"alice@{REALM}", "other"
         ): "The keytab /nowhere/keytab cannot be read: No such file or directory. Export the keytab to this path",
         login(bob, f"carol@{REALM}"): f"The keytab {bob} has no key of principal carol@{REALM}. Export it again.",
-        login(outdated, f"carol@{REALM}"): "has an old key of the principal: export it again",
+        login(outdated, f"carol@{REALM}"): "has an old key of the principal: export the keytab again",
         login(alice, f"alice@{REALM}", "other"): (
             f"no ticket of principal alice@{REALM} for other/{HOST}. Kerberos says: Server other/{HOST}@{REALM} not"
         ),

@@ -189,7 +189,7 @@ def test_a_token_stays_in_use_while_its_renewal_fails(
         ("""echo '{"error": "invalid_client"}'""", "reports invalid_client: the issuer gives no reason."),
         ("""echo '{"access_token": "hidden", '""", "wrote no token. Run it as the daemon's user to see why."),
         ("""echo '{"access_token": ["hidden"]}'""", "wrote no token. Run it as the daemon's user to see why."),
-        ("yes | head -c 99999", "wrote more than 64 KiB, and was killed. Give one that prints a token."),
+        ("yes | head -c 99999", "wrote more than 64 KiB, and was killed. Name a program that prints a token."),
         ("echo hidden; exit 3", "ended with code 3. Run it as the daemon's user to see why."),
     ],
 )

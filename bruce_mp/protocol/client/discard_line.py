@@ -162,7 +162,8 @@ def parse_line(data: bytes) -> DiscardLine:
 def _read_bracketed(data: bytes, at: int, name: bytes) -> tuple[bytes, int]:
     """Return the text of the field `name: LEN[text]` at byte `at`, and the index of the byte after the field."""
     opening = _FIELD_START.match(data, at)
-    if opening is None or opening[1] != name or data[at - 1 : at] != b" ":
+    is_after_space = data[at - 1 : at] == b" "
+    if opening is None or opening[1] != name or not is_after_space:
         raise RemoteProtocolError(f"Byte {at} of a line of a discard file should begin `{name.decode()}: LENGTH[`.")
     start, end = opening.end(), opening.end() + int(opening[2])
     if data[end : end + 1] != b"]":

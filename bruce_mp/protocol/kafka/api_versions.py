@@ -62,8 +62,8 @@ FIRST_PRODUCE_VERSIONS: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
 Brokers that do not support version 2 expect a wrong checksum in LZ4 frame headers.  Brokers answer zstd in a version
 before 7 with error 76 (KIP-110)."""
 
+# The first versions of Produce or Metadata with a property.
 FIRST_PRODUCE_WITH_CLIENT_THROTTLING: Final = 6
-
 FIRST_METADATA_WITHOUT_CREATION: Final = 4
 FIRST_METADATA_WITH_CLUSTER_ID: Final = 2
 
@@ -102,9 +102,9 @@ class BrokerCapabilities(Struct, frozen=True):
 
     @property
     def expects_client_throttling(self) -> bool:
-        """True if a broker that throttles the client expects the client to wait after the response (KIP-219).
+        """True if a broker that throttles responds at once, and expects the client to wait before its next request.
 
-        Older brokers throttle a client by a delay of the response.
+        Older brokers delay the response instead (KIP-219).
         """
         return self.produce_version >= FIRST_PRODUCE_WITH_CLIENT_THROTTLING
 

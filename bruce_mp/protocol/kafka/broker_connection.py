@@ -450,6 +450,7 @@ class BrokerConnection:
         return kafka_api.encode_api_versions(version, correlation_id, self._client_id)
 
     def _fail_negotiation(self, act: str, cause: FailureCause) -> list[Event]:
+        """Fail with NO_API_VERSIONS if the last request was ApiVersions, otherwise with `cause`."""
         request = self._negotiation.requests[self._negotiation_requests_sent - 1]
         text = f"{act} when asked {request.value}. It may be shutting down, or may expect TLS on this port."
         return self._fail(text, FailureCause.NO_API_VERSIONS if request is NegotiationRequest.VERSIONS else cause)

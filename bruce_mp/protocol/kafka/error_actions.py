@@ -43,7 +43,10 @@ __all__ = ["CONNECTION_LOST", "ERROR_TABLE", "OTHER_REQUESTS", "Action", "ErrorR
 
 @unique
 class Action(Enum):
-    """The treatment of a batch; the value describes it for operators."""
+    """The treatment of a batch; the value describes it for operators.
+
+    To *drain* a partition is to wait for the answers to all its batches that have been sent.
+    """
 
     OK = "delivered"
     RESEND = "send the same batch to the same partition again, after a growing back-off"
@@ -53,9 +56,9 @@ class Action(Enum):
         "a message that is refused alone is discarded"
     )
     RESTAMP = (
-        "nothing was written: send the batch once more, with arrival times for the records that the answer names, or "
-        "for a message that is refused alone; as HALVE if these records have arrival times already or the "
-        "client insists on its own"
+        "nothing was written: give the records that the answer names, or a message that is refused alone, their "
+        "arrival times as timestamps, and send the batch once more; as HALVE if these records have arrival times "
+        "already or the client insists on its own timestamps"
     )
     SEND_UNNUMBERED = (
         "nothing was written: drain the partition, then send without sequence numbers, at least once; a batch "

@@ -10,7 +10,7 @@ weaknesses of kafka-python:
   and `produce_response` encode and decode Produce without kafka-python.
 
 The encoders here return a whole frame: size, header, body.  The decoders take a frame without its size, so that it
-begins with the correlation id. Protocol: https://kafka.apache.org/protocol
+begins with the correlation id.  Protocol: https://kafka.apache.org/protocol
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _load_schemas(group: str) -> Any:
 
     A normal import of any module of `kafka` runs `kafka/__init__.py`, which loads producer, consumer and admin client
     with their networking: 6 MB in each process, all unused.  So this function registers the package `kafka` without
-    running its `__init__`.  It runs only if other code in the process accesses a name of the package, such as
-    `kafka.KafkaConsumer`.
+    running `kafka/__init__.py`.  That file runs only if other code in the process accesses a name of the package, such
+    as `kafka.KafkaConsumer`.
     """
     if _PACKAGE not in sys.modules:
         _register_package()

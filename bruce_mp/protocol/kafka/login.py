@@ -2,7 +2,7 @@
 
 Kafka 1.0 and later support SaslHandshake v1, after which the client sends each token in a SaslAuthenticate request.
 Older brokers support only SaslHandshake v0, after which a frame is a bare token, without the header of a request.  Such
-a broker refuses a login by closing the connection. Protocol: KIP-43, KIP-152, KIP-368.
+a broker refuses a login by closing the connection.  Protocol: KIP-43, KIP-152, KIP-368.
 """
 
 from __future__ import annotations

@@ -83,6 +83,7 @@ def _compact_length(length: int) -> bytes:
     return _uvarint(length + 1)
 
 
+# The layouts of versions 0 to 2, 3 to 8, and 9 to 12.
 OLDEST: Final = _Layout(b"", I16.pack, I32.pack, I32.pack, b"")
 CLASSIC: Final = OLDEST._replace(null_transactional_id=I16.pack(-1))
 FLEXIBLE: Final = _Layout(b"\0", _compact_length, _compact_length, _compact_length, NO_TAGS)
