@@ -19,7 +19,7 @@ __all__ = ["Start"]
 class Start:
     """The arguments of a process, except its control pipe.
 
-    * `row`: the number of the process's row in the slab, its part of the slab for counters and state
+    * `row`: the number of the process's row, which is the process's part of the slab for counters and state
     * `listener`: the socket of the datagram input or of the status process; the supervisor keeps the socket open while
       the process restarts
     * `queue_length`: maximum number of datagrams that the kernel queues in the datagram input's socket; 0 if unknown

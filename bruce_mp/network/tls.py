@@ -179,7 +179,7 @@ _FileVersion = tuple[int, int, int]
 
 
 class TlsContexts:
-    """The TLS context of a process's connections, reloaded with its files."""
+    """The TLS context of a process's connections; it is loaded again when one of its files changes."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls

@@ -16,8 +16,9 @@ later, which also encode the length n of a string or an array as the unsigned va
     node endpoint   node i32, host, port i32, rack?, tags
     tags            count, and for each its number and its length, as unsigned varints, then the bytes
 
-A tag is an optional field at the end of a structure; unknown tags are skipped.  Source: ProduceResponse.json and
-ResponseHeader.json of Apache Kafka, KIP-482.
+A tag is an optional field at the end of a structure: "tags* (0: current leader +10)" means that the tag with the number
+0 has the current leader, in versions 10 and later.  Unknown tags are skipped.
+Source: ProduceResponse.json and ResponseHeader.json of Apache Kafka, KIP-482.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ I16: Final = Struct(">h")
 I32: Final = Struct(">i")
 LEADER: Final = Struct(">ii")
 """The current leader: node, epoch."""
-# Tag numbers: that of the current leader in a partition, and that of the node endpoints in the response.
+# The tag numbers of the current leader (in a partition) and of the node endpoints (in the response).
 LEADER_TAG: Final = 0
 ENDPOINTS_TAG: Final = 0
 
@@ -115,9 +116,9 @@ class _ResponseReader:
         end = start + size
         if end < start:
             raise LookupError(f"a topic's name has {size} bytes")
-        (partitions,) = I32.unpack_from(data, end)
+        (partition_count,) = I32.unpack_from(data, end)
         self.at = end + I32.size
-        return data[start:end], partitions
+        return data[start:end], partition_count
 
     def read_bytes(self, size: int) -> bytes:
         start, self.at = self.at, self.at + size
@@ -178,7 +179,7 @@ class _FlexibleReader(_ResponseReader):
 
 def _read_response(reader: _ResponseReader, version: int) -> ProduceResponse:
     reader.at += CORRELATION_ID_BYTES
-    reader.read_tags()
+    reader.read_tags()  # the tags of the header
     acks = _read_topics(reader, PARTITION_LAYOUTS[version])
     throttle_ms = reader.read_number(I32) if version >= FIRST_VERSION_WITH_THROTTLING else 0
     endpoints = reader.read_tags().get(ENDPOINTS_TAG)

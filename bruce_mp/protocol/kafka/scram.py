@@ -60,7 +60,10 @@ class Scram:
         return None
 
     def _prove(self, challenge: bytes) -> bytes:
-        """Return the client's last message, with the proof, and compute the proof that the broker must send."""
+        """Return the client's last message, with the proof, and compute the proof that the broker must send.
+
+        The names are those of RFC 5802, section 3.
+        """
         nonce, salt, iterations = self._read_first(challenge)
         salted = hashlib.pbkdf2_hmac(self._hash_name, self._password, salt, iterations)
         final = b"c=%s,r=%s" % (b64encode(NO_CHANNEL_BINDING), nonce)
