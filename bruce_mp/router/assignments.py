@@ -1,12 +1,14 @@
-"""Assignment of partitions to dispatchers: sending, returning, pausing and resuming.
+"""Assignment of partitions to dispatchers: the router sends messages to dispatchers, and requests them back in a pause.
 
-Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope` (`pause_protocol`).  Messages that
-cannot be sent wait in their route, ROUTED in the slab.  `routing` chooses the partition of a message.
+A dispatcher sends the messages of all partitions that one broker leads.  Its *slot* is the number by which the slab
+names it.  Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope`; both are *scopes*, which
+can pause (`pause_protocol`).  Messages that cannot be sent wait in the route of their partition, in state ROUTED in the
+slab.  `routing` chooses the partition of a message.
 
-One dispatcher at a time *holds* a partition: `Route.slot` names it until it sends HANDED_BACK.  The dispatcher answers
-each HAND_BACK with one HANDED_BACK, so the router sends only one HAND_BACK in a pause.  When router or dispatcher is
-new, all earlier frames are void: the router sends RESYNC with a new number, and nothing else until SYNCED repeats that
-number.
+One dispatcher at a time *holds* a partition: `Route.slot` names the dispatcher until it sends HANDED_BACK.  The
+dispatcher answers each HAND_BACK with one HANDED_BACK, so the router sends only one HAND_BACK in a pause.  After the
+start of a router or a dispatcher, frames from before the start are void.  The router sends the dispatcher RESYNC with a
+new number, and nothing else until the dispatcher has answered SYNCED with that number.
 
 States and parcels with names that end in SENT have records of *built* batches.  Kafka may have received such a batch,
 so it must be sent again unchanged, with the same sequence numbers.
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import Delivery
     from bruce_mp.router.cluster import Address, ClusterView
-    from bruce_mp.router.metadata_refresh import RefreshSchedule
+    from bruce_mp.router.metadata_refresh import FetchSchedule
     from bruce_mp.router.outbox import Outbox
     from bruce_mp.router.pause_protocol import Scope
     from bruce_mp.router.slab_tables import SlabTables
@@ -54,17 +56,18 @@ _HELD_BY_DISPATCHERS: Final = (
     RunState.RETURNED,
     RunState.RETURNED_SENT,
 )
-"""The dispatcher still holds RETURNED records: the router must claim them before it sends newer ones."""
+"""RETURNED records are included, because the router must claim them before it sends newer ones."""
 
 _ASSIGNED: Final = (RunState.ASSIGNED, RunState.ASSIGNED_SENT)
+"""The states of records that the router has assigned to a dispatcher, and the dispatcher has not claimed."""
 
 _TopicPartition = tuple[int, int]  # topic number, partition
 
 
 class Assignments:
-    """The routes of partitions and the scopes of dispatchers.  `leader_of` returns a partition's leader or None.
+    """The routes of partitions and the scopes of dispatchers.
 
-    Times are in ms on one steady clock.
+    `leader_of` returns the id of the broker that leads a partition, or None.  Times are in ms on one steady clock.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Assignments:
         outbox: Outbox,
         incarnation: int,
         leader_of: Callable[[int, int], int | None],
-        refresh: RefreshSchedule,
+        fetch_schedule: FetchSchedule,
         rng: random.Random,
     ) -> None:
         self._slab = slab
@@ -85,22 +88,24 @@ class Assignments:
         self._delivery = delivery
         self._incarnation = incarnation
         self._leader_of = leader_of
-        self._refresh = refresh
+        self._fetch_schedule = fetch_schedule
         self._rng = rng
         self._tables = tables
         self._dispatchers = DispatcherSet(slab, tables, self._find_slots_in_use)
         self._slots = self._dispatchers.slots
-        self.dispatchers_to_run, self.flush_topic = self._dispatchers.dispatchers_to_run, outbox.post_flush
+        self.dispatchers_to_run = self._dispatchers.dispatchers_to_run
         self._outbox = outbox
+        self.flush_topic = outbox.post_flush
         self._dispatcher_scopes: dict[int, DispatcherScope] = {}
         self._resync_numbers = count(1)
         self._routes: dict[_TopicPartition, Route] = {}
         self._leaderless_backoff = LeaderlessBackoff(self._new_backoff())
         self._metadata_started_ms = 0
-        """The start of the fetch of the present metadata."""
+        """The time at which the fetch of the present metadata began."""
         self._open_slots: dict[_TopicPartition, int] = {}
-        """The slots of partitions known to be open, a cache for `send` and `is_open`.  New metadata, each frame of a
-        dispatcher and `hand_back_all` clear it, because they may close a partition; `adopt` finds it empty."""
+        """A cache for `send` and `is_open`: the dispatcher slot of each partition that is known to be open.  New
+        metadata, each frame of a dispatcher and `hand_back_all` may close a partition, so they clear the cache.
+        `adopt` may also close one, but it runs before the cache has entries."""
 
     # --- state for process and reports -------------------------------------------------------------------------------
 
@@ -110,34 +115,36 @@ class Assignments:
         routes = [
             (route.slot, key, route)
             for key, route in self._routes.items()
-            if route.state is not ScopeState.FLOWING  # `is_paused`, as a route is never SYNCING; inlined for reports
+            # This means `is_paused`, because a route is never SYNCING.  Inlined: reports ask thousands of routes.
+            if route.state is not ScopeState.FLOWING
         ]
         return [*scopes, *routes]
 
     def brokers_of_paused_dispatchers(self) -> list[Address]:
-        to_run = self.dispatchers_to_run() or {}
+        addresses = {slot: address for slot, (_, address) in (self.dispatchers_to_run() or {}).items()}
         paused = (slot for slot, scope in self._dispatcher_scopes.items() if scope.is_paused)
-        return [to_run[slot][1] for slot in paused if slot in to_run]
+        return [addresses[slot] for slot in paused if slot in addresses]
 
     def leaderless_partitions(self) -> list[_TopicPartition]:
         """Return (topic, partition) of each unpaused route with messages that wait for a leader."""
-        waiting = (key for key, route in self._waiting_routes() if not route.is_paused)
+        waiting = (key for key, route in self._find_waiting_routes() if not route.is_paused)
         return [key for key in waiting if self._leader_slot(*key) is None]
 
-    def waiting(self) -> Iterator[tuple[_TopicPartition, int | None, Route]]:
+    def waiting_routes(self) -> Iterator[tuple[_TopicPartition, int | None, Route]]:
         """Yield (topic, partition), leader and route of each partition with messages that wait in the router."""
-        for key, route in self._waiting_routes():
+        for key, route in self._find_waiting_routes():
             yield key, self._leader_of(*key), route
 
-    def _waiting_routes(self) -> list[tuple[_TopicPartition, Route]]:
+    def _find_waiting_routes(self) -> list[tuple[_TopicPartition, Route]]:
         return [
             (key, route)
             for key, route in self._routes.items()
-            # `has_waiting`; inlined, because reports ask thousands of routes each second.
+            # This is `has_waiting`, inlined because reports ask thousands of routes each second.
             if route.arrived or route.returned or route.returned_built
         ]
 
     def _find_slots_in_use(self) -> set[int | None]:
+        """Return the slots of dispatchers that hold partitions; None stands for routes without a holder."""
         return {route.slot for route in self._routes.values()}
 
     def find_topics_in_use(self) -> set[int]:
@@ -147,7 +154,7 @@ class Assignments:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def _leader_slot(self, topic: int, partition: int) -> int | None:
-        """Return the dispatcher slot of the partition's leader; None without a leader or slot."""
+        """Return the dispatcher slot of the partition's leader; None if it has no leader or the leader has no slot."""
         leader = self._leader_of(topic, partition)
         return None if leader is None else self._slots.get(leader)
 
@@ -167,10 +174,10 @@ class Assignments:
     def send(
         self, kind: ParcelKind, segments_of: Mapping[_TopicPartition, list[Segment]], now_ms: int
     ) -> dict[_TopicPartition, list[Segment]]:
-        """Bind segments to their partitions, and send them to dispatchers or hold them in their routes.
+        """Bind segments to their partitions, and send them to dispatchers or append them to their routes.
 
-        For QUEUE, all segments for a dispatcher share a parcel; for any other kind, `segments_of` has one partition.
-        Return the segments of partitions for which the slab's partition table has no room.
+        With kind QUEUE, one parcel has all segments for a dispatcher; with any other kind, `segments_of` has only one
+        partition.  Return the segments of partitions for which the slab's partition table has no room.
         """
         refused: dict[_TopicPartition, list[Segment]] = {}
         by_slot: dict[int, dict[_TopicPartition, list[Segment]]] = defaultdict(dict)
@@ -198,7 +205,7 @@ class Assignments:
         return (topic, partition) in self._routes or self._tables.partitions.ensure_entry(topic, partition)
 
     def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> int | None:
-        """Make the leader's dispatcher the holder of a partition; return its slot, None if messages must wait."""
+        """Let the leader's dispatcher hold a partition, and return the slot; return None if messages must wait."""
         route = self._ensure_route(topic, partition)
         slot = self._leader_slot(topic, partition)
         if slot is None:
@@ -212,7 +219,7 @@ class Assignments:
         return slot
 
     def _bind(self, segments_of: Mapping[_TopicPartition, list[Segment]]) -> list[Segment]:
-        """Bind segments to their partitions, and return those without damage."""
+        """Store in the slab the partition to which each segment belongs for good; return the undamaged segments."""
         segments: list[Segment] = []
         partitions: list[int] = []
         for (_, partition), group in segments_of.items():
@@ -235,7 +242,7 @@ class Assignments:
 
     def request_leader(self, now_ms: int) -> None:
         """Request newer metadata for messages that cannot go to a leader's dispatcher now."""
-        self._refresh.request_after_error(self._leaderless_backoff.next_fetch_ms(after_ms=now_ms, now_ms=now_ms))
+        self._fetch_schedule.request_after_error(self._leaderless_backoff.next_fetch_ms(after_ms=now_ms, now_ms=now_ms))
 
     def _set_holder(self, route: Route, slot: int | None) -> None:
         if route.slot != slot:
@@ -243,10 +250,11 @@ class Assignments:
             self._dispatchers.on_holder_changed()
 
     def _ensure_scope(self, slot: int) -> DispatcherScope:
-        dispatcher = self._dispatcher_scopes.get(slot)
-        if dispatcher is None:
-            dispatcher = self._dispatcher_scopes[slot] = DispatcherScope(self._new_backoff())
-        return dispatcher
+        """Return the scope of a dispatcher; create it if needed."""
+        scope = self._dispatcher_scopes.get(slot)
+        if scope is None:
+            scope = self._dispatcher_scopes[slot] = DispatcherScope(self._new_backoff())
+        return scope
 
     def _ensure_route(self, topic: int, partition: int) -> Route:
         """Return the route of a partition; create it, and the partition's entry in the slab's table, if needed."""
@@ -270,7 +278,7 @@ class Assignments:
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> None:
         """Reassign partitions after leader changes, and resume paused scopes after their back-off.
 
-        `started_ms` is the start of the fetch.
+        `started_ms` is the time at which the fetch of the metadata began.
         """
         self._metadata_started_ms = started_ms
         self._open_slots.clear()
@@ -288,7 +296,7 @@ class Assignments:
     def hand_back_all(self, now_ms: int) -> None:
         """Request all messages back from all dispatchers, so that the router assigns them again."""
         self._open_slots.clear()
-        self._dispatchers.include_holders()  # they must run to hand back
+        self._dispatchers.include_holders()  # a dispatcher must run to hand back its messages
         for slot, dispatcher in self._dispatcher_scopes.items():
             if dispatcher.is_flowing and dispatcher.pause(now_ms):
                 self._row.add(Counter.PauseStarted)
@@ -296,23 +304,26 @@ class Assignments:
 
     @property
     def holds_everything(self) -> bool:
-        """True if no dispatcher holds a partition, and none is ready to get messages."""
+        """True if the router holds all messages: no dispatcher holds a partition or may get messages now."""
         may_get_or_hold = any(
             scope.is_flowing or scope.state is ScopeState.HANDING_BACK for scope in self._dispatcher_scopes.values()
         )
-        return not may_get_or_hold and self._find_slots_in_use() <= {None}
+        return not may_get_or_hold and all(route.slot is None for route in self._routes.values())
 
     def _try_resume(self, scope: Scope) -> bool:
-        """Resume a waiting scope if the present metadata is new enough; else request newer metadata."""
+        """Resume a waiting scope and return True if the present metadata is new enough; else request newer metadata."""
         if self._metadata_started_ms < scope.not_before_ms:
-            self._refresh.request_after_error(scope.not_before_ms)
+            self._fetch_schedule.request_after_error(scope.not_before_ms)
             return False
         scope.step(ScopeEvent.RESUME)
         self._row.add(Counter.PauseFinished)
         return True
 
     def _follow_leader(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
-        """Send a route's waiting messages to the leader's dispatcher; recall the route first if another holds it."""
+        """Send a route's waiting messages to the leader's dispatcher, unless another dispatcher holds the partition.
+
+        In that case, request the partition's messages back from the other dispatcher first.
+        """
         slot = self._leader_slot(topic, partition)
         if route.is_flowing and route.slot is not None and slot not in {None, route.slot}:
             self._recall(topic, partition, route, now_ms)
@@ -321,7 +332,7 @@ class Assignments:
         if slot is None:
             if route.has_waiting:
                 fetch_ms = self._leaderless_backoff.next_fetch_ms(after_ms=self._metadata_started_ms, now_ms=now_ms)
-                self._refresh.request_after_error(fetch_ms)
+                self._fetch_schedule.request_after_error(fetch_ms)
         elif self._ensure_scope(slot).is_flowing and (route.is_flowing or self._try_resume(route)):
             self._send_waiting(topic, partition, route, slot)
 
@@ -330,7 +341,8 @@ class Assignments:
         assert route.slot is not None
         route.recall(now_ms)
         self._row.add(Counter.PauseStarted)
-        if self._ensure_scope(route.slot).is_flowing:  # else `_on_synced` posts it, or EVERYTHING includes it
+        # Else `_on_synced` posts HAND_BACK, or a HAND_BACK of EVERYTHING was posted and includes this partition.
+        if self._ensure_scope(route.slot).is_flowing:
             self._outbox.post(route.slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
 
     def _send_waiting(self, topic: int, partition: int, route: Route, slot: int) -> None:
@@ -348,7 +360,10 @@ class Assignments:
             self._outbox.post(slot, Parcel(ParcelKind.WAITED, topic, partition, rest))
 
     def remove_topic(self, topic: int, now_ms: int) -> list[Segment]:
-        """Remove a topic, return the segments that wait in its routes, and request the others back from dispatchers."""
+        """Remove the routes of a deleted topic, and return the segments that wait in them.
+
+        A route that a dispatcher holds stays until a later call; its messages are requested back.
+        """
         waiting: list[Segment] = []
         self._outbox.remove_topic(topic)
         for key, route in [item for item in self._routes.items() if item[0][0] == topic]:
@@ -364,8 +379,9 @@ class Assignments:
     # --- frames of dispatchers ---------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
-        """Process one dispatcher's frame; its first parcel, SENDER, names slot and incarnation."""
-        _, slot, incarnation, _ = parcels[0]  # SENDER, RESYNC and SYNCED carry numbers in `topic` and `partition`
+        """Process one dispatcher's frame; its first parcel, SENDER, names the dispatcher's slot and incarnation."""
+        # SENDER, RESYNC and SYNCED carry other numbers in the fields `topic` and `partition`.
+        _, slot, incarnation, _ = parcels[0]
         self._open_slots.clear()
         dispatcher = self._ensure_scope(slot)
         if incarnation < dispatcher.incarnation:
@@ -409,7 +425,7 @@ class Assignments:
                 return
         else:
             self._release_routes(slot)
-        self._refresh.request_after_error(max(now_ms, scope.not_before_ms))
+        self._fetch_schedule.request_after_error(max(now_ms, scope.not_before_ms))
 
     def _release_routes(self, slot: int) -> None:
         """Record that a dispatcher has handed back all its partitions."""
@@ -422,13 +438,16 @@ class Assignments:
     # --- recovery ---------------------------------------------------------------------------------------------------
 
     def adopt(self, topic: int, partition: int, segments: Iterable[Segment], *, is_built: bool) -> None:
-        """Add a previous router's segments to a partition's route; `is_built`: they are of built batches."""
+        """Add segments of a previous router to a partition's route; `is_built` is True for parts of built batches."""
         route = self._ensure_route(topic, partition)
         route.add_returned(segments, is_built=is_built)
         route.needs_sorting = True
 
     def recover(self) -> None:
-        """Find the slots that hold partitions, and send RESYNC to every dispatcher; call `adopt` first."""
+        """Find the dispatcher that holds each partition, and send RESYNC to every dispatcher.
+
+        Before this call, call `adopt` for the segments of the previous router.
+        """
         held = sweep(self._slab, _HELD_BY_DISPATCHERS)
         for found in held:
             self._set_holder(self._ensure_route(found.topic, found.partition), found.holder)
@@ -436,10 +455,10 @@ class Assignments:
             self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED])
 
     def _resync(self, slot: int, assigned: list[FoundSegment]) -> None:
-        """Send RESYNC with the `assigned` records, which the dispatcher has not claimed, because frames may be lost.
+        """Send RESYNC and repeat the `assigned` records, which the dispatcher has not claimed: their frame may be lost.
 
-        Before SYNCED the dispatcher returns again what it had returned to a dead router.  These records are older than
-        those that wait in the router, so the router sends nothing else before SYNCED.
+        Before it sends SYNCED, the dispatcher returns again the records that it returned to a dead router.  They are
+        older than the records that wait in the router, so the router sends nothing else until SYNCED arrives.
         """
         dispatcher = self._ensure_scope(slot)
         if dispatcher.is_paused:
@@ -450,7 +469,7 @@ class Assignments:
         others = (found for found in assigned if found.state is RunState.ASSIGNED)
         parcels = [Parcel(ParcelKind.RESYNC, dispatcher.resync_number)]
         for (topic, partition), segments in built.items():
-            # A dead router may have assigned only a part of a batch; add the rest, so that the batch stays whole.
+            # A dead router may have assigned only a part of a batch; add the rest, because the batch must not change.
             route = self._ensure_route(topic, partition)
             rest, route.returned_built = route.returned_built, []
             self._outbox.assign(slot, rest, is_built=True)

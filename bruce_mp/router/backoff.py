@@ -1,12 +1,13 @@
-"""Randomised exponential back-off for pauses and metadata fetches of the router.
+"""Randomized exponential back-off for pauses and metadata fetches of the router.
 
-A dispatcher's own retries: `bruce_mp/dispatcher/queues.py` `PartitionQueue.start_backoff`.
+For a dispatcher's own retries, see `PartitionQueue.start_backoff` in `bruce_mp/dispatcher/queues.py`.
 
-A sequence of delays lasts `initial_ms` * 2^(`max_double` + 2); the next delay after that begins another sequence.  The
-first delay of a sequence is a random 1 to 3 times the minimum, because all hosts notice the death of a broker at the
-same moment.  For the other delays, a base starts at `initial_ms` and doubles with each delay, `max_double` times.  Each
-of these delays is a random 0.5 to 1.5 times the base, less the time since the end of the previous delay: only errors in
-quick succession cause long delays.  No delay is shorter than the minimum.
+Delays form sequences.  A sequence lasts `initial_ms` * 2^(`max_double` + 2) from the request for its first delay; the
+first request after its end begins another sequence.  The first delay of a sequence is the minimum times a random factor
+from 1 to 3: all hosts notice the death of a broker at the same moment, so the factor spreads their next attempts.  Each
+later delay is a base times a random factor from 0.5 to 1.5, less the time since the end of the previous delay, so that
+only errors in quick succession cause long delays.  The base is `initial_ms` for the second delay, and doubles for each
+further delay, at most `max_double` times.  No delay is shorter than the minimum.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ __all__ = ["LeaderlessBackoff", "PauseBackoff"]
 
 
 class PauseBackoff:
-    """The back-off of one scope or of metadata fetches.  Times are in ms on a steady clock."""
+    """The back-off of one scope (a partition or a dispatcher) or of metadata fetches.
+
+    Times are in ms on a steady clock.
+    """
 
     def __init__(self, initial_ms: int, max_double: int, minimum_ms: int, rng: random.Random) -> None:
         self.apply_config(initial_ms, max_double, minimum_ms)
@@ -42,25 +46,26 @@ class PauseBackoff:
         return delay_ms
 
     def _draw_ms(self, now_ms: int) -> int:
+        """Return a random delay, which may be shorter than the minimum."""
         if self._sequence_end_ms is None or now_ms >= self._sequence_end_ms:
             self._sequence_end_ms = now_ms + (self._initial_ms << (self._max_double + 2))
             self._doublings = 0
             return int(self._minimum_ms * self._rng.uniform(1, 3))
-        base_ms = self._initial_ms << min(self._doublings, self._max_double)  # a reload may have lowered the maximum
+        # `_doublings` may be too large, because a reload of the config may have lowered the maximum.
+        base_ms = self._initial_ms << min(self._doublings, self._max_double)
         self._doublings = min(self._doublings + 1, self._max_double)
         drawn_ms = int(base_ms * self._rng.uniform(0.5, 1.5))
         return drawn_ms - (now_ms - self._last_delay_end_ms)
 
 
 MAX_LEADERLESS_DELAY_MS: Final = 2_000
-"""The longest delay between fetches for a leader."""
+"""The longest delay between metadata fetches that look for the leader of a partition."""
 
 
 class LeaderlessBackoff:
     """One back-off for all partitions without a leader, so that a thousand partitions cause no more fetches than one.
 
-    The delays stay short: without a leader in the metadata, PartitionKey messages go to another partition than that of
-    their key.
+    The delays stay short, because a partition key chooses another partition while metadata shows no leader for its own.
     """
 
     def __init__(self, backoff: PauseBackoff) -> None:
@@ -68,7 +73,7 @@ class LeaderlessBackoff:
         self._planned_ms = 0
 
     def next_fetch_ms(self, after_ms: int, now_ms: int) -> int:
-        """Return the time of a fetch later than `after_ms`: the planned one, else one planned now."""
+        """Return the time of the planned fetch if it is later than `after_ms`; else plan another fetch."""
         if self._planned_ms <= after_ms:
             self._planned_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), MAX_LEADERLESS_DELAY_MS)
         return self._planned_ms

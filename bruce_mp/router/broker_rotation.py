@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["BrokerRotation", "SocketFactory", "socket_factory"]
 
 MAX_TIMEOUT_S: Final = 10.0
-"""The longest timeout of a request: partitions or an operator wait for it, and another broker may respond faster."""
+"""The longest timeout of a request.  Messages or an operator wait for the response, and another broker may respond
+sooner."""
 
 SocketFactory = Callable[[Address, Callable[[Event], None]], BrokerSocket]
-"""Returns a socket to a broker, not yet open, with a callback for its events."""
+"""Creates a socket to the broker at an address; the caller must open it.  The callback gets the socket's events."""
 
 
 def socket_factory(
@@ -38,6 +39,7 @@ def socket_factory(
     probes: VersionProbes,
     security: Security | None,
 ) -> SocketFactory:
+    """Return a function that creates sockets with these settings."""
 
     def create_socket(address: Address, on_event: Callable[[Event], None]) -> BrokerSocket:
         return BrokerSocket(
@@ -56,19 +58,22 @@ def socket_factory(
 
 
 class BrokerRotation:
-    """Connects to one broker at a time; `on_event` gets the events of the current connection."""
+    """Connects to one broker at a time; `on_event` gets the events of the current connection.
+
+    The caller calls `set_brokers`, and then `connect_next` until a broker responds.
+    """
 
     def __init__(self, create_socket: SocketFactory, on_event: Callable[[Event], None]) -> None:
         self.create_socket = create_socket
         self._on_event = on_event
         self._socket: BrokerSocket | None = None
         self.untried: list[Address] = []
-        """The brokers that `connect_next` connects to, in this order."""
+        """The brokers to which the next calls of `connect_next` connect, in this order."""
         self.current: Address | None = None
         """The broker of the current or the last connection."""
 
     @property
-    def is_busy(self) -> bool:
+    def has_connection(self) -> bool:
         return self._socket is not None
 
     @property
@@ -76,12 +81,12 @@ class BrokerRotation:
         assert self._socket is not None
         return self._socket
 
-    def start(self, brokers: Iterable[Address]) -> None:
-        """Set the brokers to try, each once; `connect_next` connects to the first."""
+    def set_brokers(self, brokers: Iterable[Address]) -> None:
+        """Replace the untried brokers; of repeated addresses, keep only the first."""
         self.untried = list(dict.fromkeys(brokers))
 
     def connect_next(self) -> bool:
-        """Close the connection and connect to the next broker; return False after the last broker."""
+        """Close the connection and connect to the next broker; return False if no broker is left."""
         self.close()
         if not self.untried:
             return False

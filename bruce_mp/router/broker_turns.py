@@ -1,24 +1,27 @@
 """Turns of brokers: while traffic is small, all *combined* topics prefer the same brokers for AnyPartition messages.
 
-Combined topics share a batch at each broker (`batching.combined`).  A wake-up of a dispatcher, a request and its
-response cost more than the messages of a small batch.  If each topic chose its partition alone, each frame of an input
-would wake all dispatchers.  So the topics choose together, again in each *turn*, a period of `BrokerTurns.turn_ms`.
+AnyPartition messages may go to any partition.  Combined topics share a batch at each broker (`batching.combined`), and
+each broker has its own dispatcher.  To wake a dispatcher, send a request and receive the response costs more than the
+messages of a small batch.  If each topic chose its partition independently, the messages that an input hands over at
+one time would wake all dispatchers.  So the topics choose the same broker, and another one in each *turn*, a period of
+`BrokerTurns.turn_ms`.
 
-In a turn each broker has a *weight*.  A topic divides the weight of each broker by the number of its partitions there,
-and sends to the broker with the smallest quotient.  With exponentially distributed weights this is a weighted random
-choice (Efraimidis and Spirakis, 2006): each partition of a topic has the same share of its messages, and topics with
-similar partitions choose the same broker.
+In a turn each broker has a *weight*.  A topic divides the weight of each broker by the number of the topic's partitions
+that the broker leads, and sends to the broker with the smallest quotient.  With exponentially distributed weights this
+is a weighted random choice (Efraimidis and Spirakis, 2006): all partitions of a topic get equal shares of the topic's
+messages, and topics with similar partitions choose the same broker.
 
-Kafka places the leaders of a new topic on successive brokers.  The number of leaders that most topics have is the
-*spread*.  A topic with one partition on each of `spread` successive brokers sends to the broker that is first in a
-common order.  The order begins at any broker and visits every `spread`th, so that few brokers serve all topics.  By
-symmetry all brokers get equal shares of the traffic if twice their number is a multiple of the spread.
+For most topics a common order of the brokers replaces the weights, because Kafka places the leaders of a new topic on
+successive brokers.  The number of leaders that most topics have is the *spread*.  A topic with one partition on each of
+`spread` successive brokers sends to the one of them that is first in the common order.  The order begins at any broker
+and visits every `spread`th, so that few brokers serve all topics.  By symmetry all brokers get equal shares of the
+traffic if twice the number of brokers is a multiple of the spread; otherwise there is no common order.
 
 Weights and orders come from Kronecker sequences (the fractional parts of start + turn * irrational step), because these
 spread the traffic of a few turns more evenly than random numbers.
 
-Large traffic needs all brokers at once, so each topic then rotates alone.  Traffic is small while a batch of all topics
-fits into one produce request.
+Large traffic needs all brokers at once, so each topic then chooses its partitions in a rotation of its own.  Traffic is
+small while a batch of all topics fits into one produce request.
 """
 
 from __future__ import annotations
@@ -43,19 +46,19 @@ LeaderCounts = tuple[tuple[int, int], ...]
 """The brokers that lead partitions of a topic, ascending, each with the number of these partitions."""
 
 TURN_MS: Final = 500
-"""The time after which a chunk that fills slowly changes its partition, and the shortest turn.  A span of n chunks has
-n times as long.
+"""The shortest turn, and the time after which the messages of a chunk (8 KiB of the slab) that fills slowly go to
+another partition.  For a span of n chunks, that time is n times as long.
 
-A chunk with messages for several partitions stays in use while one of the partitions is stuck.  So only lanes that take
-less than a chunk in this time mix partitions.  In the 60 s of silence after which a broker counts as failed, such a
-lane takes at most 1 MB.
+A chunk with messages for several partitions stays in use while one of the partitions is stuck.  So an input mixes
+partitions in a chunk only if it fills the chunk more slowly than in this time.  In the 60 s of silence after which a
+broker counts as failed, such chunks take at most 1 MB for one topic of the input.
 """
 SHORTEST_BATCH_MS: Final = 100
-"""Shorter batches count as this long, so that traffic of more than ten requests a second is never small."""
+"""Batches of a shorter time count as this long, so that traffic of more than ten requests a second is never small."""
 
 _START: Final = -1
 _DIRECTION: Final = -2
-"""Keys of the two sequences that decide start and direction of the common order; other keys are broker ids."""
+"""Keys of the two sequences that decide the start and the direction of the common order; other keys are broker ids."""
 
 
 class BrokerTurns:
@@ -67,13 +70,13 @@ class BrokerTurns:
         self._sequences: dict[int, tuple[float, float]] = {}
         """Start and step of the sequence of each broker, and of `_START` and `_DIRECTION`."""
         self._weights: dict[int, float] = {}
-        """The weights of the present turn that were needed so far, by broker."""
+        """The weight of each broker in the present turn, computed when it is first needed."""
         self._orders: dict[LeaderCounts, list[int]] = {}
-        """The results of `order_of` in the present turn, because many topics have equal leaders."""
+        """The results of `order_of` in the present turn: a cache, because many topics have equal leader counts."""
         self._circle: list[int] = []
         """The ids of all brokers, ascending; the first succeeds the last."""
         self._spread = 0
-        """The number of leaders that most topics have; 0 if the topics use no common order."""
+        """The number of leaders that most topics have; 0 if there is no common order."""
         self._ranks: dict[int, int] = {}
         """Each broker's place in the common order of the present turn; empty until it is needed."""
         self._turn = 0
@@ -88,10 +91,11 @@ class BrokerTurns:
         limits = find_limits(batching, batching.combined.config)
         batch_ms = (limits.time_ms if limits is not None else None) or TURN_MS
         self.turn_ms = max(TURN_MS, batch_ms)
-        # As much as one full produce request for each batch of the turn.
+        # Traffic is small if it has fewer bytes in a turn than one full produce request for each batch of the turn.
         self._max_small_bytes = batching.produce_request_data_limit * self.turn_ms // max(SHORTEST_BATCH_MS, batch_ms)
 
     def record_routed(self, size: int, now_ms: int) -> None:
+        """Count routed bytes, and determine the present turn and if traffic is small."""
         turn = now_ms // self.turn_ms
         if turn != self._turn:
             self._bytes_before = self._bytes if turn == self._turn + 1 else 0
@@ -107,9 +111,9 @@ class BrokerTurns:
         self._ranks.clear()
         self._orders.clear()
         leaders_of_topics = (topic.leaders.values() for topic in view.topics.values())
-        # A topic with a second partition on a broker does not count.
-        spreads = Counter(len(leaders) for leaders in leaders_of_topics if len(leaders) == len({*leaders}))
-        spread = max(spreads, key=lambda size: (spreads[size], size), default=0)
+        # The number of topics for each number of leaders.  A topic with two partitions on one broker does not count.
+        topic_counts = Counter(len(leaders) for leaders in leaders_of_topics if len(leaders) == len({*leaders}))
+        spread = max(topic_counts, key=lambda leader_count: (topic_counts[leader_count], leader_count), default=0)
         broker_count = len(self._circle)
         has_equal_shares = 0 < spread < broker_count and 2 * broker_count % spread == 0
         self._spread = spread if has_equal_shares else 0
@@ -125,39 +129,44 @@ class BrokerTurns:
         if self._are_successive(leader_counts):
             self._ranks = self._ranks or self._order_brokers()
             return sorted([broker for broker, _ in leader_counts], key=self._ranks.__getitem__)
-        quotients = [(self._weight_of(broker) / partitions, broker) for broker, partitions in leader_counts]
+        quotients = [(self._weight_of(broker) / partition_count, broker) for broker, partition_count in leader_counts]
         return [broker for _, broker in sorted(quotients)]
 
     def _are_successive(self, leader_counts: LeaderCounts) -> bool:
         """Return True if a topic has one partition on each of `spread` successive brokers; False if `spread` is 0."""
-        brokers = {broker for broker, partitions in leader_counts if partitions == 1}
+        brokers = {broker for broker, partition_count in leader_counts if partition_count == 1}
         if not len(brokers) == len(leader_counts) == self._spread:
             return False
         # The last broker of the circle precedes the first.
         predecessors = dict(zip(self._circle, self._circle[-1:] + self._circle, strict=False))
+        # Each gap between the topic's brokers makes another broker a first one.
         first_ones = [broker for broker in brokers if predecessors.get(broker) not in brokers]
         return len(first_ones) == 1
 
     def _order_brokers(self) -> dict[int, int]:
-        """Return each broker's place in an order that visits every `spread`th broker, in either direction."""
+        """Return each broker's place in an order that visits every `spread`th broker of the circle.
+
+        The sequences choose the first broker and the direction.  Where the order meets a broker again, it goes on with
+        the next broker that has no place yet.
+        """
         circle, ranks = self._circle, dict[int, int]()
-        at = int(self._element(_START) * len(circle))
-        step = 1 if self._element(_DIRECTION) < 0.5 else -1
+        index = int(self._number_in_turn(_START) * len(circle))
+        step = 1 if self._number_in_turn(_DIRECTION) < 0.5 else -1
         while len(ranks) < len(circle):
-            while circle[at % len(circle)] in ranks:
-                at += step
-            ranks[circle[at % len(circle)]] = len(ranks)
-            at += step * self._spread
+            while circle[index % len(circle)] in ranks:
+                index += step
+            ranks[circle[index % len(circle)]] = len(ranks)
+            index += step * self._spread
         return ranks
 
     def _weight_of(self, broker: int) -> float:
         if broker not in self._weights:
             # The inverse of the exponential distribution function turns a uniform number into an exponential one.
-            self._weights[broker] = -math.log1p(-self._element(broker))
+            self._weights[broker] = -math.log1p(-self._number_in_turn(broker))
         return self._weights[broker]
 
-    def _element(self, key: int) -> float:
-        """Return the element of a sequence for the present turn, at least 0 and less than 1."""
+    def _number_in_turn(self, key: int) -> float:
+        """Return the number of a Kronecker sequence for the present turn, at least 0 and less than 1."""
         if key not in self._sequences:
             self._sequences[key] = self._rng.random(), next(self._steps)
         start, step = self._sequences[key]

@@ -1,17 +1,17 @@
-"""The router's view of the cluster, built from a metadata response and the topics that the response lacks.
+"""The router's view of the cluster, built from a metadata response and from known topics that the response lacks.
 
 Partitions without a leader stay known, so that a partition key keeps its partition through an outage.
 
 Topics that are missing from a response get a grace period (`MissingTopics`).  A restarted broker responds before it
 knows all topics (seen on Kafka 4 in KRaft mode).  A router that trusted such a response would discard all queued
-messages.  So a known topic stays known, without leaders, until all responses of its grace period lack it; its messages
-wait.  A topic that the daemon's Kafka user may no longer see stays known beyond the grace period: brokers hide
-forbidden topics, and report them only in response to a request by name.
+messages of the missing topics.  So a known topic stays known, without leaders, until all responses of its grace period
+lack it; meanwhile its messages wait.  A *forbidden* topic, which the daemon's Kafka user may no longer see, stays known
+even after the grace period.  Brokers hide a forbidden topic, and report it only in response to a request by name.
 
 A topic with fewer partitions than before gets the same grace period.  Kafka removes no partitions: either the broker
-does not know of an increase yet, or the topic was deleted and created again.  The router trusts the response on the
-leaders of the partitions in it, so that AnyPartition messages flow.  The other partitions have no leaders, because no
-broker accepts a message for a partition that does not exist.  PartitionKey messages wait.
+does not know of an increase yet, or the topic was deleted and created again.  The router uses the leaders in the
+response, so that AnyPartition messages flow to their partitions.  The partitions that the response lacks have no
+leaders, because no broker accepts a message for a partition that does not exist.  PartitionKey messages wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Address", "ClusterView", "MissingTopics", "TopicView", "view_of"]
 
 MISSING_GRACE_MS: Final = 10_000
 """The grace period of a topic or partition that metadata does not show."""
-_UNKNOWN_TOPIC: Final = frozenset({3, 17, 29, 100})
+_UNKNOWN_TOPIC_ERRORS: Final = frozenset({3, 17, 29, 100})
 """UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID"""
 
 
@@ -42,39 +42,41 @@ class Address(Struct, frozen=True):
 class TopicView(Struct, frozen=True):
     """A topic's partitions in ascending order, and the leader (a broker id) of each partition that has one.
 
-    In a partial view some partitions are missing from the response, so no other partition may replace them for a key.
+    A view is partial if the response lacks some of the partitions.  No other partition may replace these for a key.
     """
 
     partitions: tuple[int, ...]
     leaders: dict[int, int]
     is_partial: bool = False
 
-    def key_partition_count(self, known: int, *, keys_wait: bool = False) -> int:
-        """Return the number of partitions that keys are spread over; `known` is the number before, 0 for a new topic.
+    def key_partition_count(self, known_count: int, *, keys_wait: bool = False) -> int:
+        """Return the number of partitions over which inputs spread keys.
 
-        A new partition counts once it has a leader.  Before that, another partition would replace it and mix the
-        messages of two lanes.  With `keys_wait` no partition replaces another, so that all of them count.
+        `known_count` is the previous result, 0 for a new topic.  A new partition is counted once it has a leader.
+        Before that, another partition would replace it, and would get the messages of two lanes (the chunks that an
+        input fills for one key index each).  With `keys_wait` no partition replaces another, so all are counted.
         """
-        count = len(self.partitions)
-        if keys_wait or not 0 < known < count:
-            return count
-        new_with_leader = takewhile(self.leaders.__contains__, self.partitions[known:])
-        return known + len(list(new_with_leader))
+        partition_count = len(self.partitions)
+        if keys_wait or not 0 < known_count < partition_count:
+            return partition_count
+        new_with_leader = takewhile(self.leaders.__contains__, self.partitions[known_count:])
+        return known_count + len(list(new_with_leader))
 
     def key_partitions(self, *, keys_wait: bool = False) -> list[int]:
-        """Return the partition for each key index; empty without a leader and for a partial view.
+        """Return the partition for each key index (key modulo partitions).
 
-        The next partition with a leader, in a circle, replaces one without.  With `keys_wait` none does.
+        Return [] if no partition has a leader or the view is partial.  The next partition with a leader, in a circle,
+        replaces a partition without a leader.  With `keys_wait` no partition is replaced.
         """
-        with_leader = next(filter(self.leaders.__contains__, self.partitions), None)
-        if with_leader is None or self.is_partial:
+        replacement = next(filter(self.leaders.__contains__, self.partitions), None)
+        if replacement is None or self.is_partial:
             return []
         if keys_wait:
             return list(self.partitions)
         found = []
         for partition in reversed(self.partitions):
-            with_leader = partition if partition in self.leaders else with_leader
-            found.append(with_leader)
+            replacement = partition if partition in self.leaders else replacement
+            found.append(replacement)
         return found[::-1]
 
 
@@ -97,12 +99,14 @@ class ClusterView(Struct, frozen=True):
 def view_of(metadata: ClusterMetadata, forbidden: frozenset[bytes] = frozenset()) -> ClusterView:
     """Build the view of a metadata response; for `forbidden`, see `ClusterView`.
 
-    Only the errors in `_UNKNOWN_TOPIC` make a topic unknown.  Any other topic exists, perhaps without leaders.
+    Only the errors in `_UNKNOWN_TOPIC_ERRORS` make a topic unknown.  Any other topic exists, perhaps without leaders.
     """
     return ClusterView(
         brokers={node: Address(broker.host, broker.port) for node, broker in metadata.brokers.items()},
         topics={
-            name: _topic_view(topic) for name, topic in metadata.topics.items() if topic.error not in _UNKNOWN_TOPIC
+            name: _topic_view(topic)
+            for name, topic in metadata.topics.items()
+            if topic.error not in _UNKNOWN_TOPIC_ERRORS
         },
         forbidden=forbidden,
     )
@@ -116,30 +120,35 @@ def _topic_view(topic: TopicMetadata) -> TopicView:
 
 
 class MissingTopics:
-    """The topics that metadata lacks in whole or in part, with the start of their grace periods.
+    """The known topics of which the last metadata lacks some or all partitions, with the starts of their grace periods.
 
     Times are in ms on a steady clock.
     """
 
     def __init__(self) -> None:
-        self._missing_since: dict[bytes, int] = {}
+        self._missing_since_ms: dict[bytes, int] = {}
 
     @property
     def names_to_request(self) -> Iterable[bytes]:
-        return self._missing_since.keys()
+        return self._missing_since_ms.keys()
 
-    def keep_for_grace_period(self, view: ClusterView, known: Mapping[bytes, int], now_ms: int) -> ClusterView:
-        """Add the topics in their grace period to a response's view; `known` maps topics to their partition counts."""
+    def keep_for_grace_period(
+        self, view: ClusterView, partition_counts: Mapping[bytes, int], now_ms: int
+    ) -> ClusterView:
+        """Return a response's view with the missing topics that are in their grace period or forbidden.
+
+        `partition_counts` has the number of partitions of each known topic.
+        """
         missing = [
             name
-            for name, count in known.items()
+            for name, count in partition_counts.items()
             if name not in view.topics or len(view.topics[name].partitions) < count
         ]
-        self._missing_since = {name: self._missing_since.get(name, now_ms) for name in missing}
+        self._missing_since_ms = {name: self._missing_since_ms.get(name, now_ms) for name in missing}
         kept = {
-            name: TopicView(tuple(range(known[name])), _leaders_in(view, name), is_partial=True)
-            for name, since in self._missing_since.items()
-            if now_ms - since < MISSING_GRACE_MS or name in view.forbidden
+            name: TopicView(tuple(range(partition_counts[name])), _leaders_in(view, name), is_partial=True)
+            for name, since_ms in self._missing_since_ms.items()
+            if now_ms - since_ms < MISSING_GRACE_MS or name in view.forbidden
         }
         return ClusterView(view.brokers, {**view.topics, **kept}, view.forbidden) if kept else view
 

@@ -32,7 +32,7 @@ __all__ = ["ClusterStatus"]
 
 log = logging.getLogger(__name__)
 _RECREATED_LISTED_MS: Final = 3_600_000
-"""The time for which reports list a topic that was created again."""
+"""The time for which reports list a topic that was deleted and created again."""
 
 
 class ClusterStatus:
@@ -48,15 +48,15 @@ class ClusterStatus:
         self._report = RouterStatus(brokers=(), failing_since_ms=None, error="", paused=(), paused_count=0)
         self._stalls = StallSampler()
         self._leaderless: dict[tuple[int, int], int] = {}
-        """The start of the wait of each (topic, partition) with messages that wait for a leader."""
+        """By (topic number, partition): the time since which messages of the partition wait for a leader."""
 
     def _update(self, **fields: Any) -> None:
         self._report = replace(self._report, **fields)
 
     def on_fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
         """Record a successful fetch: the brokers by id, and the forbidden topics, whose messages wait."""
-        listed = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
-        for name in listed:
+        listed_forbidden = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
+        for name in listed_forbidden:
             log.error(
                 "Topic %s: the brokers hide it from the daemon's user, TOPIC_AUTHORIZATION_FAILED (29), or lack it. "
                 "Its messages wait. Allow the daemon's user to write it (ACL WRITE), or correct the sender.",
@@ -65,11 +65,12 @@ class ClusterStatus:
         if self._report.failing_since_ms is not None:
             seconds = (self._clock_ms() - self._report.failing_since_ms) / 1000
             log.log(NOTICE, "A broker answers again, after %.1f s: messages flow again.", seconds)
-        known = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
-        self._update(brokers=known, forbidden=listed)
+        listed_brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
+        self._update(brokers=listed_brokers, forbidden=listed_forbidden)
         self._update(failing_since_ms=None, error="", needs_operator=False, foreign_cluster="")
 
     def on_recreated(self, topics: Iterable[bytes]) -> None:
+        """Record the topics that were deleted and created again."""
         recreated = list(self._report.recreated)
         for name in topics:
             log.warning(
@@ -85,18 +86,20 @@ class ClusterStatus:
         self._update(producer_error=error)
 
     def on_fetch_failed(self, error: str, *, needs_operator: bool, foreign_cluster: str = "") -> None:
-        """Record a failed fetch; `needs_operator`: the error lasts until an operator changes the configuration.
+        """Record a failed fetch.
 
-        `foreign_cluster` is the other cluster that the brokers belong to, or empty.
+        `needs_operator` is True if the error lasts until an operator changes the configuration.  `foreign_cluster` is
+        the id of the other cluster to which the brokers belong, or empty.
         """
         self._update(error=error, needs_operator=needs_operator, foreign_cluster=foreign_cluster)
         if self._report.failing_since_ms is None:
             self._update(failing_since_ms=self._clock_ms())
 
     def publish(self, router: Router, asking: str, previous_failure: str) -> None:
-        """Send a report to the status process; the next report replaces a lost one.
+        """Send a report to the status process; a lost report does no harm, because each report has the whole state.
 
-        The texts are the broker of the metadata request in progress, and the failure of the broker before.
+        `asking` is the broker to which the metadata fetch in progress has sent its request, and `previous_failure` the
+        last error of the fetch.  Both are empty if no fetch is in progress.
         """
         scopes = [*self._leaderless_partitions(router), *self._paused_scopes(router)]
         now_ms = self._clock_ms()
@@ -113,14 +116,14 @@ class ClusterStatus:
         self._sender.send_bytes(encode_events([self._report]))
 
     def _waiting(self, router: Router) -> Iterator[tuple[bytes, int, int | None, WaitingMessages]]:
-        """Yield topic, partition, leader and messages for everything that waits in the router."""
+        """Yield topic, partition and leader of all messages that wait in the router, each with the messages."""
         for (topic, partition), leader, route in router.waiting_routes():
             yield self._name_of(topic), partition, leader, route
         for name, segments in router.waiting_without_partition():
             yield name, ALL_PARTITIONS, None, WaitingSegments(segments)
 
     def _leaderless_partitions(self, router: Router) -> Iterator[PausedScope]:
-        """Yield the partitions whose messages wait for a leader; a partition keeps the time at which its wait began."""
+        """Yield the partitions whose messages wait for a leader, each with the time at which the wait began."""
         now_ms = self._clock_ms()
         self._leaderless = {key: self._leaderless.get(key, now_ms) for key in router.leaderless_partitions()}
         for (topic, partition), since_ms in self._leaderless.items():

@@ -1,11 +1,14 @@
-"""The router's sans-IO core: it receives runs, chooses their partitions and returns parcels for dispatchers.
+"""The router's core, which does no I/O: it gets runs of inputs, chooses partitions and returns parcels for dispatchers.
 
-All messages that the router holds are ROUTED in the slab, so a new router finds them by a sweep.  The router binds
-each message to a partition before it sends the message to a dispatcher.  A bound message never changes its partition,
-which keeps the order within a partition through every reroute.
+A *run* is a sequence of records (messages) that an input hands over as one unit.  A *segment* names neighboring records
+of a run, and a *parcel* is one entry of a frame to or from a dispatcher.  All messages that the router holds are in
+state ROUTED in the slab, so a new router finds them by a sweep (a walk through the state words of the slab).
 
-`process` calls the methods of `Router` for each event, and carries out what its properties return: metadata to fetch,
-topics to create, frames to send, dispatchers to run.
+The router *binds* each message to a partition before it sends the message to a dispatcher.  A bound message never
+changes its partition, which keeps the order within a partition when another dispatcher gets the messages.
+
+`process` calls the methods of `Router` for each event.  Then it does the work that the properties of `Router` show:
+metadata to fetch, topics to create, frames to send, dispatchers to run.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.router.assignments import Assignments
 from bruce_mp.router.broker_turns import BrokerTurns
 from bruce_mp.router.cluster import MissingTopics
-from bruce_mp.router.metadata_refresh import RefreshSchedule
+from bruce_mp.router.metadata_refresh import FetchSchedule
 from bruce_mp.router.outbox import Outbox
 from bruce_mp.router.routing import RunRouter
 from bruce_mp.router.slab_tables import SlabTables
@@ -47,7 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["Router"]
 
 _ROUTED: Final = (RunState.ROUTED, RunState.ROUTED_SENT)
-"""The states of the router's records; a dispatcher built those in ROUTED_SENT into a batch, and returned them."""
+"""The states of records that a router holds.  A dispatcher has built the records in ROUTED_SENT into a batch, and then
+returned them to the router."""
 
 
 class Router:
@@ -73,10 +77,10 @@ class Router:
         self._turns = BrokerTurns(config.batching, rng)
         self._topics = TopicRegistry(slab, self._tables, config, rng, self._turns)
         self._missing = MissingTopics()
-        self._refresh = RefreshSchedule(rng, config.delivery.failover_spread_s)
+        self._fetch_schedule = FetchSchedule(rng, config.delivery.failover_spread_s)
         self._unknown = UnknownTopics(
             self._discards,
-            self._refresh,
+            self._fetch_schedule,
             lambda: self._tables.topics.free_entry_count,
             autocreate=config.delivery.topic_autocreate,
         )
@@ -89,7 +93,7 @@ class Router:
             outbox=self._outbox,
             incarnation=incarnation,
             leader_of=self._topics.leader_of,
-            refresh=self._refresh,
+            fetch_schedule=self._fetch_schedule,
             rng=rng,
         )
         self._runs = RunRouter(
@@ -100,48 +104,50 @@ class Router:
             tables=self._tables,
             unknown=self._unknown,
             assignments=self._assignments,
-            refresh=self._refresh,
+            fetch_schedule=self._fetch_schedule,
             discards=self._discards,
             turns=self._turns,
             tap=tap,
         )
-        # Methods of one part alone, which describes them:
+        # Methods of the router that a single part implements; see the part for a description.
         self.flush_due, self.flush_topic = self._runs.flush_due, self._runs.flush_topic
-        self.request_refresh = self._refresh.request_refresh
-        self.request_refresh_now = self.postpone_first_fetch = self._refresh.set_time
-        self.on_fetch_started, self.on_fetch_failed = self._refresh.on_started, self._refresh.on_failed
-        self.on_creation_started, self.on_created = self._unknown.on_creation_started, self._unknown.on_created
+        self.request_refresh = self._fetch_schedule.request_refresh
+        self.request_refresh_now = self.postpone_first_fetch = self._fetch_schedule.set_time
+        self.on_fetch_started, self.on_fetch_failed = self._fetch_schedule.on_started, self._fetch_schedule.on_failed
+        self.on_creation_started = self._unknown.on_creation_started
+        self.on_creation_answered = self._unknown.on_creation_answered
         self.drain_outbox = self._outbox.drain
         self.dispatchers_to_run = self._assignments.dispatchers_to_run
         self.hand_back_all = self._assignments.hand_back_all
-        self.paused_scopes, self.waiting_routes = self._assignments.paused_scopes, self._assignments.waiting
+        self.paused_scopes, self.waiting_routes = self._assignments.paused_scopes, self._assignments.waiting_routes
 
     def apply_config(self, config: Config, now_ms: int) -> None:
-        """Apply a reloaded config.  Before that, send the batches of topics whose batching settings change."""
+        """Apply a reloaded config.  Send the batches of topics whose batching settings change."""
         self._topics.apply_config(config)
         self._unknown.apply_config(autocreate=config.delivery.topic_autocreate)
-        self._refresh.apply_config(config.delivery.failover_spread_s)
+        self._fetch_schedule.apply_config(config.delivery.failover_spread_s)
         self._assignments.apply_config(config.delivery)
         self._runs.apply_config(config, now_ms)
 
     # --- received messages -------------------------------------------------------------------------------------------
 
     def on_runs(self, segments: Iterable[Segment], now_ms: int) -> None:
-        """Claim and route the runs that an input announces as filled."""
+        """Claim and route runs that an input has announced, which are in state FILLED."""
         self._runs.route(kernels.claim(self._slab, segments, RunState.FILLED, self._routed_word), now_ms)
 
     def claim_filled(self, now_ms: int) -> None:
-        """Claim and route all FILLED runs; an input may have died before it announced them."""
+        """Claim and route all runs in state FILLED, because an input may have died before it announced them."""
         self.on_runs([found.segment for found in sweep_filled(self._slab)], now_ms)
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
     @property
     def due_ms(self) -> int | None:
+        """The earliest time at which a batch may be due; None if there is no batch."""
         return self._runs.due_ms
 
     def drain(self, now_ms: int) -> None:
-        """Disable batching and send all accumulated records."""
+        """Disable batching and send all accumulated records, because the daemon stops."""
         self._runs.is_draining = True
         self.claim_filled(now_ms)
         self._runs.flush_all(now_ms)
@@ -149,9 +155,9 @@ class Router:
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     @property
-    def refresh_due_ms(self) -> int | None:
-        """The time of the next metadata fetch; None without a request."""
-        return self._refresh.due_ms
+    def fetch_due_ms(self) -> int | None:
+        """The time of the next metadata fetch; None if no fetch is requested."""
+        return self._fetch_schedule.due_ms
 
     @property
     def brokers_to_ask_last(self) -> list[Address]:
@@ -160,16 +166,16 @@ class Router:
 
     @property
     def names_to_request(self) -> list[bytes]:
-        """Topics with waiting messages, to request by name.
+        """Topics with waiting messages, for which a metadata fetch asks by name.
 
-        Brokers omit topics that the daemon may not describe from a list of all topics.
+        If the daemon's Kafka user may not see a topic, only a response to a request by name tells so.
         """
         return list(dict.fromkeys([*self._unknown.names_to_request, *self._missing.names_to_request]))
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
-        """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the previous view."""
+        """Apply metadata of a fetch that began at `started_ms`; return True if the previous view was different."""
         view = self._missing.keep_for_grace_period(view, self._tables.topics.partition_counts(), now_ms)
-        changed = view != self._topics.view
+        has_changed = view != self._topics.view
         self._topics.view = view
         self._turns.apply_view(view)
         for topic in list(self._topics.by_number.values()):
@@ -184,28 +190,32 @@ class Router:
         self._runs.route(found, now_ms)
         self._runs.route_awaiting_metadata(now_ms)
         self._runs.unpark(now_ms)
-        return changed
+        return has_changed
 
     def store_topic_ids(self, ids: Mapping[bytes, bytes]) -> list[bytes]:
-        """Store Kafka's ids of all topics, and return the numbered topics that had another id before."""
+        """Store Kafka's ids of topics; return the names of the topics that had another id in the slab's topic table."""
         self._topics.topic_ids = ids
         return [name for name, topic_id in ids.items() if self._tables.topics.store_topic_id(name, topic_id)]
 
     def clear_topic_ids(self) -> None:
-        """Expect other ids of all topics, because the daemon changes to another cluster."""
+        """Remove the stored ids of all topics, because the daemon changes to another cluster with other ids."""
         self._tables.topics.clear_topic_ids()
 
     def _update_topic(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
         """Apply new metadata to a topic; if it was deleted, discard its messages that wait in the router."""
         topic.update_view(view)
         if view is not None:
-            self._topics.assign_number(topic.name)  # stores the new count of partitions for keys; the number stays
+            # The topic keeps its number; this stores the new number of partitions over which keys are spread.
+            self._topics.assign_number(topic.name)
             return
         waiting = [*self._runs.pop_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
         self._discards.settle(waiting, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
 
     def _ensure_numbered(self, name: bytes, now_ms: int) -> bool:
-        """Give a topic of the cluster a number; return False if metadata lacks it or the slab's table has no room."""
+        """Give a topic a number in the slab's topic table, unless it has one.
+
+        Return False if metadata lacks the topic or the table has no room.
+        """
         if not self._topics.is_in_cluster(name):
             return False
         number = self._topics.assign_number(name)
@@ -229,21 +239,24 @@ class Router:
         return self._assignments.holds_everything
 
     def leaderless_partitions(self) -> list[tuple[int, int]]:
-        """Return (topic, partition) for messages that wait for a leader.
+        """Return (topic number, partition) for messages that wait for a leader.
 
-        The partition is `ALL_PARTITIONS` if no partition of the topic has one.
+        The partition is `ALL_PARTITIONS` for messages that are not bound to a partition.
         """
         return [*self._runs.leaderless_topics(), *self._assignments.leaderless_partitions()]
 
     def waiting_without_partition(self) -> Iterator[tuple[bytes, Sequence[Segment]]]:
-        """Yield topic name and segments of the messages without a partition; b"" before the first metadata."""
+        """Yield topic name and segments of messages that are not bound to a partition.
+
+        The name is b"" for messages that wait for the first metadata.
+        """
         yield from self._runs.waiting()
         yield from self._unknown.waiting()
 
     # --- recovery ---------------------------------------------------------------------------------------------------
 
     def recover(self, now_ms: int) -> None:
-        """Claim the previous router's records and the FILLED runs, and route them in order of arrival."""
+        """Claim the previous router's records and the runs in state FILLED, and route all in order of arrival."""
         own_words = {self._routed_word, self._routed_sent_word}
         inherited = [found for found in sweep(self._slab, _ROUTED) if found.word not in own_words]
         for found in sorted([*inherited, *sweep_filled(self._slab)], key=lambda item: item.arrival):

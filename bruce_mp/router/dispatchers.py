@@ -1,7 +1,8 @@
 """The dispatchers to run, and the mapping from brokers to dispatcher slots.
 
-A broker keeps its slot while metadata shows the broker or the slot holds messages, because state words name dispatchers
-by slot.  The mapping is in the dispatchers' process rows, so a new router finds it.
+Each broker that leads partitions has a dispatcher.  The *slot* of the dispatcher is the number by which the state words
+of messages in the slab name it.  So a broker keeps its slot while metadata shows the broker or the slot holds messages.
+The slab stores the mapping in the process rows of dispatchers, so a new router finds it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["DispatcherSet"]
 
 UNKNOWN_ADDRESS: Final = Address("", 0)
-"""The address of a broker that metadata never showed: its dispatcher cannot connect and hands back its messages."""
+"""The address of a broker that metadata never showed: the broker's dispatcher cannot connect, so it hands back its
+messages."""
 
 
 class DispatcherSet:
@@ -40,12 +42,13 @@ class DispatcherSet:
         self._addresses: dict[int, Address] = {}
         """The last known address of each broker, also of removed ones."""
         self._in_service: frozenset[int] | None = None
-        """Brokers that lead partitions by the last metadata; None before that, but empty after `include_holders`."""
+        """The brokers that lead partitions in the last metadata.  Before the first metadata it is None, or empty after
+        `include_holders`."""
         self._to_run: dict[int, tuple[int, Address]] | None = None
         """The last result of `dispatchers_to_run`; None if it must be computed again."""
 
     def dispatchers_to_run(self) -> dict[int, tuple[int, Address]] | None:
-        """Map slot to (broker, address) for each broker that leads partitions and each slot that holds messages.
+        """Return (broker id, address) by slot, for each broker that leads partitions and each slot that holds messages.
 
         Return None before the first metadata; until then the running dispatchers stay.
         """
@@ -59,7 +62,7 @@ class DispatcherSet:
         return self._to_run
 
     def include_holders(self) -> None:
-        """Run the dispatchers of slots that hold messages even before the first metadata, so that they return them."""
+        """Let dispatchers that hold messages run even before the first metadata, so that they can hand them back."""
         if self._in_service is None:
             self._in_service = frozenset()
             self._to_run = None
@@ -69,13 +72,13 @@ class DispatcherSet:
         self._to_run = None
 
     def on_metadata(self, view: ClusterView, now_ms: int) -> list[int]:
-        """Assign slots to brokers that lead partitions; free and return the empty slots of removed brokers."""
+        """Assign slots to brokers that lead partitions; free the unused slots of removed brokers and return them."""
         self._addresses.update(view.brokers)
         self._in_service = view.in_service
         self._to_run = None
         in_use = self._find_slots_in_use()
-        freed = [node for node, slot in self.slots.items() if node not in view.brokers and slot not in in_use]
-        freed_slots = [self.slots.pop(node) for node in freed]
+        removed = [node for node, slot in self.slots.items() if node not in view.brokers and slot not in in_use]
+        freed_slots = [self.slots.pop(node) for node in removed]
         for slot in freed_slots:
             self._slab.words[self._word_index(slot)] = 0
         for node in view.in_service - self.slots.keys():
@@ -93,6 +96,6 @@ class DispatcherSet:
         self.slots[node] = slot
 
     def _word_index(self, slot: int) -> int:
-        """Return the index of the slab's word that holds a slot's broker id plus 1; 0 marks a free slot."""
+        """Return the index of the slab's word for a slot: its broker id plus 1, or 0 if the slot is free."""
         row = lay.ROW_FIRST_DISPATCHER + slot
         return (self._slab.row_at(row) + lay.ROW_NODE) >> 2

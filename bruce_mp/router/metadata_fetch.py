@@ -1,9 +1,9 @@
 """Metadata fetches: a fetch tries the known brokers and the bootstrap servers until one responds.
 
-While the daemon lacks a producer id that it needs for sequence numbers, each fetch also requests one, because brokers
-that gave none may have been upgraded.  Brokers before Kafka 0.10 have no producer ids, and a slow broker can look like
-one (see `protocol.kafka.version_negotiation`).  So the fetcher believes that a broker is old only if other brokers also
-look old or do not respond.
+While the daemon lacks the producer id that it needs for sequence numbers, each fetch also requests a producer id,
+because a broker that gave none may have been upgraded.  Brokers before Kafka 0.10 have no producer ids, and a slow
+broker can look like such an old broker (see `protocol.kafka.version_negotiation`).  So the fetcher believes that a
+broker is old only if other brokers also look old or do not respond.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ __all__ = ["FetchResult", "MetadataFetcher"]
 
 log = logging.getLogger(__name__)
 _ENOUGH_OLD_BROKERS: Final = 3
-"""The most brokers to ask if all look old; the first contact with a broker of Kafka 0.9 takes four seconds."""
+"""The number of brokers that look old after which a fetch asks no others, because the first contact with a broker of
+Kafka 0.9 takes four seconds."""
 
 
 class FetchResult(NamedTuple):
     """The result of a fetch.
 
-    `producer_id` is None if it was not requested or the broker refused it, with the error code `producer_error`.
-    `forbidden` are the topics requested by name that the daemon's Kafka user may not see.
+    `producer_id` is None if the fetch did not request one or the broker refused it; `producer_error` is the error code
+    of the refusal, else 0.  `forbidden` are the topics requested by name that the daemon's Kafka user may not see.
     """
 
     metadata: ClusterMetadata
@@ -58,7 +59,7 @@ class MetadataFetcher:
     """Fetches metadata, one fetch at a time.  `on_done` gets the result, or None if no broker responded.
 
     `on_failure` gets the cause of each failed connection, None if the broker closed it.  `find_required_cluster`
-    returns a cluster id, empty for any cluster; brokers of another cluster count as failed.
+    returns the id of the only cluster that is accepted, or "" to accept any; brokers of other clusters count as failed.
     """
 
     def __init__(
@@ -74,31 +75,34 @@ class MetadataFetcher:
         self._rng = rng
         self._on_done = on_done
         self.last_error = ""
-        """The error of the broker that failed last in this fetch, or an earlier error that needs an operator."""
+        """The error of the broker that failed last in this fetch.  An error that needs an operator is replaced only by
+        another such error."""
         self.needs_operator = False
         """True if `last_error` lasts until an operator changes the configuration."""
         self._on_failure = on_failure
         self._find_required_cluster = find_required_cluster
         self.foreign_cluster = ""
-        """The id of the other cluster that a broker of this fetch belongs to, or empty."""
+        """The id of the other cluster to which a broker of this fetch belongs, or empty."""
         self._failed: set[Address] = set()
-        """Brokers that failed before, which a fetch tries last."""
+        """Brokers that failed in earlier fetches or in this one; a fetch tries them last."""
         self._needs_producer_id = False
         self._capabilities = BEFORE_API_VERSIONS
         """The capabilities of the current broker."""
         self._from_old_brokers: list[FetchResult] = []
-        """The results of brokers that look older than Kafka 0.10; the fetch returns the first if no broker differs."""
+        """The results of brokers that look older than Kafka 0.10.  If no other broker responds, the first is the result
+        of the fetch."""
         self._metadata: ClusterMetadata | None = None
+        """The current broker's response for all topics; None before it."""
         self._requested_names: Sequence[bytes] = ()
         self._forbidden: frozenset[bytes] = frozenset()
 
     @property
     def is_busy(self) -> bool:
-        return self._brokers.is_busy
+        return self._brokers.has_connection
 
     @property
     def progress(self) -> tuple[str, str]:
-        """The broker of the current fetch, and the error of the broker before; both empty without a fetch."""
+        """The broker that the current fetch asks, and `last_error`; both are empty if no fetch is in progress."""
         broker = self._brokers.current
         return (f"{broker.host}:{broker.port}", self.last_error) if broker is not None and self.is_busy else ("", "")
 
@@ -117,17 +121,17 @@ class MetadataFetcher:
         names: Sequence[bytes] = (),
         ask_last: Iterable[Address] = (),
     ) -> None:
-        """Try known brokers in random order, then the bootstrap servers, each once.
+        """Begin a fetch, which tries known brokers in random order, then the bootstrap servers, each once.
 
-        Brokers that failed before or are in `ask_last` come last.  The fetcher requests topics of `names` by name if
-        the response for all topics lacks them.
+        Brokers that failed before or are in `ask_last` come last.  If the response for all topics lacks topics of
+        `names`, the fetcher requests these by name.
         """
         self._requested_names = names
         shuffled = list(known)
         self._rng.shuffle(shuffled)
         last = {*self._failed, *ask_last}
         # The sort is stable and puts False before True.
-        self._brokers.start(sorted([*shuffled, *bootstrap], key=last.__contains__))
+        self._brokers.set_brokers(sorted([*shuffled, *bootstrap], key=last.__contains__))
         self._failed.intersection_update(self._brokers.untried)  # removes brokers that left the cluster
         self._needs_producer_id = needs_producer_id
         self._from_old_brokers = []
@@ -169,7 +173,7 @@ class MetadataFetcher:
         self._try_next()
 
     def _request_metadata(self, topics: Sequence[bytes] | None) -> None:
-        """Request metadata of some topics; None = of all."""
+        """Request metadata of the given topics, or of all topics if `topics` is None."""
         connection = self._brokers.socket.connection
         self._brokers.socket.send(connection.request_metadata(topics, time.monotonic()).buffers)
 
@@ -215,7 +219,8 @@ class MetadataFetcher:
             self._brokers.untried = []
         elif len(self._from_old_brokers) == 1:
             listed = (Address(broker.host, broker.port) for broker in metadata.brokers.values())
-            known = {self._brokers.current, *self._brokers.untried}  # perhaps a bootstrap server only
+            # If the fetch knew only bootstrap servers, the metadata lists further brokers to ask.
+            known = {self._brokers.current, *self._brokers.untried}
             self._brokers.untried += [address for address in listed if address not in known]
         self._try_next()
 

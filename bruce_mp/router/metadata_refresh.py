@@ -1,6 +1,7 @@
 """The schedule of metadata fetches: one fetch serves all requests, at the earliest requested time.
 
-The schedule includes fetches after errors.  `request_refresh` requests a *refresh*: a fetch that no error caused.
+Errors, messages for unknown topics and changes of the configuration cause fetches.  A *refresh* is a fetch without such
+a cause: the configured interval has passed, or an operator requests the fetch.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import random
 
-__all__ = ["RefreshSchedule", "periodic_delay_ms", "spread_delay_ms"]
+__all__ = ["FetchSchedule", "periodic_delay_ms", "spread_delay_ms"]
 
 MIN_FETCH_INTERVAL_MS: Final = 100
-"""The shortest time between the starts of two fetches without `set_time`; it limits the load by unknown topics."""
+"""The shortest time between the starts of two fetches, unless `set_time` sets the start of the second.  It limits the
+load that messages for unknown topics cause."""
 
 MIN_REFRESH_INTERVAL_MS: Final = 1_000
 """The shortest time from the start of a fetch to the next refresh."""
@@ -22,11 +24,12 @@ MAX_RETRY_DELAY_MS: Final = 5_000
 """The longest delay between fetches while no broker responds, so that messages flow soon after a long outage."""
 
 
-class RefreshSchedule:
+class FetchSchedule:
     """The time of the next fetch.  Times are in ms on a steady clock.
 
-    Errors reach many hosts at the same time.  So each host draws its own moment in a period of `spread_s`, and fetches
-    after errors wait for the next such moment.  The fetches of all hosts then spread evenly over a period.
+    Errors reach many hosts at the same time.  So time is divided into periods of `spread_s` seconds.  Each host draws
+    its own moment, which is the same in each period, and fetches after errors wait for the next such moment.  The
+    fetches of all hosts then spread evenly over a period.
     """
 
     def __init__(self, rng: random.Random, spread_s: int = 0) -> None:
@@ -38,7 +41,7 @@ class RefreshSchedule:
 
     @property
     def due_ms(self) -> int | None:
-        """The time of the next fetch; None without a request."""
+        """The time of the next fetch; None if no fetch is requested."""
         return None if self._requested_ms is None else max(self._requested_ms, self._not_before_ms)
 
     def apply_config(self, spread_s: int) -> None:
@@ -63,21 +66,22 @@ class RefreshSchedule:
         self.request(max(now_ms, self._started_ms + MIN_REFRESH_INTERVAL_MS))
 
     def set_time(self, at_ms: int) -> None:
-        """Start the next fetch at this time, regardless of the minimum interval, and not earlier without another call.
+        """Let the next fetch start at `at_ms`, regardless of the minimum interval.
 
-        It is now if brokers or connection settings changed.
+        Later requests cannot make the fetch earlier; only another call of `set_time` can.  After a change of brokers or
+        connection settings, callers pass the present time.
         """
         self._requested_ms = self._not_before_ms = at_ms
 
     def on_started(self, now_ms: int) -> None:
-        """Clear all requests, which the started fetch serves; later requests are for the next fetch."""
+        """Clear all requests, because the started fetch serves them; later requests are for the next fetch."""
         self._requested_ms, self._started_ms = None, now_ms
         self._not_before_ms = now_ms + MIN_FETCH_INTERVAL_MS
 
     def on_failed(self, now_ms: int, delay_ms: int) -> None:
-        """Schedule the next fetch at the host's own moment after the delay; `set_time` makes it earlier.
+        """Schedule the next fetch at the host's own moment after the delay; only `set_time` can make the fetch earlier.
 
-        A delay above `MAX_RETRY_DELAY_MS` counts as that long.
+        A delay above `MAX_RETRY_DELAY_MS` is shortened to `MAX_RETRY_DELAY_MS`.
         """
         self.set_time(self._next_own_moment(now_ms + min(delay_ms, MAX_RETRY_DELAY_MS)))
 
@@ -88,5 +92,5 @@ def periodic_delay_ms(interval_min: int, rng: random.Random) -> int:
 
 
 def spread_delay_ms(spread_s: int, rng: random.Random) -> int:
-    """Return a random delay below `spread_s`, so that hosts that start at one time do not fetch at one time."""
+    """Return a random delay below `spread_s`, so that hosts that start at the same time fetch at different times."""
     return int(spread_s * 1000 * rng.random())

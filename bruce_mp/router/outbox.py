@@ -1,6 +1,8 @@
-"""Parcels for dispatchers, which the router sends at the end of each round.
+"""Parcels for dispatchers, which the router sends at the end of each round of its event loop.
 
-The outbox stores the state words of a parcel's segments before it queues the parcel, so a lost frame loses no message.
+A *parcel* is one entry of a frame to a dispatcher, with segments (names of neighboring records in the slab).  Before
+the outbox queues a parcel, it stores in the slab that the records are assigned to the dispatcher.  So a lost frame
+loses no message: router and dispatcher find the assigned records in the slab.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Outbox"]
 
 _STATES: Final = (RunState.ROUTED, RunState.ASSIGNED)
-"""The states of records before and after their assignment."""
+"""The states of records before and after their assignment to a dispatcher."""
 _BUILT_STATES: Final = (RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
-"""The same for records that a dispatcher built into a batch and returned: Kafka may have them."""
+"""These states for records that a dispatcher built into a batch and returned, because Kafka may have the batch."""
 
 
 class Outbox:
@@ -38,33 +40,36 @@ class Outbox:
         self._incarnation = incarnation
         self._parcels: dict[int, list[Parcel]] = {}
         self._flush_slots: dict[int, set[int]] = defaultdict(set)
-        """By topic number: the slots of dispatchers that got QUEUE records of the topic since its last FLUSH."""
+        """By topic number: the slots to which QUEUE records of the topic were posted since the topic's last FLUSH."""
 
     def post(self, slot: int, parcel: Parcel) -> None:
-        """Store the assignment of a parcel's segments to a slot, and append the parcel."""
+        """Assign a parcel's segments to a slot, and append the parcel to the slot's parcels."""
         self.assign(slot, parcel.segments, is_built=parcel.kind is ParcelKind.SENT)
         self._parcels.setdefault(slot, []).append(parcel)
 
     def assign(self, slot: int, segments: Sequence[Segment], *, is_built: bool) -> None:
-        """Store the assignment of segments to a slot; `is_built`: they are of built batches."""
+        """Store in the slab that segments are assigned to a slot; `is_built` is True for segments of built batches."""
         routed, assigned = _BUILT_STATES if is_built else _STATES
         move = Move(state_word(routed, self._incarnation), state_word(assigned, slot), counter=lay.FLOW_ASSIGNED)
         if len(self._row.move(segments, move)) != len(segments):
             raise_damage(self._slab, segments)
 
     def post_queue(self, slot: int, partitions: Iterable[tuple[int, int]], segments: list[Segment]) -> None:
-        """Post the segments of these (topic, partition) pairs as QUEUE; the dispatcher may accumulate them."""
+        """Post segments as QUEUE, so that the dispatcher may accumulate them.
+
+        `partitions` has the (topic number, partition) pairs of the segments.
+        """
         self.post(slot, Parcel(ParcelKind.QUEUE, segments=segments))
         for topic, _ in partitions:
             self._flush_slots[topic].add(slot)
 
     def post_flush(self, topic: int) -> None:
-        """Post FLUSH of a topic to the dispatchers that got QUEUE records of it since the last FLUSH."""
+        """Post FLUSH of a topic to each dispatcher that may accumulate records of the topic."""
         for slot in self._flush_slots.pop(topic, ()):
             self.post(slot, Parcel(ParcelKind.FLUSH, topic))
 
     def remove_topic(self, topic: int) -> None:
-        """Post no FLUSH of a deleted topic."""
+        """Let `post_flush` post no FLUSH of a deleted topic."""
         self._flush_slots.pop(topic, None)
 
     def replace(self, slot: int, parcels: list[Parcel]) -> None:
@@ -76,8 +81,9 @@ class Outbox:
         self._parcels.pop(slot, None)
 
     def drain(self) -> dict[int, list[Parcel]]:
-        """Empty the outbox, and return a frame for each slot; its first parcel names the router's incarnation."""
-        parcels, self._parcels = self._parcels, {}
+        """Empty the outbox and return a frame for each slot; a frame's first parcel names the router's incarnation."""
+        parcels_by_slot, self._parcels = self._parcels, {}
         return {
-            slot: [Parcel(ParcelKind.SENDER, partition=self._incarnation), *group] for slot, group in parcels.items()
+            slot: [Parcel(ParcelKind.SENDER, partition=self._incarnation), *parcels]
+            for slot, parcels in parcels_by_slot.items()
         }

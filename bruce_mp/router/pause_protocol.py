@@ -1,16 +1,18 @@
 """The state machine of the pause protocol between router and dispatchers.
 
-A *scope* is a partition or a whole dispatcher.  `TRANSITIONS` is its state machine:
+A dispatcher sends the messages of all partitions that one broker leads.  A *scope* is a partition or a whole
+dispatcher, as a unit that can pause.  `TRANSITIONS` is the state machine of a scope:
 
-    SYNCING       router or dispatcher is new, and SYNCED has not arrived yet
-    FLOWING       messages go to the leader's dispatcher
+    SYNCING       the router or the dispatcher has just started, and the dispatcher's SYNCED has not arrived yet
+    FLOWING       messages go to the dispatcher of the partition's leader
     HANDING_BACK  the dispatcher returns its messages; new messages wait in the router
     WAITING       all messages are back and wait for metadata, which names their next dispatcher
 
 A pause begins with an error at the dispatcher, with the router's `hand_back_all`, or as a *recall*: metadata names
-another leader or lacks the topic.  After a recall the present metadata is enough to resume the scope; after any other
-pause it stays WAITING until metadata of a fetch that began after its back-off.  Then the router sends the messages in
-order: built batches, returned messages that were never sent, messages that arrived meanwhile.
+another leader or lacks the topic.  After a recall the present metadata is enough to resume the scope.  After any other
+pause the scope stays WAITING until the router has metadata of a fetch that began after the scope's back-off.  Then the
+router sends the messages in order: first batches that a dispatcher has built and perhaps sent, then returned messages
+that were never sent, then messages that arrived during the pause.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ TRANSITIONS: Final[dict[tuple[ScopeState, ScopeEvent], ScopeState]] = {
     (ScopeState.HANDING_BACK, ScopeEvent.HANDED_BACK): ScopeState.WAITING,
     (ScopeState.WAITING, ScopeEvent.RESUME): ScopeState.FLOWING,
 }
-"""PAUSE keeps HANDING_BACK, because a dispatcher repeats PAUSED.  Partitions have no events RESYNC and SYNCED."""
+"""PAUSE does not change HANDING_BACK, because a dispatcher repeats its parcel PAUSED, which causes the event.
+Partitions have no events RESYNC and SYNCED."""
 
 
 class Scope:
@@ -66,11 +69,11 @@ class Scope:
         self.state = state
         self.backoff = backoff
         self.not_before_ms = 0
-        """The end of the back-off: only metadata of a fetch that began later may resume the scope; 0 after a recall."""
+        """The end of the back-off; 0 after a recall.  Only metadata of a fetch that began later resumes the scope."""
         self.since_ms = 0
-        """The start of the last pause."""
+        """The time at which the last pause began."""
         self.was_recalled = False
-        """True if the last pause is a recall."""
+        """True if the last pause began as a recall."""
 
     def step(self, event: ScopeEvent) -> None:
         """Apply an event; raise BruceError if `TRANSITIONS` does not allow it in this state."""
@@ -89,7 +92,10 @@ class Scope:
         return self.state is ScopeState.HANDING_BACK or self.state is ScopeState.WAITING
 
     def pause(self, now_ms: int) -> bool:
-        """Pause the scope and start its back-off; return False if it was paused already."""
+        """Pause the scope, start its back-off and return True; return False if the scope is HANDING_BACK already.
+
+        Raise BruceError in the other states.
+        """
         was_flowing = self.is_flowing
         self.step(ScopeEvent.PAUSE)
         if was_flowing:
@@ -99,7 +105,7 @@ class Scope:
 
 
 class DispatcherScope(Scope):
-    """The scope of a dispatcher, with its newest incarnation and the number of the last RESYNC sent to it."""
+    """The scope of a dispatcher, with the newest known incarnation (the number of a dispatcher process in the slot)."""
 
     __slots__ = ("incarnation", "resync_number")
 
@@ -107,10 +113,14 @@ class DispatcherScope(Scope):
         super().__init__(backoff, ScopeState.SYNCING)
         self.incarnation = 0
         self.resync_number = 0
+        """The number of the last RESYNC that the router sent to the dispatcher."""
 
 
 class Route(Scope):
-    """The scope of a partition, with the slot that holds its messages and the messages that wait in the router."""
+    """The scope of a partition, with the messages of the partition that wait in the router.
+
+    `slot` is the slot of the dispatcher that holds the partition, None if no dispatcher does.
+    """
 
     __slots__ = ("arrived", "needs_sorting", "returned", "returned_built", "slot")
 
@@ -124,7 +134,8 @@ class Route(Scope):
         self.arrived: list[Segment] = []
         """Messages that came from inputs while they could not be sent."""
         self.needs_sorting = False
-        """True if `returned` may be out of order: segments returned after those of a dead router may be older."""
+        """True if `returned` may be out of order: it has segments of a dead router, and a dispatcher may return older
+        ones after them."""
 
     def recall(self, now_ms: int) -> None:
         """Pause without a back-off, because metadata names another leader or the topic was deleted."""

@@ -1,4 +1,4 @@
-"""The router's process: calls `core.Router`, fetches metadata, and requests dispatchers from the supervisor."""
+"""The router's process: calls `core.Router`, fetches metadata, and tells the supervisor which dispatchers to run."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ _BROKER_FAILURE_COUNTERS: Final = {
     FailureCause.TIMED_OUT: Counter.MetadataResponseReadTimeout,
     None: Counter.MetadataResponseReadLostTcpConnection,
 }
-"""The counters for brokers that fail in a fetch, by cause; None stands for a closed connection."""
+"""The counters for brokers that fail in a fetch, by cause; None stands for a connection that the broker closed."""
 _HAND_BACK_POLL_MS: Final = 100
-"""The interval of fetches during a change of the cluster, until the dispatchers have returned all messages."""
+"""The interval of metadata fetches during a change of the cluster, while dispatchers still hold messages."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -99,16 +99,18 @@ class _RouterProcess(ProcessShell):
             find_required_cluster=lambda: self._accepted_cluster or producer_id.cluster_of(slab),
         )
         self._accepted_cluster = ""
-        """The id of the cluster to change to, as an operator accepted it; empty without a request."""
-        self._topic_creator = TopicCreator(create_socket, start.config.delivery, self._on_created)
+        """The id of the cluster to which an operator has accepted a change; empty if no change is to be made."""
+        self._topic_creator = TopicCreator(create_socket, start.config.delivery, self._on_creation_answered)
         self._create_socket = create_socket
         self._brokers: list[Address] = []
         """The brokers of the last metadata, the controller first."""
         self._fetch_started_ms = 0
-        self._announced_dispatchers: dict[int, Broker] | None = None
+        self._announced_brokers: dict[int, Broker] | None = None
+        """The broker of each dispatcher slot, as last sent to the supervisor."""
         self._refresh_timer: Timer | None = None
         self._next_is_refresh = self._current_is_refresh = False
-        """True if the next or the current fetch is a periodic or requested refresh and no reaction to an error."""
+        """True if the next fetch, or the current fetch, is a periodic or requested refresh and not only a reaction to
+        an error."""
         self._cluster_status = ClusterStatus(self._links.sender(REPORTS), steady_ms, TopicTable(slab).name_of)
 
     # --- hooks of the shell ------------------------------------------------------------------------------------------
@@ -148,14 +150,14 @@ class _RouterProcess(ProcessShell):
 
     def after_round(self, now_ms: int) -> int | None:
         self._core.flush_due(now_ms)
-        due_ms = self._core.refresh_due_ms
+        due_ms = self._core.fetch_due_ms
         if due_ms is not None and due_ms <= now_ms and not self._fetcher.is_busy:
             self._fetch()
         self._create_topics()
         for slot, parcels in self._core.drain_outbox().items():
             self._sender_to(slot).send(parcels)
         self._announce_dispatchers()
-        fetch_ms = None if self._fetcher.is_busy else self._core.refresh_due_ms
+        fetch_ms = None if self._fetcher.is_busy else self._core.fetch_due_ms
         return min((due for due in (fetch_ms, self._core.due_ms) if due is not None), default=None)
 
     # --- frames ------------------------------------------------------------------------------------------------------
@@ -169,13 +171,13 @@ class _RouterProcess(ProcessShell):
                 self._core.on_runs(parcel.segments, now_ms)
 
     def _announce_dispatchers(self) -> None:
-        """Send the set of dispatchers to run to the supervisor if the set changed."""
+        """Tell the supervisor which dispatchers to run, if they have changed."""
         to_run = self._core.dispatchers_to_run()
         if to_run is None:
             return
         brokers = {slot: Broker(node, address.host, address.port) for slot, (node, address) in to_run.items()}
-        if brokers != self._announced_dispatchers:
-            self._announced_dispatchers = brokers
+        if brokers != self._announced_brokers:
+            self._announced_brokers = brokers
             self.send(Dispatchers(brokers))
 
     # --- metadata ----------------------------------------------------------------------------------------------------
@@ -207,8 +209,8 @@ class _RouterProcess(ProcessShell):
         self._core.on_fetch_started(self._fetch_started_ms)
         self._current_is_refresh, self._next_is_refresh = self._next_is_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
-        changes_cluster = bool(self._accepted_cluster)
-        has_producer_id = producer_id.is_idempotent(self._slab) and not changes_cluster  # valid in one cluster only
+        changes_cluster = bool(self._accepted_cluster)  # a producer id is valid in one cluster only
+        has_producer_id = producer_id.is_idempotent(self._slab) and not changes_cluster
         needs_producer_id = self._config.kafka.required_acks == ACKS_ALL and not has_producer_id
         self._fetcher.start(
             self._brokers,
@@ -269,10 +271,13 @@ class _RouterProcess(ProcessShell):
         return bool(self._slab.read_signed(lay.SUPER_METADATA_UPDATED_MS))
 
     def _change_cluster(self, result: FetchResult, now_ms: int) -> bool:
-        """Change to the accepted cluster, or request all messages back from dispatchers first and return False."""
+        """Change to the accepted cluster and return True, if the router holds all messages.
+
+        Else request the messages back from the dispatchers and return False.
+        """
         if not self._core.holds_everything:
             self._core.hand_back_all(now_ms)
-            self._core.on_fetch_failed(now_ms, _HAND_BACK_POLL_MS)  # the next fetch repeats this check
+            self._core.on_fetch_failed(now_ms, _HAND_BACK_POLL_MS)  # causes another fetch, which repeats this check
             return False
         producer_id.change_cluster(self._slab, self._accepted_cluster, result.producer_id)
         self._core.clear_topic_ids()
@@ -281,13 +286,14 @@ class _RouterProcess(ProcessShell):
         return True
 
     def _create_topics(self) -> None:
-        """Request the creation of unknown topics, unless a request is under way."""
+        """Request the creation of unknown topics, unless a creation request is in progress."""
         names = self._core.names_to_create
         if names and not self._topic_creator.is_busy:
             self._core.on_creation_started(names)
             self._topic_creator.start(self._brokers, names)
 
-    def _on_created(self, errors: Mapping[bytes, int]) -> None:
+    def _on_creation_answered(self, errors: Mapping[bytes, int]) -> None:
+        """Count, log and apply the error code of each topic; `errors` is empty if no broker responded."""
         if not errors:
             self._row.add(Counter.ConnectFailOnTopicAutocreate)
         for name, error in errors.items():
@@ -301,16 +307,19 @@ class _RouterProcess(ProcessShell):
                     "Topic %s cannot be created: the broker answered %s (%d).", text, error_row(error).name, error,
                     extra={"about": (name, error)},
                 )  # fmt: skip
-        self._core.on_created(errors, steady_ms())
+        self._core.on_creation_answered(errors, steady_ms())
 
     def _report_recreated(self, topics: Mapping[bytes, TopicMetadata]) -> None:
-        """Store Kafka's ids of topics; count and report the topics whose id differs from the one before."""
+        """Store Kafka's ids of topics; count and report the topics whose previous id was another."""
         recreated = self._core.store_topic_ids({name: topic.topic_id for name, topic in topics.items()})
         self._row.add(Counter.TopicRecreated, len(recreated))
         self._cluster_status.on_recreated(recreated)
 
     def _store_identity(self, result: FetchResult) -> None:
-        """Store the cluster's id, then the producer id or, if the result has none, that batches get no numbers."""
+        """Store the cluster's id, then the producer id if none is stored yet.
+
+        If the result has no producer id either, batches get no sequence numbers.
+        """
         producer_id.store_cluster(self._slab, result.metadata.cluster_id)
         self._cluster_status.on_producer_refused(result.producer_error)
         if producer_id.is_idempotent(self._slab):

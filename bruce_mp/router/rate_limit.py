@@ -1,12 +1,12 @@
-"""Rate limits: the router admits a limited number of a topic's messages in each window and discards the others.
+"""Rate limits: the router admits a limited number of a topic's messages in each window of time and discards the others.
 
-There is one router, so the limit is exact for any number of inputs.  A message counts in the window in which its run
-arrived, even if the router reads the run later, after the first metadata or a restart.  Windows have a fixed length;
-the first begins with the topic's first message.  Messages discarded over the limit also count, but messages discarded
-for other reasons do not.
+There is one router, so the limit is exact for any number of inputs.  Inputs hand over messages in *runs*.  A message
+counts in the window in which its run arrived at the input, even if the router reads the run later, after the first
+metadata or a restart.  Windows have a fixed length; the first begins with the topic's first message.  Messages that are
+discarded because they exceed the limit also count, but messages that are discarded for other reasons do not.
 
 A counted run carries FLAG_ADMITTED, so that the next router does not count it again.  A new router begins new windows,
-so a topic gets at most one extra window of messages.
+so after a restart it admits the messages of at most one more window.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["RateLimits", "RateWindows"]
 
 MAX_LATENESS_MS: Final = 1_000
-"""The time for which a window is kept for runs that the router reads late; even later ones count in the oldest."""
+"""The time for which the count of a window is kept after its end, for runs that the router reads late.  Runs that are
+read even later count in the oldest window that is kept."""
 
 
 class RateWindows:
@@ -39,47 +40,48 @@ class RateWindows:
     def __init__(self, interval_ms: int, max_count: int) -> None:
         self._interval_ms = interval_ms
         self._max_count = max_count
-        late_windows = -(-MAX_LATENESS_MS // interval_ms)  # rounded up
-        self._kept_windows = late_windows + 1  # and the newest
+        late_window_count = -(-MAX_LATENESS_MS // interval_ms)  # rounded up
+        self._kept_window_count = late_window_count + 1  # the newest window is also kept
         self._origin_ms: int | None = None
         """The start of window 0."""
         self._newest_window = 0
         self._counts: dict[int, int] = {}
-        """The number of messages in each kept window."""
+        """The number of messages in each kept window, by the number of the window."""
 
     def matches(self, rule: RateLimitConfig) -> bool:
         return (self._interval_ms, self._max_count) == (rule.interval_ms, rule.max_count)
 
-    def admit(self, records: int, at_ms: int) -> int:
-        """Count messages that arrived at `at_ms`, and return how many of them to admit, the first ones."""
+    def admit(self, record_count: int, at_ms: int) -> int:
+        """Count messages that arrived at `at_ms`; return the number of messages to admit, which are the first ones."""
         if self._origin_ms is None:
             self._origin_ms = at_ms
         window = (at_ms - self._origin_ms) // self._interval_ms
         if window > self._newest_window:
             self._newest_window = window
             self._counts = {
-                number: count for number, count in self._counts.items() if number > window - self._kept_windows
+                number: count for number, count in self._counts.items() if number > window - self._kept_window_count
             }
-        # Late runs count in the oldest kept window; a run of another input may even have arrived before the origin.
-        window = max(window, self._newest_window - self._kept_windows + 1, 0)
-        before = self._counts.get(window, 0)
-        self._counts[window] = before + records
-        return min(records, max(0, self._max_count - before))
+        # Very late runs count in the oldest kept window.  A run of another input may even have arrived before window 0.
+        window = max(window, self._newest_window - self._kept_window_count + 1, 0)
+        earlier_count = self._counts.get(window, 0)
+        self._counts[window] = earlier_count + record_count
+        return min(record_count, max(0, self._max_count - earlier_count))
 
 
 class RateLimits:
-    """The rate limits of all topics.  `rule_of` returns a topic's rule by name, None without a limit."""
+    """The rate limits of all topics.  `rule_of` returns the rule for a topic name, None if the topic has no limit."""
 
     def __init__(self, slab: Slab, discards: Discards, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
         self._slab = slab
         self._discards = discards
         self._rule_of = rule_of
         self._windows: dict[int, RateWindows | None] = {}
-        """By topic number: the windows; None without a limit."""
+        """By topic number: the windows of the topic, None if it has no limit."""
         self._names: dict[int, bytes] = {}
+        """By topic number: the name of each topic in `_windows`."""
 
     def apply_config(self, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
-        """Replace the rules; a topic with an unchanged rule keeps its windows."""
+        """Replace the rules; a topic whose rule does not change keeps its windows."""
         self._rule_of = rule_of
         for topic, windows in list(self._windows.items()):
             rule = rule_of(self._names[topic])
@@ -93,11 +95,11 @@ class RateLimits:
     def admit(
         self, topic: int, name: bytes, segments: Sequence[Segment], arrived_ms: int, now_ms: int
     ) -> Sequence[Segment]:
-        """Return those of one run's `segments` that the limit admits, and discard the others."""
+        """Return the messages that the limit admits, and discard the others; `segments` are parts of one run."""
         windows = self._windows_of(topic, name)
         if windows is None or not segments or self._slab.view[self._flags_at(segments[0])] & lay.FLAG_ADMITTED:
             return segments
-        at_ms = min(arrived_ms, now_ms)  # an arrival time by an earlier daemon's clock may be in the future
+        at_ms = min(arrived_ms, now_ms)  # the clock of an earlier daemon may have given an arrival time in the future
         admitted: list[Segment] = []
         for segment in segments:
             first, rest = self._split(segment, windows.admit(segment.records, at_ms))
@@ -125,8 +127,11 @@ class RateLimits:
             self._windows[topic] = windows
         return self._windows[topic]
 
-    def _split(self, segment: Segment, records: int) -> tuple[Segment | None, Segment | None]:
-        """Split a segment after `records` messages; read the messages' headers only if neither part is empty."""
-        if records >= segment.records:
+    def _split(self, segment: Segment, record_count: int) -> tuple[Segment | None, Segment | None]:
+        """Split a segment after `record_count` messages; an empty part is None.
+
+        `split_at` reads the headers of messages, so it is called only if neither part is empty.
+        """
+        if record_count >= segment.records:
             return segment, None
-        return kernels.split_at(self._slab, segment, records, UNLIMITED) if records else (None, segment)
+        return kernels.split_at(self._slab, segment, record_count, UNLIMITED) if record_count else (None, segment)

@@ -1,10 +1,14 @@
-"""Routing of runs: topic, limits, partition, dispatcher.
+"""Routing of runs: the router finds the topic of a run, applies limits, chooses partitions and sends to dispatchers.
 
-A run is *plain* if its topic is plain (`Topic.is_plain`), all its messages are within `message_max_bytes`, and
+A *run* is a sequence of records (messages) that an input hands over as one unit, and a *segment* names neighboring
+records of a run.
+
+A run is *plain* if its topic is plain (`Topic.is_plain`), all messages of the run are within `message_max_bytes`, and
 message debugging is off.  `_route` decides this once for each run; only runs that are not plain pass through `_admit`.
 `_RoutedSegments` collects the segments that one call routes, so that each dispatcher gets them in one frame.
 
-The router *parks* messages: it holds them in memory while their topic is unknown or no partition is open for them.
+The router *parks* messages: it holds them in memory while their topic is unknown or no partition is open for them.  A
+partition is *open* while messages can be sent to the dispatcher of its leader.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipeline.pending_batch import PendingBatch
     from bruce_mp.router.assignments import Assignments
     from bruce_mp.router.broker_turns import BrokerTurns
-    from bruce_mp.router.metadata_refresh import RefreshSchedule
+    from bruce_mp.router.metadata_refresh import FetchSchedule
     from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.router.topics import Topic, TopicRegistry
     from bruce_mp.router.unknown_topics import UnknownTopics
@@ -47,9 +51,9 @@ if TYPE_CHECKING:
 __all__ = ["RunRouter"]
 
 DISPATCHER_START_WAIT_MS: Final = 2_000
-"""The longest time for which parked messages wait for starting dispatchers, so that each dispatcher gets a part."""
+"""The longest time for which parked messages wait for starting dispatchers, so that each dispatcher gets some of them."""
 _NO_RUN_IS_PLAIN: Final = -1
-"""A value of `max_plain_payload` below the payload of every message."""
+"""A value of `max_plain_payload` that is less than the payload of every message."""
 _HAS_KEY: Final = lay.FLAG_PARTITION_KEY
 
 _TopicPartition = tuple[int, int]  # topic number, partition
@@ -57,28 +61,30 @@ _SegmentsByPartition = dict[_TopicPartition, list["Segment"]]
 
 
 class _RoutedSegments:
-    """The segments that one call routes, in sending order, with the time and the size limit of the call."""
+    """The segments that one call routes, in sending order, with the time of the call and its limit for plain runs."""
 
-    __slots__ = ("keyed_records", "max_plain_payload", "now_ms", "queued", "sends", "unkeyed_records")
+    __slots__ = ("keyed_count", "max_plain_payload", "now_ms", "queued", "sends", "unkeyed_count")
 
     def __init__(self, now_ms: int, max_plain_payload: int = _NO_RUN_IS_PLAIN) -> None:
         self.now_ms = now_ms
         self.max_plain_payload = max_plain_payload
-        """The largest message payload, in bytes, of a plain run."""
-        self.unkeyed_records = 0
-        """Routed records without a partition key."""
-        self.keyed_records = 0
-        """The same with a partition key; `RunRouter.unpark` uses neither number: its records are counted already."""
+        """The maximum payload of each message in a plain run, in bytes."""
+        self.unkeyed_count = 0
+        """The number of routed records without a partition key."""
+        self.keyed_count = 0
+        """The number of routed records with a partition key.  `RunRouter.unpark` uses neither of these numbers, because
+        the counters include its records since they were parked."""
         self.queued: _SegmentsByPartition = {}
-        """Segments to send as QUEUE after `sends`."""
+        """Segments to send in QUEUE parcels, after everything in `sends`."""
         self.sends: list[tuple[ParcelKind, _SegmentsByPartition]] = []
+        """The segments to send first, in this order, each group with the kind of its parcels."""
 
     def queue(self, topic: Topic, partition: int, segment: Segment) -> None:
-        """Add a segment that the dispatcher may batch."""
+        """Add a segment that the dispatcher may accumulate with others."""
         self.queued.setdefault((topic.number, partition), []).append(segment)
 
     def add_parcel(self, kind: ParcelKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
-        """Add segments as a separate parcel, after the segments queued so far."""
+        """Add segments that form a parcel of their own, to be sent after the segments queued so far."""
         if self.queued:
             self.sends.append((ParcelKind.QUEUE, self.queued))
             self.queued = {}
@@ -86,7 +92,7 @@ class _RoutedSegments:
 
 
 class RunRouter:
-    """Routes runs, and holds messages that wait for metadata, for a full batch or for an open partition."""
+    """Routes runs, and holds messages that wait for metadata, for the end of a batch or for an open partition."""
 
     def __init__(
         self,
@@ -98,7 +104,7 @@ class RunRouter:
         tables: SlabTables,
         unknown: UnknownTopics,
         assignments: Assignments,
-        refresh: RefreshSchedule,
+        fetch_schedule: FetchSchedule,
         discards: Discards,
         turns: BrokerTurns,
         tap: WireTap,
@@ -109,7 +115,7 @@ class RunRouter:
         self._tables = tables
         self._unknown = unknown
         self._assignments = assignments
-        self._refresh = refresh
+        self._fetch_schedule = fetch_schedule
         self._discards = discards
         self._turns = turns
         self._tap = tap
@@ -119,12 +125,12 @@ class RunRouter:
         self._is_open = assignments.is_open
         self._awaiting_metadata: list[Segment] = []
         self._due_heap: list[tuple[int, int]] = []
-        """(due time, topic number) of batches; the entry of a batch sent earlier stays until its due time."""
+        """(due time, topic number) of batches.  If a batch is sent before its due time, its entry stays until then."""
         self.is_draining = False
-        """True if batching is disabled, because the daemon stops."""
+        """True if batching is disabled, because the daemon is about to stop."""
 
     def apply_config(self, config: Config, now_ms: int) -> None:
-        """Apply a reloaded config.  Batches with a changed rule are sent first."""
+        """Apply a reloaded config.  Pending batches of topics whose batching rule changes are sent first."""
         self._max_payload = _max_payload_of(config)
         self.rate_limits.apply_config(config.rate_limit_for)
         self._turns.apply_config(config.batching)
@@ -151,10 +157,10 @@ class RunRouter:
             except SlabError as error:
                 quarantine(self._row, error)
         self._send(routed)
-        if routed.unkeyed_records:
-            self._row.add(Counter.RouteAnyPartitionMsg, routed.unkeyed_records)
-        if routed.keyed_records:
-            self._row.add(Counter.RoutePartitionKeyMsg, routed.keyed_records)
+        if routed.unkeyed_count:
+            self._row.add(Counter.RouteAnyPartitionMsg, routed.unkeyed_count)
+        if routed.keyed_count:
+            self._row.add(Counter.RoutePartitionKeyMsg, routed.keyed_count)
 
     def route_awaiting_metadata(self, now_ms: int) -> None:
         waiting, self._awaiting_metadata = self._awaiting_metadata, []
@@ -177,7 +183,7 @@ class RunRouter:
 
     def _admit(self, topic: Topic, segment: Segment, header: RunHeader, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
-        topic.is_plain = not self.rate_limits.has_limit(topic.number, topic.name)  # for its next runs
+        topic.is_plain = not self.rate_limits.has_limit(topic.number, topic.name)  # so its next runs skip this method
         parts = [segment] if header.largest_payload <= self._max_payload else self._discard_long(topic, segment)
         admitted = self.rate_limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
         if self._tap.is_active:
@@ -196,13 +202,14 @@ class RunRouter:
     def _route_admitted(self, topic: Topic, segment: Segment, header: RunHeader, routed: _RoutedSegments) -> None:
         """Count an admitted segment, and queue it for a partition, add it to its topic's batch, or park it."""
         if header.flags & _HAS_KEY:
-            routed.keyed_records += segment.records
+            routed.keyed_count += segment.records
             partition = topic.partition_of_lane(header.partition_index, header.partition_count)
-            if partition is None:  # the lane mixes keys, or the topic has fewer partitions than the input knew
+            # None: the run has keys of several partitions, or the topic has fewer partitions than the input knew.
+            if partition is None:
                 self._split_by_keys(topic, segment, header.partition_count, routed)
                 return
         else:
-            routed.unkeyed_records += segment.records
+            routed.unkeyed_count += segment.records
             if topic.batch is not None:
                 self._add_to_batch(topic, topic.batch, segment, routed)
                 return
@@ -210,21 +217,27 @@ class RunRouter:
         if partition is not None:
             routed.queue(topic, partition, segment)
 
-    def _split_by_keys(self, topic: Topic, segment: Segment, count: int, routed: _RoutedSegments) -> None:
-        """Split a segment by key modulo `count` and queue the parts; park it while `Topic.key_partitions` is empty."""
+    def _split_by_keys(self, topic: Topic, segment: Segment, input_count: int, routed: _RoutedSegments) -> None:
+        """Split a segment by partition and queue the parts; park the segment while `Topic.key_partitions` is empty.
+
+        `input_count` is the number of partitions that the input knew for the topic, 0 if it knew none.
+        """
         if not topic.key_partitions:
             topic.parked_keyed.append(segment)
             self._assignments.request_leader(routed.now_ms)
             return
-        # After an increase of partitions the input's count still decides.  By the new count a key might change its
-        # partition, and its later runs would overtake the runs that wait in the old partition.  If the
-        # input knew none (0), or the topic was created again with fewer partitions, that of the topic table decides.
-        key_partitions = topic.key_partitions_for(count) or self._topics.key_partitions_in_use(topic)
+        # The number that the input knew decides even after an increase of partitions.  With the new number, a key might
+        # get another partition, where its later messages overtake those that wait in the old partition.  The number in
+        # the topic table decides if the input knew none, or the topic was created again with fewer partitions.
+        key_partitions = topic.key_partitions_for(input_count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
             routed.queue(topic, partition, part)
 
     def _next_partition(self, topic: Topic, segments: list[Segment], now_ms: int) -> int | None:
-        """Return the partition for AnyPartition messages; park them if others are parked or no partition is open."""
+        """Return a partition for AnyPartition messages.
+
+        If no partition is open or earlier messages are parked, park the messages and return None.
+        """
         if not topic.parked:
             partition = topic.next_partition(segments, self._is_open, now_ms)
             if partition is not None:
@@ -241,7 +254,7 @@ class RunRouter:
             routed.add_parcel(kind, topic, partition, segments)
 
     def _add_to_batch(self, topic: Topic, batch: PendingBatch, segment: Segment, routed: _RoutedSegments) -> None:
-        """Add a segment to the pending batch of its topic, and send the batches that it completes."""
+        """Add a segment to the pending batch of its topic, and send the batches that the segment completes."""
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
         for segments in batch.add(segment, routed.now_ms):
             self._add_as_parcel(topic, segments, ParcelKind.BATCH, routed)
@@ -263,7 +276,7 @@ class RunRouter:
     def _discard_without_entry(self, topic: Topic, segments: Iterable[Segment], now_ms: int) -> None:
         self._tables.report_full("partitions", "messages for further partitions are discarded.", now_ms)
         # At new metadata the tables free the entries of deleted topics, but not more often than once in this interval.
-        self._refresh.request(now_ms + SWEEP_INTERVAL_MS)
+        self._fetch_schedule.request(now_ms + SWEEP_INTERVAL_MS)
         reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
         self._discards.settle(without_damaged(self._slab, self._row, segments), reason, topic.name, counter)
 
@@ -271,10 +284,11 @@ class RunRouter:
 
     @property
     def due_ms(self) -> int | None:
-        """The earliest time at which a batch may be due; None without a batch."""
+        """The earliest time at which a batch may be due; None if there is no batch."""
         return self._due_heap[0][0] if self._due_heap else None
 
     def flush_due(self, now_ms: int) -> None:
+        """Send the batches that are due."""
         while self._due_heap and self._due_heap[0][0] <= now_ms:
             _, number = heappop(self._due_heap)
             topic = self._by_number.get(number)
@@ -283,7 +297,7 @@ class RunRouter:
                 self._flush([topic], now_ms)
 
     def flush_topic(self, number: int, now_ms: int) -> None:
-        """Send the accumulated records of a topic, here and at the dispatchers."""
+        """Send the accumulated records of a topic, and let the dispatchers send those that they have accumulated."""
         topic = self._by_number.get(number)
         if topic is not None:
             self._flush([topic], now_ms)
@@ -311,7 +325,7 @@ class RunRouter:
         for topic in self._by_number.values():
             if topic.has_parked and topic.view is not None:
                 self._unpark_keyed(topic, routed)
-                self._unpark_any(topic, routed)
+                self._unpark_unkeyed(topic, routed)
         self._send(routed)
 
     def _unpark_keyed(self, topic: Topic, routed: _RoutedSegments) -> None:
@@ -324,7 +338,7 @@ class RunRouter:
             except SlabError as error:
                 quarantine(self._row, error)
 
-    def _unpark_any(self, topic: Topic, routed: _RoutedSegments) -> None:
+    def _unpark_unkeyed(self, topic: Topic, routed: _RoutedSegments) -> None:
         if self._awaits_dispatchers(topic, routed.now_ms):
             return
         parked, topic.parked = topic.parked, []
@@ -333,25 +347,32 @@ class RunRouter:
             self._add_as_parcel(topic, portion, ParcelKind.WAITED, routed)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
-        """Return True while a topic's dispatchers start; request metadata for the end of this time, to unpark then."""
+        """Return True while dispatchers of the topic start, for at most `DISPATCHER_START_WAIT_MS`.
+
+        Request metadata for the end of this time, because the metadata causes another call of `unpark`.
+        """
         until_ms = topic.parked_since_ms + DISPATCHER_START_WAIT_MS
-        # Unless the view lacks partitions (is partial), `key_partitions` includes all partitions with a leader.
+        # `key_partitions` includes all partitions with a leader, unless metadata lacks some partitions.
         starting = (self._assignments.is_starting(topic.number, partition) for partition in topic.key_partitions)
         if now_ms >= until_ms or not any(starting):
             return False
-        self._refresh.request(until_ms)
+        self._fetch_schedule.request(until_ms)
         return True
 
     def leaderless_topics(self) -> list[_TopicPartition]:
-        """Return (topic, `ALL_PARTITIONS`) for topics with parked messages that have no leader, or a partial view."""
+        """Return (topic number, `ALL_PARTITIONS`) for each topic that has parked messages, but no `key_partitions`.
+
+        No partition of the topic has a leader, or metadata lacks some of the partitions.
+        """
         parked = (topic for topic in self._by_number.values() if topic.has_parked and topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 
     def waiting(self) -> Iterator[tuple[bytes, list[Segment]]]:
-        """Yield topic name and segments of parked messages; b"" for messages from before the first metadata."""
+        """Yield topic name and segments of parked messages; the name is b"" before the first metadata."""
         yield b"", self._awaiting_metadata
         for topic in self._by_number.values():
-            if parked := topic.parked or topic.parked_keyed:  # one kind is enough to show that the topic waits
+            # One of the two kinds of messages is enough to show that the topic waits.
+            if parked := topic.parked or topic.parked_keyed:
                 yield topic.name, parked
 
     def pop_waiting(self, topic: Topic) -> list[Segment]:
@@ -362,10 +383,11 @@ class RunRouter:
 
 
 def _max_payload_of(config: Config) -> int:
-    """Return the most bytes of key, value and headers in a message: Kafka's limit less the overhead that it counts."""
+    """Return the maximum size of key, value and headers in a message: Kafka's limit less the overhead of a message."""
     return config.batching.message_max_bytes - SIZE_OVERHEAD
 
 
 def _raise_damaged(slab: Slab, segment: Segment) -> NoReturn:
-    read_run(slab, segment.chunk, segment.run)  # raises the error if the header of the run is damaged
+    """Raise SlabError for a segment whose run header could not be read."""
+    read_run(slab, segment.chunk, segment.run)  # raises a more exact error if the header of the run is damaged
     raise_damage(slab, [segment])

@@ -1,8 +1,8 @@
 """The slab's topic and partition tables: reuse of entries, and errors when a table is full.
 
-The router frees an entry only if a table is full, the cluster lacks the topic beyond its grace period
-(`MissingTopics`), and a sweep finds no records of the topic in the slab.  A sweep reads every chunk, so the router
-sweeps at most every `SWEEP_INTERVAL_MS`.
+The router frees an entry only if a table is full, the topic has been missing from the cluster for longer than its grace
+period (see `MissingTopics`), and a sweep finds no messages of the topic in the slab.  A sweep reads the states of the
+records in every chunk of the slab, so the router sweeps at most once in `SWEEP_INTERVAL_MS`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["SWEEP_INTERVAL_MS", "SlabTables"]
 
 log = logging.getLogger(__name__)
-_HELD: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}  # a split run's records have states of their own
+_HELD: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}
+"""The states of messages that are neither delivered nor discarded.  The sweep does not need SPLIT, the state of a run
+whose records have states of their own, because it finds these records one by one."""
 SWEEP_INTERVAL_MS: Final = 10_000
-"""The shortest time between two sweeps for entries to free."""
+"""The shortest time between two sweeps that look for entries to free."""
 REPORT_INTERVAL_MS: Final = 60_000
 """The shortest time between two log messages about the same full table."""
 
@@ -38,13 +40,15 @@ class SlabTables:
         self.topics = TopicTable(slab)
         self.partitions = PartitionTable(slab)
         self._freed_names: dict[int, bytes] = {}
+        """The names of the topics whose entries were freed last, by number."""
         self._next_sweep_ms = 0
         self._next_report_ms: dict[str, int] = {}
 
     def name_of(self, topic: int) -> bytes:
         """Return the name of a topic number, or b"" if the number is unknown.
 
-        The numbers freed last stay known, because inputs may still hand over runs with them.
+        The numbers of the topics that were freed last stay known, because inputs may still hand over runs (records that
+        they wrote before) with these numbers.
         """
         try:
             return self.topics.name_of(topic)
@@ -56,15 +60,15 @@ class SlabTables:
     ) -> list[int]:
         """Free the entries of deleted topics, if a table is full; return the numbers of freed topics.
 
-        `existing` are the cluster's topics and those within their grace period.  `find_topics_in_use` returns the
-        numbers of topics that keep their entries, too.
+        `existing` has the names of the cluster's topics and of topics in their grace period.  `find_topics_in_use`
+        returns the numbers of other topics that must keep their entries.
         """
         is_full = not self.topics.free_entry_count or self.partitions.is_full
         if not is_full or now_ms < self._next_sweep_ms:
             return []
         in_use = find_topics_in_use()
-        known = {self.topics.number_of(name): name for name in self.topics.partition_counts()}
-        deleted = {topic: name for topic, name in known.items() if name not in existing and topic not in in_use}
+        numbers = self.topics.numbers()
+        deleted = {topic: name for name, topic in numbers.items() if name not in existing and topic not in in_use}
         if not deleted:
             return []
         self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
@@ -76,7 +80,7 @@ class SlabTables:
         self._freed_names = freed
         if freed:
             self.topics.remove(freed)
-            self.partitions.retain_topics(set(map(self.topics.number_of, self.topics.partition_counts())))
+            self.partitions.retain_topics(set(self.topics.numbers().values()))
             log.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(freed))
 
     def report_full(self, table: str, consequence: str, now_ms: int) -> None:

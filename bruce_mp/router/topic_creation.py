@@ -1,7 +1,8 @@
-"""Topic creation: a request to the controller, then to each other broker, until the answer is not NOT_CONTROLLER.
+"""Topic creation: the router asks the controller, then the other brokers while the answer is NOT_CONTROLLER.
 
-Brokers since Kafka 0.10.1 have CreateTopics; those before 2.4 require the numbers of partitions and replicas.  A broker
-whose CreateTopics cannot be used gets a Metadata request: if it has `auto.create.topics.enable`, it creates the topics.
+Brokers before Kafka 0.10.1 lack the request CreateTopics.  Brokers before 2.4 require the numbers of partitions and
+replicas in it, which the configuration may not have.  In both cases the router sends a Metadata request instead,
+because a broker with `auto.create.topics.enable` creates the topics that such a request names.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _NOT_CONTROLLER: Final = 41
 
 
 class TopicCreator:
-    """Creates topics, one request at a time.  `on_done` gets the error code of each topic; {} without a response."""
+    """Creates topics, one request at a time.
+
+    `on_done` gets the error code of each topic; the mapping is empty if no broker responded.
+    """
 
     def __init__(
         self, create_socket: SocketFactory, delivery: Delivery, on_done: Callable[[Mapping[bytes, int]], None]
@@ -44,11 +48,11 @@ class TopicCreator:
         self._on_done = on_done
         self._names: Sequence[bytes] = ()
         self._errors: Mapping[bytes, int] = {}
-        """The last response of a broker that is not the controller; the result if no other broker responds."""
+        """The last response of a broker that is not the controller.  It is the result if no further broker responds."""
 
     @property
     def is_busy(self) -> bool:
-        return self._brokers.is_busy
+        return self._brokers.has_connection
 
     def apply_config(self, create_socket: SocketFactory, delivery: Delivery) -> None:
         """Replace the connection factory and the settings; the current request keeps its connection."""
@@ -56,8 +60,8 @@ class TopicCreator:
         self._delivery = delivery
 
     def start(self, brokers: Iterable[Address], names: Sequence[bytes]) -> None:
-        """Request the creation of topics from `brokers`, in this order."""
-        self._brokers.start(brokers)
+        """Request the creation of topics from `brokers`, one after another in this order, until one accepts."""
+        self._brokers.set_brokers(brokers)
         self._names = names
         self._errors = {}
         self._try_next()
@@ -81,16 +85,16 @@ class TopicCreator:
 
     def _request_creation(self, capabilities: BrokerCapabilities) -> None:
         connection, now = self._brokers.socket.connection, time.monotonic()
-        sizes = self._delivery.topic_autocreate_partitions, self._delivery.topic_autocreate_replication
+        configured = self._delivery.topic_autocreate_partitions, self._delivery.topic_autocreate_replication
         version = capabilities.create_topics_version
-        if version is not None and (version >= FIRST_WITH_BROKER_DEFAULT or None not in sizes):
-            partitions, replication = (BROKER_DEFAULT if number is None else number for number in sizes)
-            sent = connection.create_topics(
+        if version is not None and (version >= FIRST_WITH_BROKER_DEFAULT or None not in configured):
+            partitions, replication = (BROKER_DEFAULT if number is None else number for number in configured)
+            request = connection.create_topics(
                 self._names, now, partitions=partitions, replication=replication, timeout_ms=CREATE_TIMEOUT_MS
             )
         else:
-            sent = connection.request_metadata(self._names, now, allow_auto_topic_creation=True)
-        self._brokers.socket.send(sent.buffers)
+            request = connection.request_metadata(self._names, now, allow_auto_topic_creation=True)
+        self._brokers.socket.send(request.buffers)
 
     def _on_response(self, errors: Mapping[bytes, int]) -> None:
         if _NOT_CONTROLLER in errors.values() and self._brokers.untried:

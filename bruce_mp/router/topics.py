@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-    IsOpen = Callable[[int, int], bool]  # True if messages for this topic and partition can go out
+    IsOpen = Callable[[int, int], bool]  # returns True if messages for a topic number and partition can be sent now
 
 __all__ = ["Topic", "TopicRegistry", "portions_of"]
 
 _CHUNK_STAY_MS: Final = TURN_MS
-"""The time after which a chunk that fills slowly changes its partition."""
+"""The time after which the messages of a chunk that fills slowly go to another partition."""
 PORTION_BYTES: Final = 64 * 1024
-"""The size of a portion of parked messages for one partition, so that all partitions share a backlog."""
+"""The size at which a portion of parked messages for one partition ends, so that all partitions share a backlog."""
 
 
 class _ChunkPartition(NamedTuple):
@@ -49,12 +49,14 @@ class _ChunkPartition(NamedTuple):
 class Topic:
     """A topic's metadata, batch, parked messages and choice of partitions.
 
-    AnyPartition messages go to the available partitions in rotation, so that each broker gets a part.  The messages
-    of a chunk go to one partition, so that an error of one partition keeps only chunks of that partition in use; a
-    chunk that fills slowly changes its partition after `_CHUNK_STAY_MS`.  A batch that ends in a new chunk goes to the
-    next partition.  Combined topics, which share a batch at each broker, also stay with a partition for the duration of
-    a batch, because many small record batches cost more than a few large ones.  While traffic is small, they send to
-    one broker for the time of a turn (`broker_turns`), if `turns` is given.
+    AnyPartition messages go to the available partitions in rotation, so that each broker gets a part.  The messages of
+    a chunk (a unit of the slab that one input fills) go to one partition, so that an error of a partition keeps only
+    the chunks with its messages in use.  If a chunk fills slowly, its messages go to another partition after
+    `_CHUNK_STAY_MS`.  A batch that ends in a new chunk goes to the next partition.
+
+    Combined topics, which share a batch at each broker, also keep a partition for the duration of a batch, because many
+    small record batches cost more than a few large ones.  While traffic is small, and if `turns` is given, a combined
+    topic sends to one broker for the time of a turn (`broker_turns`).
     """
 
     def __init__(
@@ -76,37 +78,40 @@ class Topic:
         self.is_plain = False
         """True if metadata shows the topic and it has no rate limit; a change of metadata or config resets the flag."""
         self.parked: list[Segment] = []
-        """AnyPartition messages for which no partition is open, in order."""
+        """AnyPartition messages that arrived while no partition was open, in order."""
         self.parked_since_ms = 0
+        """The time at which the first of the parked AnyPartition messages was parked."""
         self.parked_keyed: list[Segment] = []
         """PartitionKey messages that arrived while `key_partitions` was empty, in order."""
         self.keys_wait = keys_wait
-        """True if keys wait for a partition without a leader, False if the next partition with one replaces it."""
+        """True if PartitionKey messages wait while their partition has no leader; False if the next partition with a
+        leader gets them."""
         self.apply_config(rule)
         self._rng = rng
         self.scheduled_ms = 0
         """The due time of the topic's newest entry in `RunRouter`'s heap of due batches."""
         self.key_partitions: list[int] = []
-        """The partition for each key index (key modulo partitions); empty without a leader and in a partial view."""
+        """The partition for each key index (key modulo partitions).  It is empty if no partition has a leader or
+        metadata lacks some of the partitions."""
         self._rotation: list[int] = []
-        """The partitions with a leader, in the order of their use."""
+        """The partitions with a leader, in the order in which the rotation chooses them."""
         self._cursor = 0
         """The index in `_rotation` of the partition chosen last."""
         self._stays_until_ms = 0
         """The time until which the rotation stays at the partition chosen last."""
         self._by_leader: dict[int, list[int]] = {}
-        """The partitions that each broker leads; the partition chosen last is at the end."""
+        """The partitions that each broker leads; a turn of brokers moves the partition that it chooses to the end."""
         self._leader_counts: LeaderCounts = ()
         self._chosen_partition = 0
-        """The partition that the topic chose last by a turn of brokers."""
+        """The partition that a turn of brokers chose last."""
         self._chosen_turn = -1
-        """That turn; -1 before the first choice by the present metadata."""
+        """The turn that chose `_chosen_partition`; -1 if no turn has chosen one with the present metadata."""
         self._span_until_ms = 0
-        """The time until which a span of several chunks keeps its partition, also beyond its turn of brokers."""
+        """The time until which spans (several chunks that serve as one) keep their partitions, even after the turn."""
         self._shares_backlog = False
-        """True if the next partition is chosen for a part of a backlog, which all partitions share."""
+        """True if the next partition is chosen for a portion of a backlog, which all partitions share."""
         self._chunk_partitions: dict[int, _ChunkPartition] = {}
-        """The partition of the newest chunk of each input, by the owner of the chunk (the input's row)."""
+        """The newest chunk of each input and its partition, by the owner of the chunk (the input's process row)."""
 
     def apply_config(self, rule: TopicBatching) -> None:
         """Replace the batching rule; the batch must be empty."""
@@ -136,16 +141,17 @@ class Topic:
         self.key_partitions = [] if self.view is None else self.view.key_partitions(keys_wait=self.keys_wait)
 
     def key_partitions_for(self, count: int) -> list[int] | None:
-        """Return the partitions for keys modulo `count`; None if the topic has fewer partitions.
+        """Return the partitions for keys modulo `count`; None if the topic has fewer than `count` partitions.
 
-        New partitions come last, so the lanes of a smaller count keep their partitions.
+        New partitions come last, so the partitions of a smaller `count` do not change.
         """
         return self.key_partitions[:count] if 0 < count <= len(self.key_partitions) else None
 
     def partition_of_lane(self, index: int, count: int) -> int | None:
-        """Return the partition of a lane in which all keys modulo `count` are `index`.
+        """Return the partition for a run of a lane in which all keys modulo `count` are `index`.
 
-        Return None if the lane mixes keys or the topic has fewer than `count` partitions.
+        Return None if the lane (a chunk that an input fills) mixes keys, or the topic has fewer than `count`
+        partitions.
         """
         return self.key_partitions[index] if 0 <= index < count <= len(self.key_partitions) else None
 
@@ -153,7 +159,8 @@ class Topic:
         """Return the partition for AnyPartition messages; None if none is open.
 
         The chunk of the last segment keeps its partition for a time; then the turn of brokers or the rotation chooses
-        another.  In a turn, single chunks need no entry in `_chunk_partitions`, because all get the same partition.
+        another.  In a turn, only spans of several chunks have entries in `_chunk_partitions`: single chunks all get the
+        same partition.
         """
         uses_turns = self.rule.kind is BatchingKind.COMBINED and not self._shares_backlog
         turns = self._turns if uses_turns else None
@@ -163,8 +170,8 @@ class Topic:
             return self._chosen_partition  # the usual case in a turn
         last = segments[-1]
         chunk_at = self._slab.chunk_at(last.chunk)
-        chunks = self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]  # more than one in a span
-        if turns is not None and turn is not None and chunks == 1:
+        chunk_count = self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]  # more than 1 in a span
+        if turns is not None and turn is not None and chunk_count == 1:
             return self._partition_of_turn(turn, turns, is_open)
         owner = self._slab.view[chunk_at + lay.CHUNK_OWNER]
         kept = self._chunk_partitions.get(owner)
@@ -172,18 +179,19 @@ class Topic:
             return kept.partition
         if turns is None or turn is None:
             partition = self._next_open_partition(is_open, now_ms)
-            until_ms = now_ms + _CHUNK_STAY_MS * chunks
+            until_ms = now_ms + _CHUNK_STAY_MS * chunk_count
         else:
             partition = self._partition_of_turn(turn, turns, is_open)
             turn_end_ms = (turn + 1) * turns.turn_ms
-            until_ms = turn_end_ms + _CHUNK_STAY_MS * (chunks - 1)  # the first chunk stays until the turn ends
+            # The first chunk of the span needs no extra time, because it keeps the partition until the turn ends.
+            until_ms = turn_end_ms + _CHUNK_STAY_MS * (chunk_count - 1)
             self._span_until_ms = max(self._span_until_ms, until_ms)
         if partition is not None:
             self._chunk_partitions[owner] = _ChunkPartition(last.chunk, last.generation, partition, until_ms)
         return partition
 
     def _partition_of_turn(self, turn: int, turns: BrokerTurns, is_open: IsOpen) -> int | None:
-        """Return an open partition of the first broker in the order of this turn that has one."""
+        """Return an open partition of the first broker with an open partition, in the order of this turn."""
         if turn == self._chosen_turn and is_open(self.number, self._chosen_partition):
             return self._chosen_partition
         for broker in turns.order_of(self._leader_counts):
@@ -197,12 +205,12 @@ class Topic:
         return None
 
     def _next_open_partition(self, is_open: IsOpen, now_ms: int) -> int | None:
-        """Return the next open partition in rotation; combined topics stay with one for the time of a batch."""
+        """Return the next open partition of the rotation; combined topics keep a partition for the time of a batch."""
         self._shares_backlog = False
         if now_ms >= self._stays_until_ms:
             batch_ms = self.rule.limits.time_ms if self.rule.kind is BatchingKind.COMBINED else None
             self._stays_until_ms = now_ms + (batch_ms or 0)
-            self._advance()
+            self._advance_rotation()
         for step in range(len(self._rotation)):
             index = (self._cursor + step) % len(self._rotation)
             if is_open(self.number, self._rotation[index]):
@@ -210,15 +218,15 @@ class Topic:
                 return self._rotation[index]
         return None
 
-    def _advance(self) -> None:
-        """Advance the rotation, and shuffle it at its end: alternating batch sizes then favour no partition."""
+    def _advance_rotation(self) -> None:
+        """Advance the rotation, and shuffle it at its end, so that alternating batch sizes favor no partition."""
         self._cursor += 1
         if self._cursor >= len(self._rotation):
             self._rng.shuffle(self._rotation)
             self._cursor = 0
 
     def advance_partition(self) -> None:
-        """Let the rotation choose the next partition, regardless of time and turn, unless the chunk keeps one."""
+        """Let the rotation choose another partition next, and not a turn of brokers; a chunk may keep its partition."""
         self._stays_until_ms = 0
         self._shares_backlog = True
 
@@ -228,7 +236,7 @@ class Topic:
 
 
 class TopicRegistry:
-    """The topics of the slab's topic table by number, and the latest metadata."""
+    """The topics that have a number in the slab's topic table, and the latest metadata."""
 
     def __init__(self, slab: Slab, tables: SlabTables, config: Config, rng: random.Random, turns: BrokerTurns) -> None:
         self._slab = slab
@@ -239,15 +247,16 @@ class TopicRegistry:
         self._turns = turns
         self.view: ClusterView | None = None
         self.topic_ids: Mapping[bytes, bytes] = {}
-        """Kafka's ids of the topics in the latest metadata."""
+        """Kafka's ids of the topics in the latest metadata, by name."""
         self.by_number: dict[int, Topic] = {}
+        """The topics by number; a topic is added when it is first needed."""
 
     def apply_config(self, config: Config) -> None:
         """Store a reloaded config for topics that are created later; `RunRouter` applies it to the others."""
         self._config = config
 
     def leader_of(self, number: int, partition: int) -> int | None:
-        """Return the broker that leads a partition; None without a known leader."""
+        """Return the broker that leads a partition; None if no leader is known."""
         if self.view is None or not self._topic_table.has(number):
             return None
         view = self._get_or_create(number, self._topic_table.name_of(number)).view
@@ -261,12 +270,15 @@ class TopicRegistry:
         return name_of(self._slab, segment.chunk, segment.run, read_run(self._slab, segment.chunk, segment.run))
 
     def check_number(self, number: int) -> None:
-        """Raise SlabError for a number that the topic table never assigned; 0 stands for a topic without a number."""
+        """Raise SlabError for a number that the topic table never assigned; 0 is valid: a topic without a number."""
         if number and not (self._topic_table.has(number) or self._topic_table.was_freed(number)):
             raise SlabError(f"A run names topic number {number}, which the topic table never assigned.")
 
     def resolve(self, name: bytes, segment: Segment, header: RunHeader) -> Topic | None:
-        """Return the topic of a run, and store its number in the run's header; None if it gets no number."""
+        """Return the topic of a run, and store the topic's number in the run's header.
+
+        Return None if the topic cannot get a number (see `assign_number`).
+        """
         number = self.assign_number(name)
         if number and number != header.topic:
             self._slab.words[(self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = number
@@ -276,23 +288,24 @@ class TopicRegistry:
         return self.view is not None and name in self.view.topics
 
     def assign_number(self, name: bytes) -> int:
-        """Return a topic's number, and store the count of partitions for its keys in the topic table.
+        """Return a topic's number in the slab's topic table; assign one if the topic has none.
 
-        Return 0 if metadata does not show the topic or the table is full.
+        Also store in the table the number of partitions over which inputs spread the topic's keys.  Return 0 if
+        metadata does not show the topic or the table is full.
         """
         view = self.view.topics.get(name) if self.view is not None else None
         if view is None:
             return 0
         number = self._topic_table.number_of(name)
-        known = self._topic_table.partition_count_of(number) if number else 0
-        count = view.key_partition_count(known, keys_wait=self._config.keys_wait_for(name))
+        known_count = self._topic_table.partition_count_of(number) if number else 0
+        count = view.key_partition_count(known_count, keys_wait=self._config.keys_wait_for(name))
         assigned = self._topic_table.add(name, count)
         if not number:  # store the id now, because the topic may be created again before the next metadata
             self._topic_table.store_topic_id(name, self.topic_ids.get(name, b""))
         return assigned
 
     def key_partitions_in_use(self, topic: Topic) -> list[int]:
-        """Return the partitions over which inputs spread the keys of a topic."""
+        """Return the partitions over which inputs spread the keys of a topic now, by the topic table."""
         return topic.key_partitions[: self._topic_table.partition_count_of(topic.number)]
 
     def _get_or_create(self, number: int, name: bytes) -> Topic:
@@ -308,7 +321,7 @@ class TopicRegistry:
 
 
 def portions_of(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Group segments, in order, into portions of at least `PORTION_BYTES`, except for the last one."""
+    """Group segments, in order, into portions of at least `PORTION_BYTES`; the last portion may be smaller."""
     portion: list[Segment] = []
     size = 0
     for segment in segments:

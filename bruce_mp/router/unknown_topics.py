@@ -1,16 +1,16 @@
-"""Topics that the cluster does not know, and the messages that wait for them.
+"""Topics that the metadata of the cluster does not show, and the messages that wait for them.  A topic is in a state:
 
-    FETCHING   waits for metadata requested after the topic's first message, because the topic may be new
-    TO_CREATE  (with automatic creation) waits for its creation request
-    CREATING   a broker has the creation request
+    FETCHING   waits for metadata of a fetch that began after the topic's first message, because the topic may be new
+    TO_CREATE  (with automatic creation) waits until the router sends a request to create it
+    CREATING   waits for a broker's answer to the creation request
     CREATED    waits for metadata with the topic; several fetches follow, because brokers learn of a topic one by one
 
 Brokers hide a topic that the daemon's Kafka user may not see; only a request by name shows that it is *forbidden*.  At
 most `MAX_FORBIDDEN` such topics stay FETCHING, and their messages wait for the permission.
 
-The router refuses a topic that stays unknown or cannot be created: for some seconds it discards the topic's messages
-without another request.  This bounds the memory for invented names: a topic is here only while the slab has messages
-of it, and the router remembers at most `MAX_REFUSED` refusals.
+The router *refuses* a topic that stays unknown or cannot be created: for some seconds it discards the topic's messages
+without another request to a broker.  This bounds the memory that senders can fill with invented names: the router keeps
+a topic here only while the slab has messages of the topic, and remembers at most `MAX_REFUSED` refusals.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bruce_mp.discards.settlement import Discards
-    from bruce_mp.router.metadata_refresh import RefreshSchedule
+    from bruce_mp.router.metadata_refresh import FetchSchedule
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["UnknownTopics"]
@@ -40,15 +40,19 @@ started may not know all topics; automatic creation needs no such time."""
 CREATION_REFUSAL_MS: Final = 30_000
 """The time for which the router discards messages of a topic that could not be created."""
 MAX_REFUSED: Final = 10_000
-"""The most refused topics to remember; beyond them each message of an unknown topic causes a metadata request."""
+"""The maximum number of refused topics to remember.  While it is reached, each message of another unknown topic causes
+a metadata request."""
 FORBIDDEN_RETRY_MS: Final = 5_000
+"""The delay before the next metadata request for a forbidden topic."""
 MAX_FORBIDDEN: Final = 100
-"""The most topics to request by name: a broker refuses hidden and invented names alike, and senders may invent many."""
+"""The maximum number of topics to request by name.  A broker gives the same answer for hidden and for invented names,
+and senders may invent many."""
 MAX_CREATED_AT_ONCE: Final = 100
+"""The maximum number of topics in a creation request."""
 CREATED_FETCH_DELAYS_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
 """The delays between the metadata fetches that follow a topic creation."""
 MAX_CREATION_REQUESTS: Final = 10
-"""The most creation requests for a topic; one may fail because the controller moves."""
+"""The maximum number of creation requests for a topic; a request may fail because another broker becomes controller."""
 CREATION_RETRY_MS: Final = 1_000
 """The delay between two creation requests for a topic."""
 SUCCESS: Final = frozenset({0, 5, 36})
@@ -57,8 +61,9 @@ RETRIABLE: Final = frozenset({7, 8, 13, 41, 89})
 """REQUEST_TIMED_OUT, BROKER_NOT_AVAILABLE, NETWORK_EXCEPTION, NOT_CONTROLLER, THROTTLING_QUOTA_EXCEEDED."""
 
 _VALID_NAME: Final = re.compile(rb"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")
-_NOT_REFUSED: Final = (0, DiscardReason.BAD_TOPIC)  # a refusal that ended at time 0; its reason is never used
-_COUNTERS: Final = {
+_NOT_REFUSED: Final = (0, DiscardReason.BAD_TOPIC)
+"""A default for the refusal of a topic that is not refused: it ended at time 0, so its reason is never used."""
+_DISCARD_COUNTERS: Final = {
     DiscardReason.BAD_TOPIC: Counter.DiscardBadTopicMsgOnRoute,
     DiscardReason.TOPIC_AUTOCREATE_FAIL: Counter.DiscardOnTopicAutocreateFail,
 }
@@ -75,38 +80,44 @@ class UnknownTopicState(Enum):
 class _UnknownTopic:
     """An unknown topic and its messages.
 
-    For its next decision, the router ignores metadata of fetches that began before `fetch_after_ms`.
+    To decide about the topic, the router needs metadata of a fetch that began at `fetch_after_ms` or later.
     """
 
-    __slots__ = ("creation_requests", "fetch_after_ms", "fetches", "segments", "state")
+    __slots__ = ("creation_request_count", "fetch_after_ms", "fetch_count", "segments", "state")
 
     def __init__(self, fetch_after_ms: int) -> None:
         self.segments: list[Segment] = []
         self.fetch_after_ms = fetch_after_ms
         self.state = UnknownTopicState.FETCHING
-        self.creation_requests = 0
-        self.fetches = 0
+        self.creation_request_count = 0
+        self.fetch_count = 0
         """The number of metadata fetches requested since the topic's creation."""
 
 
 class UnknownTopics:
     """All unknown topics.  `autocreate` enables their creation.
 
-    `count_free_entries` returns the number of further topics that the slab's topic table has room for.
+    `count_free_entries` returns the number of further topics for which the slab's topic table has room.
     """
 
     def __init__(
-        self, discards: Discards, refresh: RefreshSchedule, count_free_entries: Callable[[], int], *, autocreate: bool
+        self,
+        discards: Discards,
+        fetch_schedule: FetchSchedule,
+        count_free_entries: Callable[[], int],
+        *,
+        autocreate: bool,
     ) -> None:
         self._discards = discards
-        self._refresh = refresh
+        self._fetch_schedule = fetch_schedule
         self._count_free_entries = count_free_entries
         self._autocreate = autocreate
         self._topics: dict[bytes, _UnknownTopic] = {}
         self._refused: dict[bytes, tuple[int, DiscardReason]] = {}
-        """The end of each refused topic's refusal, and the reason for discards until then."""
+        """The end of each refused topic's refusal, and the reason with which its messages are discarded until then."""
         self._trusted_from_ms: int | None = None
-        """The end of the grace period after the first metadata; None before the first metadata."""
+        """The time from which metadata is trusted to show all topics: `START_GRACE_MS` after the first metadata
+        arrived; None before that."""
 
     def apply_config(self, *, autocreate: bool) -> None:
         """Enable or disable topic creation; a change clears all refusals."""
@@ -122,16 +133,16 @@ class UnknownTopics:
         """Hold messages of an unknown topic, or discard them if the topic is refused."""
         until_ms, reason = self._refused.get(name, _NOT_REFUSED)
         if until_ms > now_ms:
-            self._discards.settle([segment], reason, name, _COUNTERS[reason])
+            self._discards.settle([segment], reason, name, _DISCARD_COUNTERS[reason])
             return
         topic = self._topics.setdefault(name, _UnknownTopic(now_ms))
         topic.segments.append(segment)
         if topic.state is UnknownTopicState.FETCHING:
-            self._refresh.request(max(now_ms, topic.fetch_after_ms))
+            self._fetch_schedule.request(max(now_ms, topic.fetch_after_ms))
 
     @property
     def names_to_request(self) -> list[bytes]:
-        """Topics to request by name, because brokers may hide them; at most `MAX_FORBIDDEN`."""
+        """At most `MAX_FORBIDDEN` topics that a fetch requests by name, because brokers may hide them."""
         names = (name for name, topic in self._topics.items() if topic.state is UnknownTopicState.FETCHING)
         return list(islice((name for name in names if _VALID_NAME.match(name)), MAX_FORBIDDEN))
 
@@ -144,7 +155,8 @@ class UnknownTopics:
     ) -> list[Segment]:
         """Apply metadata of a fetch that began at `started_ms`; return the messages of topics that became known.
 
-        `ensure_numbered` gives a topic a number, and returns False if it stays unknown.
+        `ensure_numbered` gives a topic its number in the slab's topic table, and returns False if the topic stays
+        unknown.
         """
         self._refused = {name: refusal for name, refusal in self._refused.items() if refusal[0] > now_ms}
         if self._trusted_from_ms is None:
@@ -155,7 +167,7 @@ class UnknownTopics:
                 known += self._topics.pop(name).segments
             elif name in forbidden and topic.state is UnknownTopicState.FETCHING:
                 topic.fetch_after_ms = now_ms + FORBIDDEN_RETRY_MS
-                self._refresh.request(topic.fetch_after_ms)
+                self._fetch_schedule.request(topic.fetch_after_ms)
             elif topic.state in {UnknownTopicState.FETCHING, UnknownTopicState.CREATED}:
                 self._decide_state(name, topic, started_ms, now_ms)
             elif topic.state is UnknownTopicState.TO_CREATE and self._count_free_entries() <= 0:
@@ -163,31 +175,32 @@ class UnknownTopics:
         return known
 
     def _decide_state(self, name: bytes, topic: _UnknownTopic, started_ms: int, now_ms: int) -> None:
-        """Decide about a topic that metadata lacks: fetch again, create it, or refuse it."""
+        """Decide to fetch metadata again for a topic that metadata lacks, to create the topic, or to refuse it."""
         assert self._trusted_from_ms is not None
         # Automatic creation needs no grace period: a broker that knows the topic answers TOPIC_ALREADY_EXISTS.
         if not self._autocreate and started_ms < self._trusted_from_ms:
-            self._refresh.request(self._trusted_from_ms)
+            self._fetch_schedule.request(self._trusted_from_ms)
         elif topic.fetch_after_ms > started_ms:
-            self._refresh.request(max(now_ms, topic.fetch_after_ms))
-        elif topic.state is UnknownTopicState.CREATED and topic.fetches < len(CREATED_FETCH_DELAYS_MS):
+            self._fetch_schedule.request(max(now_ms, topic.fetch_after_ms))
+        elif topic.state is UnknownTopicState.CREATED and topic.fetch_count < len(CREATED_FETCH_DELAYS_MS):
             self._schedule_fetch(topic, now_ms)
         elif topic.state is UnknownTopicState.CREATED or not self._autocreate or self._count_free_entries() <= 0:
             self._refuse(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_REFUSAL_MS)
-        elif topic.creation_requests >= MAX_CREATION_REQUESTS or _VALID_NAME.match(name) is None:
+        elif topic.creation_request_count >= MAX_CREATION_REQUESTS or _VALID_NAME.match(name) is None:
             self._refuse(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CREATION_REFUSAL_MS)
         else:
             topic.state = UnknownTopicState.TO_CREATE
 
     def _schedule_fetch(self, topic: _UnknownTopic, now_ms: int) -> None:
-        topic.fetch_after_ms = now_ms + CREATED_FETCH_DELAYS_MS[topic.fetches]
-        topic.fetches += 1
-        self._refresh.request(topic.fetch_after_ms)
+        """Request the next of the fetches that follow a topic's creation."""
+        topic.fetch_after_ms = now_ms + CREATED_FETCH_DELAYS_MS[topic.fetch_count]
+        topic.fetch_count += 1
+        self._fetch_schedule.request(topic.fetch_after_ms)
 
     def _refuse(self, name: bytes, reason: DiscardReason, until_ms: int) -> None:
         if len(self._refused) < MAX_REFUSED:
             self._refused[name] = (until_ms, reason)
-        self._discards.settle(self._topics.pop(name).segments, reason, name, _COUNTERS[reason])
+        self._discards.settle(self._topics.pop(name).segments, reason, name, _DISCARD_COUNTERS[reason])
 
     # --- topic creation ----------------------------------------------------------------------------------------------
 
@@ -195,7 +208,7 @@ class UnknownTopics:
     def names_to_create(self) -> list[bytes]:
         """Topics to create now, at most as many as the slab's topic table has room for."""
         wanted = [name for name, topic in self._topics.items() if topic.state is UnknownTopicState.TO_CREATE]
-        if not wanted:  # spares the router's loop the count of free entries
+        if not wanted:  # avoids counting the free entries in each round of the router's loop
             return []
         return wanted[: min(MAX_CREATED_AT_ONCE, max(0, self._count_free_entries()))]
 
@@ -203,16 +216,20 @@ class UnknownTopics:
         for name in names:
             self._topics[name].state = UnknownTopicState.CREATING
 
-    def on_created(self, errors: Mapping[bytes, int], now_ms: int) -> None:
-        """Apply Kafka's error code for each topic; the router repeats the request for topics without a code."""
+    def on_creation_answered(self, errors: Mapping[bytes, int], now_ms: int) -> None:
+        """Apply Kafka's error code for each topic.
+
+        A topic without a code or with a retriable one is FETCHING again: if metadata still lacks it, the router repeats
+        the creation request.
+        """
         creating = [(name, topic) for name, topic in self._topics.items() if topic.state is UnknownTopicState.CREATING]
         for name, topic in creating:
             error = errors.get(name)
-            topic.creation_requests += 1
+            topic.creation_request_count += 1
             if error is None or error in RETRIABLE:
                 topic.state = UnknownTopicState.FETCHING
                 topic.fetch_after_ms = now_ms + CREATION_RETRY_MS
-                self._refresh.request(topic.fetch_after_ms)
+                self._fetch_schedule.request(topic.fetch_after_ms)
             elif error in SUCCESS:
                 topic.state = UnknownTopicState.CREATED
                 self._schedule_fetch(topic, now_ms)

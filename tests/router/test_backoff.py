@@ -11,7 +11,7 @@ from bruce_mp.router.backoff import MAX_LEADERLESS_DELAY_MS, LeaderlessBackoff, 
 from bruce_mp.router.metadata_refresh import (
     MAX_RETRY_DELAY_MS,
     MIN_FETCH_INTERVAL_MS,
-    RefreshSchedule,
+    FetchSchedule,
     periodic_delay_ms,
     spread_delay_ms,
 )
@@ -83,7 +83,7 @@ def test_many_leaderless_partitions_request_as_often_as_one() -> None:
 
 
 def test_the_earliest_request_counts_and_fetches_keep_their_spacing() -> None:
-    refresh = RefreshSchedule(random.Random(1))
+    refresh = FetchSchedule(random.Random(1))
     dues = [refresh.due_ms]
     refresh.on_started(1000)
     dues.append(refresh.due_ms)
@@ -94,7 +94,7 @@ def test_the_earliest_request_counts_and_fetches_keep_their_spacing() -> None:
 
 
 def test_requests_do_not_shorten_the_backoff_of_a_failed_fetch() -> None:
-    refresh = RefreshSchedule(random.Random(1))
+    refresh = FetchSchedule(random.Random(1))
     refresh.on_started(1000)
     refresh.on_failed(6000, 3000)
     refresh.request(1500)
@@ -102,14 +102,14 @@ def test_requests_do_not_shorten_the_backoff_of_a_failed_fetch() -> None:
 
 
 def test_the_backoff_of_failed_fetches_is_bounded() -> None:
-    refresh = RefreshSchedule(random.Random(1))
+    refresh = FetchSchedule(random.Random(1))
     refresh.on_started(1000)
     refresh.on_failed(6000, 1_000_000)
     assert refresh.due_ms == 6000 + MAX_RETRY_DELAY_MS
 
 
 def test_a_postponed_schedule_waits_for_all_requests_but_an_urgent_one() -> None:
-    schedule = RefreshSchedule(random.Random(1))
+    schedule = FetchSchedule(random.Random(1))
     schedule.set_time(500)
     schedule.request(100)
     assert schedule.due_ms == 500

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from bruce_mp.router.metadata_refresh import MIN_FETCH_INTERVAL_MS, MIN_REFRESH_INTERVAL_MS, RefreshSchedule
+from bruce_mp.router.metadata_refresh import MIN_FETCH_INTERVAL_MS, MIN_REFRESH_INTERVAL_MS, FetchSchedule
 
 
 def test_the_earliest_request_counts_and_a_fetch_clears_requests() -> None:
-    refresh = RefreshSchedule(random.Random(1))
+    refresh = FetchSchedule(random.Random(1))
     dues = [refresh.due_ms]
     refresh.on_started(1000)
     dues.append(refresh.due_ms)
@@ -23,7 +23,7 @@ def test_the_earliest_request_counts_and_a_fetch_clears_requests() -> None:
 
 def test_refresh_schedule_coalesces_client_requests_when_they_arrive_fast() -> None:
     """200 requests in 4 seconds cause at most one fetch a second, and a fetch follows the last request."""
-    refresh = RefreshSchedule(random.Random(1))
+    refresh = FetchSchedule(random.Random(1))
     refresh.on_started(0)
     requests, fetches = range(2_000, 6_000, 20), []
     for now_ms in range(2_000, 10_000):
@@ -37,7 +37,7 @@ def test_refresh_schedule_coalesces_client_requests_when_they_arrive_fast() -> N
 
 
 def test_refresh_schedule_fetches_at_once_for_an_error_when_a_refresh_waits() -> None:
-    refresh = RefreshSchedule(random.Random(1))
+    refresh = FetchSchedule(random.Random(1))
     refresh.on_started(5_000)
     refresh.request_refresh(5_200)
     assert refresh.due_ms == 5_000 + MIN_REFRESH_INTERVAL_MS
@@ -48,7 +48,7 @@ def test_refresh_schedule_fetches_at_once_for_an_error_when_a_refresh_waits() ->
 def test_refresh_schedule_spreads_the_fetches_of_many_hosts_after_an_error_only() -> None:
     rng, dues = random.Random(1), []
     for _ in range(300):
-        refresh = RefreshSchedule(rng, spread_s=30)
+        refresh = FetchSchedule(rng, spread_s=30)
         refresh.on_started(0)
         refresh.request_after_error(50_000)
         assert refresh.due_ms is not None
@@ -61,7 +61,7 @@ def test_refresh_schedule_spreads_the_fetches_of_many_hosts_after_an_error_only(
 
 
 def test_refresh_schedule_keeps_its_moment_in_each_period() -> None:
-    refresh = RefreshSchedule(random.Random(1), spread_s=30)
+    refresh = FetchSchedule(random.Random(1), spread_s=30)
     refresh.on_started(0)
     refresh.request_after_error(1_000)
     first = refresh.due_ms
@@ -72,7 +72,7 @@ def test_refresh_schedule_keeps_its_moment_in_each_period() -> None:
 
 
 def test_refresh_schedule_applies_a_reloaded_spread() -> None:
-    refresh = RefreshSchedule(random.Random(1), spread_s=30)
+    refresh = FetchSchedule(random.Random(1), spread_s=30)
     refresh.on_started(0)
     refresh.apply_config(0)
     refresh.request_after_error(1_000)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bruce_mp.config.sections import Delivery
 from bruce_mp.errors import DiscardReason
 from bruce_mp.router.cluster import MISSING_GRACE_MS, ClusterView, MissingTopics, TopicView
-from bruce_mp.router.metadata_refresh import RefreshSchedule
+from bruce_mp.router.metadata_refresh import FetchSchedule
 from bruce_mp.router.unknown_topics import (
     CREATED_FETCH_DELAYS_MS,
     CREATION_REFUSAL_MS,
@@ -65,7 +65,7 @@ def wanted(world: World) -> list[bytes]:
 def answer(world: World, errors: dict[bytes, int]) -> None:
     """Request the creation of the wanted topics, with these answers."""
     world.router.on_creation_started(world.router.names_to_create)
-    world.router.on_created(errors, world.now_ms)
+    world.router.on_creation_answered(errors, world.now_ms)
 
 
 def delivered(world: World, topic: bytes) -> int:
@@ -244,7 +244,7 @@ class Kept:
 
 @pytest.mark.parametrize("autocreate", [True, False])
 def test_messages_of_an_unauthorized_topic_wait_for_permission(*, autocreate: bool) -> None:
-    refresh = RefreshSchedule(random.Random(1))
+    refresh = FetchSchedule(random.Random(1))
     unknown = UnknownTopics(Kept(), refresh, lambda: 10, autocreate=autocreate)  # type: ignore[arg-type]
     segment = Segment(1, 1, 0, 0, 1, 1)
     unknown.on_metadata(lambda _: False, 0, 0)

@@ -131,7 +131,7 @@ class Host(World):
         )
 
     def _due(self) -> list[int]:
-        timers = [self.router.refresh_due_ms, self.router.due_ms]
+        timers = [self.router.fetch_due_ms, self.router.due_ms]
         for peer in self.peers.values():
             timers.append(peer.core.batch_due_ms)
             if peer.core.retry_at is not None:

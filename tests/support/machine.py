@@ -224,7 +224,7 @@ class Machine:
                 self.from_router[slot] = deque()
                 self.to_peer[slot].append(self.from_router[slot])
             self.from_router[slot].append(pack_parcels(parcels))
-        due = self.router.refresh_due_ms
+        due = self.router.fetch_due_ms
         if self.fetch_started is None and due is not None and due <= self.now_ms:
             self.fetch_started = self.now_ms
             self.fetches += 1
