@@ -1,14 +1,19 @@
-"""Accumulation in the dispatcher: records wait until their pending batch reaches a limit; then their queue sends them.
+"""Accumulation in the dispatcher: records wait in a *pending batch* until it reaches a limit.
 
-PartitionKey messages of per-topic batching have a pending batch for each topic, all combined topics share one, and
-other messages do not wait.  A pending batch decides only *when* its records become ready.  A record batch then takes as
-many ready records as fit, so record batches grow while responses are slow.
+The records of a complete pending batch become *ready*: the dispatcher appends them to the queue of their partition.  A
+pending batch decides only *when* its records become ready.  A record batch takes as many ready records of its partition
+as fit, so record batches grow while the responses of the broker are slow.
 
-Inputs publish runs on common ticks, each input in one frame.  So the combined batch is also complete if no further
-frame is expected before it is due (`_TickFrames`).  Then one wake-up serves both the last frame and the request.
+With per-topic batching, each topic has its own pending batch for messages with a partition key; the router accumulates
+the messages without one.  All topics with combined batching share one pending batch.  All other messages are ready at
+once.
 
-State is indexed by a topic's entry in the topic table, so the next topic with that entry replaces it.  This bounds
-memory while topics come and go.  A topic with accumulated records keeps its entry.
+Inputs hand over their messages at common *ticks* (multiples of a time), each input as one frame.  If the combined batch
+is due before the next tick, it is complete with the last frame of a tick (`_TickFrames`).  The dispatcher then sends it
+at once, so it wakes only once to process the last frame and to send the request.
+
+State is stored by the index of a topic's entry in the slab's topic table.  The next topic that gets the entry replaces
+the state, which bounds memory while topics come and go.  A topic with accumulated records keeps its entry.
 """
 
 from __future__ import annotations
@@ -34,14 +39,15 @@ if TYPE_CHECKING:
 __all__ = ["Accumulator"]
 
 _COMBINED: Final = 0
-"""The key of the batch of all combined topics; other batches have their topic's table index, which starts at 1."""
+"""The key of the pending batch of all combined topics.  The key of another batch is the table index of its topic, which
+is at least 1."""
 
 _COUNTERS: Final = {
     BatchingKind.COMBINED: (Counter.CombinedTopicsBatchAnyPartition, Counter.CombinedTopicsBatchPartitionKey),
     BatchingKind.PER_TOPIC: (None, Counter.PerTopicBatchPartitionKey),
     BatchingKind.NONE: (Counter.NoBatchAnyPartition, Counter.NoBatchPartitionKey),
 }
-"""Counters for records without and with a partition key; None for records that the router batches and counts."""
+"""The counters for records without and with a partition key; None if the router accumulates and counts the records."""
 
 
 class _TopicState(NamedTuple):
@@ -49,28 +55,29 @@ class _TopicState(NamedTuple):
     batch: PendingBatch | None
     """None if the topic's records do not wait."""
     counts: list[int]
-    """The counts of its batching kind, which all topics of that kind share."""
+    """The counts of records without and with a partition key, which all topics with the same batching kind share."""
 
 
 class _TickFrames:
-    """Counts the frames that add to the combined batch between two ticks, one from each input with messages.
+    """Counts the frames that add to the combined batch between two ticks: one frame of each input with messages.
 
-    As many frames are expected as in the interval before.  A frame beyond them makes a separate batch, and is expected
-    from then on.
+    The number of frames between the previous two ticks is the number expected now.  An additional frame arrives after
+    the batch was sent, so its records form another batch; after the next tick, one frame more is expected.
     """
 
     def __init__(self, linger: int) -> None:
         self._linger_ms = max(1, linger)
-        self._tick = self._seen = self._expected = 0
+        """The time between two ticks."""
+        self._tick = self._seen_count = self._expected_count = 0
 
-    def is_last(self, due_ms: int, now_ms: int) -> bool:
+    def count_frame(self, due_ms: int, now_ms: int) -> bool:
         """Count a frame; return True if no other frame is expected before `due_ms`."""
-        next_ms = tick_after(now_ms + LEEWAY_MS, self._linger_ms)  # the inputs publish that much before a tick
-        tick = next_ms // self._linger_ms
+        next_tick_ms = tick_after(now_ms + LEEWAY_MS, self._linger_ms)  # inputs hand over `LEEWAY_MS` before a tick
+        tick = next_tick_ms // self._linger_ms
         if tick != self._tick:
-            self._tick, self._expected, self._seen = tick, self._seen, 0
-        self._seen += 1
-        return self._seen >= self._expected and due_ms <= next_ms - LEEWAY_MS
+            self._tick, self._expected_count, self._seen_count = tick, self._seen_count, 0
+        self._seen_count += 1
+        return self._seen_count >= self._expected_count and due_ms <= next_tick_ms - LEEWAY_MS
 
 
 class Accumulator:
@@ -85,20 +92,21 @@ class Accumulator:
         self._table_size = slab.geometry.topics
         self._rule_of = rule_of
         self._counts = {kind: [0, 0] for kind in BatchingKind}
-        """Records without and with a partition key since the last update of the counters."""
+        """The numbers of records without and with a partition key since the last update of the counters."""
         self._unbatched = _TopicState(0, None, self._counts[BatchingKind.NONE])
         self._topics: dict[int, _TopicState] = {}
-        """By table index."""
+        """By the index of the topic's entry in the topic table."""
         self._batches: dict[int, PendingBatch] = {}
+        """The pending batches, by the same index or `_COMBINED`."""
         self._frames = _TickFrames(0)
         self._due_ms: int | None = None
         self._is_due_known = True
-        """False if `_due_ms` may differ from the earliest time at which a batch is due."""
-        self.draining = False
-        """True if batching is disabled, because the daemon stops."""
+        """False if `_due_ms` must be computed again, because batches have changed."""
+        self.is_draining = False
+        """True if batching is disabled, because the daemon is about to stop."""
 
     def apply_config(self, rule_of: Callable[[int], TopicBatching]) -> list[Segment]:
-        """Replace the rules, and return all accumulated records."""
+        """Replace the rules; empty all batches and return their records."""
         accumulated = self.flush_all()
         self._rule_of = rule_of
         self._topics.clear()
@@ -119,12 +127,12 @@ class Accumulator:
             topic = topics.get(header.topic % table_size)
             if topic is None or topic.number != header.topic:
                 topic = self._create_state(header.topic)
-            topic.counts[header.flags & FLAG_PARTITION_KEY] += segment.records  # index 0 or 1
-            if topic.batch is None or self.draining:
+            topic.counts[header.flags & FLAG_PARTITION_KEY] += segment.records  # index 1 with a key, else 0
+            if topic.batch is None or self.is_draining:
                 ready.append(segment)
             else:
                 ready += topic.batch.add_whole(segment, header.arrived_ms, now_ms)
-        if any(self._counts[BatchingKind.COMBINED]):  # this frame has records of combined topics
+        if any(self._counts[BatchingKind.COMBINED]):  # these segments, which are of one frame, have combined topics
             ready += self._flush_after_last_frame(now_ms)
         self._add_to_counters()
         self._is_due_known = False
@@ -133,11 +141,12 @@ class Accumulator:
     def _flush_after_last_frame(self, now_ms: int) -> list[Segment]:
         """Empty the combined batch if the frame that has just added to it is the last before the batch is due."""
         batch = self._batches.get(_COMBINED)
-        if batch is None or batch.due_ms is None or not self._frames.is_last(batch.due_ms, now_ms):
+        if batch is None or batch.due_ms is None or not self._frames.count_frame(batch.due_ms, now_ms):
             return []
         return batch.flush()
 
     def _add_to_counters(self) -> None:
+        """Add the counts of records to the counters, and reset the counts."""
         for kind, counts in self._counts.items():
             for has_key, counter in enumerate(_COUNTERS[kind]):
                 if counts[has_key] and counter is not None:
@@ -147,7 +156,7 @@ class Accumulator:
     def _create_state(self, number: int) -> _TopicState:
         try:
             rule = self._rule_of(number)
-        except KeyError:  # a late frame names a removed topic, which has no records left
+        except KeyError:  # the router has removed the topic, because its records are settled: they need no batch
             return self._unbatched
         index = number % self._table_size
         self._batches.pop(index, None)
@@ -165,7 +174,7 @@ class Accumulator:
         return self._batches[_COMBINED]
 
     def flush_topic(self, number: int) -> list[Segment]:
-        """Empty a topic's batch and return its records, for a combined topic those of all combined topics."""
+        """Empty a topic's batch and return the records; the batch of a combined topic has all combined topics."""
         topic = self._topics.get(number % self._table_size)
         if topic is None or topic.number != number or topic.batch is None:
             return []
@@ -174,7 +183,7 @@ class Accumulator:
 
     @property
     def due_ms(self) -> int | None:
-        """The earliest time at which a batch is due; None without one."""
+        """The earliest time at which a batch is due; None if no records wait."""
         if not self._is_due_known:
             due = (batch.due_ms for batch in self._batches.values())
             self._due_ms = min((due_ms for due_ms in due if due_ms is not None), default=None)
@@ -182,6 +191,7 @@ class Accumulator:
         return self._due_ms
 
     def flush_due(self, now_ms: int) -> list[Segment]:
+        """Empty the batches that are due, and return their records."""
         if self.due_ms is None or self.due_ms > now_ms:
             return []
         self._is_due_known = False

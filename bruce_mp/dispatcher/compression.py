@@ -1,13 +1,14 @@
 """Compression of record batches with the topic's configured codec, if the broker accepts it and the size shrinks.
 
-A broker that is too old for a codec gets `api_versions.FALLBACK_CODEC`, which all brokers accept.  If compression
-fails, the dispatcher sends the batch uncompressed.
+A broker that is too old for the codec gets batches in `api_versions.FALLBACK_CODEC`, which all brokers accept.  If
+compression fails with an error, the dispatcher sends the batch uncompressed.
 
-The compression of a batch is also a *trial*, which fails if the batch does not shrink to `WORTHWHILE_PERCENT`; another
-threshold, the setting `size_threshold_percent`, decides if the compressed batch is sent.  Compressed, encrypted or
-random data does not shrink, and each trial costs time.  So the dispatcher suspends the compression of a topic after
-failed trials: it skips several batches, which it sends uncompressed, then tries one.  Each further failed trial doubles
-the number of skipped batches.  A time limit ends the skipping for topics with few batches.
+Compressed, encrypted or random data does not shrink, and each attempt to compress it costs time.  So the compression of
+a batch is also a *trial*, which fails if the batch does not shrink to `WORTHWHILE_PERCENT` of its size.  (Another
+threshold, the setting `size_threshold_percent`, decides if the compressed batch is sent.)  After several failed trials
+the dispatcher suspends the compression of the topic: it *skips* several batches, which it sends uncompressed, then
+tries one.  Each further failed trial doubles the number of skipped batches.  After a time limit the dispatcher tries
+again even if it has skipped fewer batches, for topics with few batches.
 """
 
 from __future__ import annotations
@@ -32,56 +33,59 @@ if TYPE_CHECKING:
 __all__ = ["CompressionTrials", "Compressor"]
 
 MAX_FAILED_TRIALS: Final = 5
-"""The consecutive failed trials that suspend compression."""
+"""The number of consecutive failed trials after which compression is suspended."""
 WORTHWHILE_PERCENT: Final = 90
-"""A trial fails if the compressed batch has more than this percentage of the uncompressed size."""
+"""A trial fails if the compressed size is more than this percentage of the uncompressed size."""
 MIN_SKIPPED_BATCHES: Final = 16
 MAX_SKIPPED_BATCHES: Final = 1024
-"""The number of batches sent uncompressed between two trials doubles from the minimum to the maximum."""
+"""The number of batches that are skipped between two trials doubles from the minimum to the maximum."""
 MAX_SKIP_S: Final = 60.0
-"""The longest time between two trials, for topics with few batches."""
+"""The time after which the next batch is a trial, regardless of the number of skipped batches."""
 
 
 class CompressionTrials:
     """The results of one topic's trials.  `now` is in seconds of a monotonic clock."""
 
-    __slots__ = ("_failures", "_next_skips", "_skips_left", "_skips_until")
+    __slots__ = ("_failure_count", "_next_skip_count", "_skip_end", "_skips_left")
 
     def __init__(self) -> None:
-        self._failures = 0
-        self._next_skips = MIN_SKIPPED_BATCHES
+        self._failure_count = 0
+        """The number of failed trials since the last successful one."""
+        self._next_skip_count = MIN_SKIPPED_BATCHES
         """The number of batches to skip after the next failed trial."""
         self._skips_left = 0
-        self._skips_until = 0.0
+        """The number of batches that are still to be skipped before the next trial."""
+        self._skip_end = 0.0
+        """The time at which the skipping ends in any case."""
 
     @property
     def is_suspended(self) -> bool:
-        return self._failures >= MAX_FAILED_TRIALS
+        return self._failure_count >= MAX_FAILED_TRIALS
 
     def count_batch(self, now: float) -> bool:
-        """Count the next batch, and return True if it should be compressed, False if skipped."""
-        if self._skips_left and now < self._skips_until:
+        """Count the next batch; return True if the batch is to be compressed, False if it is to be skipped."""
+        if self._skips_left and now < self._skip_end:
             self._skips_left -= 1
             return False
         self._skips_left = 0
         return True
 
-    def record(self, plain_bytes: int, compressed_bytes: int, now: float) -> None:
+    def record(self, uncompressed_bytes: int, compressed_bytes: int, now: float) -> None:
         """Record the size of a batch before and after its compression."""
-        if compressed_bytes * 100 <= plain_bytes * WORTHWHILE_PERCENT:
-            self._failures, self._next_skips = 0, MIN_SKIPPED_BATCHES
+        if compressed_bytes * 100 <= uncompressed_bytes * WORTHWHILE_PERCENT:
+            self._failure_count, self._next_skip_count = 0, MIN_SKIPPED_BATCHES
             return
-        self._failures += 1
+        self._failure_count += 1
         if self.is_suspended:
-            self._skips_left, self._skips_until = self._next_skips, now + MAX_SKIP_S
-            self._next_skips = min(2 * self._next_skips, MAX_SKIPPED_BATCHES)
+            self._skips_left, self._skip_end = self._next_skip_count, now + MAX_SKIP_S
+            self._next_skip_count = min(2 * self._next_skip_count, MAX_SKIPPED_BATCHES)
 
 
 log = logging.getLogger(__name__)
 
 
 class _TopicCodec:
-    """A topic's compression rule, and the results of its last batches."""
+    """A topic's compression rule, and the results of its trials."""
 
     __slots__ = ("configured_codec", "display_name", "is_fallback_logged", "name", "rule", "trials")
 
@@ -91,15 +95,16 @@ class _TopicCodec:
         self.rule = rule
         self.configured_codec = Codec[rule.type.upper()]
         self.trials = CompressionTrials() if rule.adaptive else None
+        """None if compression is never suspended."""
         self.is_fallback_logged = False
-        """True once the log has named the fallback codec."""
+        """True once the log says that the topic's batches are compressed with the fallback codec."""
 
 
 class Compressor:
     """Compresses batches and counts the results in the process row and, by topic, in `sums`.
 
-    `uncompressed` holds the (topic, partition) pairs with a leader that refuses compression; `clock` returns seconds of
-    a monotonic clock.
+    `uncompressed_partitions` has the (topic, partition) pairs whose leader refuses compressed batches; `clock` returns
+    seconds of a monotonic clock.
     """
 
     def __init__(
@@ -107,19 +112,19 @@ class Compressor:
         row: ProcessRow,
         rule_of: Callable[[bytes], CompressionConfig],
         compression: Compression,
-        uncompressed: Container[tuple[bytes, int]] = (),
+        uncompressed_partitions: Container[tuple[bytes, int]] = (),
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._row = row
         self._topics: dict[bytes, _TopicCodec] = {}
         self.apply_config(rule_of, compression)
-        self._uncompressed = uncompressed
+        self._uncompressed_partitions = uncompressed_partitions
         self._clock = clock
         self.sums = CompressionSums()
 
     def apply_config(self, rule_of: Callable[[bytes], CompressionConfig], compression: Compression) -> None:
-        """Replace the rules; a topic with an unchanged rule keeps the results of its trials."""
+        """Replace the rules; a topic whose rule does not change keeps the results of its trials."""
         self._rule_of = rule_of
         self._size_threshold_percent = compression.size_threshold_percent
         self.is_off = all(config.type == "none" for config in used_compressions(compression))
@@ -127,12 +132,13 @@ class Compressor:
         self._topics = {name: topic for name, topic in self._topics.items() if topic.rule == rule_of(name)}
 
     def sends_uncompressed(self, topic: bytes, partition: int) -> bool:
-        return self._topic(topic).configured_codec is Codec.NONE or (topic, partition) in self._uncompressed
+        has_no_codec = self._topic(topic).configured_codec is Codec.NONE
+        return has_no_codec or (topic, partition) in self._uncompressed_partitions
 
     def compress(
         self, topic: bytes, partition: int, data: bytes, capabilities: BrokerCapabilities
     ) -> tuple[Codec, bytes]:
-        """Return the codec and the bytes to send for the records of a batch."""
+        """Return the codec and the bytes to send for the encoded records of a batch."""
         state = self._topic(topic)
         if self.sends_uncompressed(topic, partition) or len(data) < state.rule.min_size:
             self._row.add(Counter.MsgSetCompressionNo)
@@ -179,11 +185,11 @@ class Compressor:
         return (codec, compressed) if is_kept else (Codec.NONE, data)
 
     def _record_trial(
-        self, topic: _TopicCodec, trials: CompressionTrials, plain_bytes: int, compressed_bytes: int
+        self, topic: _TopicCodec, trials: CompressionTrials, uncompressed_bytes: int, compressed_bytes: int
     ) -> None:
         was_suspended = trials.is_suspended
-        trials.record(plain_bytes, compressed_bytes, self._clock())
-        percent = compressed_bytes * 100 // plain_bytes
+        trials.record(uncompressed_bytes, compressed_bytes, self._clock())
+        percent = compressed_bytes * 100 // uncompressed_bytes
         if trials.is_suspended and not was_suspended:
             text = "Topic %s compresses badly (to %d %%): it is sent uncompressed, with a trial now and then."
             log.info(text, topic.display_name, percent, extra={"about": topic.name})

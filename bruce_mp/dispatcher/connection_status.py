@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class ConnectionStatus:
-    """The state of the connection of the dispatcher in `slot`; `now_ms` is the steady clock.
+    """The state of the broker connection of the dispatcher in `slot`; `now_ms` is the steady clock.
 
-    `delivered` counts the messages that this and earlier processes of the slot delivered.
+    `delivered` is the number of messages that this process and earlier dispatchers in the slot have delivered.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class ConnectionStatus:
         self._set_state(CONNECTING)
 
     def on_connected(self, *, exactly_once: bool, certificate_ends_s: float | None = None) -> None:
-        """Record a ready connection; `exactly_once`: the broker detects repeated batches.
+        """Record a ready connection; `exactly_once` is True if the broker detects repeated batches.
 
-        `certificate_ends_s` is the expiry of the broker's certificate, in seconds since the epoch.
+        `certificate_ends_s` is the time at which the broker's certificate expires, in seconds since the epoch.
         """
         self._set_state(
             CONNECTED, exactly_once=exactly_once, needs_operator=False, certificate_ends_s=certificate_ends_s
@@ -71,16 +71,16 @@ class ConnectionStatus:
             self._failing_since_ms = 0
 
     def on_closed(self) -> None:
-        """Record that broker or dispatcher closed the connection without a failure."""
+        """Record that the broker or the dispatcher closed the connection without a failure."""
         self._set_state(IDLE)
 
     def on_failed(self, error: str, *, needs_operator: bool = False) -> None:
-        """Record a failure; `needs_operator`: the error lasts until an operator changes the configuration."""
+        """Record a failure; `needs_operator` is True if it lasts until an operator changes the configuration."""
         self._set_state(FAILED, needs_operator=needs_operator, last_error=error, last_error_ms=self._now_ms())
         self._failing_since_ms = self._failing_since_ms or self._report.since_ms
 
     def on_new_settings(self) -> None:
-        """Forget a failure, because the next connection uses other settings."""
+        """Remove a failure from the report, because the next connection uses other settings."""
         if self._report.connection == FAILED:
             self._set_state(IDLE, needs_operator=False, last_error="", last_error_ms=0)
 
@@ -91,9 +91,10 @@ class ConnectionStatus:
         delivered: int,
         waiting: Iterable[tuple[bytes, int, WaitingMessages]],
     ) -> None:
-        """Send a report and the sums of `output` to the status process; the next report replaces a lost one.
+        """Send a report and the sums of `output` to the status process.
 
-        `delivered` counts like the constructor's; `waiting` has topic, partition and messages of each queue.
+        A lost report does no harm, because each report has the whole state.  `delivered` is the present value of the
+        constructor's parameter; `waiting` has topic, partition and messages of each queue.
         """
         now_ms, node = self._now_ms(), self._report.node
         self._report = replace(
@@ -110,7 +111,7 @@ class ConnectionStatus:
 
 
 class PartitionErrors:
-    """The partitions with an error as their last response, at most `MAX_LISTED_SCOPES`; `now_ms` is a steady clock."""
+    """The partitions whose last response is an error, at most `MAX_LISTED_SCOPES`; `now_ms` is a steady clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -122,7 +123,7 @@ class PartitionErrors:
         return bool(self._errors)
 
     def record(self, topic: bytes, partition: int, error: str) -> None:
-        """Record a partition's error; a repeated error keeps the time of the first."""
+        """Record a partition's error; a repeated error keeps the time of its first occurrence."""
         self._released.discard((topic, partition))
         known = self._errors.get((topic, partition))
         if known is not None and known.error == error:
@@ -136,12 +137,12 @@ class PartitionErrors:
         self._errors.pop((topic, partition), None)
 
     def release(self, topic: bytes, partition: int) -> None:
-        """Remove a partition that goes back to the router, once its error is in a report."""
+        """Let `drop_released` remove a partition, which goes back to the router; its error is in one more report."""
         if (topic, partition) in self._errors:
             self._released.add((topic, partition))
 
     def drop_released(self) -> None:
-        """Remove the released partitions, because a report has their errors."""
+        """Remove the released partitions, because a report with their errors has been sent."""
         for key in self._released:
             self._errors.pop(key, None)
         self._released.clear()

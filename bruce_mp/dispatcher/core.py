@@ -1,13 +1,16 @@
-"""The dispatcher's sans-IO core: it receives parcels and responses, and returns batches for the broker.
+"""The dispatcher's core, which does no I/O: it gets the router's parcels and a broker's responses, and returns batches.
 
-It has a queue for each partition (`queues`), accumulates records (`accumulator`), builds batches (`record_batches`),
-and applies the error table (`protocol.kafka.error_actions`) to responses.  The state words of its records name its
-slot, so a successor finds them by a sweep.
+A *parcel* is one entry of a frame between router and dispatcher.  The core has a queue for each partition (`queues`),
+accumulates records (`accumulator`), builds batches (`record_batches`), and applies the error table
+(`protocol.kafka.error_actions`) to responses.  In the slab, the state words of its records name the dispatcher by its
+*slot*, so the next dispatcher in the slot finds them by a sweep (a walk through the state words).
 
-A new dispatcher sends HELLO and waits for the router's RESYNC, which names all records assigned to it.  Then it
-completes the work of its predecessor: it claims the rest of each partly claimed batch, and repeats RETURNED for records
-that the router has not claimed.  SYNCED ends this step; the router ignores late frames of the predecessor.  A new
-router sends RESYNC, too.  The dispatcher ignores frames of dead routers.
+A new dispatcher sends HELLO and waits for the router's RESYNC.  The frame of RESYNC also has the records that the
+router has assigned to the slot and no dispatcher has claimed.  Then the dispatcher completes the work of its
+predecessor: it claims the rest of each batch that the predecessor claimed in part, and repeats RETURNED for records
+that the router has not claimed.  It answers SYNCED at the end; until then the router ignores other frames, which may be
+the predecessor's.  A new router also sends RESYNC to all dispatchers.  A dispatcher ignores late frames of a dead
+router.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Dispatcher"]
 
 PAUSE_REPEAT_S: Final = 1.0
-"""The interval of repeated PAUSED reports; the router that received the first one may have died."""
+"""The interval at which PAUSED is repeated, because the router that received the first one may have died."""
 
 _TopicPartition = tuple[int, int]  # topic number, partition
 
@@ -67,7 +70,7 @@ class Dispatcher:
         self._topics = TopicTable(slab)
         self.topic_name = self._topics.name_of
         self._send_queue = SendQueue()
-        queue_limit = 2 * slab.geometry.partitions  # at this number, at least half belong to deleted topics
+        queue_limit = 2 * slab.geometry.partitions  # at this number, at least half of the queues are of deleted topics
         self._queues = Queues(queue_limit, self._topics.has, self._send_queue)
         self._accumulator = Accumulator(slab, row, self._batching_lookup(config))
         max_bytes, idempotent = config.batching.message_max_bytes, is_idempotent(slab)
@@ -75,20 +78,21 @@ class Dispatcher:
         self._responses = ResponseHandler(
             slab, row, reporter, self._builder, topics=self._topics, retry_limit=config.delivery.retry_limit
         )
-        # The same objects in all reports, see `ResponseHandler`:
+        # Parts of `ResponseHandler` that the process reads.
         self.partition_errors, self.traffic = self._responses.partition_errors, self._responses.traffic
-        self.uncompressed = self._responses.uncompressed
+        self.uncompressed_partitions = self._responses.uncompressed_partitions
         self._outbox: list[Parcel] = []
         self._throttled_until = 0.0
         self._is_paused = False
         self._hands_back_all = False
-        """True from a HAND_BACK of all partitions to its HANDED_BACK."""
+        """True from the router's HAND_BACK of all partitions to the dispatcher's answer HANDED_BACK."""
         self._hand_back_since_ms: int | None = None
-        """The time at which the router requested the hand-back that waits for responses; None without one."""
+        """The time at which the router requested the hand-back that waits for responses; None if none waits."""
         self._is_synced = False
+        """True once the dispatcher has processed its first RESYNC."""
 
     def apply_config(self, config: Config) -> None:
-        """Apply a reloaded config, and flush all accumulated records first."""
+        """Apply a reloaded config; all accumulated records become ready."""
         self._config = config
         self._add_to_queues(self._accumulator.apply_config(self._batching_lookup(config)))
         self._builder.max_bytes = config.batching.message_max_bytes
@@ -100,7 +104,10 @@ class Dispatcher:
     # --- state for the process ---------------------------------------------------------------------------------------
 
     def drain_outbox(self) -> list[Parcel]:
-        """Empty the outbox, and return a frame for the router; its first parcel names slot and incarnation."""
+        """Empty the outbox, and return a frame for the router; the first parcel names the slot and the incarnation.
+
+        Return [] if the outbox is empty.
+        """
         if not self._outbox:
             return []
         outbox, self._outbox = [Parcel(ParcelKind.SENDER, self._slot, self._incarnation), *self._outbox], []
@@ -124,7 +131,7 @@ class Dispatcher:
         queues = [
             queue
             for queue in self._queues.values()
-            # Without a call, because reports ask thousands of queues each second.
+            # These attributes are tested without a call, because reports ask thousands of queues each second.
             if queue.ready or queue.in_flight or queue.resend or queue.failed
         ]
         return ((self.topic_name(queue.topic), queue.partition, queue) for queue in queues)
@@ -136,7 +143,7 @@ class Dispatcher:
 
     @property
     def retry_at(self) -> float | None:
-        """The end, in seconds, of the next back-off of a queue, or of the broker's throttling if that is later.
+        """The time, in seconds, at which the next back-off of a queue ends, but at least the end of throttling.
 
         None if no queue has records to send.
         """
@@ -149,7 +156,7 @@ class Dispatcher:
     # --- from the router ---------------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: Sequence[Parcel], now_ms: int) -> None:
-        """Process one frame of the router; its first parcel holds the router's incarnation."""
+        """Process one frame of the router; the first parcel holds the router's incarnation."""
         router_incarnation, rest = parcels[0].partition, parcels[1:]
         if rest[0].kind is ParcelKind.RESYNC and router_incarnation >= self._router_incarnation:
             self._router_incarnation = router_incarnation
@@ -162,7 +169,7 @@ class Dispatcher:
             if kind is ParcelKind.HAND_BACK:
                 self._hand_back(topic, partition, now_ms)
             elif kind is ParcelKind.FLUSH:
-                if self._topics.has(topic):  # a topic may be removed once its messages are settled
+                if self._topics.has(topic):  # the router may have removed the topic after its messages were settled
                     self._flush_topic(topic)
             elif kind is ParcelKind.SENT:
                 claimed = [inspect_segment(self._slab, segment) for segment in self._claim_built(segments)]
@@ -173,13 +180,13 @@ class Dispatcher:
     def _claim_unbuilt(
         self, kind: ParcelKind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int
     ) -> None:
-        """Claim records that no dispatcher has built into a batch; accumulate them or make them ready, by `kind`."""
+        """Claim records that no dispatcher has built into a batch; `kind` decides if they are accumulated or ready."""
         assigned, queued = state_word(RunState.ASSIGNED, self._slot), state_word(RunState.QUEUED, self._slot)
         claimed = kernels.claim(self._slab, segments, assigned, queued)
         if kind is ParcelKind.QUEUE:
             self._add_to_queues(self._accumulator.add(claimed, kernels.read_headers(self._slab, claimed), now_ms))
             return
-        if kind is ParcelKind.WAITED:  # the topic's accumulated records are older: send them first
+        if kind is ParcelKind.WAITED:  # the topic's accumulated records are older, so they must be sent first
             self._flush_topic(topic)
         self._make_ready(topic, partition, claimed)
 
@@ -200,7 +207,7 @@ class Dispatcher:
             self._send_queue.setdefault(key, queue)
 
     def _group_undamaged(self, segments: Iterable[Segment]) -> dict[_TopicPartition, list[Segment]]:
-        """Group the segments without damage by partition, and quarantine the others."""
+        """Group the undamaged segments by partition, and quarantine the damaged ones."""
         by_partition: dict[_TopicPartition, list[Segment]] = {}
         for segment in segments:
             try:
@@ -221,13 +228,16 @@ class Dispatcher:
         return self._row.move(segments, Move(assigned, in_flight, lay.FLOW_SENT))
 
     def _adopt_assigned(self, batches: list[SentBatch]) -> None:
-        """Queue batches of another dispatcher, which has recorded possible duplicates among the unnumbered ones."""
-        if not self._builder.broker_deduplicates:
+        """Queue batches that another dispatcher built, for resending.
+
+        The other dispatcher has recorded the unnumbered batches among them that may become duplicates.
+        """
+        if not self._builder.broker_deduplicates:  # this broker may also write numbered batches twice
             self._mark_in_doubt([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
-        """Queue batches for resending; renumber those of another producer epoch and send them last."""
+        """Queue batches for resending; batches of another producer epoch get new numbers and come last."""
         current = [batch for batch in batches if not self._builder.is_outdated(batch)]
         outdated = [batch for batch in batches if self._builder.is_outdated(batch)]
         for batch in current:
@@ -244,13 +254,14 @@ class Dispatcher:
         self._outbox.append(Parcel(ParcelKind.HELLO))
 
     def _resync(self, parcels: Sequence[Parcel], now_ms: int) -> None:
-        """Process RESYNC, which the router sends if either process is new, and answer with SYNCED."""
+        """Process RESYNC, which the router sends if it or the dispatcher is new, and answer with SYNCED."""
         resync, *rest = parcels
         resync_number = resync.topic
         if not self._is_synced:
             self._recover([segment for parcel in rest if parcel.kind is ParcelKind.SENT for segment in parcel.segments])
             self._is_synced = True
-        self._flush_all()  # a new router may have other batching rules; its batches must not overtake these
+        # A new router may have other batching rules, and its records must not overtake the accumulated ones.
+        self._flush_all()
         for queue in self._queues.values():
             queue.hands_back = False  # the router repeats HAND_BACK after SYNCED
         self._hands_back_all = False
@@ -260,7 +271,11 @@ class Dispatcher:
         self.repeat_pauses()
 
     def _recover(self, sent: Iterable[Segment]) -> None:
-        """Queue the predecessor's records; it may have claimed only a part of `sent`, the assigned built batches."""
+        """Queue the records that the predecessor had claimed, and claim and queue the segments `sent`.
+
+        The segments `sent` are of built batches that are assigned to this slot.  The predecessor may have claimed other
+        segments of the same batches, so the batches are rebuilt from both.
+        """
         found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
         self._mark_in_doubt(rebuild_batches(in_flight))
@@ -271,18 +286,19 @@ class Dispatcher:
                 self._make_ready(part.topic, part.partition, [part.segment])
 
     def _repeat_returned(self) -> None:
-        """Send RETURNED for all returned records in the slab, because the earlier frames may be lost."""
-        states = {RunState.RETURNED: ParcelKind.RETURNED, RunState.RETURNED_SENT: ParcelKind.RETURNED_SENT}
-        found = sweep(self._slab, states, self._slot)
-        self._outbox += [Parcel(states[part.state], part.topic, part.partition, [part.segment]) for part in found]
-        # Return the rest of their queues, too: it is newer than the records in `found`.
+        """Repeat RETURNED for all records that the router has not claimed, because the earlier frames may be lost."""
+        kinds = {RunState.RETURNED: ParcelKind.RETURNED, RunState.RETURNED_SENT: ParcelKind.RETURNED_SENT}
+        found = sweep(self._slab, kinds, self._slot)
+        self._outbox += [Parcel(kinds[part.state], part.topic, part.partition, [part.segment]) for part in found]
+        # Also return the other records of these partitions: they are newer, and must not be sent before those in
+        # `found`.
         for topic, partition in dict.fromkeys((part.topic, part.partition) for part in found):
             self._return_queue(self._queues.get_or_create(topic, partition))
 
     # --- to the broker -----------------------------------------------------------------------------------------------
 
     def on_connected(self, *, broker_deduplicates: bool) -> None:
-        """Use a ready connection; `broker_deduplicates`: its broker detects repeated batches."""
+        """Use a ready connection; `broker_deduplicates` is True if the broker detects repeated batches."""
         self._builder.idempotent = is_idempotent(self._slab)
         self._builder.broker_deduplicates = self._builder.idempotent and broker_deduplicates
         if self._builder.idempotent and not broker_deduplicates:
@@ -299,21 +315,21 @@ class Dispatcher:
 
     def drain(self) -> None:
         """Disable batching and flush all accumulated records."""
-        self._accumulator.draining = True
+        self._accumulator.is_draining = True
         self._flush_all()
 
-    def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
-        """Return the batches of the next request, at most one for each partition; empty if none may be sent now."""
-        is_limited = now < self._throttled_until or in_flight >= self._config.delivery.max_in_flight
+    def next_request(self, requests_in_flight: int, now: float) -> list[SentBatch]:
+        """Return the batches of the next request, at most one for each partition; [] if none may be sent now."""
+        is_limited = now < self._throttled_until or requests_in_flight >= self._config.delivery.max_in_flight
         if not self._send_queue or self._is_paused or is_limited:
             return []
-        request_bytes = self._config.batching.produce_request_data_limit  # 0 for requests of one message
+        request_bytes = self._config.batching.produce_request_data_limit  # 0: each request has one message
         content = self._send_queue.choose(self._builder, request_bytes, now)
         for error in content.damage:
             quarantine(self._row, error)
         built = content.built
         for (queue, segments), batch in zip(content.plans, self._builder.build(content.plans), strict=True):
-            if batch is None:  # put its undamaged records back
+            if batch is None:  # a segment is damaged: put the undamaged ones back
                 queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, segments)))
                 self._send_queue.schedule(queue)
             else:
@@ -324,7 +340,7 @@ class Dispatcher:
     # --- responses ---------------------------------------------------------------------------------------------------
 
     def on_written(self, batches: Sequence[SentBatch], now: float) -> None:
-        """Settle batches as delivered once the socket has accepted them; for acks 0."""
+        """Settle batches as delivered, because the socket has accepted all bytes of their request with acks = 0."""
         self._responses.settle(batches)
         for batch in batches:
             queue = self._queues[batch.topic, batch.partition]
@@ -333,9 +349,9 @@ class Dispatcher:
             self._continue_queue(queue, now)
 
     def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> bool:
-        """Apply the acks of a request's batches, in order; batches without an error share transactions.
+        """Apply a response, which has one ack for each batch of its request, in order.
 
-        Return True if an ack has an error.
+        Batches without an error are settled several in one transaction.  Return True if an ack has an error.
         """
         failed = [(batch, ack) for batch, ack in zip(batches, acks, strict=True) if ack.error]
         good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error] if failed else batches
@@ -350,11 +366,11 @@ class Dispatcher:
             queue = queues[batch.topic, batch.partition]
             self._responses.apply_error(queue, batch, ack, self.topic_name(batch.topic))
             self._continue_queue(queue, now)
-        self._finish_hand_back()  # flowing queues have skipped `_continue_queue`
+        self._finish_hand_back()  # `_continue_queue` also does this, but flowing queues have skipped it
         return bool(failed)
 
     def on_unreadable(self, batch: SentBatch, error: SlabError, now: float) -> None:
-        """Quarantine the damaged records of an unsent batch of `next_request`, and requeue the others."""
+        """Quarantine the damaged records of a batch of `next_request` that was not sent, and requeue the others."""
         quarantine(self._row, error)
         queue = self._queues.get_or_create(batch.topic, batch.partition)
         queue.in_flight.remove(batch)
@@ -362,7 +378,7 @@ class Dispatcher:
         self._continue_queue(queue, now)
 
     def _continue_queue(self, queue: PartitionQueue, now: float) -> None:
-        """Schedule a queue after a response, and end its draining after the last one."""
+        """Schedule a queue after a response; end the draining of the queue after its last outstanding response."""
         if queue.state is QueueState.DRAINING and not queue.in_flight:
             self._end_draining(queue, now)
         self._send_queue.schedule(queue)
@@ -385,9 +401,9 @@ class Dispatcher:
     # --- pauses ------------------------------------------------------------------------------------------------------
 
     def on_connection_lost(self) -> None:
-        """Requeue the in-flight batches of a lost connection, and report PAUSED to have all records rerouted.
+        """Requeue the in-flight batches of a lost connection, and report PAUSED: then the router reroutes all records.
 
-        An empty dispatcher does not pause: the next message opens another connection.
+        A dispatcher without records does not pause: the next message opens another connection.
         """
         for queue in self._queues.values():
             unanswered = queue.fail_in_flight()
@@ -405,7 +421,7 @@ class Dispatcher:
             self._outbox.append(Parcel(ParcelKind.PAUSED, partition=EVERYTHING))
 
     def repeat_pauses(self) -> bool:
-        """Repeat PAUSED for all paused scopes; return False without a paused scope."""
+        """Repeat PAUSED for all paused partitions and for a paused dispatcher; return False if nothing is paused."""
         paused = [queue for queue in self._queues.values() if queue.state is QueueState.PAUSED]
         self._outbox += [Parcel(ParcelKind.PAUSED, queue.topic, queue.partition) for queue in paused]
         if self._is_paused:
@@ -413,7 +429,10 @@ class Dispatcher:
         return self._is_paused or bool(paused)
 
     def update_hand_back_deadline(self) -> int | None:
-        """Return the deadline, in ms, of the hand-back that waits for responses; clear it if none waits any longer."""
+        """Return the time, in ms, until which a hand-back may wait for responses; None if no hand-back waits.
+
+        Also clear `_hand_back_since_ms` if the hand-back has ended.
+        """
         if self._hand_back_since_ms is None:
             return None
         if not self._hands_back_all and not any(queue.hands_back for queue in self._queues.values()):
@@ -422,7 +441,7 @@ class Dispatcher:
         return self._hand_back_since_ms + self._config.delivery.dispatcher_restart_max_delay_ms
 
     def _hand_back(self, topic: int, partition: int, now_ms: int) -> None:
-        self._flush_all()  # hand accumulated records back, too
+        self._flush_all()  # so that accumulated records are handed back with the others
         if self._hand_back_since_ms is None:
             self._hand_back_since_ms = now_ms
         if partition == EVERYTHING:
@@ -442,7 +461,7 @@ class Dispatcher:
         self._add_to_queues(self._accumulator.flush_all())
 
     def _finish_hand_back(self) -> None:
-        """Complete the hand-back of the whole dispatcher, unless a response is outstanding."""
+        """Complete a hand-back of the whole dispatcher if one is requested, unless a response is outstanding."""
         if not self._hands_back_all or any(queue.in_flight for queue in self._queues.values()):
             return
         for queue in self._queues.values():
@@ -453,7 +472,7 @@ class Dispatcher:
 
     def _return_queue(self, queue: PartitionQueue) -> None:
         """Return a queue's records to the router: built batches first, in order."""
-        if self._topics.has(queue.topic):  # a deleted topic may have left an empty queue
+        if self._topics.has(queue.topic):  # the empty queue of a removed topic may still exist
             self._responses.partition_errors.release(self.topic_name(queue.topic), queue.partition)
             self._responses.skip_sequence_gap(queue)
         built, rest = queue.pop_all()

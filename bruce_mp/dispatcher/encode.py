@@ -28,7 +28,7 @@ __all__ = ["BatchEncoder"]
 class BatchEncoder:
     """Encodes the batches of a request, and counts them in the process row.
 
-    `keeps_empty_values`: an empty value is sent as empty, not as null.
+    `keeps_empty_values` is True if an empty value is sent as empty, False if it is sent as null.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class BatchEncoder:
         self._producer_id = NO_PRODUCER.producer_id
         """The producer id of the current `encode` call."""
 
-    def encode_plain(
+    def encode_uncompressed(
         self, names: Sequence[bytes], batches: Sequence[SentBatch], capabilities: BrokerCapabilities
     ) -> EncodedTopics | None:
-        """Encode all batches of a request at once; `names` has the topic of each.
+        """Encode all batches of a request by one kernel call, without compression; `names` has the topic of each batch.
 
-        Return None if a batch is damaged, or if batches may be compressed or are message sets; the caller then uses
-        `encode`.
+        Return None if a batch is damaged, if any topic is configured for compression, or if the broker needs message
+        sets; the caller then uses `encode`.
         """
         if not self._compressor.is_off or capabilities.message_format is not MessageFormat.BATCHES:
             return None
@@ -79,16 +79,16 @@ class BatchEncoder:
         accepts_record_batches = capabilities.message_format is MessageFormat.BATCHES
         encode = self._record_batch if accepts_record_batches else self._message_set
         encoded: list[PartitionData | SlabError] = []
-        records = damaged = 0
+        record_count = damaged_count = 0
         for topic, batch in batches:
             try:
                 encoded.append(encode(topic, batch, capabilities))
-                records += batch.records
+                record_count += batch.records
             except SlabError as error:
                 encoded.append(error)
-                damaged += 1
-        self._row.add(Counter.SerializeMsgSet, len(batches) - damaged)
-        self._row.add(Counter.SerializeMsg, records)
+                damaged_count += 1
+        self._row.add(Counter.SerializeMsgSet, len(batches) - damaged_count)
+        self._row.add(Counter.SerializeMsg, record_count)
         return encoded
 
     def _record_batch(self, topic: bytes, batch: SentBatch, capabilities: BrokerCapabilities) -> PartitionData:

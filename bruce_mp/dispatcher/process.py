@@ -38,7 +38,7 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 """Parameters of mallopt(3)."""
 _KEPT_BYTES: Final = 8 << 20
-"""Free memory that the process keeps: the buffers of the next requests reuse it without page faults."""
+"""The amount of freed memory that the process keeps, so that the buffers of the next requests cause no page faults."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -62,18 +62,20 @@ class _DispatcherProcess(ProcessShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         assert start.broker is not None
         super().__init__(start, control, ProcessRow.recover(slab, start.row))
-        config, reports = start.config, self._links.sender(REPORTS)
+        config, report_sender = start.config, self._links.sender(REPORTS)
         self._router = self._links.sender(ROUTER_FROM_DISPATCHERS)
         self.serve_frames(dispatcher_link(start.slot), self._on_frame)
         self._reporter = self.add_output(ProcessReporter(config, self._links, self._row))
         self._tap = self.add_output(WireTap(slab, self._links.sender(COPIES), self._row.add))
         self._core = Dispatcher(slab, self._row, config, start.slot, self._reporter, incarnation=self._incarnation)
         load_codecs(_codecs(config))
-        self._compressor = Compressor(self._row, config.compression_for, config.compression, self._core.uncompressed)
-        self.add_output(EventOutput(reports, self._compressor.sums))
+        self._compressor = Compressor(
+            self._row, config.compression_for, config.compression, self._core.uncompressed_partitions
+        )
+        self.add_output(EventOutput(report_sender, self._compressor.sums))
         keeps_empty_values = config.kafka.empty_values == "empty"
         self._encoder = BatchEncoder(slab, self._row, self._compressor, keeps_empty_values=keeps_empty_values)
-        self._traffic = EventOutput(reports, self._core.traffic)
+        self._traffic_output = EventOutput(report_sender, self._core.traffic)
         self._session = ProduceSession(
             start,
             self._loop,
@@ -82,11 +84,12 @@ class _DispatcherProcess(ProcessShell):
             core=self._core,
             encoder=self._encoder,
             tap=self._tap,
-            reports=self._traffic,
+            status_output=self._traffic_output,  # sends each status report together with the sums of the traffic
         )
         self._is_exiting = False
 
     def recover(self) -> None:
+        """Send HELLO; the core recovers its predecessor's records when the router answers with RESYNC."""
         self._row.add(Counter.StartKafkaDispatcher)
         self._core.send_hello()
 
@@ -105,7 +108,10 @@ class _DispatcherProcess(ProcessShell):
         self._core.drain()
 
     def on_supervisor_exit(self) -> None:
-        """Wait up to `_EXIT_TIMEOUT_S` for responses, because unanswered batches may become duplicates; then stop."""
+        """Stop after at most `_EXIT_TIMEOUT_S`.
+
+        Until then wait for responses, because batches without a response may become duplicates.
+        """
         self._is_exiting = True
         self._loop.unwatch(self._control)
         self._loop.call_later(_EXIT_TIMEOUT_S, self._loop.stop)
@@ -117,7 +123,7 @@ class _DispatcherProcess(ProcessShell):
     def after_round(self, now_ms: int) -> int | None:
         round_start = time.monotonic()
         self._core.flush_due(now_ms)
-        deadline_ms = self._core.update_hand_back_deadline()
+        deadline_ms = self._core.update_hand_back_deadline()  # then the router gets its messages back in any case
         if deadline_ms is not None and deadline_ms <= now_ms:
             self._session.abandon_responses()
             deadline_ms = None
@@ -129,9 +135,10 @@ class _DispatcherProcess(ProcessShell):
         return self._next_due_ms(round_start, deadline_ms)
 
     def _next_due_ms(self, round_start: float, deadline_ms: int | None) -> int | None:
-        """Return the time, in ms, of the next batch, retry or deadline; `round_start` is in seconds.
+        """Return the time, in ms, at which the next batch, retry or deadline is due; `round_start` is in seconds.
 
-        A retry that was due when the round began is not counted: the round has sent it, or it waits for a response.
+        A retry that was due when the round began is ignored.  Either the round has sent the batch, or the batch waits
+        for the response to an earlier request, which starts another round.
         """
         batch_ms, retry_s = self._core.batch_due_ms, self._core.retry_at
         retry_ms = None if retry_s is None or retry_s <= round_start else steady.ms_of(retry_s)
@@ -140,7 +147,7 @@ class _DispatcherProcess(ProcessShell):
         return min(due_ms for due_ms in (batch_ms, retry_ms, deadline_ms) if due_ms is not None)
 
     def close(self) -> int:
-        self._traffic.close()
+        self._traffic_output.close()
         return super().close()
 
     def _on_frame(self, parcels: list[Parcel]) -> None:

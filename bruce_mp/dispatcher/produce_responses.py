@@ -1,5 +1,8 @@
 """Handling of produce responses: settles batches, and applies the error table to batches and their queues.
 
+To *settle* a message is to end its life: to mark it as delivered or discarded, and to raise the counter of such
+messages.
+
 Sequence numbers must have no gap, or the broker refuses all following batches.  A discarded batch leaves a gap:
 
 * If the broker has certainly not written the batch and no earlier batch is in doubt, the dispatcher renumbers the
@@ -8,16 +11,16 @@ Sequence numbers must have no gap, or the broker refuses all following batches. 
   If not, it refuses them as out of order, and the dispatcher renumbers them.
 
 A batch is *in doubt* if the broker may have written it although no response confirms this: after a lost connection,
-the death of a dispatcher, or an error with `may_duplicate`.  Its first header keeps the doubt (FLAG_IN_DOUBT), and a
-discard has the reason POSSIBLY_DELIVERED.  The batch after such a discard keeps FLAG_AFTER_GAP, so that its next
-dispatcher also knows why the broker refuses it as out of order.
+the death of a dispatcher, or an error with `may_duplicate`.  FLAG_IN_DOUBT in the first header of the batch in the slab
+records the doubt.  If a batch in doubt is discarded, the reason is POSSIBLY_DELIVERED, and the batch after it gets
+FLAG_AFTER_GAP.  By this flag a later dispatcher of that batch also knows why the broker refuses it as out of order.
 
 The dispatcher reuses sequence numbers only if no request with them can still arrive over an abandoned connection.
-Otherwise it bumps the partition's producer epoch, and the broker refuses the late request.
+Otherwise it bumps (increments) the partition's producer epoch, and the broker refuses the late request.
 
-Acknowledged batches are settled several in one transaction, which marks the records of whole batches as delivered, and
-raises the counters of messages and delays.  The sums by topic are not part of it, so a crash may lose the last
-additions to them.  Records that were damaged after sending are quarantined, and the others are settled without them.
+One transaction settles several acknowledged batches: it marks all their records as delivered, and raises the counters
+of messages and delays.  The transaction does not include the sums by topic, so a crash may lose the last additions to
+these sums.  Records that were damaged after sending are quarantined, and the others are settled without them.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ _OPERATOR_ACTIONS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMI
 _FINAL_ACTIONS: Final = frozenset(
     {Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED}
 )
-"""Actions that discard a batch, unless `_downgrade` has it sent again."""
+"""Actions that discard a batch, unless `_downgrade` decides that it is sent again."""
 _RECORD_ACTIONS: Final = frozenset({Action.HALVE, Action.RESTAMP})
 """Actions for errors of single records."""
 
@@ -87,18 +90,21 @@ class ResponseHandler:
         self.retry_limit = retry_limit
         self.partition_errors = PartitionErrors(steady_ms)
         self.traffic = TrafficSums()
-        self.uncompressed: set[tuple[bytes, int]] = set()
-        """The (topic, partition) pairs with a leader that refuses compressed batches."""
+        self.uncompressed_partitions: set[tuple[bytes, int]] = set()
+        """The (topic, partition) pairs whose leader refuses compressed batches."""
 
     def on_accepted(self, batches: Sequence[SentBatch], error: int = 0) -> None:
-        """Settle batches that the broker has written; `error` is 0, or the code with which it reports a repetition."""
+        """Settle batches that the broker has written.
+
+        `error` is 0, or the code with which the broker reports that it has written the batches before.
+        """
         self._row.add(response_counter(error), len(batches))
         for batch in batches if self.partition_errors else ():
             self.partition_errors.clear(self._topics.name_of(batch.topic), batch.partition)
         self.settle(batches)
 
     def settle(self, batches: Sequence[SentBatch]) -> None:
-        """Settle batches as delivered, without counting a response, because acks 0 has none."""
+        """Settle batches as delivered, without counting a response, because with acks = 0 there is none."""
         for group in _transactions(batches):
             try:
                 self._settle(group)
@@ -106,7 +112,7 @@ class ResponseHandler:
                 self._settle_undamaged(group)
 
     def _settle(self, batches: Sequence[SentBatch]) -> None:
-        """Settle batches in one transaction; raise SlabError for a damaged segment and settle nothing."""
+        """Settle batches in one transaction; if a segment is damaged, settle nothing and raise SlabError."""
         total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
         # Read the names first: the router may remove a topic once its messages are settled.
         names = self._topics.names_of(by_topic)
@@ -132,7 +138,7 @@ class ResponseHandler:
             return
         self._row.add(response_counter(ack.error))
         queue.in_flight.remove(batch)
-        if ack.error == _OUT_OF_ORDER and self._renumbers_after_gap(queue, batch):
+        if ack.error == _OUT_OF_ORDER and self._prepare_renumbering(queue, batch):
             queue.failed.append(batch)
             queue.drain()
         else:
@@ -141,16 +147,17 @@ class ResponseHandler:
             self._on_refused(queue, batch, ack, rule, topic)
         queue.update_doubt()
 
-    def _renumbers_after_gap(self, queue: PartitionQueue, batch: SentBatch) -> bool:
+    def _prepare_renumbering(self, queue: PartitionQueue, batch: SentBatch) -> bool:
         """Return True if a batch is out of order only because an earlier one was refused or discarded.
 
-        After a discard, set the number from which the queue renumbers its batches.
+        After a discard, set the sequence number from which the queue renumbers its batches.
         """
         if queue.failed or queue.renumber_from is not None:
             return True
         has_gap = queue.may_have_gap or self._builder.has_flag(batch, FLAG_AFTER_GAP)
         if queue.expected_sequence is None:
-            if has_gap:  # the broker's next number is unknown: with the doubt, `renumber` bumps the epoch
+            # The number that the broker expects is unknown, so set `in_doubt`: then `renumber` bumps the epoch.
+            if has_gap:
                 queue.renumber_from, queue.in_doubt = batch.base_sequence, True
         elif has_gap or queue.expected_sequence != batch.base_sequence:
             queue.renumber_from = queue.expected_sequence
@@ -177,7 +184,10 @@ class ResponseHandler:
     def _on_records_refused(
         self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
     ) -> None:
-        """Restamp or halve a batch; requeue a batch with damaged records without them."""
+        """Replace timestamps of a batch, discard its refused records or halve it.
+
+        If a segment is damaged, requeue only the undamaged ones.
+        """
         try:
             if rule.action is Action.HALVE or not self._restamp(queue, batch, ack, topic):
                 self._isolate_refused(queue, batch, ack, topic)
@@ -187,14 +197,17 @@ class ResponseHandler:
             queue.failed += self.without_damaged(queue, batch)
 
     def _downgrade(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> bool:
-        """Stop numbering or compressing a partition if the broker demands it; return True to send the batch again."""
+        """Stop numbering or compressing the batches of a partition if the broker demands it.
+
+        Return True if the batch is to be sent again.
+        """
         if rule.action is Action.SEND_UNNUMBERED and batch.base_sequence >= 0:
             queue.stops_numbering = True
             return True
         key = (topic, batch.partition)
-        # A batch behind a failed one may have been sent before the dispatcher stopped compressing.
-        if rule.action is Action.SEND_UNCOMPRESSED and (key not in self.uncompressed or queue.failed):
-            self.uncompressed.add(key)
+        # If an earlier batch has failed, this batch may have been sent before the dispatcher stopped compressing.
+        if rule.action is Action.SEND_UNCOMPRESSED and (key not in self.uncompressed_partitions or queue.failed):
+            self.uncompressed_partitions.add(key)
             return True
         return False
 
@@ -221,20 +234,21 @@ class ResponseHandler:
                 self._record_duplicates([batch], topic)
 
     def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
-        """Requeue a batch with arrival times as timestamps of the refused records; return False if none is replaceable.
+        """Replace the timestamps of the refused records by their arrival times, and requeue the batch.
 
-        If the response names no records, `_isolate_refused` halves the batch until the refused record is alone.
+        Return False if no timestamp can be replaced.  If the response does not name the refused records, this is so for
+        all batches of several records: `_isolate_refused` then halves the batch until the refused record is alone.
         """
         refused = frozenset(index for index, _ in ack.record_errors) or frozenset([0] if batch.records == 1 else ())
-        restamped, first = restamp(self._slab, batch.segments, refused)
-        if not restamped:
+        restamped_count, first_record = restamp(self._slab, batch.segments, refused)
+        if not restamped_count:
             return False
-        self._row.add(Counter.ConnectorReplaceTimestamp, restamped)
+        self._row.add(Counter.ConnectorReplaceTimestamp, restamped_count)
         log.warning(
             "Topic %s, partition %d: the broker refuses the timestamps of %d messages (%s): the "
             "dispatcher resends them with the time of their arrival. Correct their sender, or set "
             'timestamps.topics."%s" = "clamp".',
-            _decode(topic), batch.partition, restamped, first, _decode(topic), extra={"about": topic},
+            _decode(topic), batch.partition, restamped_count, first_record, _decode(topic), extra={"about": topic},
         )  # fmt: skip
         queue.failed.append(batch)
         queue.drain()
@@ -244,13 +258,13 @@ class ResponseHandler:
 
     def _isolate_refused(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Discard the refused records that the response names, or halve the batch to find them."""
-        named = [index for index, _ in ack.record_errors]
-        rest, refused = self._builder.remove_records(batch, named) if named else (None, [])
-        if batch.records == 1:  # the response need not name it
+        named_indices = [index for index, _ in ack.record_errors]
+        rest, refused = self._builder.remove_records(batch, named_indices) if named_indices else (None, [])
+        if batch.records == 1:  # the only record is the refused one, even if the response does not name it
             rest, refused = None, list(batch.segments)
-        # The removal splits segments; one transaction may not be able to settle so many.
-        most_segments = max(len(refused), len(rest.segments) if rest is not None else 0)
-        if most_segments > MAX_SETTLED_SEGMENTS or not refused:
+        # The removal splits segments, perhaps into more than one transaction can settle.
+        segment_count = max(len(refused), len(rest.segments) if rest is not None else 0)
+        if segment_count > MAX_SETTLED_SEGMENTS or not refused:
             queue.failed += self._builder.halve(batch)
             queue.drain()
             return
@@ -262,7 +276,7 @@ class ResponseHandler:
         self._record_gap(queue, batch)
         is_in_doubt = self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if rest is not None:
-            # Number the rest before the discard: else a recovery might take it for a part of the batch before.
+            # Number the rest before the discard: else a recovery might take the rest for a part of the previous batch.
             self._builder.write_sequences(rest)
             if is_in_doubt:
                 self._builder.set_flag(rest, FLAG_IN_DOUBT)
@@ -285,9 +299,9 @@ class ResponseHandler:
         self._discard(batch.segments, _reason_in_doubt(reason, is_in_doubt=is_in_doubt), topic)
 
     def without_damaged(self, queue: PartitionQueue, batch: SentBatch) -> list[SentBatch]:
-        """Return an unwritten batch without its damaged segments, as a list; empty if all are damaged.
+        """Return a list of one batch: the undamaged segments of a batch that the broker has not written.
 
-        The damaged records lose their sequence numbers.
+        Return [] if all segments are damaged.  The damaged records lose their sequence numbers.
         """
         self._record_gap(queue, batch)
         undamaged = [segment for segment in batch.segments if is_undamaged(self._slab, segment)]
@@ -301,7 +315,10 @@ class ResponseHandler:
         return [rest]
 
     def _record_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
-        """Drain the queue, then reuse the numbers of the unwritten `batch`, if none before it failed or is in doubt."""
+        """Let the queue drain, because `batch`, which the broker has not written, leaves a gap in the sequence numbers.
+
+        Later batches get the numbers of `batch`, unless an earlier batch has failed or is in doubt.
+        """
         queue.drain()
         is_numbered = batch.base_sequence >= 0
         is_expected = is_numbered and queue.expected_sequence in {None, batch.base_sequence}
@@ -331,7 +348,10 @@ class ResponseHandler:
         queue.renumber_from, queue.bumps_epoch, queue.may_have_gap, queue.stops_numbering = None, False, False, False
 
     def skip_sequence_gap(self, queue: PartitionQueue) -> None:
-        """Bump the producer epoch of a queue to return if it may have a gap and no built batch keeps FLAG_AFTER_GAP."""
+        """Bump the producer epoch of a queue that goes back to the router, if its sequence numbers may have a gap.
+
+        If the queue has built batches, FLAG_AFTER_GAP of the first one records the gap, so no bump is needed.
+        """
         if queue.may_have_gap and not queue.resend and not queue.failed:
             self._builder.bump_epoch(queue.topic, queue.partition)
 
@@ -345,7 +365,8 @@ class ResponseHandler:
         )  # fmt: skip
 
     def _bump_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
-        if queue.bumps_epoch:  # else a gap keeps the broker from writing the batches under their old numbers
+        # Else no duplicates are possible: a gap prevents the broker from writing the batches with their old numbers.
+        if queue.bumps_epoch:
             self._record_renumbered(queue, topic)
         self._builder.bump_epoch(queue.topic, queue.partition)
         queue.expected_sequence = None
@@ -360,7 +381,7 @@ class ResponseHandler:
             )  # fmt: skip
 
     def _record_renumbered(self, queue: PartitionQueue, topic: bytes) -> None:
-        """Record possible duplicates: the broker does not recognise the batches in doubt by their new numbers."""
+        """Record the batches in doubt as possible duplicates: the broker cannot recognize them by their new numbers."""
         self._record_duplicates(
             [batch for batch in queue.resend if self._builder.has_flag(batch, FLAG_IN_DOUBT)], topic
         )
@@ -397,7 +418,7 @@ def _decode(topic: bytes) -> str:
 
 
 def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:
-    """Group whole batches, in order, into transactions of at most `MAX_SETTLED_SEGMENTS`; no batch has more."""
+    """Group whole batches, in order, into transactions of at most `MAX_SETTLED_SEGMENTS`; no single batch has more."""
     group: list[SentBatch] = []
     room = MAX_SETTLED_SEGMENTS
     for batch in batches:

@@ -58,14 +58,12 @@ _FAILURE_COUNTERS: Final = {
     FailureCause.TIMED_OUT: Counter.ConnectorSocketTimeout,
     FailureCause.BAD_DATA: Counter.BadProduceResponse,
 }
-"""The counters for failures of a ready connection, by cause."""
+"""The counters for failures of a ready connection, by cause; other causes count as ConnectorSocketError."""
 _MAX_THROTTLE_S: Final = 60.0
 """The longest throttle time that the dispatcher obeys; a broker's default quota windows are far shorter."""
 _ENOUGH_OLD_CONNECTIONS: Final = 3
-"""Successive connections on which a broker must look old before the dispatcher believes it.
-
-Until then, the producer ids of its cluster are evidence of a newer broker.
-"""
+"""The number of successive connections on which a broker must look older than Kafka 0.10 before the dispatcher believes
+that it is.  Until then, the cluster's producer id is evidence of newer brokers."""
 
 
 class ProduceSession:
@@ -81,7 +79,7 @@ class ProduceSession:
         core: Dispatcher,
         encoder: BatchEncoder,
         tap: WireTap,
-        reports: EventOutput,
+        status_output: EventOutput,
     ) -> None:
         assert start.broker is not None
         self._broker = start.broker
@@ -96,19 +94,20 @@ class ProduceSession:
         self._prepare_connections(start.config.kafka)
         self._socket: BrokerSocket | None = None
         self._is_ready = False
-        self._cluster_changes = 0
-        """The number of cluster changes when the connection was opened."""
-        self._old_connections = 0
-        """The number of successive connections until now at which the broker looked older than Kafka 0.10."""
+        """True if requests may be sent over the connection."""
+        self._cluster_change_count = 0
+        """The value of `cluster_changes` when the connection was opened."""
+        self._old_connection_count = 0
+        """The number of successive connections, with the last one, on which the broker looked older than Kafka 0.10."""
         self._is_outdated = False
-        """True if the connection's settings or the cluster have changed since it was opened."""
+        """True if the connection settings or the cluster have changed since the connection was opened."""
         self._requests: dict[int, list[SentBatch]] = {}
         """The batches of each request without a response, by correlation id."""
         self._unwritten: list[SentBatch] = []
-        """Batches of the last request with acks 0, until the socket has accepted all its bytes."""
+        """The batches of the last request with acks = 0, until the socket has accepted all bytes of the request."""
         self._is_repeat_scheduled = False
         self._status = ConnectionStatus(
-            start.slot, start.broker, reports, steady_ms, row.counters[Counter.MsgDelivered]
+            start.slot, start.broker, status_output, steady_ms, row.counters[Counter.MsgDelivered]
         )
 
     def _prepare_connections(self, kafka: Kafka) -> None:
@@ -116,7 +115,7 @@ class ProduceSession:
         self._version_probes = VersionProbes(kafka.broker_version, logs_in=self._security.logins is not None)
 
     def apply_config(self, config: Config, before: Config) -> None:
-        """Apply a reloaded config; a connection with changed settings is replaced once no request is in flight."""
+        """Apply a reloaded config; after a change of connection settings, replace the connection once it is idle."""
         self._config = config
         if connection_settings(config) != connection_settings(before):
             self._prepare_connections(config.kafka)
@@ -131,14 +130,15 @@ class ProduceSession:
         """Send the connection's state and the partitions with errors to the status process."""
         errors, delivered = self._core.partition_errors, self._row.counters[Counter.MsgDelivered]
         self._status.publish(len(self._requests), errors.as_tuple(), delivered, self._core.waiting)
-        errors.drop_released()  # the errors of partitions that went back to the router
+        errors.drop_released()  # this report was the last with the errors of partitions that went back to the router
 
     def send_requests(self) -> None:
-        """Send all batches that may be sent now; without a connection, connect if there are records to send."""
-        if self._socket is not None and (self._is_outdated or self._cluster_changes != cluster_changes(self._slab)):
+        """Send all batches that may be sent now; if there is no connection, open one if there are records to send."""
+        has_changed_cluster = self._cluster_change_count != cluster_changes(self._slab)
+        if self._socket is not None and (self._is_outdated or has_changed_cluster):
             self._is_outdated = True
             self._close_outdated(self._socket)
-        if self._is_outdated:
+        if self._is_outdated:  # `_close_outdated` must wait
             return
         if self._socket is None:
             if self._core.wants_connection:
@@ -154,7 +154,7 @@ class ProduceSession:
             self._send(batches)
 
     def abandon_responses(self) -> None:
-        """Close the connection after the deadline of a hand-back; the new leaders get the unanswered batches."""
+        """Close the connection after the deadline of a hand-back; the unanswered batches go to the new leaders."""
         log.warning(
             "Broker %s has not answered for partitions that it no longer leads; the dispatcher closes its connection.",
             self._broker.node,
@@ -176,7 +176,7 @@ class ProduceSession:
 
     def _connect(self) -> None:
         self._row.add(Counter.ConnectorStartConnect)
-        self._cluster_changes = cluster_changes(self._slab)
+        self._cluster_change_count = cluster_changes(self._slab)
         self._status.on_connecting()
         self._socket = BrokerSocket(
             self._loop,
@@ -197,8 +197,8 @@ class ProduceSession:
         capabilities = self._socket.connection.capabilities
         names = self._core.topic_names(batches)
         data: Sequence[PartitionData] | EncodedTopics | None
-        data = self._encoder.encode_plain(names, batches, capabilities)
-        if data is None:  # compression, a damaged batch or message sets
+        data = self._encoder.encode_uncompressed(names, batches, capabilities)
+        if data is None:  # there is compression, a damaged batch or an old broker
             batches, data = self._encode(names, batches, capabilities)
         if not batches:
             return
@@ -216,6 +216,7 @@ class ProduceSession:
     def _encode(
         self, names: Sequence[bytes], batches: Sequence[SentBatch], capabilities: BrokerCapabilities
     ) -> tuple[list[SentBatch], list[PartitionData]]:
+        """Encode batches one by one; return the undamaged batches and their encoded data."""
         undamaged: list[SentBatch] = []
         data: list[PartitionData] = []
         encoded = self._encoder.encode(list(zip(names, batches, strict=True)), capabilities)
@@ -252,9 +253,10 @@ class ProduceSession:
             self._on_failed(event)
 
     def _on_connected(self, capabilities: BrokerCapabilities) -> None:
-        """Ask the broker for its cluster first, because a broker of another cluster may have taken over the address."""
+        """Ask for the broker's cluster before using the connection: another cluster may have taken over the address."""
         assert self._socket is not None
-        if self._is_probably_slow(capabilities):
+        is_probably_slow = self._count_connection(capabilities)
+        if is_probably_slow:
             self._version_probes.on_failed((self._broker.host, self._broker.port))  # negotiate again
             text = f"Broker {self._broker.host}:{self._broker.port} took too long to report its API versions."
             self._reject(self._socket, text, FailureCause.NO_API_VERSIONS)
@@ -265,24 +267,26 @@ class ProduceSession:
         else:
             self._on_usable()
 
-    def _is_probably_slow(self, capabilities: BrokerCapabilities) -> bool:
-        """Return True for a broker that looks older than Kafka 0.10, probably because its versions came too late.
+    def _count_connection(self, capabilities: BrokerCapabilities) -> bool:
+        """Count a connection; return True if the broker looks older than Kafka 0.10, but is probably a slow newer one.
 
-        Such a broker would get no sequence numbers and no record headers.  During an upgrade a cluster may really have
-        an old broker, so the dispatcher believes it after `_ENOUGH_OLD_CONNECTIONS`.
+        The API versions of a slow broker came too late.  If the dispatcher treated it as old, it would send no sequence
+        numbers and no record headers.  During an upgrade a cluster may really have an old broker, so the dispatcher
+        believes that the broker is old after `_ENOUGH_OLD_CONNECTIONS`.
         """
         looks_old = capabilities == BEFORE_API_VERSIONS and is_idempotent(self._slab)
-        self._old_connections = self._old_connections + 1 if looks_old else 0
-        is_believed = self._old_connections >= _ENOUGH_OLD_CONNECTIONS or self._config.kafka.broker_version is not None
+        self._old_connection_count = self._old_connection_count + 1 if looks_old else 0
+        has_configured_version = self._config.kafka.broker_version is not None
+        is_believed = self._old_connection_count >= _ENOUGH_OLD_CONNECTIONS or has_configured_version
         return looks_old and not is_believed
 
     def _on_metadata(self, cluster_id: str) -> None:
-        known = cluster_of(self._slab)
-        if is_same_cluster(known, cluster_id):
+        expected_id = cluster_of(self._slab)
+        if is_same_cluster(expected_id, cluster_id):
             self._on_usable()
             return
         assert self._socket is not None
-        text = foreign_cluster_sentence(f"{self._broker.host}:{self._broker.port}", known, cluster_id)
+        text = foreign_cluster_sentence(f"{self._broker.host}:{self._broker.port}", expected_id, cluster_id)
         self._reject(self._socket, text, FailureCause.FOREIGN_CLUSTER)
 
     def _reject(self, socket: BrokerSocket, text: str, cause: FailureCause) -> None:
@@ -307,7 +311,7 @@ class ProduceSession:
             self._schedule_repeat()
 
     def _apply_throttle(self, response: ProduceResponse) -> None:
-        """Send no requests for the throttle time of a response, because the broker does not read them."""
+        """Send no requests for the throttle time of a response, because the broker would not read them."""
         assert self._socket is not None
         if response.throttle_ms and self._socket.connection.capabilities.expects_client_throttling:
             self._core.throttle_until(time.monotonic() + min(response.throttle_ms / 1000, _MAX_THROTTLE_S))
@@ -335,7 +339,7 @@ class ProduceSession:
         self._unwritten = []
 
     def _schedule_repeat(self) -> None:
-        """Repeat the reports of paused scopes to the router every `PAUSE_REPEAT_S`, until there is none."""
+        """Repeat PAUSED to the router every `PAUSE_REPEAT_S`, while a partition or the dispatcher is paused."""
         if not self._is_repeat_scheduled:
             self._is_repeat_scheduled = True
             self._loop.call_later(PAUSE_REPEAT_S, self._repeat_pauses)

@@ -1,15 +1,18 @@
-"""The queue of one partition in a dispatcher.  A message stays in the queue until its ack or its hand-back.
+"""The queue of one partition in a dispatcher.
 
-    ready      records free to join any batch
-    resend     built batches to send: again, or for the first time by this dispatcher after a reroute
-    in_flight  batches sent and without a response, in order
-    failed     batches with an error response to send again, in order
+A message stays in the queue until the broker acknowledges it or the dispatcher hands it back to the router.  The queue
+has these lists:
+
+    ready      records that are not in a batch yet
+    resend     built batches to send: again, or for the first time by this dispatcher if another one built them
+    in_flight  batches that were sent and have no response yet, in order
+    failed     batches that had an error response and are to be sent again, in order
 
 States of a queue:
 
     FLOWING   sends batches
-    DRAINING  after an error response or a HAND_BACK, sends nothing until every batch in flight has its response, so
-              that batches are resent in order; the broker refuses the batches after a refused one
+    DRAINING  after an error response or a HAND_BACK, sends nothing until every batch in flight has its response.  The
+              broker refuses the batches after a refused one, and all must be sent again in order.
     PAUSED    has reported PAUSED to the router, which will request the hand-back
 
 A broker without state for a producer accepts any sequence number.  So the first batch is in flight alone: if the broker
@@ -33,11 +36,12 @@ __all__ = ["MAX_IN_FLIGHT", "PartitionQueue", "QueueState", "Queues"]
 
 MIN_RETRY_DELAY_S: Final = 0.1
 MAX_RETRY_DELAY_S: Final = 10.0
-"""The delays before a partition's batches are sent again; they double with each failure."""
+"""The limits of the delay before a partition's batches are sent again; the delay doubles with each failure."""
 _MAX_DOUBLINGS: Final = 10
-"""More doublings than lead from the shortest delay to the longest; keeps the power of 2 small."""
+"""The largest exponent of 2 in a delay.  It keeps the power small, and does not limit the delay: the longest delay
+needs fewer doublings."""
 MAX_IN_FLIGHT: Final = 5
-"""The most batches in flight for a partition; a broker remembers the last five batches of a producer."""
+"""The maximum number of batches in flight for a partition; a broker remembers the last five batches of a producer."""
 
 
 @unique
@@ -51,8 +55,8 @@ class PartitionQueue:
     """The batches and records of one partition.  Times are in seconds of a monotonic clock."""
 
     __slots__ = (
-        "backoffs", "bumps_epoch", "entry_at", "expected_sequence", "failed", "hands_back", "in_doubt", "in_flight",
-        "may_have_gap", "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "state",
+        "backoff_count", "bumps_epoch", "entry_at", "expected_sequence", "failed", "hands_back", "in_doubt",
+        "in_flight", "may_have_gap", "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "state",
         "stops_numbering", "topic", "waits_before_retry",
     )  # fmt: skip
 
@@ -68,47 +72,48 @@ class PartitionQueue:
         self.entry_at = 0
         """The file offset of the partition's entry in the partition table; 0 before the first batch."""
         self.expected_sequence: int | None = None
-        """The sequence number that the broker expects next: None before its first good response, and after a
-        batch without a number."""
+        """The sequence number that the broker expects next; None before the broker has accepted a batch, and after it
+        has accepted one without a number."""
         self.in_doubt = False
-        """True if the broker may have or may still get batches whose numbers must not be used again; then renumbering
-        bumps the producer epoch."""
+        """True if the broker has, or may still get, batches whose numbers must not be used again.  If batches then need
+        other numbers, the producer epoch is bumped."""
         self.hands_back = False
-        """Once drained, hand all records back to the router."""
+        """True if all records go back to the router once the queue is drained."""
         self._reset_error_state()
 
     def _reset_error_state(self) -> None:
         self.not_before = 0.0
-        """The time before which nothing is sent; 0 without a back-off."""
-        self.backoffs = 0
+        """The time before which nothing is sent; 0 if no back-off is running."""
+        self.backoff_count = 0
         """The number of back-offs since the last accepted batch."""
         self.waits_before_retry = False
-        """Once drained, wait before sending again."""
+        """True if a back-off starts once the queue is drained."""
         self.renumber_from: int | None = None
-        """Once drained, number the batches from this number on, which the broker expects next."""
+        """The sequence number that the broker expects next: the batches get numbers from it on once the queue is
+        drained.  None if they keep their numbers."""
         self.may_have_gap = False
-        """True if a discarded batch may have left a gap in the sequence numbers; the next response shows it."""
+        """True if a discarded batch may have left a gap in the sequence numbers; the next response shows if it did."""
         self.bumps_epoch = False
-        """Once drained, bump the producer epoch."""
+        """True if the producer epoch is bumped (incremented) once the queue is drained."""
         self.stops_numbering = False
-        """Once drained, send without sequence numbers."""
+        """True if the batches lose their sequence numbers once the queue is drained."""
         self.pauses = False
-        """Once drained, report PAUSED to the router."""
+        """True if PAUSED is reported to the router once the queue is drained."""
 
     @property
     def has_work(self) -> bool:
         return bool(self.ready or self.resend)
 
     @property
-    def oldest(self) -> Segment | None:
-        """The segment with the oldest message; None in an empty queue."""
+    def first_segment(self) -> Segment | None:
+        """The segment that the broker must accept first; None in an empty queue."""
         batches = self.failed or self.in_flight or self.resend
         return batches[0].segments[0] if batches else self.ready[0] if self.ready else None
 
     @property
-    def messages(self) -> int:
-        batches = sum(batch.records for batch in (*self.failed, *self.in_flight, *self.resend))
-        return batches + sum(segment.records for segment in self.ready)
+    def message_count(self) -> int:
+        built_count = sum(batch.records for batch in (*self.failed, *self.in_flight, *self.resend))
+        return built_count + sum(segment.records for segment in self.ready)
 
     @property
     def is_idle(self) -> bool:
@@ -117,11 +122,14 @@ class PartitionQueue:
         return is_empty and self.state is QueueState.FLOWING and not self.hands_back
 
     def may_send(self, now: float, *, broker_deduplicates: bool) -> bool:
-        """Return True if a batch may be sent now; `broker_deduplicates`: the broker detects repeated batches."""
+        """Return True if a batch may be sent now.
+
+        `broker_deduplicates` is True if the broker detects repeated batches.
+        """
         if self.state is not QueueState.FLOWING or now < self.not_before or not (self.ready or self.resend):
             return False
-        window = MAX_IN_FLIGHT if broker_deduplicates and self.expected_sequence is not None else 1
-        return len(self.in_flight) < window
+        max_in_flight = MAX_IN_FLIGHT if broker_deduplicates and self.expected_sequence is not None else 1
+        return len(self.in_flight) < max_in_flight
 
     def drain(self) -> None:
         """Send nothing until all outstanding responses have arrived."""
@@ -129,16 +137,16 @@ class PartitionQueue:
             self.state = QueueState.DRAINING
 
     def start_backoff(self, now: float) -> None:
-        """Send nothing for a random time around the delay, which doubles with each back-off."""
-        delay_s = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2.0 ** min(self.backoffs, _MAX_DOUBLINGS))
+        """Send nothing for the delay times a random factor; the delay doubles with each back-off."""
+        delay_s = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2.0 ** min(self.backoff_count, _MAX_DOUBLINGS))
         self.waits_before_retry = False
-        self.backoffs += 1
+        self.backoff_count += 1
         self.not_before = now + delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
 
     def on_accepted(self, batch: SentBatch) -> None:
-        """Remove an acknowledged batch from those in flight, and advance the expected sequence number."""
+        """Remove an acknowledged batch from the batches in flight, and advance the expected sequence number."""
         self.in_flight.remove(batch)
-        self.backoffs = 0
+        self.backoff_count = 0
         self.may_have_gap = False
         self.expected_sequence = batch.next_sequence
         if self.in_doubt:
@@ -150,13 +158,13 @@ class PartitionQueue:
             self.in_doubt = False
 
     def requeue_failed(self) -> None:
-        """Put failed batches before those to resend; call it when the queue is drained."""
+        """Put the failed batches before the other batches to resend; call this when the queue is drained."""
         self.resend, self.failed = [*self.failed, *self.resend], []
 
     def fail_in_flight(self) -> list[SentBatch]:
-        """Move the batches in flight to `resend` after a lost connection, and return them; they are in doubt."""
+        """Move the batches in flight, which are in doubt after the loss of the connection, to `resend`; return them."""
         lost, self.in_flight = self.in_flight, []
-        # Failed batches are older than those in flight, because responses arrive in order.
+        # Failed batches are older than batches in flight, because responses arrive in order.
         self.failed += lost
         self.requeue_failed()
         self.in_doubt = self.in_doubt or bool(lost)
@@ -177,10 +185,10 @@ class PartitionQueue:
 
 
 class Queues(dict[tuple[int, int], PartitionQueue]):
-    """The queues of a dispatcher by topic and partition.
+    """The queues of a dispatcher by topic number and partition.
 
-    Topic numbers are never reused, so queues of deleted topics would accumulate.  From `limit` queues on, a new one
-    removes the idle queues of topics that do not exist, unless they are in `scheduled`.
+    Topic numbers are never reused, so queues of deleted topics would accumulate.  If there are `limit` queues before
+    another is created, idle queues of topics that do not exist are removed, except the queues in `scheduled`.
     """
 
     def __init__(self, limit: int, exists: Callable[[int], bool], scheduled: Container[tuple[int, int]]) -> None:

@@ -1,9 +1,9 @@
-"""Building, numbering, splitting and renumbering of a partition's record batches, with stores to the slab.
+"""Building, numbering, splitting and renumbering of a partition's record batches, which the slab records.
 
-A built batch keeps partition, sequence numbers and boundaries, so that a retry equals the batch that the broker may
-have.  The order of the stores makes a crash harmless: first the sequence numbers in the headers, then the state words,
-then the partition's next sequence number, then the request.  Only batches that the broker has certainly not written
-are split, or renumbered within a producer epoch.
+A built batch keeps its partition, its sequence numbers and its boundaries, so that a retry equals the batch that the
+broker may have.  To make a crash harmless, the dispatcher first stores the sequence numbers in the headers of the
+records, then the state words of the records, then the partition's next sequence number; only then it sends the request.
+A batch is split, or renumbered within a producer epoch, only if the broker has certainly not written it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ if TYPE_CHECKING:
 __all__ = ["BatchBuilder", "BatchPlan"]
 
 LAST_EPOCH: Final = lay.LAST_EPOCH
-"""The last producer epoch, which has 16 bits in Kafka; it marks a partition that sends without sequence numbers.
+"""The largest producer epoch, which has 16 bits in Kafka.  A partition with this epoch sends without sequence numbers.
 
-A partition reaches it if all epochs are used or the broker accepts no sequence numbers.  A daemon that starts with a
-new producer id numbers the partition again.
+A partition gets this epoch if it has used all others or its broker accepts no sequence numbers.  A daemon that starts
+with a new producer id gives the partition sequence numbers again.
 """
 
 
 BatchPlan = tuple["PartitionQueue", "tuple[Segment, ...]"]
-"""A queue, and the content of its next batch before the numbering.  A class would cost time for each batch."""
+"""A queue, and the segments of the next batch, which has no sequence numbers yet.  It is a tuple, because to create an
+object of a class would cost time for each batch."""
 
 
 class BatchBuilder:
@@ -59,11 +60,11 @@ class BatchBuilder:
         self._return = Move(queued, returned, lay.FLOW_RETURNED)
         self._return_sent = Move(in_flight, returned_sent, lay.FLOW_RETURNED_SENT)
         self.max_bytes = max_bytes
-        """The most bytes of a new batch: keys, values and `SIZE_OVERHEAD` for each record."""
+        """The maximum size of a new batch: keys, values and `SIZE_OVERHEAD` for each record."""
         self.idempotent = idempotent
         """True if new batches get sequence numbers, because the cluster gave a producer id."""
         self.broker_deduplicates = idempotent
-        """True if the broker detects repeated batches; it may be older than other brokers of its cluster."""
+        """True if the broker detects repeated batches.  A broker that is older than others of its cluster may not."""
 
     def build(self, plans: Sequence[BatchPlan]) -> list[SentBatch | None]:
         """Assign sequence numbers and store IN_FLIGHT; return None for a plan with a damaged segment."""
@@ -74,59 +75,60 @@ class BatchBuilder:
         return kernels.assign_sequences(self._slab, self._row, batches, self._build, is_numbered=self.idempotent)
 
     def _find_entry(self, queue: PartitionQueue) -> int:
-        """Find the file offset of a queue's entry in the partition table, keep it in `entry_at`, and return it.
+        """Find the file offset of a queue's entry in the partition table, store it in `queue.entry_at`, and return it.
 
-        It stays valid while the topic exists.
+        The offset stays valid while the topic exists.
         """
         queue.entry_at = self._sequences.entry_at(queue.topic, queue.partition)
         return queue.entry_at
 
     def put_in_flight(self, built: Iterable[tuple[PartitionQueue, SentBatch]]) -> None:
+        """Append batches, which are about to be sent, to the batches in flight of their queues."""
         for queue, batch in built:
-            queue.not_before = 0.0  # its back-off is over
-            if queue.may_have_gap:  # of sequence numbers, before this batch
+            queue.not_before = 0.0  # the queue's back-off is over
+            if queue.may_have_gap:  # there may be a gap in the sequence numbers before this batch
                 self.set_flag(batch, lay.FLAG_AFTER_GAP)
             queue.in_flight.append(batch)
 
     def return_to_router(self, segments: Sequence[Segment], *, is_built: bool) -> None:
-        """Hand segments back to the router; `is_built`: they are of built batches."""
+        """Store in the slab that segments go back to the router; `is_built` is True for segments of built batches."""
         if len(self._row.move(segments, self._return_sent if is_built else self._return)) != len(segments):
             raise_damage(self._slab, segments)
 
     def _next_numbers(self, topic: int, partition: int) -> tuple[int, int]:
-        """Return (epoch, sequence number) for the next batch of a partition."""
+        """Return (epoch, sequence number) for the next batch of a partition; (-1, -1) if it gets no numbers."""
         epoch, sequence = self._sequences.epoch_and_sequence(topic, partition)
         return (epoch, sequence) if self.idempotent and epoch < LAST_EPOCH else (NO_SEQUENCE, NO_SEQUENCE)
 
     def pop_content(self, ready: deque[Segment], room: int) -> tuple[tuple[Segment, ...], int]:
         """Remove the content of one batch from the front of `ready`; return its segments and their payload in bytes.
 
-        `ready` must not be empty.  The limits are `room` for the payload and `max_bytes`; but at least one record is
-        removed, also with `room` 0.
+        `ready` must not be empty.  The payload is at most `room`, and the batch with its overhead at most `max_bytes`.
+        But at least one record is removed, even if it is larger or `room` is 0.
         """
         segments: list[Segment] = []
-        left, total = self.max_bytes, 0
+        bytes_left, total_payload = self.max_bytes, 0
         while ready and room and len(segments) < MAX_SETTLED_SEGMENTS:  # one transaction must settle the batch
             segment = ready[0]
             payload = segment.payload
-            left -= payload + SIZE_OVERHEAD * segment.records
-            if left < 0 or total + payload > room:
+            bytes_left -= payload + SIZE_OVERHEAD * segment.records
+            if bytes_left < 0 or total_payload + payload > room:
                 break
             segments.append(ready.popleft())
-            total += payload
+            total_payload += payload
         if not segments:
             segments.append(self._split_first(ready, room))
-            total = segments[0].payload
-        return tuple(segments), total
+            total_payload = segments[0].payload
+        return tuple(segments), total_payload
 
     def _split_first(self, ready: deque[Segment], room: int) -> Segment:
-        """Remove the part of the first segment that fits, at least one record."""
+        """Remove the part of the first segment that fits, or one record if none fits."""
         segment = ready.popleft()
-        # `split_at` limits the payload only: estimate the records that fit, and subtract their overhead from the limit.
+        # `split_at` limits only the payload.  So estimate the number of records that fit, and subtract their overhead.
         size = segment.payload + SIZE_OVERHEAD * segment.records
-        records = max(1, segment.records * self.max_bytes // size) if room else 1
-        max_payload = min(room, self.max_bytes - SIZE_OVERHEAD * records)
-        head, rest = kernels.split_at(self._slab, segment, records, max_payload)
+        record_count = max(1, segment.records * self.max_bytes // size) if room else 1
+        max_payload = min(room, self.max_bytes - SIZE_OVERHEAD * record_count)
+        head, rest = kernels.split_at(self._slab, segment, record_count, max_payload)
         if head is None:  # the first record is larger than the limit
             head, rest = kernels.split_at(self._slab, segment, 1, UNLIMITED)
         assert head is not None
@@ -135,7 +137,7 @@ class BatchBuilder:
         return head
 
     def write_sequences(self, batch: SentBatch) -> None:
-        """Number a batch's records contiguously in their headers; the first header gets the mark of a batch's start."""
+        """Store the sequence numbers of a batch in the headers of its records; mark the first header as a start."""
         numbers = (batch.partition, batch.base_sequence, batch.epoch)
         kernels.write_sequence(self._slab, batch.segments, *numbers, opens_batch=True)
 
@@ -153,37 +155,42 @@ class BatchBuilder:
         return first, second
 
     def remove_records(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
-        """Remove records from a batch by index; return (the remaining batch or None, the removed segments).
+        """Remove records from a batch by index.
 
-        The caller must number the rest with `write_sequences` before it settles the removed records, because a recovery
-        must not find a batch with a gap in its numbers.
+        Return the rest of the batch, or None if no record is left, and the segments of the removed records.  The caller
+        must number the rest with `write_sequences` before it settles the removed records, because a recovery must not
+        find a batch with a gap in its numbers.
         """
         kept: list[Segment] = []
         removed: list[Segment] = []
         rest, rest_start = list(batch.segments), 0
         for start, stop in _ranges(indices, batch.records):
-            before, rest = self._split_after(rest, start - rest_start)
-            between, rest = self._split_after(rest, stop - start)
-            kept += before
-            removed += between
+            before_range, rest = self._split_after(rest, start - rest_start)
+            in_range, rest = self._split_after(rest, stop - start)
+            kept += before_range
+            removed += in_range
             rest_start = stop
         kept += rest
         return (batch._replace(segments=tuple(kept)) if kept else None), removed
 
     def clear_sequences(self, segment: Segment, partition: int) -> None:
         """Clear a damaged segment's sequence numbers, so that a recovery does not count them as used."""
-        with suppress(SlabError):  # records of a split run keep their numbers if their headers are damaged
+        with suppress(SlabError):  # if the headers of records in a split run are damaged, their numbers stay
             kernels.write_sequence(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
 
-    def _split_after(self, segments: Iterable[Segment], records: int) -> tuple[list[Segment], list[Segment]]:
+    def _split_after(self, segments: Iterable[Segment], record_count: int) -> tuple[list[Segment], list[Segment]]:
+        """Split segments into the first `record_count` records and the others."""
         heads: list[Segment] = []
         tails: list[Segment] = []
-        left = records
+        records_left = record_count
         for segment in segments:
-            head, tail = kernels.split_at(self._slab, segment, left, UNLIMITED) if left else (None, segment)
+            if records_left:
+                head, tail = kernels.split_at(self._slab, segment, records_left, UNLIMITED)
+            else:
+                head, tail = None, segment
             if head is not None:
                 heads.append(head)
-                left -= head.records
+                records_left -= head.records
             if tail is not None:
                 tails.append(tail)
         return heads, tails
@@ -218,22 +225,22 @@ class BatchBuilder:
         return batch
 
     def is_outdated(self, batch: SentBatch) -> bool:
-        """Return True if the producer epoch of a batch is not that of its partition, which may have none."""
+        """Return True if a batch has another producer epoch than the next batch of its partition would get."""
         return batch.epoch != self._next_numbers(batch.topic, batch.partition)[0]
 
     def advance_sequence(self, batch: SentBatch) -> None:
-        """Advance the partition's next sequence number past a recovered batch, if a crash prevented that store."""
-        epoch, following = self._next_numbers(batch.topic, batch.partition)
+        """Advance the partition's next sequence number past a recovered batch, if a crash has prevented this."""
+        epoch, stored_sequence = self._next_numbers(batch.topic, batch.partition)
         if batch.base_sequence >= 0 and epoch == batch.epoch:
-            end = next_sequence(batch.base_sequence, batch.records)
-            distance = (end - following) & 0x7FFFFFFF  # sequence numbers wrap at 2**31
-            if distance < 1 << 30:  # less than half of the numbers, so `end` is ahead
-                self._sequences.store_next_sequence(batch.topic, batch.partition, end, epoch)
+            following = next_sequence(batch.base_sequence, batch.records)
+            distance = (following - stored_sequence) & 0x7FFFFFFF  # sequence numbers wrap at 2**31
+            if distance < 1 << 30:  # less than half of all numbers, so `following` is not before the stored number
+                self._sequences.store_next_sequence(batch.topic, batch.partition, following, epoch)
 
     # --- the first header of a batch ---------------------------------------------------------------------------------
 
     def count_retry(self, batch: SentBatch) -> int:
-        """Count a retry in the batch's first header, and return the count."""
+        """Count a retry in the batch's first header, and return the number of retries, at most 255."""
         at = self._first_header_field(batch, lay.RUN_RETRIES, lay.RECORD_RETRIES)
         self._slab.view[at] = retries = min(255, self._slab.view[at] + 1)  # the field has one byte
         return retries
@@ -246,9 +253,9 @@ class BatchBuilder:
         return bool(self._slab.view[self._first_header_field(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] & flag)
 
     def _first_header_field(self, batch: SentBatch, run_field: int, record_field: int) -> int:
-        """Return the slab offset of a field in the batch's first header: of a run, or of a record if the run is split.
+        """Return the slab offset of a field in a batch's first header, which is a run's, or a record's in a split run.
 
-        The fields are offsets in the header of a run and of a record.
+        `run_field` is the offset of the field in the header of a run, `record_field` in the header of a record.
         """
         segment = batch.segments[0]
         at = self._slab.chunk_at(segment.chunk)
@@ -257,7 +264,7 @@ class BatchBuilder:
 
 
 def _ranges(indices: Iterable[int], end: int) -> list[tuple[int, int]]:
-    """Group indices below `end` into ranges of neighbours."""
+    """Return the ranges (start, stop) of successive indices; ignore indices that are not from 0 to below `end`."""
     ranges: list[tuple[int, int]] = []
     for index in sorted({index for index in indices if 0 <= index < end}):
         if ranges and ranges[-1][1] == index:

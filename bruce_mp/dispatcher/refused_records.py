@@ -1,8 +1,8 @@
 """Records that a broker refuses: their description in the log, and arrival times in place of refused timestamps.
 
-The broker refused the batch before it wrote any record, so the dispatcher may resend it with the same sequence numbers
-and other timestamps.  A timestamp that equals the arrival time is not replaced, so a record is restamped only once,
-even after a crash.
+The broker refused the batch before it wrote any record, so the dispatcher may resend the batch with the same sequence
+numbers and other timestamps.  A timestamp that equals the arrival time is not replaced, so the timestamp of a record is
+replaced only once, even after a crash.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "restamp"]
 
-_KEY_PREFIX: Final = 32
-"""Bytes of a key in the log: enough to find the record, and little of its contents."""
+_KEY_PREFIX_BYTES: Final = 32
+"""The number of bytes of a key that the log shows: enough to find the record, without much of its contents."""
 _TOLERANCE_MS: Final = 1000
-"""The greatest difference of two wall-clock readings of one arrival time, by rounding and clock slew."""
+"""The maximum difference of timestamps that count as equal.  An arrival time on the steady clock is converted to the
+wall clock at different times, with rounding and with changes of the clock's rate between them."""
 
 
 def describe(slab: Slab, segment: Segment) -> str:
-    """Describe a segment of refused messages by size, and by the key of the first one."""
+    """Describe a segment of refused messages by its size and by the key of the first message."""
     offset, record = next(segment_records(slab, segment))
     if segment.records == 1:
         return _describe_record(slab, segment.chunk, offset, record)
@@ -42,15 +43,16 @@ def _describe_record(slab: Slab, chunk: int, offset: int, record: Record) -> str
 
 def _key_text(slab: Slab, chunk: int, offset: int, record: Record) -> str:
     at = slab.chunk_at(chunk) + offset + lay.RECORD_HEADER
-    key = bytes(slab.view[at : at + min(record.key_length, _KEY_PREFIX)])
-    return f"key {key!r}" if record.key_length <= _KEY_PREFIX else f"key beginning with {key!r}"
+    key = bytes(slab.view[at : at + min(record.key_length, _KEY_PREFIX_BYTES)])
+    return f"key {key!r}" if record.key_length <= _KEY_PREFIX_BYTES else f"key beginning with {key!r}"
 
 
 def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -> tuple[int, str]:
-    """Store the arrival time as timestamp of the records at `indices` of a batch.
+    """Replace the timestamps of the records at `indices` of a batch by their arrival times.
 
-    Return the number of changed records, and a description of the first with its old timestamp.  Timestamps that equal
-    the arrival time, and those with OPTION_KEEPS_TIMESTAMP, stay.  Raise SlabError for a damaged segment.
+    Return the number of changed records, and a description of the first of them with its old timestamp.  A timestamp
+    that equals the arrival time, or whose record has OPTION_KEEPS_TIMESTAMP, stays.  Raise SlabError for a damaged
+    segment.
     """
     wall_offset_ms = wall_ms() - steady_ms()
     start, count, first = 0, 0, ""

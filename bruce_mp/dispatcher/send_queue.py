@@ -1,4 +1,4 @@
-"""The round-robin send queue over the partitions that have records to send."""
+"""The send queue: the partitions that have records to send, whose queues take turns in it (round robin)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ __all__ = ["RequestContent", "SendQueue"]
 
 
 class RequestContent(NamedTuple):
-    """The content of one request: at most one batch or plan of each queue."""
+    """The content of one request: at most one built batch or one plan of each queue."""
 
     built: list[tuple[PartitionQueue, SentBatch]]
-    """Built batches, which are sent again."""
+    """Batches that were built before, with their queues."""
     plans: list[BatchPlan]
+    """The contents of batches that are still to be built."""
     damage: list[SlabError]
-    """The errors of damaged records, which are no longer in a queue."""
+    """The errors of damaged records, which `choose` has removed from their queues."""
 
 
 class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
-    """Queues by topic and partition, in sending order.  `choose` removes the empty queues that it meets."""
+    """Partition queues by topic number and partition, in the order in which they send.
+
+    Empty queues stay until `choose` finds and removes them.
+    """
 
     def schedule(self, queue: PartitionQueue) -> None:
-        """Append a queue if it has records to send, unless it is in the send queue."""
+        """Append a queue that has records to send, unless it is already in the send queue."""
         if queue.has_work:
             self.setdefault((queue.topic, queue.partition), queue)
 
@@ -38,9 +42,9 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
         return any(queue.has_work for queue in self.values())
 
     def next_send_at(self, throttled_until: float) -> float | None:
-        """Return the time, in seconds, at which a queue in back-off may send, but at least `throttled_until`.
+        """Return the time, in seconds, at which the next back-off of a queue ends, but at least `throttled_until`.
 
-        Return `throttled_until` if no queue is in back-off, and None without a queue.
+        Return `throttled_until` if no queue is in back-off, and None if the send queue is empty.
         """
         if not self:
             return None
@@ -48,9 +52,10 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
         return max(min(ends, default=throttled_until), throttled_until)
 
     def choose(self, builder: BatchBuilder, room: int, now: float) -> RequestContent:
-        """Remove the content of a request of `room` bytes of payload from the queues: a batch or a plan of each.
+        """Remove the content of a request from the queues: one built batch or one plan of each, while `room` is left.
 
-        The first one may be larger.
+        `room` is the maximum payload of the request, in bytes.  Only the first batch may be larger, alone in its
+        request.
         """
         content = RequestContent([], [], [])
         deduplicates, is_first = builder.broker_deduplicates, True

@@ -148,17 +148,17 @@ class Route(Scope):
         return bool(self.returned_built or self.returned or self.arrived)
 
     @property
-    def oldest(self) -> Segment | None:
+    def first_segment(self) -> Segment | None:
         """The segment that the router sends first, unless it sorts them (`needs_sorting`); None if none waits."""
         waiting = self.returned_built or self.returned or self.arrived
         return waiting[0] if waiting else None
 
     @property
-    def messages(self) -> int:
-        return sum(part.records for part in (*self.returned_built, *self.returned, *self.arrived))
+    def message_count(self) -> int:
+        return sum(segment.records for segment in (*self.returned_built, *self.returned, *self.arrived))
 
     def add_returned(self, segments: Iterable[Segment], *, is_built: bool) -> None:
-        """Append segments that a dispatcher returned; `is_built`: they are of built batches."""
+        """Append segments that a dispatcher returned; `is_built` is True for segments of built batches."""
         (self.returned_built if is_built else self.returned).extend(segments)
 
     def pop_all(self) -> tuple[list[Segment], list[Segment]]:

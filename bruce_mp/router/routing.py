@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["RunRouter"]
 
 DISPATCHER_START_WAIT_MS: Final = 2_000
-"""The longest time for which parked messages wait for starting dispatchers, so that each dispatcher gets some of them."""
+"""The longest time for which parked messages wait for starting dispatchers, so that each dispatcher gets a part."""
 _NO_RUN_IS_PLAIN: Final = -1
 """A value of `max_plain_payload` that is less than the payload of every message."""
 _HAS_KEY: Final = lay.FLAG_PARTITION_KEY

@@ -1,10 +1,11 @@
-"""Stalls: partitions with the same oldest waiting message for too long.
+"""Stalls: partitions whose oldest waiting message stays the same for too long.
 
-Dispatchers and the router report their stalls once a second; the health page judges them.
+Dispatchers and the router report their stalls once a second; the health page decides which are problems.
 
-Kafka acknowledges the messages of a partition in order, so the oldest one changes with each acknowledgement.  A message
-waits from the time at which it may be sent: batch delays do not count.  It stays at its position in the slab while
-router and dispatchers hand it over, so a pause of its partition does not end a stall.
+Kafka acknowledges the messages of a partition in order, so a partition's oldest waiting message changes with each
+acknowledgment.  A message waits from the time at which it may be sent, so delays by batching do not count.  A message
+stays at its position in the slab while the router and dispatchers hand it to each other.  The position identifies it,
+so a pause of its partition does not end a stall.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -21,21 +22,21 @@ if TYPE_CHECKING:
 __all__ = ["OldestMessageTimes", "PartitionStall", "StallSampler", "WaitingSegments"]
 
 MIN_STALL_MS: Final = 500
-"""The shortest reported stall: half the interval of the samples, so that two with the same message are enough."""
+"""The shortest reported stall: half the interval of the samples, so that a message in two of them is enough."""
 REMEMBERED_MS: Final = 10_000
-"""Time for which a message is remembered after its last report, as it may be on its way to another process."""
+"""The time for which a message is remembered after its last sample, because it may be on its way to another process."""
 MAX_LISTED_STALLS: Final = 1000
-"""Stalls that a report lists, so that it fits into a frame."""
+"""The maximum number of stalls in a report, so that the report fits into a frame."""
 
 MessagePosition = tuple[int, int, int, int]
-"""Identity of a message: chunk, its generation, run, and first byte of the record."""
+"""The position of a message in the slab: chunk, generation of the chunk, offset of the run, offset of the record."""
 
 
 class PartitionStall(msgspec.Struct, frozen=True):
-    """A partition, the broker that leads it (None without one), and its waiting messages.
+    """A partition, the broker that leads it (None if no broker does), and the number of its waiting messages.
 
     `partition` is `ALL_PARTITIONS` for messages that have no partition yet; `topic` is empty before the first metadata.
-    `since_ms` is the time at which `oldest`, the oldest message, was first seen; it may have arrived earlier.
+    `since_ms` is the time at which `oldest`, the oldest message, was first seen; the message may have arrived earlier.
     """
 
     topic: bytes
@@ -50,11 +51,11 @@ class WaitingMessages(Protocol):
     """Messages that may be sent, in order: a queue of a dispatcher or a route of the router."""
 
     @property
-    def oldest(self) -> "Segment | None":
-        """The segment with the oldest message; None if no message waits."""
+    def first_segment(self) -> "Segment | None":
+        """The segment to be sent first, which begins with the oldest message; None if no message waits."""
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         """The number of waiting messages."""
 
 
@@ -64,11 +65,11 @@ class WaitingSegments(NamedTuple):
     segments: "Sequence[Segment]"
 
     @property
-    def oldest(self) -> "Segment | None":
+    def first_segment(self) -> "Segment | None":
         return self.segments[0] if self.segments else None
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         return sum(segment.records for segment in self.segments)
 
 
@@ -76,7 +77,7 @@ _Key = TypeVar("_Key", bound="Hashable")
 
 
 class _Observation(NamedTuple):
-    """The oldest message of a key, with the times at which it was first and last seen."""
+    """The oldest message of a key, with the times of the first and the last observation that found it."""
 
     oldest: MessagePosition
     first_ms: int
@@ -84,13 +85,16 @@ class _Observation(NamedTuple):
 
 
 class OldestMessageTimes(Generic[_Key]):
-    """The oldest message of each key, with the time at which it was first seen."""
+    """The oldest message of each key (such as a partition), with the time at which the message was first seen."""
 
     def __init__(self) -> None:
         self._observations: dict[_Key, _Observation] = {}
 
     def observe(self, key: _Key, oldest: MessagePosition, since_ms: int, now_ms: int) -> int:
-        """Record that `oldest` has been a key's oldest message since `since_ms`; return the earliest such time."""
+        """Record that `oldest` has been a key's oldest message since `since_ms`.
+
+        Return the earliest time since which it has been the oldest one, by this and earlier records.
+        """
         before = self._observations.get(key)
         if before is not None and before.oldest == oldest:
             since_ms = min(since_ms, before.first_ms)
@@ -107,7 +111,7 @@ class OldestMessageTimes(Generic[_Key]):
 
 
 class StallSampler:
-    """Finds stalls by samples, so that neither sending nor acknowledging a batch costs anything."""
+    """Finds stalls by periodic samples, so that they cost no time when a batch is sent or acknowledged."""
 
     def __init__(self) -> None:
         self._times: OldestMessageTimes[tuple[bytes, int]] = OldestMessageTimes()
@@ -115,10 +119,13 @@ class StallSampler:
     def sample(
         self, partitions: "Iterable[tuple[bytes, int, int | None, WaitingMessages]]", now_ms: int
     ) -> tuple[PartitionStall, ...]:
-        """Return the oldest `MAX_LISTED_STALLS` stalls of (topic, partition, leader, messages), sorted by age."""
+        """Return the oldest `MAX_LISTED_STALLS` stalls, sorted by age, the oldest first.
+
+        `partitions` has (topic, partition, leader, waiting messages) of each partition.
+        """
         stalled = []
         for topic, partition, node, waiting in partitions:
-            if (segment := waiting.oldest) is None:
+            if (segment := waiting.first_segment) is None:
                 continue
             oldest = (segment.chunk, segment.generation, segment.run, segment.first)
             since_ms = self._times.observe((topic, partition), oldest, since_ms=now_ms, now_ms=now_ms)
@@ -127,6 +134,6 @@ class StallSampler:
         self._times.expire(now_ms)
         stalled.sort(key=lambda stall: stall[:3])  # by time, topic and partition
         return tuple(
-            PartitionStall(topic, partition, node, waiting.messages, since_ms, oldest)
+            PartitionStall(topic, partition, node, waiting.message_count, since_ms, oldest)
             for since_ms, topic, partition, node, oldest, waiting in stalled[:MAX_LISTED_STALLS]
         )

@@ -91,7 +91,7 @@ def test_a_frame_of_many_topics_is_accumulated_as_separate_frames_are(slab: Slab
     assert add(gathering, slab, [a, b, c, d, e, f, g]) == [b, a, d, c, e, f]
     assert row.counters[Counter.NoBatchAnyPartition] == 1
     assert row.counters[Counter.CombinedTopicsBatchAnyPartition] == 4
-    gathering.draining = True
+    gathering.is_draining = True
     assert add(gathering, slab, [one(slab, own)]) != []
     assert gathering.flush_all() == [g]
     assert row.counters[Counter.NoBatchAnyPartition] == 1, "it is counted by the rule that it has"

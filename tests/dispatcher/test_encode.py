@@ -59,7 +59,7 @@ def test_all_batches_of_a_request_are_encoded_as_each_by_itself(slab: Slab) -> N
     segments = put_records(slab, [RECORDS[:2], RECORDS[:3]])
     batches = [SentBatch(1, index, -1, -1, (one,)) for index, one in enumerate(segments)]
     encoder = plain_encoder(slab)
-    found = encoder.encode_plain([b"t1", b"t2"], batches, capabilities)
+    found = encoder.encode_uncompressed([b"t1", b"t2"], batches, capabilities)
     assert found is not None
     assert found.partitions == [(b"t1", 0), (b"t2", 1)]
     counters = ProcessRow(slab, DISPATCHER_ROW).counters
@@ -76,7 +76,7 @@ def test_compressed_old_and_damaged_batches_are_not_encoded_at_once(
     [segment] = put_records(slab, [RECORDS])
     batch = SentBatch(1, 0, -1, -1, (segment._replace(generation=segment.generation + is_stale),))
     encoder = plain_encoder(slab, codec)
-    assert encoder.encode_plain([b"t1"], [batch], BrokerCapabilities(version, 0, None)) is None
+    assert encoder.encode_uncompressed([b"t1"], [batch], BrokerCapabilities(version, 0, None)) is None
     assert ProcessRow(slab, DISPATCHER_ROW).counters[Counter.SerializeMsgSet] == 0
 
 

@@ -465,10 +465,10 @@ def test_error_43_discards_a_batch_without_sequence_numbers(make: MakeWorld) -> 
 def test_a_batch_refused_for_its_codec_is_resent_uncompressed(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 2, 2, 2)
-    assert (b"t", 0) not in world.peers[SLOT].core.uncompressed
+    assert (b"t", 0) not in world.peers[SLOT].core.uncompressed_partitions
     world.errors += [(76, False)] * 3
     settle(world)
-    assert {(b"t", 0)} == world.peers[SLOT].core.uncompressed
+    assert {(b"t", 0)} == world.peers[SLOT].core.uncompressed_partitions
     assert not world.reporter.discarded
     hand_over(world, 2)
     world.errors.append((76, False))

@@ -66,7 +66,7 @@ def test_a_pause_after_an_error_is_reported_repeatedly(slab: Slab, error: int) -
         core=core,
         encoder=cast("BatchEncoder", None),
         tap=cast("WireTap", SimpleNamespace(is_active=False)),
-        reports=EventOutput(Nowhere(), TrafficSums()),
+        status_output=EventOutput(Nowhere(), TrafficSums()),
     )
     session._socket = cast("BrokerSocket", object())
     core.on_connected(broker_deduplicates=True)
