@@ -1,8 +1,9 @@
 """The books: received = delivered + discarded (by reason) + held (by stage), read from the slab.
 
-`read_books` reads the process rows only (`telemetry/stages.py`), in a fraction of a millisecond at any load.
-`pipeline/stage_counts.py` counts the held messages from the state words instead, and the status process compares both
-(`status/books_check.py`).
+A message is *held* from its receipt until it is delivered or discarded.  `read_books` reads only the process rows,
+which are the parts of the slab with the counters of each process (`telemetry/stages.py`).  This takes a fraction of a
+millisecond, regardless of the number of messages.  `pipeline/stage_counts.py` counts the held messages from the states
+of the records in the slab instead, and the status process compares both results (`status/books_check.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ __all__ = [
 
 
 class Books(msgspec.Struct, frozen=True):
-    """A reading of the books. `consistent` is False if it may not balance although the books do; see `read_books`."""
+    """A reading of the books.
+
+    `consistent` is False if the reading may not balance although the books balance; see `read_books`.
+    """
 
     received: int
     delivered: int
@@ -44,9 +48,10 @@ class Books(msgspec.Struct, frozen=True):
     possible_duplicates: int
     consistent: bool
     checked: int = 0
-    """Time of the last comparison of the held messages with the records in the slab, in ms since 1970; 0 = none."""
+    """The time of the last comparison of the held messages with the records in the slab, in ms since 1970; 0 if there
+    was none."""
     unaccounted: int = 0
-    """Number of messages by which held messages and records differed."""
+    """The difference that the comparison found between the held messages and the records, in messages."""
 
     @property
     def balanced(self) -> bool:
@@ -59,13 +64,14 @@ class Books(msgspec.Struct, frozen=True):
 def read_books(slab: Slab) -> Books:
     """Read the books from the process rows.
 
-    A batch that an input has handed over in part, and not counted yet, may already be delivered: then more messages are
-    settled than received, and the reading is inconsistent.
+    An input hands over a batch in parts, and counts its messages as received after the last part.  If the first parts
+    are already delivered, more messages are settled than received, a stage is negative, and the reading is
+    inconsistent.
     """
     rows = read_rows(slab)
     held = held_by_stage(rows)
-    is_ahead = min(held.values()) < 0 and any(row.has_open_batch for row in rows)
-    used = used_rows(rows) or rows[:1]  # zip needs one row
+    is_ahead = min(held.values()) < 0 and any(row.has_open_batch for row in rows)  # deliveries are ahead of receipts
+    used = used_rows(rows) or rows[:1]  # `zip` needs at least one row
     return books_of(
         [sum(values) for values in zip(*(row.counters for row in used), strict=True)],
         held,
@@ -74,7 +80,10 @@ def read_books(slab: Slab) -> Books:
 
 
 def books_of(counters: Sequence[int], held: dict[str, int], *, is_consistent: bool) -> Books:
-    """Return the books. `counters` has each counter of the books summed over the rows, `held` the messages by stage."""
+    """Return the books.
+
+    `counters` has the sum of each counter over all rows, by number.  `held` has the number of held messages by stage.
+    """
     reasons = {reason.name: counters[discarded(reason)] for reason in DiscardReason}
     return Books(
         received=counters[Counter.MsgReceived],
@@ -107,6 +116,7 @@ def counter_total(slab: Slab, counter: int) -> int:
 
 
 def spilled_total(slab: Slab) -> int:
+    """Return the number of messages that are in spill files."""
     return counter_total(slab, lay.SPILL_IN) - counter_total(slab, lay.SPILL_OUT)
 
 

@@ -1,10 +1,11 @@
-"""Broker status that dispatchers and router report to the status process once a second.
+"""Reports of broker status, which the dispatchers and the router send to the status process once a second.
 
-It covers connections, pauses and their reasons. The status process counts waiting messages itself, in the slab. Times
-are in ms on the steady clock, because the health page derives ages from them; pages show them as wall-clock times.
+The reports cover connections, pauses and their reasons. The status process counts the waiting messages itself, in the
+slab. Times are in ms on the steady clock, because the health page derives ages from them; pages show them as wall-clock
+times.
 
-`dispatcher.connection_status` and `router.cluster_status` publish it, `status.broker_status` keeps the latest reports,
-and the page `/brokers` shows them.
+`dispatcher.connection_status` and `router.cluster_status` send the reports, `status.broker_status` keeps the latest
+ones, and the page `/brokers` shows them.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -37,18 +38,18 @@ CONNECTED: Final = "connected"
 FAILED: Final = "failed"
 
 NO_LEADER: Final = "no leader"
-"""State of a scope that is paused because the metadata has no available leader for it."""
+"""The state of a partition or topic whose messages wait because the metadata has no available leader."""
 ALL_PARTITIONS: Final = -1
-"""Partition number of a pause of the whole topic."""
+"""The partition number in an entry for a whole topic or a whole dispatcher."""
 
 MAX_LISTED_SCOPES: Final = 100
-"""Pauses that a report lists, so that it fits into a frame; the rest is counted."""
+"""The maximum number of pauses that a report lists, so that it fits into a frame; `paused_count` has all."""
 PUBLISH_EVERY_S: Final = 1.0
-"""Interval of the reports."""
+"""The interval of the reports."""
 
 
 class PartitionError(msgspec.Struct, frozen=True):
-    """The retriable error in the last response for a partition: its name, and the time since which it recurs."""
+    """The retriable error in the last response for a partition: its name, and the time of its first occurrence."""
 
     topic: bytes
     partition: int
@@ -59,11 +60,12 @@ class PartitionError(msgspec.Struct, frozen=True):
 class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
     """A dispatcher's report about its broker.
 
-    `connection` is IDLE, CONNECTING, CONNECTED or FAILED, since `since_ms`. Without an error, `last_error` is empty and
-    `last_error_ms` is 0. `exactly_once` is True if the broker detects duplicates, None before the first connection.
-    `needs_operator` is True if connections fail until an operator corrects the set-up. `certificate_ends_s` is the
-    expiry of the broker's certificate, in seconds since the epoch. `acked_ms` is the time of the first report after the
-    last acknowledgement, 0 without one. `stalls` lists the partitions whose oldest message stays the same.
+    `connection` is IDLE, CONNECTING, CONNECTED or FAILED, since `since_ms`. If there was no error, `last_error` is
+    empty and `last_error_ms` is 0. `exactly_once` is True if the broker detects repeated batches, None before the first
+    connection. `needs_operator` is True if connections fail until an operator corrects the configuration.
+    `certificate_ends_s` is the time at which the broker's certificate expires, in seconds since the epoch. `acked_ms`
+    is the time of the first report after the last acknowledgment, 0 if there was none. `stalls` lists the partitions
+    whose oldest message stays the same.
     """
 
     slot: int
@@ -84,10 +86,10 @@ class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
 
 
 class PausedScope(msgspec.Struct, frozen=True):
-    """A paused scope: the dispatcher of `slot`, or a partition or all partitions of `topic`.
+    """A paused scope: the dispatcher in `slot`, or one partition or all partitions of `topic`.
 
-    For a partition, `slot` is the one that holds its messages, or None. `topic` is empty for a dispatcher. `state` is
-    the router's state of the scope, or `NO_LEADER`.
+    For a partition, `slot` is the slot of the dispatcher that holds its messages, or None. `topic` is empty for a
+    dispatcher. `state` is the router's state of the scope, or `NO_LEADER`.
     """
 
     slot: int | None
@@ -98,7 +100,7 @@ class PausedScope(msgspec.Struct, frozen=True):
 
 
 class RecreatedTopic(msgspec.Struct, frozen=True):
-    """A topic that was deleted and created again, and the time at which the metadata showed it."""
+    """A topic that was deleted and created again, and the time at which the router saw this in the metadata."""
 
     topic: bytes
     seen_ms: int
@@ -107,15 +109,16 @@ class RecreatedTopic(msgspec.Struct, frozen=True):
 class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     """The router's report about the cluster.
 
-    `brokers` lists (node, host, port) from the metadata. `failing_since_ms` is None if the last metadata fetch
+    `brokers` lists (broker id, host, port) from the metadata. `failing_since_ms` is None if the last metadata fetch
     succeeded; otherwise `error` is the reason, and `needs_operator` is True if only an operator can correct it.
-    `paused` lists the first of the `paused_count` pauses, those in state `NO_LEADER` before the others;
-    `paused_by_topic` counts all pauses of each topic. `producer_error` is the error code of a refused producer id, or
-    0. `forbidden` lists topics with waiting messages that the brokers hide from the daemon's user. `asking` is the
-    broker of the metadata request in progress, and `previous_failure` is the reason why the previous broker's request
-    failed. Both are empty without a request. `stalls` lists the partitions whose oldest message waits in the router.
-    `foreign_cluster` is the cluster of the brokers if the messages are for another one, else empty. `recreated` lists
-    the latest topics of the last hour that were deleted and created again.
+    `paused_count` is the number of all pauses; `paused` lists the first ones, and those in state `NO_LEADER` come
+    first.  `paused_by_topic` has the number of all pauses of each topic. `producer_error` is the error code with which
+    a broker refused a producer id, or 0. `forbidden` lists topics with waiting messages that the brokers hide from the
+    daemon's Kafka user. `asking` is the broker that the metadata fetch in progress asks, and `previous_failure` is the
+    last error of this fetch; both are empty if no fetch is in progress. `stalls` lists the partitions whose oldest
+    message stays the same in the router. `foreign_cluster` is the id of the brokers' cluster if the messages are for
+    another cluster, else empty. `recreated` lists the latest topics that were deleted and created again in the last
+    hour.
     """
 
     brokers: tuple[tuple[int, str, int], ...]

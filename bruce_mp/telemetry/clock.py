@@ -1,9 +1,11 @@
-"""The steady clock: the monotonic clock, offset to the wall clock at the daemon's start.
+"""The steady clock: the monotonic clock plus an offset, so that it agrees with the wall clock at the daemon's start.
 
-Lingers, back-offs and ages use it, so that they do not stall for an hour when an administrator sets the clock back.
+Delays and ages are measured by it. By the wall clock, a delay would last an hour too long if an administrator set the
+clock back by an hour.
 
-Processes compare such times, for example the arrival of a run with the current time. So `bootstrap.py` gives all of
-them the supervisor's offset; otherwise processes started before and after a change of the wall clock would disagree.
+Processes compare times of each other, for example the arrival of a message with the current time. So all processes must
+have the same offset: `bootstrap.py` gives them the supervisor's. If each computed its own, processes started before and
+after a change of the wall clock would disagree.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ class SteadyClock:
         self.offset_ms = wall_ms() - monotonic_ms()
 
     def now_ms(self) -> int:
-        """Return ms since the epoch, by the wall clock at the daemon's start. Only differences are exact."""
+        """Return ms since the epoch, without changes of the wall clock since the daemon's start.
+
+        Only differences of such times are exact.
+        """
         return monotonic_ms() + self.offset_ms
 
     def ms_of(self, monotonic_s: float) -> int:
@@ -34,7 +39,7 @@ class SteadyClock:
 
 
 def monotonic_ms() -> int:
-    """Return ms of the kernel's monotonic clock, which all processes share and which begins at the boot."""
+    """Return ms of the kernel's monotonic clock, which is the same for all processes and begins at the boot."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -44,9 +49,9 @@ def wall_ms() -> int:
 
 
 def utc_text(seconds: float) -> str:
-    """Return a time since the epoch as pages, commands and log show it, such as `2031-05-17 09:30:00 UTC`.
+    """Return a time in seconds since the epoch as pages, commands and logs show it: `2031-05-17 09:30:00 UTC`.
 
-    Raise ValueError, OverflowError or OSError for a time that the system's calendar lacks.
+    Raise ValueError, OverflowError or OSError for a time that the system cannot convert to a date.
     """
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 

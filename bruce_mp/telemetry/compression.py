@@ -1,7 +1,7 @@
 """Gain and cost of compression by topic and codec.
 
-A dispatcher sums both between its reports, the status process over its lifetime. The empty topic name collects the
-topics beyond MAX_SUMS.
+A dispatcher sums gain and cost between its reports, and the status process sums these reports over its lifetime. Once
+there are MAX_SUMS sums, further topics are summed together, under an empty topic name.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -14,14 +14,15 @@ from msgspec.structs import replace
 __all__ = ["MAX_SUMS", "CompressionEvent", "CompressionSums"]
 
 MAX_SUMS: Final = 1000
-"""Limit of the pairs of topic and codec with separate sums, because clients may invent names."""
+"""The maximum number of pairs of topic and codec with separate sums, because clients may invent topic names."""
 
 
 class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
     """Gain and cost of compression for batches of a topic with a codec.
 
-    The dispatcher compressed `tried` batches and sent `kept` of them compressed; it did not try `skipped` batches.
-    Bytes and CPU time (`micros`) refer to the tried batches.
+    The dispatcher compressed `tried` batches and sent `kept` of them compressed; it did not try to compress `skipped`
+    batches. The tried batches had `plain_bytes` before and `packed_bytes` after compression, which took `micros` µs of
+    CPU time.
     """
 
     topic: bytes

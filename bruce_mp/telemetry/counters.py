@@ -1,7 +1,8 @@
-"""Counters of a process row by number. Numbers are append-only, and a number never changes its meaning.
+"""The numbers of the counters in a process row (a process' part of the slab).
 
-The first block holds the books (`telemetry/books.py`), which only transactions change. A counter that Dory has, too,
-has Dory's name.
+New counters get new numbers, and a number never changes its meaning, because the counters in the slab outlive a
+release.  The first block holds the books (`telemetry/books.py`), which only transactions change. If Dory, this daemon's
+C++ predecessor, also has a counter, the counter has Dory's name.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["BOOK_COUNTERS", "FIRST_DISCARD", "UNKNOWN_RESPONSES", "Counter", "discarded", "response_counter"]
 
 BOOK_COUNTERS: Final = 64
-"""The first counters of a row hold the books; 8 to 15 count moves between stages (`slab/layout.py`)."""
+"""The number of counters at the beginning of a row that hold the books; counters 8 to 15 count moves between stages
+(`slab/layout.py`)."""
 FIRST_DISCARD: Final = 16
 """Counter FIRST_DISCARD + r counts the messages discarded for reason r."""
 
 
 def discarded(reason: DiscardReason) -> int:
-    """Return the counter of a discard reason."""
+    """Return the number of the counter of a discard reason."""
     return FIRST_DISCARD + reason
 
 
@@ -59,7 +61,7 @@ class Counter(IntEnum):
     TcpInputSocketRead = 86
     TcpInputSocketGotData = 87
     StreamConnections = 88
-    """Gauge of the open connections."""
+    """The number of open connections now (a gauge, not a counter)."""
     StreamBarriers = 89
     InputAgentDiscardMsgNotAllowed = 90
     InputAgentDiscardMsgOverQuota = 91
@@ -68,7 +70,7 @@ class Counter(IntEnum):
     StreamInputOverQuota = 93
     """Number of times that the quota suspended reading from a connection."""
     InputAgentReplaceTimestamp = 94
-    """Messages that got their arrival time, because their timestamp was too far from it."""
+    """Messages whose timestamp was replaced by their arrival time, because it was too far from the arrival time."""
     InputAgentDiscardMsgTopicOverShare = 95
 
     # router
@@ -103,19 +105,19 @@ class Counter(IntEnum):
 
     # more of the input
     StreamInputTopicOverShare = 124
-    """Number of times that a topic at its threshold in the slab suspended reading from a connection."""
+    """Number of times that reading from a connection was suspended, because a topic filled its share of the slab."""
     StreamInputSpillFull = 125
     """Number of times that a fenced attempt had to wait for room in spill files."""
     AcceptExhausted = 126
-    """Failures to accept a stream or HTTP connection for want of descriptors or memory."""
+    """Failures to accept a stream or HTTP connection, because descriptors or memory were lacking."""
     StreamConnectionOverLimit = 127
-    """Connections beyond `input.streams.max_connections_per_user`, closed at once."""
+    """Connections closed at once, because their user had `input.streams.max_connections_per_user` others."""
     InputRunsPublished = 140
-    """Runs of records that inputs announced to the router."""
+    """Runs (groups of records of a topic) that inputs handed over to the router."""
     StreamUnfinishedMsgClosed = 128
-    """Connections closed because of their unfinished message: no memory for it, or no byte for too long."""
+    """Connections closed in the middle of a message: there was no memory for it, or no byte came for too long."""
     NewUnixClient = 129
-    """Accepted connections, without refused ones."""
+    """Accepted connections; refused ones are not counted."""
     NewTcpClient = 130
 
     # more of the router
@@ -153,9 +155,9 @@ class Counter(IntEnum):
     NoBatchAnyPartition = 185
     NoBatchPartitionKey = 186
     ConnectorReplaceTimestamp = 187
-    """Messages that got their arrival time, because a broker refused their timestamp."""
+    """Messages whose timestamp was replaced by their arrival time, because a broker refused it."""
     AckErrorFirst = 192
-    """The counter of responses with error code -1; see `response_counter`."""
+    """The counter of responses with error code -1; the counters of other codes follow (see `response_counter`)."""
 
     # supervisor and status
     GotShutdownRequest = 352
@@ -166,18 +168,18 @@ class Counter(IntEnum):
     NoDiscardQuery = 356
     """Periods in which no client read `/discards`."""
 
-    # copies of messages that status writes to files or sends as dead letters; other processes count MsgCopyLost, too,
-    # if they cannot queue a copy for status
+    # copies of messages that the status process writes to files or sends as dead letters; any process counts
+    # MsgCopyLost if it cannot queue a copy for the status process
     MsgCopyLost = 360
     DiscardLogLine = 361
     DiscardCopyQueued = 362
     """Copies for the discard file; the transaction that discards the messages counts them."""
     DiscardCopySettled = 363
-    """Queued copies for the discard file that are written, or counted in MsgCopyLost."""
+    """Queued copies for the discard file that were written or were counted in MsgCopyLost."""
     DeadLetterSent = 364
     DeadLetterLost = 365
 
-    # dispatcher: time from receipt to acknowledgement of messages, see telemetry/latency_histogram.py
+    # dispatcher: time from receipt to acknowledgment of messages, see telemetry/latency_histogram.py
     AckDelayFirst = 368
     """AckDelayFirst + i counts the messages of bucket i."""
     AckDelayMs = 384
@@ -185,9 +187,9 @@ class Counter(IntEnum):
 
 
 _ERROR_CODES: Final = range(-1, 134)
-"""The error codes of Kafka that have a counter each."""
+"""The error codes of Kafka that have their own counters."""
 UNKNOWN_RESPONSES: Final = Counter.AckErrorFirst + 136
-"""The counter of the responses with all other codes; the number before it is unused."""
+"""The counter of responses with any other code; the number before it is unused."""
 
 
 def response_counter(code: int) -> int:

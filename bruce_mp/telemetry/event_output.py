@@ -22,7 +22,7 @@ def encode_events(events: Iterable[msgspec.Struct]) -> bytes:
 
 
 class EventOutput:
-    """A sender of sums to the status process. The sums grow until the link accepts them."""
+    """A sender of sums to the status process. The sums grow until the link accepts them; then they start again at 0."""
 
     def __init__(self, sender: ByteSender, sums: CompressionSums | TrafficSums) -> None:
         self._sender = sender
@@ -33,7 +33,7 @@ class EventOutput:
         return bool(self._sums)
 
     def flush(self, *others: msgspec.Struct) -> None:
-        """Send `others` and the sums in one frame. If the link refuses it, the sums stay and `others` are lost."""
+        """Send `others` and the sums in one frame. If the link refuses it, the sums are kept and `others` are lost."""
         sums = self._sums.events() if self._sums else ()
         if (others or sums) and self._sender.send_bytes(encode_events([*others, *sums])):
             self._sums.clear()

@@ -1,7 +1,7 @@
-"""Held messages, counted from the runs and records in the slab.
+"""Held messages (received, and neither delivered nor discarded yet), counted from the runs and records in the slab.
 
-Processes change the slab during the reading, so the counts are approximate on a busy daemon. Only `books.py` detects an
-inconsistent reading.
+A run is a sequence of records that were stored together. Processes change the slab during the reading, so the counts
+are approximate on a busy daemon. Only `books.py` detects an inconsistent reading.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _Key = TypeVar("_Key")
 
 
 class HeldGroup(NamedTuple):
-    """Messages of a topic in one state with one holder; `arrived_ms` is the earliest arrival on the steady clock."""
+    """The number of messages of a topic that are in the same state with the same holder.
+
+    `holder` is the process that the state word names. `arrived_ms` is their earliest arrival, on the steady clock.
+    """
 
     topic: bytes
     state: RunState
@@ -37,7 +40,7 @@ class HeldGroup(NamedTuple):
 
 
 class HeldSums:
-    """Messages in flight, all other held messages, and the earliest arrival of any of them."""
+    """The numbers of messages in flight and of other held messages, and the earliest arrival of any of them."""
 
     __slots__ = ("arrived_ms", "in_flight", "waiting")
 
@@ -53,11 +56,12 @@ class HeldSums:
         self.arrived_ms = group.arrived_ms if self.arrived_ms is None else min(self.arrived_ms, group.arrived_ms)
 
     def oldest_ms(self, now_ms: int) -> int | None:
-        """Return the age of the oldest message at a time of the steady clock; None without a message."""
+        """Return the age of the oldest message at a time of the steady clock; None if there is no message."""
         return None if self.arrived_ms is None else max(0, now_ms - self.arrived_ms)
 
 
 def sum_held(groups: Iterable[HeldGroup], key_of: Callable[[HeldGroup], _Key]) -> dict[_Key, HeldSums]:
+    """Sum the groups that have the same key."""
     sums: dict[_Key, HeldSums] = {}
     for group in groups:
         sums.setdefault(key_of(group), HeldSums()).add(group)
@@ -67,14 +71,14 @@ def sum_held(groups: Iterable[HeldGroup], key_of: Callable[[HeldGroup], _Key]) -
 def read_held_groups(slab: Slab) -> list[HeldGroup]:
     """Count all held messages by topic, state and holder."""
     groups: dict[tuple[bytes | int, int], tuple[int, int]] = {}
-    for topic, word, messages, arrived_ms in _held(slab):
-        before, first_ms = groups.get((topic, word), (0, arrived_ms))
-        groups[topic, word] = (before + messages, min(first_ms, arrived_ms))
+    for topic, word, count, arrived_ms in _held(slab):
+        earlier_count, first_ms = groups.get((topic, word), (0, arrived_ms))
+        groups[topic, word] = (earlier_count + count, min(first_ms, arrived_ms))
     table = TopicTable(slab)
     # The lowest byte of a state word is the state, the rest is the holder.
     return [
-        HeldGroup(_topic_name(table, topic), RunState(word & 0xFF), word >> 8, messages, first_ms)
-        for (topic, word), (messages, first_ms) in groups.items()
+        HeldGroup(_topic_name(table, topic), RunState(word & 0xFF), word >> 8, count, first_ms)
+        for (topic, word), (count, first_ms) in groups.items()
     ]
 
 
@@ -88,15 +92,19 @@ def _topic_name(table: TopicTable, topic: bytes | int) -> bytes:
 
 
 def held_by_topic(slab: Slab) -> Tally[bytes | int]:
-    """Count the held messages by topic: its number, or its name if it has none."""
+    """Count the held messages by topic: the topic's number, or the name of a topic that has no number."""
     held: Tally[bytes | int] = Tally()
-    for topic, _, messages, _ in _held(slab):
-        held[topic] += messages
+    for topic, _, count, _ in _held(slab):
+        held[topic] += count
     return held
 
 
 def _held(slab: Slab) -> Iterator[tuple[bytes | int, int, int, int]]:
-    """Yield topic, state word, count and the run's arrival time for each run, or for each message of a split run."""
+    """Yield topic, state word, number of messages and arrival time for each run with held messages.
+
+    In a split run each record has a state word of its own, so yield this for each held record. The topic is a number,
+    or a name if the topic has no number.
+    """
     return read_each(slab, lambda chunk: _held_in(slab, chunk))
 
 

@@ -1,8 +1,8 @@
-"""Latency from receipt to acknowledgement: a histogram in the counters of the dispatchers' rows.
+"""Latency from receipt to acknowledgment: a histogram in the counters of the dispatchers' process rows.
 
-The latency of a message counts from the arrival of the first message of its run. The transaction that settles a batch
-also updates the histogram, so it counts exactly the delivered messages. The bounds never change, because the counters
-in the slab outlive the program.
+The latency of a message counts from the arrival of the first message of its run (the records that an input handed over
+together). The transaction that marks messages as delivered also updates the histogram, so the histogram counts exactly
+the delivered messages. The bounds of the buckets never change, because the counters in the slab outlive the program.
 """
 
 from __future__ import annotations
@@ -20,39 +20,43 @@ if TYPE_CHECKING:
 __all__ = ["BOUNDS_MS", "BUCKETS", "bucket_name", "increments_of", "percentile", "read_latencies"]
 
 BOUNDS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
-"""Upper bound of each bucket; one more bucket counts longer latencies."""
+"""The upper bound of each bucket; one more bucket counts longer latencies."""
 BUCKETS: Final = len(BOUNDS_MS) + 1
+"""The number of buckets."""
 
 assert Counter.AckDelayFirst + BUCKETS <= Counter.AckDelayMs
 
 
-def increments_of(messages_by_bucket: Mapping[int, int], total_ms: int) -> dict[int, int]:
-    """Return the counter increments for messages with `total_ms` as the sum of their latencies."""
-    return {Counter.AckDelayFirst + bucket: messages for bucket, messages in messages_by_bucket.items()} | {
+def increments_of(counts_by_bucket: Mapping[int, int], total_ms: int) -> dict[int, int]:
+    """Return the increments of the counters for messages, by counter number.
+
+    `counts_by_bucket` has the number of messages in each bucket, `total_ms` is the sum of their latencies.
+    """
+    return {Counter.AckDelayFirst + bucket: count for bucket, count in counts_by_bucket.items()} | {
         Counter.AckDelayMs: total_ms
     }
 
 
 def read_latencies(slab: Slab) -> tuple[list[int], int]:
-    """Return the messages of each bucket, and the sum of all latencies in ms."""
-    buckets = [counter_total(slab, Counter.AckDelayFirst + index) for index in range(BUCKETS)]
-    return buckets, counter_total(slab, Counter.AckDelayMs)
+    """Return the number of messages in each bucket, and the sum of all latencies in ms."""
+    counts = [counter_total(slab, Counter.AckDelayFirst + index) for index in range(BUCKETS)]
+    return counts, counter_total(slab, Counter.AckDelayMs)
 
 
-def percentile(buckets: Sequence[int], quantile: float) -> float | None:
-    """Return the latency in ms at `quantile` (0 to 1), rounded, or None without messages.
+def percentile(counts: Sequence[int], quantile: float) -> float | None:
+    """Return the latency in ms at `quantile` (0 to 1), rounded; `counts` has the number of messages in each bucket.
 
-    Interpolate within a bucket, as Prometheus' `histogram_quantile` does. The last bound stands for all latencies above
-    it.
+    Interpolate within a bucket, as Prometheus' `histogram_quantile` does. If the latency is above the last bound,
+    return the last bound. Return None if there are no messages.
     """
-    remaining = quantile * sum(buckets)
+    remaining = quantile * sum(counts)
     if not remaining:
         return None
     lower_ms = 0
-    for upper_ms, messages in zip(BOUNDS_MS, buckets, strict=False):  # the last bucket has no bound
-        if messages >= remaining:
-            return round(lower_ms + (upper_ms - lower_ms) * remaining / messages, 2)
-        remaining -= messages
+    for upper_ms, count in zip(BOUNDS_MS, counts, strict=False):  # the last bucket has no bound
+        if count >= remaining:
+            return round(lower_ms + (upper_ms - lower_ms) * remaining / count, 2)
+        remaining -= count
         lower_ms = upper_ms
     return float(BOUNDS_MS[-1])
 

@@ -1,15 +1,15 @@
-"""Log handlers of a daemon process, the formats of lines, and rate limiting of repeated records.
+"""Log handlers of a daemon process, formats of log lines, and suppression of repeated records.
 
     2031-05-17 09:30:00.123 UTC bruce[router 1234] WARNING: Broker 3 at kafka3:9092 closed the connection.
     {"time":"2031-05-17T09:30:00.123Z","level":"WARNING","process":"router","pid":1234,"message":"Broker 3 at ..."}
 
-All processes append whole lines to one log file. Each reopens the file after log rotation has moved it. Without
-a configured destination, warnings and errors go to standard error. Clients choose topic names, so control characters
-are escaped: otherwise a line feed in a name could forge a line.
+All processes append whole lines to one log file. Each process reopens the file after log rotation has moved it. If no
+destination is configured, warnings and errors go to standard error. Control characters are escaped, because clients
+choose topic names, and a line feed in a name could forge a line.
 
-The log passes one record per source line in 30 s; the next one reports the number of suppressed records. A caller that
-logs about several subjects from one source line separates them with `extra={"about": ...}`. A caller that limits its
-lines itself passes `extra={"is_limited": True}`.
+The log passes one record of each source line in 30 s; the next record that passes reports the number of suppressed
+ones.  A caller that logs about several subjects from one source line passes the subject as `extra={"about": ...}`, so
+that each subject has a limit of its own. A caller that limits its lines itself passes `extra={"is_limited": True}`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "plural", "printable", "remove_handlers", "set_up_logging"]
 
 NOTICE: Final = 25
-"""Level of important events in normal operation: starts, stops, changes."""
+"""The level of important events in normal operation: starts, stops, changes."""
 
 _LEVELS: Final = {
     "EMERG": 70,
@@ -55,21 +55,23 @@ _LEVELS: Final = {
 """Syslog's levels, named as in the configuration, with their numbers on the scale of the standard library."""
 
 _REPEAT_INTERVAL_S: Final = 30.0
-"""Time for which a repeated line is only counted."""
+"""The time for which repeated records are counted instead of written."""
 _MAX_SITES: Final = 1000
-"""Most pairs of source line and subject that the filter remembers; subjects may be topics, without a limit."""
+"""The maximum number of pairs of source line and subject that the filter remembers, because subjects may be topics,
+whose number has no limit."""
 _SYSLOG: Final = Path("/dev/log")
 _JOURNALD: Final = Path("/run/systemd/journal/socket")
 _PRIORITIES: Final = {name: number for number, name in enumerate(_LEVELS)}
 _MAX_FIELD_BYTES: Final = 64 * 1024
-"""Maximum bytes of a journal field's value, so that the datagram fits into the send buffer."""
+"""The maximum size of a journal field's value, so that the datagram fits into the send buffer."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def set_up_logging(config: Logging, process: str) -> None:
     """Configure the root logger for `process` (for example "router").
 
-    Raise StartError if the log file cannot be opened. Lines for syslog or journald are lost while its socket is absent.
+    Raise StartError if the log file cannot be opened. While the socket of syslog or journald is absent, lines for it
+    are lost.
     """
     for name, number in _LEVELS.items():
         logging.addLevelName(number, name)
@@ -84,7 +86,8 @@ def set_up_logging(config: Logging, process: str) -> None:
         if is_enabled and not path.is_socket():
             text = f"There is no {name} at {path}: log lines for it are lost until it appears."
             root.warning(text, extra={"about": name})
-            if process == "supervisor" and not config.stdout_stderr:  # the warning may reach no other destination
+            # The warning may have reached no destination; one process is enough to show it.
+            if process == "supervisor" and not config.stdout_stderr:
                 sys.stderr.write(f"bruce: {text}\n")
 
 
@@ -125,7 +128,7 @@ class _LogFile(WatchedFileHandler):
 
     def __init__(self, config: LogFile) -> None:
         self._mode = config.mode
-        self._reported_s = -math.inf
+        self._reported_s = -math.inf  # the time of the last report of an error
         super().__init__(config.path, encoding="utf-8", errors="backslashreplace")
 
     def _open(self) -> TextIOWrapper:
@@ -180,7 +183,7 @@ class _SysLog(SysLogHandler):
 
 
 class _JournaldHandler(logging.Handler):
-    """A handler that sends records as fields to systemd's journal; they are lost if it is absent or busy.
+    """A handler that sends records as fields to systemd's journal; records are lost if the journal is absent or busy.
 
     https://systemd.io/JOURNAL_NATIVE_PROTOCOL/
     """
@@ -200,7 +203,7 @@ class _JournaldHandler(logging.Handler):
             return
 
     def _fields(self, record: logging.LogRecord) -> dict[str, str]:
-        more = getattr(record, "more", 0)  # records that `RepeatFilter` suppressed
+        more = getattr(record, "more", 0)  # the number of records that `RepeatFilter` suppressed
         return {
             "MESSAGE": self.format(record),
             "PRIORITY": str(_PRIORITIES.get(record.levelname, _PRIORITIES["INFO"])),
@@ -286,24 +289,25 @@ class _JsonFormatter(logging.Formatter):
 class RepeatFilter(logging.Filter):
     """A filter that passes one record in 30 s for each source line and `about` key.
 
-    It sets `more` of a passed record to the number of suppressed ones.
+    It sets the attribute `more` of a record that passes to the number of records suppressed before it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._sites: dict[tuple[str, int, object], tuple[float, int]] = {}
-        """Time of the last record that passed, and the number of those suppressed since."""
+        """By file, line and `about`: the time of the last record that passed, and the number of records suppressed
+        since then."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if getattr(record, "is_limited", False):
             return True
         key = (record.pathname, record.lineno, getattr(record, "about", None))
-        passed_s, suppressed = self._sites.get(key, (-math.inf, 0))
-        if 0 <= record.created - passed_s < _REPEAT_INTERVAL_S:
-            self._sites[key] = (passed_s, suppressed + 1)
+        passed_s, suppressed_count = self._sites.get(key, (-math.inf, 0))
+        if 0 <= record.created - passed_s < _REPEAT_INTERVAL_S:  # negative if the clock was set back
+            self._sites[key] = (passed_s, suppressed_count + 1)
             return False
         if key not in self._sites and len(self._sites) >= _MAX_SITES:
             del self._sites[next(iter(self._sites))]
         self._sites[key] = (record.created, 0)
-        record.more = suppressed
+        record.more = suppressed_count
         return True

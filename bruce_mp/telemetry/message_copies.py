@@ -1,12 +1,14 @@
 """Copies of messages for the discard file and the debug files, which the status process writes.
 
-`CopyQueue` runs in the process that holds the message. It never blocks, and its memory is bounded. Copies that the link
-refuses wait for the next flush; copies beyond the bound are dropped and counted. The status process counts copies that
-it cannot write. Delivery does not depend on copies.
+`CopyQueue` runs in the process that holds the message. The queue never blocks, and its memory is bounded. Copies that
+the link to the status process refuses wait for the next flush; copies for which the queue has no room are dropped and
+counted in MsgCopyLost. The status process also counts copies that it cannot write there. Delivery does not depend on
+copies.
 
-A process *stages* copies of messages that it is about to discard, and queues them after the transaction that settles
-the messages and counts the copies (DiscardCopyQueued). DiscardCopySettled counts the written and the lost ones.
-After a kill, the next start adds the difference of the two to MsgCopyLost.
+A process *stages* copies of messages that it is about to discard. One transaction marks these messages as discarded and
+counts the copies in DiscardCopyQueued; after it, the process queues the copies. DiscardCopySettled counts the copies
+that were written or lost. If the daemon is killed, its next start adds the difference of these two counters to
+MsgCopyLost.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -23,11 +25,11 @@ from bruce_mp.telemetry.counters import Counter
 __all__ = ["ByteSender", "Copy", "CopyQueue", "CopyTarget", "count_lost", "decode_copies"]
 
 FRAME_BYTES: Final = 256 * 1024
-"""Size of the queued copies at which `add` sends them, without waiting for the next flush."""
+"""The size of the queued copies at which `add` sends them, without waiting for the next flush."""
 MAX_QUEUED_BYTES: Final = 8 << 20
-"""Maximum size of the queued copies; a single larger copy is accepted."""
+"""The maximum size of the queued copies; an empty queue accepts even a larger copy."""
 _COPY_OVERHEAD_BYTES: Final = 100
-"""Estimated memory of a queued copy beside the message's bytes."""
+"""The estimated memory that a queued copy takes in addition to the message's bytes."""
 
 
 @unique
@@ -43,8 +45,9 @@ class CopyTarget(IntEnum):
 class Copy(msgspec.Struct, frozen=True, array_like=True):
     """A message, or the start of its key and value.
 
-    `info` is the discard reason, or empty for a possible duplicate or a debug copy. Without a `topic`, `value` holds
-    the received bytes. Times are in ms: `now_ms` by the daemon's clock, `timestamp_ms` by the client's.
+    `info` is the discard reason, or empty for a possible duplicate or a debug copy. If `topic` is empty, the message
+    was not parsed, and `value` holds the received bytes. `now_ms` is the time of the copy by the daemon's clock,
+    `timestamp_ms` the message's timestamp by the client's clock.
     """
 
     target: CopyTarget
@@ -57,7 +60,7 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
     partition_key: int | None = None
     headers: tuple[tuple[bytes, bytes | None], ...] = ()
     empty: int = 0
-    """The client's choice between null and empty, a sum of `protocol.client.messages.EmptyFields`."""
+    """The choices of the client between null and empty fields: a sum of `protocol.client.messages.EmptyFields`."""
 
 
 _DECODER: Final[msgspec.msgpack.Decoder[list[Copy]]] = msgspec.msgpack.Decoder(list[Copy])
@@ -72,12 +75,13 @@ def decode_copies(data: bytes) -> list[Copy]:
 
 
 def count_lost(count: Callable[[Counter, int], None], copies: Sequence[Copy]) -> None:
+    """Count lost copies; `count(counter, amount)` adds to a counter of the process."""
     count(Counter.MsgCopyLost, len(copies))
     count(Counter.DiscardCopySettled, sum(copy.target is CopyTarget.DISCARDS for copy in copies))
 
 
 class ByteSender(Protocol):
-    """Sending end of a link, such as `ipc.links.LinkSender`."""
+    """The sending end of a link between processes, such as `ipc.links.LinkSender`."""
 
     def send_bytes(self, data: bytes) -> bool:
         """Send without blocking. Return False if the link refused the data."""
@@ -93,6 +97,7 @@ class CopyQueue:
         self._queued: list[Copy] = []
         self._queued_bytes = 0
         self._is_link_full = False
+        """True if the link refused the last frame."""
 
     @property
     def has_pending(self) -> bool:
@@ -125,8 +130,9 @@ class CopyQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Send all queued copies. Before that, count and queue those still staged, as no transaction has counted them.
+        """Send all queued copies.
 
+        Before that, count and queue the copies that are still staged, because no transaction has counted them.
         Processes call this twice a second.
         """
         if self._staged:

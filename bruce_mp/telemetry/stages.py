@@ -1,16 +1,18 @@
-"""Held messages by stage, computed from the process rows alone, so that more messages cost no more.
+"""Held messages by stage, computed from the process rows alone, so that the cost does not grow with their number.
 
-Each process counts the messages that it moves to another stage, in the transaction that stores their state words.  The
-messages in a stage are the messages that came in, less the messages that went out:
+A message is *held* from its receipt until it is *settled*: delivered or discarded.  Each process has a row in the slab
+with counters.  In the transaction that stores the state words of messages, the process also counts the messages that it
+moves to another stage.  The number of messages in a stage is the number that came in less the number that went out:
 
     input      received - discarded - spilled - handed over (the ticket of an input's row)
     router     handed over + returned - assigned - discarded
     queued     assigned - sent - returned without being sent
     in_flight  sent - returned after being sent - delivered - discarded
 
-A row is read between two of its transactions.  A transaction changes both sides of *received = delivered + discarded +
-held*, so the equation holds for rows that are read at different times.  A slab of a release without these counts gets a
-base for each stage from its state words (`pipeline/stage_counts.py`).
+Each row is read between two transactions of its process.  A transaction changes both sides of *received = delivered +
+discarded + held* by the same number, so the equation holds even if rows are read at different times.  If an older
+release without these counts has written a slab, its state words give a *base* for each stage, a number to add
+(`pipeline/stage_counts.py`).
 """
 
 from __future__ import annotations
@@ -41,23 +43,23 @@ STAGES: Final[dict[RunState, str]] = {
     RunState.QUEUED: "queued",
     RunState.IN_FLIGHT: "in_flight",
 }
-"""Stage of a record in each state; *queued* and *in_flight* are the two stages of a dispatcher."""
+"""The stage of a record in each state; *queued* and *in_flight* are the two stages of a dispatcher."""
 SPILLED: Final = "spill"
-"""Stage of messages in spill files, which are not in the slab."""
+"""The stage of messages in spill files, which are not in the slab."""
 
 STAGE_NAMES: Final = tuple(dict.fromkeys(STAGES.values()))
 """The stages in the slab, in order."""
 _READ_ORDER: Final = (*lay.DISPATCHER_ROWS, lay.ROW_ROUTER, *lay.INPUT_ROWS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
-"""Rows of later stages first: a message that moves on between two readings then seldom makes a count negative."""
+"""Rows of later stages come first: then a count seldom becomes negative if a message moves on between two readings."""
 _MAX_READINGS: Final = 1000
-"""Limit of the readings of a row that its process keeps changing; each takes microseconds."""
+"""The maximum number of readings of a row that its process keeps changing; each takes microseconds."""
 
 
 class RowReading(NamedTuple):
-    """The counters of the books in a row, its last ticket, and the messages that went into and out of spill files.
+    """A reading of a row: the counters of the books, and the numbers of messages that went into and out of spill files.
 
-    `has_open_batch` is True while an input appends a batch that it has not counted yet. `is_consistent` is False if the
-    process changed the row during each reading.
+    `ticket` is the number of messages that an input has handed over.  `has_open_batch` is True while an input appends a
+    batch that it has not counted yet.  `is_consistent` is False if the process changed the row during each reading.
     """
 
     counters: list[int]
@@ -78,7 +80,7 @@ class RowReading(NamedTuple):
 
 
 _UNUSED: Final = RowReading([0] * BOOK_COUNTERS, 0, 0, 0, has_open_batch=False, is_consistent=True)
-"""The reading of each row that never had a process: most rows of a slab, which `used_rows` leaves out of sums."""
+"""The reading of all rows that never had a process.  Most rows of a slab are such rows; `used_rows` omits them."""
 _UNUSED_BYTES: Final = bytes(lay.ROW_COUNTERS + 8 * BOOK_COUNTERS)
 """The beginning of a row that never had a process, to the end of the counters of the books."""
 
@@ -113,13 +115,16 @@ def _is_unused(slab: Slab, row: int) -> bool:
 
 
 def _version_and_redo_word(slab: Slab, row: int) -> tuple[int, int]:
-    """Return the row's version, and the word that is not 0 while the row's redo record is valid."""
+    """Return the row's version, and the word that is not 0 while the row's redo record is valid.
+
+    A process writes a transaction into the redo record of its row before it carries the transaction out.
+    """
     at = slab.row_at(row)
     return slab.longs[(at + lay.ROW_VERSION) >> 3], slab.words[(at + lay.ROW_REDO) >> 2]
 
 
 def _read_once(slab: Slab, row: int, *, is_redo_valid: bool) -> RowReading:
-    """Read a row; a transaction with a valid redo record counts as complete, because the record has the new values."""
+    """Read a row; if its redo record is valid, use its new values, as if the transaction were complete."""
     at = slab.row_at(row)
     counter_0 = (at + lay.ROW_COUNTERS) >> 3
     new_values = redo_counters(slab, row) if is_redo_valid else {}
@@ -138,7 +143,7 @@ def _read_once(slab: Slab, row: int, *, is_redo_valid: bool) -> RowReading:
 
 def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
     """Return the number of held messages by stage, in the slab and in spill files."""
-    # The supervisor writes the bases into its row, when it takes over a slab of a release without these counts.
+    # The supervisor writes the bases into its row when it takes over the slab of an older release without these counts.
     bases = rows[lay.ROW_SUPERVISOR].counters[lay.FLOW_BASE : lay.FLOW_BASE + len(STAGE_NAMES)]
     stages = [_signed(flow + base) for flow, base in zip(flows(rows), bases, strict=True)]
     spilled = sum(row.spilled for row in used_rows(rows))
@@ -146,9 +151,12 @@ def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
 
 
 def flows(rows: Sequence[RowReading]) -> list[int]:
-    """Return for each of STAGE_NAMES the messages that came in less those that went out, without the bases."""
+    """Return for each stage of STAGE_NAMES the number of messages that came in less the number that went out.
+
+    The bases are not included.
+    """
     router, dispatchers = rows[lay.ROW_ROUTER], used_rows(rows[row] for row in lay.DISPATCHER_ROWS)
-    # All rows but the router's and the dispatchers'; usually only inputs have messages.
+    # All rows except those of the router and the dispatchers; usually only the rows of inputs have messages.
     inputs = used_rows(rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *lay.INPUT_ROWS))
     not_settled_or_spilled = sum(row.counters[Counter.MsgReceived] - row.settled - row.spilled for row in inputs)
     handed_over = sum(row.ticket for row in inputs)
@@ -166,15 +174,15 @@ def flows(rows: Sequence[RowReading]) -> list[int]:
 
 
 def _signed(number: int) -> int:
-    """Return the signed 64-bit integer that equals `number` modulo 2^64, because bases are stored unsigned."""
+    """Return the signed 64-bit integer that equals `number` modulo 2^64, because the slab stores bases unsigned."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _carry_deficits(stages: list[int]) -> list[int]:
-    """Raise negative counts to 0, and subtract the difference from the next stage.
+    """Raise negative counts to 0, and subtract the difference from the next stage, whose count is too large.
 
-    A message that moved on between the readings of two rows counts in the next stage already. The same is true of the
-    messages that an input has handed over from a batch that it has not counted yet.
+    The next stage already counts a message that moved on between the readings of two rows.  It also counts the messages
+    that an input has handed over from a batch that the input has not counted yet.
     """
     counts, deficit = [], 0
     for stage in stages[:-1]:

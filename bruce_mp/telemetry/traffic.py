@@ -1,7 +1,7 @@
 """Traffic by topic, which a dispatcher reports to the status process once a second.
 
-The slab's counters have the exact totals over all topics; a report by topic may be lost. The empty topic name collects
-the topics beyond MAX_TOPICS.
+A report may be lost; only the totals over all topics are exact, in the counters of the slab. Once there are MAX_TOPICS
+topics, further ones are summed together, under an empty topic name.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["MAX_TOPICS", "TrafficEvent", "TrafficSums"]
 
 MAX_TOPICS: Final = 5000
-"""Limit of topics with separate sums, because clients may invent names."""
+"""The maximum number of topics with separate sums, because clients may invent names."""
 
 
 class TrafficEvent(msgspec.Struct, tag=True):
-    """Messages of a topic that a broker acknowledged, and error responses for the topic.
+    """The numbers of messages of a topic that a broker acknowledged, and of error responses for the topic.
 
-    `size` sums the bytes of keys, values and headers. `delays` counts the messages of each latency bucket: the
-    index in `BOUNDS_MS` of `telemetry/latency_histogram.py`. `last_error` is empty without an error.
+    `size` is the sum of the messages' keys, values and headers, in bytes. `delays` has the number of messages in each
+    latency bucket, by the index of the bucket in `BOUNDS_MS` (`telemetry/latency_histogram.py`). `last_error` is empty
+    if there was no error.
     """
 
     topic: bytes
@@ -35,7 +36,8 @@ class TrafficEvent(msgspec.Struct, tag=True):
 
 
 Delivered = tuple[int, int, int, dict[int, int]]
-"""Acknowledged messages of a topic: their number, size, sum of latencies in ms, and `delays` as in `TrafficEvent`."""
+"""Acknowledged messages of a topic: their number, their size, the sum of their latencies in ms, and their `delays` as
+in `TrafficEvent`."""
 
 
 class TrafficSums:
@@ -58,18 +60,18 @@ class TrafficSums:
     def add_delivered(self, delivered: "Iterable[tuple[bytes, Delivered]]") -> None:
         """Add the acknowledged messages of topics.
 
-        The caller gives up the mappings, which this method may keep and modify.
+        The caller must not use the `delays` afterwards, because this method may keep and modify them.
         """
         topics = self._topics
-        for topic, (messages, size, _waited_ms, delays) in delivered:
+        for topic, (message_count, size, _waited_ms, delays) in delivered:
             if topic not in topics and len(topics) < MAX_TOPICS:  # the usual case if there are many topics
-                topics[topic] = TrafficEvent(topic, messages, size, delays)
+                topics[topic] = TrafficEvent(topic, message_count, size, delays)
                 continue
             sums = self._sums_of(topic)
-            sums.messages += messages
+            sums.messages += message_count
             sums.size += size
-            for bucket, in_bucket in delays.items():
-                sums.delays[bucket] = sums.delays.get(bucket, 0) + in_bucket
+            for bucket, bucket_count in delays.items():
+                sums.delays[bucket] = sums.delays.get(bucket, 0) + bucket_count
 
     def add_error(self, topic: bytes, error: str) -> None:
         """Count an error response of a broker."""
