@@ -8,9 +8,9 @@ With per-topic batching, each topic has its own pending batch for messages with 
 the messages without one.  All topics with combined batching share one pending batch.  All other messages are ready at
 once.
 
-Inputs hand over their messages at common *ticks* (multiples of a time), each input as one frame.  If the combined batch
-is due before the next tick, it is complete with the last frame of a tick (`_TickFrames`).  The dispatcher then sends it
-at once, so it wakes only once to process the last frame and to send the request.
+Inputs hand over their messages at common *ticks*, the multiples of the linger time, each input as one frame.  If the
+combined batch is due before the next tick, it is complete with the last frame of a tick (`_TickFrames`).  The
+dispatcher then sends it at once, so it wakes only once to process the last frame and to send the request.
 
 State is stored by the index of a topic's entry in the slab's topic table.  The next topic that gets the entry replaces
 the state, which bounds memory while topics come and go.  A topic with accumulated records keeps its entry.

@@ -166,6 +166,7 @@ class ResponseHandler:
     def _on_refused(
         self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
     ) -> None:
+        """Decide to resend, change or discard a batch that the broker refused."""
         if rule.action in _OPERATOR_ACTIONS:
             self._topics.store_refusal(batch.topic, rule.code)  # for the health page
         if rule.action in _RECORD_ACTIONS:
@@ -211,11 +212,12 @@ class ResponseHandler:
             return True
         return False
 
-    def _exceeds_retry_limit(self, retries: int, rule: ErrorRow) -> bool:
+    def _exceeds_retry_limit(self, retry_count: int, rule: ErrorRow) -> bool:
         limits = [limit for limit in (rule.retry_limit, self.retry_limit) if limit is not None]
-        return bool(limits) and retries > min(limits)
+        return bool(limits) and retry_count > min(limits)
 
     def _retry(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> None:
+        """Requeue a batch, to be sent again after a back-off, or by the next leader's dispatcher after a pause."""
         self.partition_errors.record(topic, batch.partition, rule.name)
         queue.failed.append(batch)
         queue.drain()
@@ -236,8 +238,8 @@ class ResponseHandler:
     def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
         """Replace the timestamps of the refused records by their arrival times, and requeue the batch.
 
-        Return False if no timestamp can be replaced.  If the response does not name the refused records, this is so for
-        all batches of several records: `_isolate_refused` then halves the batch until the refused record is alone.
+        Return False if no timestamp can be replaced.  If the response does not name the refused records, only a batch
+        of one record is changed: `_isolate_refused` halves larger batches until the refused record is alone.
         """
         refused = frozenset(index for index, _ in ack.record_errors) or frozenset([0] if batch.records == 1 else ())
         restamped_count, first_record = restamp(self._slab, batch.segments, refused)

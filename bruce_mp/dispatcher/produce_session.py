@@ -290,6 +290,7 @@ class ProduceSession:
         self._reject(self._socket, text, FailureCause.FOREIGN_CLUSTER)
 
     def _reject(self, socket: BrokerSocket, text: str, cause: FailureCause) -> None:
+        """Close a connection that must not be used, and treat this as a failure of the connection."""
         socket.close()
         self._on_failed(Failed(RemoteProtocolError(text), cause, ()))
 
@@ -329,6 +330,7 @@ class ProduceSession:
         self._on_lost()
 
     def _on_lost(self) -> None:
+        """Requeue the batches of a lost connection, and report pauses to the router."""
         self._core.on_connection_lost()
         self._schedule_repeat()
 

@@ -366,7 +366,7 @@ class Assignments:
         """
         waiting: list[Segment] = []
         self._outbox.remove_topic(topic)
-        for key, route in [item for item in self._routes.items() if item[0][0] == topic]:
+        for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
             built, rest = route.pop_all()
             waiting += built + rest
             if route.slot is None:
@@ -393,8 +393,8 @@ class Assignments:
             elif parcel.kind is ParcelKind.HELLO:
                 self._resync(slot, sweep(self._slab, _ASSIGNED, slot))
             elif parcel.kind is ParcelKind.SYNCED:
-                is_newest = (parcel.topic, parcel.partition) == (dispatcher.resync_number, self._incarnation)
-                if is_newest:  # else the dispatcher answers an earlier RESYNC
+                answers_last_resync = (parcel.topic, parcel.partition) == (dispatcher.resync_number, self._incarnation)
+                if answers_last_resync:
                     self._on_synced(slot, now_ms)
             elif dispatcher.state is not ScopeState.SYNCING:
                 self._on_paused_or_handed_back(slot, dispatcher, parcel, now_ms)
@@ -410,6 +410,7 @@ class Assignments:
             self._on_handed_back(slot, topic, partition, scope, now_ms)
 
     def _claim_returned(self, slot: int, parcel: Parcel) -> None:
+        """Claim returned records for the router, and add them to the route of their partition."""
         is_built = parcel.kind is ParcelKind.RETURNED_SENT
         returned_word = state_word(RunState.RETURNED_SENT if is_built else RunState.RETURNED, slot)
         routed_word = state_word(RunState.ROUTED_SENT if is_built else RunState.ROUTED, self._incarnation)
@@ -417,6 +418,7 @@ class Assignments:
         self._ensure_route(parcel.topic, parcel.partition).add_returned(claimed, is_built=is_built)
 
     def _on_handed_back(self, slot: int, topic: int, partition: int, scope: Scope, now_ms: int) -> None:
+        """End the hand-back of a scope: request metadata to resume it, or send its messages at once after a recall."""
         scope.step(ScopeEvent.HANDED_BACK)
         if isinstance(scope, Route):
             self._set_holder(scope, None)

@@ -1,4 +1,4 @@
-"""Reports of metadata fetches and paused scopes, for the status page and the log."""
+"""Reports of metadata fetches and of paused scopes (partitions or dispatchers), for the status page and the log."""
 
 from __future__ import annotations
 

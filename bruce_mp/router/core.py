@@ -112,7 +112,7 @@ class Router:
         # Methods of the router that a single part implements; see the part for a description.
         self.flush_due, self.flush_topic = self._runs.flush_due, self._runs.flush_topic
         self.request_refresh = self._fetch_schedule.request_refresh
-        self.request_refresh_now = self.postpone_first_fetch = self._fetch_schedule.set_time
+        self.request_fetch_now = self.postpone_first_fetch = self._fetch_schedule.set_time
         self.on_fetch_started, self.on_fetch_failed = self._fetch_schedule.on_started, self._fetch_schedule.on_failed
         self.on_creation_started = self._unknown.on_creation_started
         self.on_creation_answered = self._unknown.on_creation_answered

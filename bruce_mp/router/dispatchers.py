@@ -36,7 +36,7 @@ class DispatcherSet:
             for slot in range(lay.DISPATCHER_SLOTS)
             if (node_plus_1 := slab.words[self._word_index(slot)])
         }
-        """The slot of each broker."""
+        """The slot of each broker, by its id (`node`)."""
         self._tables = tables
         self._find_slots_in_use = find_slots_in_use
         self._addresses: dict[int, Address] = {}

@@ -113,14 +113,14 @@ class _RouterProcess(ProcessShell):
         an error."""
         self._cluster_status = ClusterStatus(self._links.sender(REPORTS), steady_ms, TopicTable(slab).name_of)
 
-    # --- hooks of the shell ------------------------------------------------------------------------------------------
+    # --- hooks of `ProcessShell` -------------------------------------------------------------------------------------
 
     def recover(self) -> None:
         self._core.recover(steady_ms())
 
     def start(self) -> None:
         self.repeat(PUBLISH_EVERY_S, lambda: self._cluster_status.publish(self._core, *self._fetcher.progress))
-        if not self._had_metadata:
+        if not self._had_metadata:  # the daemon has just started, perhaps on many hosts at once
             delay_ms = spread_delay_ms(self._config.delivery.start_spread_s, self._rng)
             self._core.postpone_first_fetch(steady_ms() + delay_ms)
 
@@ -144,7 +144,7 @@ class _RouterProcess(ProcessShell):
             self._request_refresh()
         elif isinstance(message, AcceptCluster):
             self._accepted_cluster = message.cluster_id
-            self._core.request_refresh_now(steady_ms())
+            self._core.request_fetch_now(steady_ms())
         elif isinstance(message, DebugTopics):
             self._tap.choose(message)
 
@@ -201,7 +201,7 @@ class _RouterProcess(ProcessShell):
         if has_new_servers or connection_settings(config) != connection_settings(before):
             self._create_socket = self._build_socket_factory(config)
             self._fetcher.apply_config(self._create_socket)
-            self._core.request_refresh_now(steady_ms())
+            self._core.request_fetch_now(steady_ms())
 
     def _fetch(self) -> None:
         self._row.add(Counter.StartRefreshMetadata)
@@ -240,7 +240,7 @@ class _RouterProcess(ProcessShell):
             needs_operator=self._fetcher.needs_operator,
             foreign_cluster=self._fetcher.foreign_cluster,
         )
-        self._next_is_refresh = self._next_is_refresh or self._current_is_refresh
+        self._next_is_refresh = self._next_is_refresh or self._current_is_refresh  # the next fetch repeats this one
         self._core.on_fetch_failed(now_ms, self._fetch_backoff.next_delay_ms(now_ms))
 
     def _apply_metadata(self, result: FetchResult, now_ms: int) -> None:

@@ -1,4 +1,7 @@
-"""The router's topics: their numbers, their batches of AnyPartition messages, and the choice of their partitions."""
+"""The router's topics: numbers in the slab's topic table, batches of AnyPartition messages, and choice of partitions.
+
+An AnyPartition message may go to any partition; the key of a PartitionKey message chooses the partition.
+"""
 
 from __future__ import annotations
 

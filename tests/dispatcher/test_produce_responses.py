@@ -527,7 +527,7 @@ def test_a_hand_back_waits_for_responses_up_to_its_deadline(make: MakeWorld) -> 
     hand_over(world, 2, 2)
     world.cluster.leaders[b"t", 0] = 2
     asked = world.now_ms
-    world.router.request_refresh_now(asked)
+    world.router.request_fetch_now(asked)
     for _ in range(100):
         world.advance_clock(10)
         world.answer_fetch()

@@ -440,7 +440,7 @@ def vanish(world: World, *topics: bytes) -> None:
 
 
 def refresh(world: World) -> None:
-    world.router.request_refresh_now(world.now_ms)
+    world.router.request_fetch_now(world.now_ms)
     run_for(world, 1)
 
 
@@ -731,7 +731,7 @@ def test_the_slot_of_a_removed_broker_is_reused(make: MakeWorld) -> None:
         world.brokers = {node}
         world.cluster.leaders[b"t", 0] = node
         world.send_one(b"t")
-        world.router.request_refresh_now(world.now_ms)
+        world.router.request_fetch_now(world.now_ms)
         settle(world)
     assert len(world.router._assignments._slots) <= 2
 
@@ -742,7 +742,7 @@ def test_a_new_router_does_not_know_the_slot_of_a_removed_broker(make: MakeWorld
     world.brokers = {2}
     world.cluster.leaders[b"t", 0] = 2
     for _ in range(2):  # the first one moves the leader, the second one finds the slot unused
-        world.router.request_refresh_now(world.now_ms)
+        world.router.request_fetch_now(world.now_ms)
         world.send_one(b"t")
         settle(world)
     assert DispatcherSet(world.slab, SlabTables(world.slab), set).slots.keys() == {2}
@@ -756,7 +756,7 @@ def test_the_removal_of_a_broker_ends_the_pause_of_its_dispatcher(make: MakeWorl
     run_for(world, 0.5)
     world.brokers = {2}
     world.cluster.leaders[b"t", 0] = 2
-    world.router.request_refresh_now(world.now_ms)
+    world.router.request_fetch_now(world.now_ms)
     settle(world)
     started = counter_total(world.slab, Counter.PauseStarted)
     assert started > 0

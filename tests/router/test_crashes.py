@@ -57,7 +57,7 @@ def a_leader_that_moves(world: World) -> None:
 def a_leader_that_moves_without_an_error(world: World) -> None:
     several_batches(world)
     world.cluster.leaders[b"t", 0] = 2
-    world.router.request_refresh_now(world.now_ms)
+    world.router.request_fetch_now(world.now_ms)
 
 
 def a_refused_record(world: World) -> None:
@@ -168,7 +168,7 @@ def test_handed_back_runs_precede_newer_ones(world: World) -> None:
 def test_a_new_router_ignores_a_hand_back_requested_by_the_dead_one(world: World) -> None:
     several_batches(world)
     world.cluster.leaders[b"t", 0] = 2
-    world.router.request_refresh_now(world.now_ms)
+    world.router.request_fetch_now(world.now_ms)
     world.advance_clock(200)
     world.answer_fetch()
     for _ in range(5):

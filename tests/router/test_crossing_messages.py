@@ -71,7 +71,7 @@ def test_the_router_holds_everything_only_after_all_hand_backs(world: World) -> 
 
 def test_a_pause_after_an_error_lasts_until_newer_metadata_if_another_dispatcher_is_synced(world: World) -> None:
     world.topics[b"u"], world.cluster.leaders[b"u", 0] = 1, 2
-    world.router.request_refresh_now(world.now_ms)
+    world.router.request_fetch_now(world.now_ms)
     world.step_until_synced()
     send(world)
     world.errors.append((6, False))

@@ -143,7 +143,7 @@ def test_a_new_router_counts_no_message_twice(world: World) -> None:
     """Runs admitted by its predecessor pass; a topic gets one extra allowance, because the count is lost."""
     world.step_until_synced()
     world.cluster.leaders[b"t", 0] = None
-    world.router.request_refresh_now(world.now_ms)
+    world.router.request_fetch_now(world.now_ms)
     for _ in range(20):
         world.step_all()
     for _ in range(3):

@@ -65,7 +65,7 @@ def a_leader_that_moves(world: World) -> None:
 def a_leader_that_moves_without_an_error(world: World) -> None:
     several_batches(world)
     world.cluster.leaders[b"t", 0] = 2
-    world.router.request_refresh_now(world.now_ms)
+    world.router.request_fetch_now(world.now_ms)
 
 
 def a_leader_that_comes_back(world: World) -> None:
