@@ -132,7 +132,7 @@ class Accumulator:
                 ready.append(segment)
             else:
                 ready += topic.batch.add_whole(segment, header.arrived_ms, now_ms)
-        if any(self._counts[BatchingKind.COMBINED]):  # these segments, which are of one frame, have combined topics
+        if any(self._counts[BatchingKind.COMBINED]):  # some of the segments, all from one frame, are of combined topics
             ready += self._flush_after_last_frame(now_ms)
         self._add_to_counters()
         self._is_due_known = False

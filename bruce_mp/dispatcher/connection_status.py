@@ -137,7 +137,7 @@ class PartitionErrors:
         self._errors.pop((topic, partition), None)
 
     def release(self, topic: bytes, partition: int) -> None:
-        """Let `drop_released` remove a partition, which goes back to the router; its error is in one more report."""
+        """Remove a partition, which goes back to the router, once the next report has its error (`drop_released`)."""
         if (topic, partition) in self._errors:
             self._released.add((topic, partition))
 

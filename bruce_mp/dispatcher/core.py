@@ -290,8 +290,8 @@ class Dispatcher:
         kinds = {RunState.RETURNED: ParcelKind.RETURNED, RunState.RETURNED_SENT: ParcelKind.RETURNED_SENT}
         found = sweep(self._slab, kinds, self._slot)
         self._outbox += [Parcel(kinds[part.state], part.topic, part.partition, [part.segment]) for part in found]
-        # Also return the other records of these partitions: they are newer, and must not be sent before those in
-        # `found`.
+        # Also return the other records of these partitions: they are newer than the records in `found`, so they must
+        # not be sent first.
         for topic, partition in dict.fromkeys((part.topic, part.partition) for part in found):
             self._return_queue(self._queues.get_or_create(topic, partition))
 
@@ -351,7 +351,7 @@ class Dispatcher:
     def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> bool:
         """Apply a response, which has one ack for each batch of its request, in order.
 
-        Batches without an error are settled several in one transaction.  Return True if an ack has an error.
+        One transaction settles several batches without an error.  Return True if an ack has an error.
         """
         failed = [(batch, ack) for batch, ack in zip(batches, acks, strict=True) if ack.error]
         good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error] if failed else batches

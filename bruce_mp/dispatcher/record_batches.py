@@ -1,4 +1,4 @@
-"""Building, numbering, splitting and renumbering of a partition's record batches, which the slab records.
+"""Building, numbering, splitting and renumbering of a partition's record batches; the slab stores all results.
 
 A built batch keeps its partition, its sequence numbers and its boundaries, so that a retry equals the batch that the
 broker may have.  To make a crash harmless, the dispatcher first stores the sequence numbers in the headers of the
@@ -253,7 +253,7 @@ class BatchBuilder:
         return bool(self._slab.view[self._first_header_field(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] & flag)
 
     def _first_header_field(self, batch: SentBatch, run_field: int, record_field: int) -> int:
-        """Return the slab offset of a field in a batch's first header, which is a run's, or a record's in a split run.
+        """Return the slab offset of a field in a batch's first header: a run's, or a record's if the run is split.
 
         `run_field` is the offset of the field in the header of a run, `record_field` in the header of a record.
         """

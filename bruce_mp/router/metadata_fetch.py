@@ -129,9 +129,9 @@ class MetadataFetcher:
         self._requested_names = names
         shuffled = list(known)
         self._rng.shuffle(shuffled)
-        last = {*self._failed, *ask_last}
-        # The sort is stable and puts False before True.
-        self._brokers.set_brokers(sorted([*shuffled, *bootstrap], key=last.__contains__))
+        to_try_last = {*self._failed, *ask_last}
+        # The sort puts False before True, and otherwise keeps the order.
+        self._brokers.set_brokers(sorted([*shuffled, *bootstrap], key=to_try_last.__contains__))
         self._failed.intersection_update(self._brokers.untried)  # removes brokers that left the cluster
         self._needs_producer_id = needs_producer_id
         self._from_old_brokers = []

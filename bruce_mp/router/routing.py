@@ -227,7 +227,7 @@ class RunRouter:
             self._assignments.request_leader(routed.now_ms)
             return
         # The number that the input knew decides even after an increase of partitions.  With the new number, a key might
-        # get another partition, where its later messages overtake those that wait in the old partition.  The number in
+        # get another partition, where its later messages overtake the messages that wait in the old one.  The number in
         # the topic table decides if the input knew none, or the topic was created again with fewer partitions.
         key_partitions = topic.key_partitions_for(input_count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
@@ -265,7 +265,7 @@ class RunRouter:
             heappush(self._due_heap, (topic.scheduled_ms, topic.number))
 
     def _send(self, routed: _RoutedSegments) -> None:
-        """Send the segments; discard those of partitions for which the slab's partition table has no room."""
+        """Send the segments; discard segments of partitions for which the slab's partition table has no room."""
         if routed.queued:
             routed.sends.append((ParcelKind.QUEUE, routed.queued))
         for kind, segments_of in routed.sends:
@@ -297,7 +297,7 @@ class RunRouter:
                 self._flush([topic], now_ms)
 
     def flush_topic(self, number: int, now_ms: int) -> None:
-        """Send the accumulated records of a topic, and let the dispatchers send those that they have accumulated."""
+        """Send the accumulated records of a topic, and let the dispatchers send the records that they accumulate."""
         topic = self._by_number.get(number)
         if topic is not None:
             self._flush([topic], now_ms)

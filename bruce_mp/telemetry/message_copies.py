@@ -2,7 +2,7 @@
 
 `CopyQueue` runs in the process that holds the message. The queue never blocks, and its memory is bounded. Copies that
 the link to the status process refuses wait for the next flush; copies for which the queue has no room are dropped and
-counted in MsgCopyLost. The status process counts copies that it cannot write in the same counter. Delivery does not
+counted in MsgCopyLost. The status process adds the copies that it cannot write to the same counter. Delivery does not
 depend on copies.
 
 A process *stages* copies of messages that it is about to discard. One transaction marks these messages as discarded and
