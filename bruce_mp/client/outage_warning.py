@@ -1,6 +1,6 @@
 """A warning about an outage, through `logging`: without it, a client that keeps trying to connect waits in silence.
 
-It is separate from `reconnecting_link`, because it needs a thread and a logger, and the link itself needs neither.
+Separate because the warning needs a thread and a logger, and the link in `reconnecting_link` needs neither.
 """
 
 from __future__ import annotations

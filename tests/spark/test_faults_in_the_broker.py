@@ -89,7 +89,7 @@ def test_the_audit_names_each_message_that_the_broker_lost_doubled_and_moved(
     backfilled(spark, broker, tmp_path)
     before = stamps(broker)
     assert len(set(before)) == len(before) == ROWS
-    plan = Audit(broker.bootstrap, [TOPIC], [f"{tmp_path}/ledger"], f"{tmp_path}/audit", samples=1)
+    plan = Audit(broker.bootstrap, [TOPIC], [f"{tmp_path}/ledger"], f"{tmp_path}/audit", samples_per_problem=1)
     assert audit(spark, plan, Progress("test", io.StringIO())).is_good
     assert describe_samples(read_samples(spark, plan)) == []
     broker.swap_batches(TOPIC, 0, ROWS // 4)

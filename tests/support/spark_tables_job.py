@@ -58,7 +58,7 @@ def main() -> None:
     _send(spark, given, sink)
     plan = Audit(
         given["bootstrap"], TOPICS, [sink["ledger"]], f"{place}/audit", table_format=given["format"],
-        namespace=given["namespace"], samples=1,
+        namespace=given["namespace"], samples_per_problem=1,
     )  # fmt: skip
     verdicts = []
     for topics in (TOPICS, TOPICS[:1]):

@@ -2,6 +2,8 @@
 
 The reader checks the size as soon as it has 4 bytes, before it waits for the content.  So it detects at once a peer
 that is not a Kafka broker.
+
+Separate because framing needs neither the state of the connection nor the versions of its requests.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The supervisor kills these processes: a kill loses no messages, while a hung pro
 or all messages. A pause of the whole machine does not count: after a long gap between two checks, the time of every
 process starts again.
 
-The watchdog is a separate module because it needs only heartbeats and the time, and no processes.
+Separate because the watchdog needs only heartbeats and the time, and no processes.
 """
 
 from __future__ import annotations
