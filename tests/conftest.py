@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -42,6 +43,7 @@ from support.variants import pure_kernels, variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from bruce_mp.slab.file import Slab
 
@@ -62,6 +64,14 @@ LEFT_OUT_SENTENCES: Final = {
     "clients": "need a further language, which scripts/test --clients runs",
     "short": "scripts/test runs",
 }
+WORDS: Final = {
+    "kafka": r"mark\.kafka|kafka_3|kafka_of|kafka_versions|secure_kafka",
+    "browser": r"\bbrowser\b",
+    "spark": r"\bspark\b",
+    "process": r"mark\.process",
+    "quiet": r"mark\.quiet",
+}
+"""By mark: a pattern that each file has of which a test has the mark."""
 MOST_MODULES_NAMED: Final = 10
 LEFT_OUT: Final = pytest.StashKey[dict[str, tuple[int, list[str]]]]()
 GUARD: Final = ProcessGuard()
@@ -75,6 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--unit", action="store_true", help="leave out what starts a process, and what is exhaustive")
     parser.addoption("--soak", action="store_true", help="run the long tests only")
     parser.addoption("--clients", action="store_true", help="run the client libraries of all languages")
+    parser.addoption("--only", choices=WORDS, help="skip files without this mark: a collection of all takes seconds")
 
 
 def pytest_configure() -> None:
@@ -86,6 +97,12 @@ def pytest_configure() -> None:
 
 def pytest_unconfigure() -> None:
     FORK_SERVER.stop()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if (mark := config.getoption("--only")) is None or collection_path.suffix != ".py":
+        return None
+    return True if re.search(WORDS[mark], collection_path.read_text()) is None else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the marks
@@ -106,8 +123,16 @@ def _mark(item: pytest.Item) -> None:
     for mark, fixtures in MARKED.items():
         if fixtures.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(mark)
+    for mark, words in WORDS.items():
+        if item.get_closest_marker(mark) and not re.search(words, _text_of(item.path)):
+            raise pytest.UsageError(f"{item.path}: scripts/test looks for {words} in files with the mark {mark}")
     if any(item.get_closest_marker(mark) for mark in START_PROCESSES):
         item.add_marker("process")
+
+
+@cache
+def _text_of(path: Path) -> str:
+    return path.read_text()
 
 
 def _reason_to_leave_out(config: pytest.Config, item: pytest.Item) -> str | None:
