@@ -2,25 +2,34 @@
 
 Kernels do all work that occurs once for each message.  Other code works per run or per batch.  The names below are the
 interface.  The modules of `pure` implement it in Python and specify each kernel.  The modules of `compiled` implement
-it in Cython, in files of the same names.  The same tests run on both.  `CHOICE` selects the variant.
+it in Cython, in files of the same names.  The same tests run on both variants.  `CHOICE` tells which variant this
+process uses.
 
-    DatagramReceiver    receives a batch of datagrams into the landing zone
-    DatagramIntake      receives datagrams and appends them to lanes, batch by batch; `ArrivalRate` computes its naps
-    StreamIntake        reads the plain connections of a stream worker and appends their messages, round by round
+The messages lie as *records* in the chunks of the *slab*, a memory-mapped file.  An input fills a chunk through a
+*lane*.  Neighbouring records that a lane hands over to the router as one unit are a *run*.  A *segment* names
+neighbouring records of a run.  docs/glossary.md has the other terms.
+
+    DatagramReceiver    receives a batch of datagrams into the slab's landing zone
+    DatagramIntake      receives datagrams and appends them to lanes, batch by batch; between two receives it may sleep
+                        for the time that `ArrivalRate` computes, a *nap*
+    StreamIntake        reads the *plain* connections of a stream worker, whose messages need only be appended, and
+                        appends them to lanes, round by round
     split_stream        finds the messages in a stream's bytes
-    Lanes               parses and validates a batch of messages, and appends them to lanes
+    Lanes               parses and validates a batch of messages, and appends the valid ones to lanes
     count_outcomes      counts the outcomes of stream clients' messages in a chunk
     ChunkPool           allocates the chunks of an input, and reclaims them when all their records are settled
-    ProcessRow          settles and moves segments, and counts messages, in transactions of a process row
-    claim               claims the segments of a frame
-    bind_partition      writes the partition of each segment
+    ProcessRow          settles segments, moves them to other stages, and counts messages, in transactions of a
+                        process row
+    claim               makes this process the holder of segments, such as those that a frame names
+    bind_partition      writes the partition of each segment, without sequence numbers
     write_sequence      writes the partition and the sequence numbers of consecutive segments
-    assign_sequences    gives record batches the next sequence numbers of their partitions, and moves them to IN_FLIGHT
+    assign_sequences    gives record batches the next sequence numbers of their partitions, and moves them to the
+                        stage of sent messages
     read_headers        reads the headers of segments' runs; `group_by_partition` groups segments by topic and partition
     wait_times          sums the waiting times of record batches' messages, in total and by topic
     split_by_partition  splits a PartitionKey segment by the partitions of its keys
     split_at            splits a segment at a number of records or bytes
-    split_by_size       splits a segment into parts with records within and above a size limit
+    split_by_size       splits a segment where a record within a size limit follows one above the limit, or the reverse
     time_range          returns the smallest and largest timestamp of a segment
     count_states        counts the records of chunks by state
     messages            copies the messages of a segment, or their first bytes
@@ -51,7 +60,7 @@ from bruce_mp.kernels.pure.wait_times import WaitTimes
 
 CHOICE: Final[KernelChoice] = choose("bruce_mp.kernels", Path(__file__).parent)
 
-if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those of the pure one
+if TYPE_CHECKING or not CHOICE.compiled:  # type checkers check both variants against the pure one
     from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
     from bruce_mp.kernels.pure.chunks import ChunkPool
     from bruce_mp.kernels.pure.counts import count_outcomes, count_states

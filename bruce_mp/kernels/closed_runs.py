@@ -1,7 +1,8 @@
 """Closed runs of an input that wait for their publication to the router.
 
-The lingers of all lanes end on common ticks.  So one wake-up of the input, and one frame to the router, serves all
-topics.
+A lane collects messages in its open *run*.  The lane closes the run when its chunk is full, or when the run has waited
+for its topic's *linger*.  A closed run gets no further messages.  The lingers of all lanes end at common *ticks*.  So
+the input wakes up once, and sends one frame to the router, for the runs of all topics.
 
 Both variants of `Lanes` use this module, because it works per run and not per message.
 """
@@ -18,26 +19,28 @@ if TYPE_CHECKING:
 __all__ = ["LEEWAY_MS", "MAX_CLOSED_BYTES", "ClosedRuns", "tick_after"]
 
 LEEWAY_MS: Final = 4
-"""The longest time by which an input publishes before a tick, so that a late wake-up does not delay a run."""
+"""An input plans to wake up this long before a tick, so that even a late wake-up publishes the runs by the tick."""
 MAX_CLOSED_BYTES: Final = 4 << 20
-"""Size from which the closed runs are published before their tick; an input fills as much in about 5 ms."""
+"""When the closed runs have this size, they are published at once, before their tick.  A busy input takes about 5 ms to
+fill them."""
 _SLAB_DIVISOR: Final = 16
-"""In a small slab, the size of the slab divided by this number takes the place of MAX_CLOSED_BYTES."""
+"""In a small slab, the limit is the size of the slab divided by this number, which is less than MAX_CLOSED_BYTES."""
 _NEVER_MS: Final = 1 << 62
+"""The publication time if no closed run waits."""
 
 
 class ClosedRuns:
-    """The closed runs in order.  Times are in ms of the steady clock."""
+    """The closed runs in the order of closing.  Times are in ms of the steady clock."""
 
     def __init__(self, slab_bytes: int) -> None:
         self._max_bytes = min(MAX_CLOSED_BYTES, slab_bytes // _SLAB_DIVISOR)
         self._bytes = 0
         self.segments: list[Segment] = []
         self.publish_ms = _NEVER_MS
-        """Time at which the input must publish these runs; 0 = now."""
+        """Time at which the input must publish all closed runs; 0 = now."""
 
     def add(self, segment: Segment, due_ms: int) -> None:
-        """Add a run that must be published at `due_ms`; 0 = now."""
+        """Add a run that must be published at the time `due_ms`; 0 = now."""
         self.segments.append(segment)
         self._bytes += segment.payload + segment.records * lay.RECORD_HEADER
         self.publish_ms = min(self.publish_ms, due_ms if self._bytes < self._max_bytes else 0)
@@ -48,11 +51,12 @@ class ClosedRuns:
             self.publish_ms = 0
 
     def drain(self) -> list[Segment]:
+        """Return the closed runs, and forget them."""
         segments, self.segments = self.segments, []
         self._bytes, self.publish_ms = 0, _NEVER_MS
         return segments
 
 
 def tick_after(now_ms: int, linger_ms: int) -> int:
-    """Return the first tick after `now_ms`: a multiple of `linger_ms`."""
+    """Return the first tick after `now_ms`.  The ticks of a linger are the multiples of `linger_ms`."""
     return (now_ms // linger_ms + 1) * linger_ms

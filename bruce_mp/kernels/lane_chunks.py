@@ -1,4 +1,8 @@
-"""The allocation of chunks to lanes: the length of a span, a topic's limit (*threshold*), the takeover of open chunks.
+"""The allocation of chunks to lanes.
+
+A lane appends messages to its open chunk, or to a *span* of neighbouring chunks that serve as one.  When that is full,
+this module chooses the length of the next span and checks the topic's limit (*threshold*).  A topic at its threshold
+gets no further chunk.  Then the lane may take over the open chunk of another lane of the topic, the *donor*.
 
 Both variants of `Lanes` use this module, because it works per chunk and not per message.
 """
@@ -23,22 +27,22 @@ LaneKey = tuple[int, int, int]
 """Topic number, partition index (-1 = AnyPartition), number of the topic's partitions (0 = AnyPartition)."""
 
 MAX_SPAN_CHUNKS: Final = 32
-"""Longest span of a busy lane in chunks: 256 KiB."""
+"""The number of chunks in the longest span of a busy lane: 256 KiB."""
 _SPAN_DIVISOR: Final = 512
-"""In a small slab, the longest span is the slab divided by this number."""
+"""In a small slab, the number of chunks in the longest span is that of the slab divided by this number."""
 _FEW_RUNS: Final = 2
-"""The next span of a lane doubles if the last one had at most this number of runs: the span's end cut them short."""
+"""If a full span has at most this number of runs, its end cut a run short.  The lane's next span is twice as long."""
 _MANY_RUNS: Final = 6
-"""The next span halves if the last one had more runs."""
+"""If a full span has more runs than this number, the lane's next span is half as long."""
 MAX_DONORS: Final = 256
-"""The most lanes of a topic that are searched for room for one message."""
+"""The maximum number of a topic's lanes in which `LaneChunks` searches for a donor, for one message."""
 
 
 class Chunks(Protocol):
     """The source of lanes' chunks: a `ChunkPool`, or a wrapper around one."""
 
     owner: int
-    """The number of the input's row."""
+    """The number of the input's process row in the slab."""
 
     def allocate(self, span: int, now_ms: int) -> int | None:
         """Open a span of `span` chunks and return its first chunk; None without room."""
@@ -50,7 +54,7 @@ class Chunks(Protocol):
         """Close the chunk to further runs."""
 
     def allow_reclaim(self) -> None:
-        """Let the pool reclaim the sealed chunks."""
+        """Let the pool reclaim the chunks sealed so far, whose messages are all counted now."""
 
 
 class Thresholds(Protocol):
@@ -66,16 +70,16 @@ class Thresholds(Protocol):
         """Return True if a topic with `span` more chunks is within its threshold."""
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if it is worth trying again to append a message of a topic that was refused `span` chunks."""
+        """Return True if the topic, which was refused `span` chunks, may get enough chunks now for another try."""
 
     def on_topics_changed(self) -> None:
-        """Count the chunks of a topic under its number once it has one, no longer under its name."""
+        """Count the chunks of each topic that has got a number under this number, and no longer under its name."""
 
 
 class LaneChunks:
     """Allocates chunks to the lanes of one input, and seals full chunks.
 
-    `lanes` and `partitions` (the partition count of each topic number) belong to the caller, which changes them.
+    `lanes` and `partition_counts` (by topic number) belong to the caller, which changes them.
     """
 
     def __init__(
@@ -85,25 +89,25 @@ class LaneChunks:
         *,
         thresholds: Thresholds | None,
         lanes: Mapping[LaneKey, Lane],
-        partitions: Mapping[int, int],
+        partition_counts: Mapping[int, int],
         close_run: Callable[[Lane], None],
         request_publish: Callable[[], None],
     ) -> None:
         self._pool = pool
         self._thresholds = thresholds
         self._lanes = lanes
-        self._partitions = partitions
+        self._partition_counts = partition_counts
         self._close_run = close_run
         self._request_publish = request_publish
         self._last_searched: dict[int, LaneKey] = {}
-        """For each topic, the lane that adopted a chunk last, or that was searched last for a chunk with room."""
+        """For each topic number, the lane that took over a chunk last, or the lane at which the last search ended."""
         self._longest_span = max(1, min(MAX_SPAN_CHUNKS, slab.geometry.chunks // _SPAN_DIVISOR))
         self.caller_retries = False
-        """True if the input appends refused messages again later, as stream inputs do: see `Lanes`."""
+        """True if the input tries to append refused messages again later, as stream inputs do."""
         self.refusal = DiscardReason.NO_MEM
-        """Reason for the last failure of `make_room`."""
+        """The reason why the last failed `make_room` found no room."""
         self.refuses_rest = False
-        """True if the lane's later messages in the batch must be refused as well."""
+        """True if the caller must refuse the lane's later messages in the batch as well, after a failed `make_room`."""
 
     def on_topics_changed(self) -> None:
         """Handle a change of the topic table, in which topics may have got or lost numbers."""
@@ -112,15 +116,15 @@ class LaneChunks:
             self._thresholds.on_topics_changed()
 
     def clear_donors(self) -> None:
-        """Discard the search order of donors, because the keys in it may not be those of lanes any more."""
+        """Forget where the searches for donors ended, because these lanes may not exist any more."""
         self._last_searched.clear()
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if it is worth trying again to append a message of a topic that was refused `span` chunks."""
+        """Return True if the topic, which was refused `span` chunks, may get enough chunks now for another try."""
         return self._thresholds is None or self._thresholds.may_grow(topic, span, now_ms)
 
     def seal_lane(self, lane: Lane) -> None:
-        """Close a lane's run and seal its chunk."""
+        """Close a lane's run and seal its chunk, which gets no further runs."""
         self._close_run(lane)
         if lane.chunk >= 0:
             self._pool.seal(lane.chunk)
@@ -128,7 +132,7 @@ class LaneChunks:
 
     def make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
         """Give a lane a chunk or span with room for a record of `size` bytes; return False if there is none."""
-        needed = -(-(lay.CHUNK_HEADER + lane.header.size + size) // lay.CHUNK_BYTES)  # rounded up
+        needed = -(-(lay.CHUNK_HEADER + lane.header.size + size) // lay.CHUNK_BYTES)  # for a new run, rounded up
         wanted = self._next_span(lane)
         self.seal_lane(lane)
         if needed == 1 and self._is_over_threshold(lane.header, now_ms) and self._adopt_donor_chunk(lane, size):
@@ -168,39 +172,40 @@ class LaneChunks:
         return False
 
     def _donor_keys(self, topic: int) -> Iterator[LaneKey]:
-        """Yield keys of a topic's lanes, the last adopter of a chunk first.
+        """Yield keys of a topic's lanes; the first is that of the lane which took over a chunk last.
 
-        One chunk thus passes from lane to lane, and the other lanes keep theirs.
+        So one and the same chunk passes from lane to lane, and the other lanes keep their chunks.
         """
-        last = self._last_searched.get(topic, (topic, -1, 0))
+        any_partition_key = (topic, -1, 0)  # of the lane of AnyPartition messages
+        last = self._last_searched.get(topic, any_partition_key)
         yield last
-        yield topic, -1, 0  # the lane of AnyPartition messages
-        partitions = self._partitions.get(topic, 0)
-        first_index = last[1] + 1  # behind the partition index of the last lane
-        for index in range(first_index, first_index + min(partitions, MAX_DONORS)):
-            self._last_searched[topic] = key = (topic, index % partitions, partitions)
+        yield any_partition_key
+        partition_count = self._partition_counts.get(topic, 0)
+        first_index = last[1] + 1  # the partition index after that of the last lane
+        for index in range(first_index, first_index + min(partition_count, MAX_DONORS)):
+            self._last_searched[topic] = key = (topic, index % partition_count, partition_count)
             yield key
 
     def _record_refusal(self, needed: int) -> None:
-        """Set `refusal` and `refuses_rest` after a record that needs `needed` chunks found no room."""
+        """Set `refusal` and `refuses_rest` after no room was found for a record that needs `needed` chunks."""
         self._request_publish()  # only the delivery of published runs frees room
         is_over_threshold = self._thresholds is not None and self._thresholds.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over_threshold else DiscardReason.NO_MEM
-        # If a single chunk was refused, no later message of the lane fits.  After a message that needs a span, a
-        # smaller one may fit, but must not overtake it if the caller retries.  No caller retries after NO_MEM, so the
-        # lane's later messages are each tried.
+        # At the threshold: if a single chunk was refused, no later message of the lane fits.  If a longer span was
+        # refused, a smaller message may fit, but it must not overtake the refused one if the caller retries that.
+        # After NO_MEM no caller retries, so it tries to append each later message.
         self.refuses_rest = is_over_threshold and (needed == 1 or self.caller_retries)
 
     def _next_span(self, lane: Lane) -> int:
-        """Return the length that a lane's next span should have: doubled after a span of few runs, halved after many.
+        """Return the length that a lane's next span should have: longer after a span of few runs, shorter after many.
 
-        Long runs cost less, because all later stages work per run.
+        Long runs cost less than short ones, because all later stages work per run.
         """
         if lane.chunk < 0:
             return 1
         span = lane.span
         if lane.runs > _MANY_RUNS:
             span //= 2
-        elif lane.records and lane.runs <= _FEW_RUNS:
+        elif lane.records and lane.runs <= _FEW_RUNS:  # the end of the span cuts the open run short
             span *= 2
         return min(span, self._longest_span)

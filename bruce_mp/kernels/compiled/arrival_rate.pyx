@@ -1,4 +1,4 @@
-"""The rate of arriving messages, and the length of a nap: see `kernels/pure/arrival_rate.py`."""
+"""The arrival rate of messages, and the length of a nap: see `kernels/pure/arrival_rate.py`."""
 
 from bruce_mp.kernels.pure import arrival_rate as pure
 
@@ -16,16 +16,16 @@ cdef class ArrivalRate:
     def __init__(self, coalescing=pure.NO_COALESCING):
         self.max_nap_us, self.max_messages, self.max_bytes = coalescing
 
-    cpdef void add(self, int64_t messages, int64_t size) noexcept:
-        self.messages += messages
-        self.charged_bytes += messages * OVERHEAD_BYTES + 2 * size
+    cpdef void add(self, int64_t message_count, int64_t size) noexcept:
+        self.message_count += message_count
+        self.charged_bytes += message_count * OVERHEAD_BYTES + 2 * size
 
     cpdef int64_t nap_us(self, int64_t now_us) noexcept:
         cdef double nap_us = self.max_nap_us, messages_per_us, bytes_per_us
-        if now_us - self.since_us >= WINDOW_US:
+        if now_us - self.window_start_us >= WINDOW_US:
             self.end_window(now_us)
-        if now_us - self.awake_us > AWAKE_INTERVAL_US:
-            return 0
+        if now_us - self.awake_end_us > AWAKE_INTERVAL_US:
+            return 0  # a window without naps is due
         messages_per_us = max(self.messages_per_us, self.awake_messages_per_us)
         bytes_per_us = max(self.bytes_per_us, self.awake_bytes_per_us)
         if nap_us * messages_per_us > self.max_messages:
@@ -38,9 +38,9 @@ cdef class ArrivalRate:
         return <int64_t>nap_us
 
     cdef void end_window(self, int64_t now_us) noexcept:
-        cdef double elapsed_us = now_us - self.since_us
-        self.messages_per_us, self.bytes_per_us = self.messages / elapsed_us, self.charged_bytes / elapsed_us
+        cdef double elapsed_us = now_us - self.window_start_us
+        self.messages_per_us, self.bytes_per_us = self.message_count / elapsed_us, self.charged_bytes / elapsed_us
         if not self.has_slept:
             self.awake_messages_per_us, self.awake_bytes_per_us = self.messages_per_us, self.bytes_per_us
-            self.awake_us = now_us
-        self.since_us, self.messages, self.charged_bytes, self.has_slept = now_us, 0, 0, False
+            self.awake_end_us = now_us
+        self.window_start_us, self.message_count, self.charged_bytes, self.has_slept = now_us, 0, 0, False

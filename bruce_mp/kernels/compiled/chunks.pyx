@@ -35,7 +35,7 @@ cdef bint is_settled(Memory *memory, uint64_t chunk) noexcept nogil:
 
 
 cdef bint is_split_settled(uint8_t *run, uint64_t size, uint8_t *end) noexcept nogil:
-    """Return True if all records of a split run are delivered or discarded; False for a damaged run."""
+    """Return True if all records of a SPLIT run are delivered or discarded; False for a damaged run."""
     cdef uint64_t body = body_offset(run)
     cdef uint8_t *at = run + body
     cdef RecordFields fields
@@ -54,7 +54,7 @@ class ChunkPool(PureChunkPool):
 
     def _inspect_queue(self, queue, inspections):
         cdef Memory memory
-        cdef int freed = 0, _
+        cdef int freed_chunks = 0, _
         cdef int64_t stuck_before_ms = self._now_ms - STUCK_AFTER_MS
         cdef uint8_t *at
         if not inspections:
@@ -66,14 +66,14 @@ class ChunkPool(PureChunkPool):
                 chunk, _none = queue.popitem(last=False)
                 at = memory.chunks + <uint64_t>chunk * CHUNK_BYTES
                 if is_settled(&memory, chunk):
-                    freed += release_chunk(self, &memory, chunk)
+                    freed_chunks += release_chunk(self, &memory, chunk)
                 elif is_sealed_queue and <int64_t>load64(at + CHUNK_OPENED_MS) < stuck_before_ms:
                     self._requeue(queue, chunk)
                 else:
                     queue[chunk] = None
         finally:
             release(&memory)
-        return freed
+        return freed_chunks
 
     def _open(self, chunk, span, now_ms):
         cdef Memory memory
@@ -88,15 +88,15 @@ class ChunkPool(PureChunkPool):
         store32(at + CHUNK_GENERATION, generation)
         store32(at + CHUNK_STATE, CHUNK_FREE | <uint32_t>self.owner << 8)
         store32(at + CHUNK_SPAN, span)
-        store64(at + CHUNK_RUNS, 0)
+        store64(at + CHUNK_RUNS, 0)  # the field CHUNK_ATTEMPT, behind CHUNK_RUNS, becomes 0 as well
         store64(at + CHUNK_OPENED_MS, now_ms)
         store64(at + CHUNK_LAST_ARRIVAL, 0)
-        store8(at + CHUNK_STATE, CHUNK_OPEN)  # last, because a crash may leave a part of the header
+        store8(at + CHUNK_STATE, CHUNK_OPEN)  # last: after a crash in between, the chunk is still free
         release(&memory)
 
 
 cdef int release_chunk(pool, Memory *memory, uint64_t chunk) except -1:
-    """See `ChunkPool._release`."""
+    """Free a settled span: see `slab.chunks.ChunkPool._release`.  Return the number of its chunks."""
     cdef uint8_t *at = memory.chunks + chunk * CHUNK_BYTES
     cdef uint32_t span = load32(at + CHUNK_SPAN)
     cdef uint32_t index

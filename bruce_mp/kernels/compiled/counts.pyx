@@ -12,14 +12,14 @@ from bruce_mp.slab import chunk_readers
 
 cdef enum:
     SOURCE_MASK = 0xFFFFF
-    STATES = SPLIT + 1
+    STATES = SPLIT + 1   # number of run states
     READ_TRIES = 3
 
 assert (SOURCE_MASK, READ_TRIES) == (pure._SOURCE_MASK, chunk_readers.READ_TRIES)
 
 
 cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
-    """Return True if a run that ends at `end` is settled and its records are valid."""
+    """Return True if a run, which ends at `end`, is settled and its records are valid."""
     cdef uint8_t *at = run + body_offset(run)
     cdef uint8_t state = load8(run)
     cdef RecordFields fields
@@ -95,7 +95,7 @@ def count_outcomes(slab, uint64_t chunk, position):
 
 
 cdef void add_run(uint8_t *run, uint64_t *counts) noexcept nogil:
-    """Count the records of a valid run, up to a damaged record, which counts as SPLIT."""
+    """Add the records of a valid run to `counts`, by state; stop at a damaged record, and add it as SPLIT."""
     cdef RecordFields fields
     cdef uint8_t state = load8(run)
     cdef uint8_t *at = run + body_offset(run)
@@ -113,7 +113,7 @@ cdef void add_run(uint8_t *run, uint64_t *counts) noexcept nogil:
 
 
 cdef int add_runs(Memory *memory, uint64_t chunk, uint64_t *counts) noexcept nogil:
-    """Count the records of a chunk; return -1 at a damaged header, because the runs behind it cannot be found."""
+    """Add the records of a chunk to `counts`; return -1 at a damaged header, because the next run cannot be found."""
     cdef uint8_t *limit = span_end(memory, chunk)
     cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
     cdef SegmentRef ref
@@ -136,7 +136,10 @@ cdef int add_runs(Memory *memory, uint64_t chunk, uint64_t *counts) noexcept nog
 
 
 cdef void add_chunk(Memory *memory, uint64_t chunk, uint32_t generation, uint64_t *totals) noexcept nogil:
-    """Count the records of a chunk, again if its owner reopens it: see `slab.chunk_readers.read_stable`."""
+    """Add the records of a chunk to `totals`.
+
+    If the owner reopens the chunk during the count, count again: see `slab.chunk_readers.read_stable`.
+    """
     cdef uint64_t counts[STATES]
     cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
     cdef uint32_t before, has_runs
@@ -145,7 +148,7 @@ cdef void add_chunk(Memory *memory, uint64_t chunk, uint32_t generation, uint64_
         memset(counts, 0, sizeof(counts))
         if add_runs(memory, chunk, counts):
             counts[<int>SPLIT] += 1
-        has_runs = load32(base + CHUNK_RUNS)  # a release stores 0 before any record is overwritten
+        has_runs = load32(base + CHUNK_RUNS)  # 0: the chunk was released, so other data may overwrite its records
         before, generation = generation, load32(base + CHUNK_GENERATION)
         if generation == before:
             for state in range(STATES if has_runs else 0):

@@ -1,4 +1,4 @@
-"""Encode segments as a Kafka RecordBatch v2, its records, or the topics of a request: see `kernels/pure/encode.py`."""
+"""Encode segments as a Kafka RecordBatch v2: see `kernels/pure/encode.py`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset
@@ -30,19 +30,19 @@ cdef inline uint64_t varint_size(int64_t value) noexcept nogil:
 
 
 cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, int64_t empty) noexcept nogil:
-    """Write a length and the bytes; `empty` is the length field for no bytes."""
+    """Write a length field and the bytes; `empty` is the content of the field if there are no bytes."""
     at = put_varint(at, <int64_t>length if length else empty)
     memcpy(at, data, length)
     return at + length
 
 
 cdef inline uint64_t bytes_size(uint64_t length) noexcept nogil:
-    """Return the size of bytes with their length field, which takes one byte for both 0 and -1."""
+    """Return the size of bytes and their length field; the field takes one byte for both 0 (empty) and -1 (null)."""
     return length + varint_size(<int64_t>length)
 
 
 cdef inline uint64_t headers_size(RecordFields *fields) noexcept nogil:
-    """Return the size of a record's headers with their count; 0 for damaged headers."""
+    """Return the size of a record's headers and of their count; 0 for damaged headers."""
     cdef uint8_t *at = fields.headers
     cdef uint8_t *end = at + fields.headers_length
     cdef uint64_t size = 0
@@ -58,7 +58,7 @@ cdef inline uint64_t headers_size(RecordFields *fields) noexcept nogil:
 
 
 cdef inline uint8_t *put_headers(uint8_t *out, uint8_t *limit, RecordFields *fields) noexcept nogil:
-    """Write a record's headers with their count; NULL if their size has changed since the first pass."""
+    """Write the count and the headers of a record, and return their end; NULL if they no longer end before `limit`."""
     cdef uint8_t *at = fields.headers
     cdef uint8_t *end = at + fields.headers_length
     cdef int64_t count = 0
@@ -84,20 +84,23 @@ cdef inline uint8_t *put_headers(uint8_t *out, uint8_t *limit, RecordFields *fie
 
 
 cdef inline uint64_t body_size(Output *out, uint8_t *record, RecordFields *fields, int64_t *delta) noexcept nogil:
-    """Return the next record's size without its length field, 0 if damaged; store its timestamp delta in `delta`."""
-    cdef uint64_t headers = headers_size(fields) if fields.headers_length else 1
-    cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
+    """Return the next record's size without its length field; 0 for a damaged record.
+
+    Store the record's timestamp delta in `delta`, and add its timestamp to the timestamps in `out`.
+    """
+    cdef uint64_t headers = headers_size(fields) if fields.headers_length else 1  # 1: size of the count 0
+    cdef int64_t timestamp = <int64_t>load64(record + RECORD_TIMESTAMP)
     if out.records == 0:
-        out.first_timestamp = out.max_timestamp = stamp
-    elif stamp > out.max_timestamp:
-        out.max_timestamp = stamp
-    delta[0] = <int64_t>(<uint64_t>stamp - <uint64_t>out.first_timestamp)
+        out.first_timestamp = out.max_timestamp = timestamp
+    elif timestamp > out.max_timestamp:
+        out.max_timestamp = timestamp
+    delta[0] = <int64_t>(<uint64_t>timestamp - <uint64_t>out.first_timestamp)
     cdef uint64_t numbers = 1 + varint_size(delta[0]) + varint_size(<int64_t>out.records)  # 1: the attributes
     return (numbers + bytes_size(fields.key_length) + bytes_size(fields.value_length) + headers) if headers else 0
 
 
 cdef inline int put_record(Output *out, uint8_t *record, RecordFields *fields) noexcept nogil:
-    """Append a record, or only add its size to `out.at` if `out.end` is NULL; return -1 for a damaged record."""
+    """Append a record to `out`, or in the first pass only add its size; return 0, or -1 for a damaged record."""
     cdef int64_t delta
     cdef uint64_t body = body_size(out, record, fields, &delta)
     cdef uint64_t size = body + varint_size(<int64_t>body)
@@ -135,16 +138,18 @@ def encode(slab, segments, *, keeps_empty_values=False):
 
 # --- a whole batch ---------------------------------------------------------------------------------------------------
 cdef enum:
-    LENGTH_AT = 8
+    LENGTH_AT = 8   # of the bytes behind the length
     LEADER_EPOCH_AT = 12
     MAGIC_AT = 16
     CRC_AT = 17
-    COVERED_AT = 21   # the CRC covers the bytes from the attributes on
+    COVERED_AT = 21   # the CRC covers the bytes from here, the attributes, to the end of the batch
     LAST_OFFSET_DELTA_AT = 23
     HEADER_BYTES = 61
 
 
-cdef void put_header(uint8_t *at, uint64_t size, Output *out, int64_t producer, int epoch, int sequence) noexcept nogil:
+cdef void put_header(
+    uint8_t *at, uint64_t size, Output *out, int64_t producer_id, int epoch, int sequence
+) noexcept nogil:
     """Write the header of a batch with `size` bytes of records, except for its CRC."""
     memset(at, 0, HEADER_BYTES)
     put_big32(at + LENGTH_AT, <uint32_t>(HEADER_BYTES - LEADER_EPOCH_AT + size))
@@ -152,7 +157,7 @@ cdef void put_header(uint8_t *at, uint64_t size, Output *out, int64_t producer, 
     at[MAGIC_AT] = 2
     put_big32(at + LAST_OFFSET_DELTA_AT, <uint32_t>(out.records - 1))
     at = put_big64(at + LAST_OFFSET_DELTA_AT + 4, <uint64_t>out.first_timestamp)
-    at = put_big64(put_big64(at, <uint64_t>out.max_timestamp), <uint64_t>producer)
+    at = put_big64(put_big64(at, <uint64_t>out.max_timestamp), <uint64_t>producer_id)
     at[0], at[1] = (epoch >> 8) & 0xFF, epoch & 0xFF
     put_big32(put_big32(at + 2, <uint32_t>sequence), <uint32_t>out.records)
 
@@ -160,7 +165,7 @@ cdef void put_header(uint8_t *at, uint64_t size, Output *out, int64_t producer, 
 cdef tuple encode_batch(
     object slab, Memory *memory, tuple segments, int64_t producer_id, int epoch, int sequence, int64_t empty_value
 ):
-    """Return the header and the records of a batch; `memory` is that of the slab."""
+    """Return the header and the records of a batch; `memory` is the attached memory of `slab`."""
     cdef Output out
     cdef uint8_t *at
     memset(&out, 0, sizeof(Output))
@@ -197,7 +202,7 @@ cdef enum:
 
 cdef inline uint8_t *put_length(uint8_t *at, uint64_t length, bint is_flexible) noexcept nogil:
     """Write the length of an array or of records."""
-    # In Kafka's compact notation 0 is null.
+    # A flexible version writes the length plus 1, because 0 stands for null there.
     return put_uvarint(at, length + 1) if is_flexible else put_big32(at, <uint32_t>length)
 
 
@@ -229,10 +234,10 @@ cdef bytes partition_head(int32_t partition, uint64_t size, bint is_flexible):
 def produce_topics(slab, int version, names, batches, producer_id, *, bint keeps_empty_values):
     cdef bint is_flexible = version >= FIRST_FLEXIBLE_VERSION
     cdef uint64_t max_copied_bytes = COPIED_BYTES
-    cdef int64_t number, empty_value = 0 if keeps_empty_values else -1
+    cdef int64_t batch_producer_id, empty_value = 0 if keeps_empty_values else -1
     cdef dict topics = {}
     cdef list buffers = [], parts, batches_of_topic
-    cdef bytes no_tags = b"\0" if is_flexible else b"", header, data  # the number of tagged fields
+    cdef bytes no_tags = b"\0" if is_flexible else b"", header, data  # a tagged-field count of 0
     cdef Memory memory
     for name, batch in zip(names, batches, strict=True):
         topics.setdefault(name, []).append(batch)
@@ -242,10 +247,10 @@ def produce_topics(slab, int version, names, batches, producer_id, *, bint keeps
         for name, batches_of_topic in topics.items():
             parts.append(topic_head(name, len(batches_of_topic), is_flexible))
             for _topic, partition, epoch, sequence, segments in batches_of_topic:  # the fields of a `SentBatch`
-                number = producer_id
+                batch_producer_id = producer_id
                 if sequence < 0:
-                    number, epoch, sequence = NO_PRODUCER
-                header, data = encode_batch(slab, &memory, segments, number, epoch, sequence, empty_value)
+                    batch_producer_id, epoch, sequence = NO_PRODUCER
+                header, data = encode_batch(slab, &memory, segments, batch_producer_id, epoch, sequence, empty_value)
                 parts.append(partition_head(partition, len(header) + len(data), is_flexible))
                 parts.append(header)
                 if <uint64_t>len(data) > max_copied_bytes:

@@ -1,4 +1,5 @@
-# The common code of the encoders: one pass computes the encoded size, a second pass writes into memory of that size.
+# The common code of the encoders of records.  The first pass computes the encoded size; the second pass writes the
+# records into memory of that size.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -8,21 +9,21 @@ from bruce_mp.kernels.compiled.memory cimport *
 
 
 cdef struct Output:
-    uint8_t *at              # in the first pass no address but the number of bytes so far
-    uint8_t *end             # NULL in the first pass
-    uint64_t records
+    uint8_t *at              # the next byte to write; in the first pass not an address, but the size so far
+    uint8_t *end             # the end of the memory; NULL in the first pass
+    uint64_t records         # number of records so far
     int64_t first_timestamp, max_timestamp
     int magic                # of a message set
-    int64_t empty_value      # the length field of a value without bytes, if its client did not choose
+    int64_t empty_value      # content of the length field of a value without bytes, if its options do not tell it
 
 
 cdef inline int64_t empty_key(uint8_t *record) noexcept nogil:
-    """Return the length field of a key without bytes."""
+    """Return the content of the length field of a key without bytes."""
     return 0 if load8(record + RECORD_OPTIONS) & OPTION_EMPTY_KEY else -1
 
 
 cdef inline int64_t empty_value(Output *out, uint8_t *record) noexcept nogil:
-    """Return the length field of a value without bytes."""
+    """Return the content of the length field of a value without bytes."""
     cdef int options = load8(record + RECORD_OPTIONS)
     if options & OPTION_NULL_VALUE:
         return -1
@@ -48,13 +49,13 @@ cdef inline uint8_t *put_uvarint(uint8_t *at, uint64_t value) noexcept nogil:
 
 
 ctypedef int (*PutRecord)(Output *out, uint8_t *record, RecordFields *fields) noexcept nogil
-# Appends a record, or counts its size if `out.end` is NULL; returns -1 for a damaged record.
+# Appends a record to `out`, or in the first pass only adds its size; returns 0, or -1 for a damaged record.
 
 
 cdef inline int put_segments(
     Memory *memory, SegmentRef *refs, uint64_t count, Output *out, PutRecord put
 ) noexcept nogil:
-    """Append segments, or count their size; -1 for a segment that disagrees with its headers."""
+    """Append segments to `out`, or in the first pass only add their size; return 0, or -1 for a damaged segment."""
     cdef Bounds bounds
     cdef RecordFields fields
     cdef uint8_t *at
@@ -71,9 +72,9 @@ cdef inline int put_segments(
 
 
 cdef inline object in_two_passes(object slab, tuple segments, Output *out, PutRecord put):
-    """Return the bytes of the segments' records; None if one disagrees with its headers.
+    """Return the encoded records of segments; None if a segment disagrees with the headers of its chunk and run.
 
-    The caller sets `magic` and `empty_value` of `out`, and gets the number and the timestamps of the records.
+    The caller sets `magic` and `empty_value` of `out`.  The call stores the number of records and their timestamps.
     """
     cdef Memory memory
     attach(slab, &memory)
@@ -85,7 +86,7 @@ cdef inline object in_two_passes(object slab, tuple segments, Output *out, PutRe
 
 cdef inline object in_two_passes_of(Memory *memory, tuple segments, Output *out, PutRecord put):
     """Do the work of `in_two_passes` in the attached memory of a slab."""
-    cdef Output measured = out[0]
+    cdef Output measured = out[0]  # of the first pass
     cdef uint64_t count = 0
     cdef int failed
     cdef SegmentRef *refs = <SegmentRef *>malloc((len(segments) or 1) * sizeof(SegmentRef))

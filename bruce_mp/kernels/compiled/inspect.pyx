@@ -63,7 +63,7 @@ def time_range(slab, segment):
     cdef SegmentRef ref
     cdef Bounds bounds
     cdef RecordFields fields
-    cdef int64_t stamp, earliest = 0, latest = 0
+    cdef int64_t timestamp, earliest = 0, latest = 0
     cdef uint64_t index
     cdef uint8_t *at
     attach(slab, &memory)
@@ -74,9 +74,9 @@ def time_range(slab, segment):
         at = bounds.first
         for index in range(ref.records):
             read_record(at, bounds.end, &fields)
-            stamp = <int64_t>load64(at + RECORD_TIMESTAMP)
-            earliest = stamp if index == 0 or stamp < earliest else earliest
-            latest = stamp if index == 0 or stamp > latest else latest
+            timestamp = <int64_t>load64(at + RECORD_TIMESTAMP)
+            earliest = timestamp if index == 0 or timestamp < earliest else earliest
+            latest = timestamp if index == 0 or timestamp > latest else latest
             at = fields.next
         return TimeRange(earliest, latest)
     finally:

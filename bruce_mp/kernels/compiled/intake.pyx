@@ -53,11 +53,11 @@ cdef extern from *:
 
 
 cdef enum:
-    MAX_TIMER_DELAY_MS = 8   # the time by which a socket's timeout may be late
+    MAX_TIMER_DELAY_MS = 8   # the longest time by which a socket's timeout may come late
 
 
 cdef int receive_into(uint8_t *headers, int descriptor, unsigned int limit, int flags) except -1:
-    """Receive datagrams into the slots of `headers`; return their number.  Raises OSError for a broken socket."""
+    """Receive datagrams into the slots of `headers`; return their number.  Raises OSError if the socket is broken."""
     cdef int count, error
     with nogil:
         count = recvmmsg(descriptor, <mmsghdr *>headers, limit, flags, NULL)
@@ -70,7 +70,7 @@ cdef int receive_into(uint8_t *headers, int descriptor, unsigned int limit, int 
 
 
 class DatagramReceiver(PureDatagramReceiver):
-    """The pure receiver, which prepares the message headers, with a direct call of `recvmmsg()`."""
+    """The pure receiver, which prepares the message headers; only `recvmmsg()` is called directly."""
 
     def __init__(self, slab):
         super().__init__(slab)
@@ -97,7 +97,7 @@ class DatagramIntake(PureDatagramIntake):
         super().__init__(slab, receiver, lanes, row, max_size=max_size, counters=counters)
         if max_size > slab.geometry.landing_slot_size or max(counters) >= ROW_COUNTER_CAPACITY:
             raise ValueError("The slab has no such slots or counters.")
-        self._timer_ms = 0
+        self._timer_ms = 0  # the socket's timeout (see `receive_within`); 0 = never set
 
     def run(self, int descriptor, int limit, int64_t now_ms, int64_t until_ms):
         lanes, geometry = self._lanes, self._lanes._slab.geometry
@@ -110,7 +110,7 @@ class DatagramIntake(PureDatagramIntake):
         cdef uint8_t *base
         cdef uint8_t *row
         cdef int64_t committed = 0, now_us, nap_us
-        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # the caller's clock less the monotonic one
+        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # the caller's clock minus the monotonic one
         cdef int64_t publish_ms = lanes.publish_ms
         cdef ArrivalRate rate = self._rate
         cdef int count, max_count, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
@@ -137,7 +137,7 @@ class DatagramIntake(PureDatagramIntake):
                 append_groups(lanes, batch, base, now_ms)
                 if batch.rejections or batch.no_room:
                     return IntakeResult(committed, count, batch.outcome())
-                amounts[0] = amounts[1] = count
+                amounts[0] = amounts[1] = count  # received, forwarded
                 amounts[2], amounts[3] = batch.any_partition, batch.partition_key
                 commit_landed_batch(&memory, row, landing.at, counters, amounts, count)
                 committed += count
@@ -164,6 +164,7 @@ class DatagramIntake(PureDatagramIntake):
 
 
 cdef int read_times(lanes, IngestBatch batch) except -1:
+    """Copy the times that limit a wait from the lanes to the batch."""
     due_ms = lanes._next_due_ms
     batch.times.due_ms = 0 if due_ms is None else due_ms
     batch.times.leeway_ms = lanes.leeway_ms
@@ -185,29 +186,30 @@ cdef void sleep_us(int64_t microseconds) noexcept:
 
 
 cdef int receive_within(
-    int descriptor, uint8_t *headers, unsigned int limit, int left_ms, int leeway_ms, int64_t since_ms, int *timer_ms
+    int descriptor, uint8_t *headers, unsigned int limit, int left_ms, int leeway_ms, int64_t start_ms, int *timer_ms
 ) except -1:
-    """Receive datagrams into the landing zone, waiting `left_ms` from `since_ms` for the first; return their number.
+    """Receive datagrams into the landing zone; return their number.
 
-    The wait may end late by `leeway_ms`.  It begins with a blocking receive that the socket's timeout (SO_RCVTIMEO)
-    ends, so a message costs one call and no precise timer.  The timeout is late by up to MAX_TIMER_DELAY_MS, and each
-    change costs a call.  So the present timeout, `timer_ms`, is shorter than the wait, and changes only if it is too
-    long or far too short.  poll() waits for the remaining time.
+    The call waits for the first datagram until `left_ms` after `start_ms`, and may end late by `leeway_ms`.  It first
+    calls a blocking receive, which the socket's timeout (SO_RCVTIMEO) ends, so a message costs one system call and no
+    precise timer.  The timeout is late by up to MAX_TIMER_DELAY_MS, and each change of it costs a system call.  So the
+    present timeout, `timer_ms`, is shorter than the wait, and the call changes it only if it is too long or far too
+    short.  poll() waits for the remaining time.
     """
     cdef int max_timer_ms = left_ms + leeway_ms - MAX_TIMER_DELAY_MS, new_ms, count
     cdef pollfd waiting
     if max_timer_ms > 0:
         if timer_ms[0] == 0 or timer_ms[0] > max_timer_ms or timer_ms[0] < max_timer_ms // 4:  # 0: never set
-            new_ms = max(1, max_timer_ms // 2)  # 0 would mean no limit
+            new_ms = max(1, max_timer_ms // 2)  # a timeout of 0 would never end the receive
             set_timer(descriptor, new_ms)
-            timer_ms[0] = new_ms  # stored only after success
+            timer_ms[0] = new_ms  # only now, because `set_timer` may raise
         count = receive_into(headers, descriptor, limit, MSG_WAITFORONE)
         if count == 1 and (<mmsghdr *>headers).msg_len == 0 and is_shut(descriptor):
             (<mmsghdr *>headers).msg_len = <uint32_t>layout.LANDING_EMPTY
-            return 0  # the kernel returns one empty message from a blocking call if the socket is shut down
+            return 0  # no message: Linux returns an empty one from a blocking call if the socket is shut down
         if count:
             return count
-        left_ms -= <int>(monotonic_us() // 1000 - since_ms)
+        left_ms -= <int>(monotonic_us() // 1000 - start_ms)
     if left_ms > 0:
         waiting.fd, waiting.events = descriptor, POLLIN
         with nogil:
@@ -216,14 +218,14 @@ cdef int receive_within(
 
 
 cdef bint is_shut(int descriptor) noexcept:
-    """Return True if the socket is shut down for senders."""
+    """Return True if the socket is shut down, so that it receives no more datagrams."""
     cdef pollfd probe
     probe.fd, probe.events, probe.revents = descriptor, POLLRDHUP, 0
     return poll(&probe, 1, 0) == 1 and probe.revents & POLLRDHUP != 0
 
 
 cdef int set_timer(int descriptor, int milliseconds) except -1:
-    """Set the socket's timeout for blocking receives.  Raises OSError when the socket is broken."""
+    """Set the socket's timeout for blocking receives.  Raises OSError if the socket is broken."""
     cdef timeval time
     time.tv_sec, time.tv_usec = milliseconds // 1000, milliseconds % 1000 * 1000
     if setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)):

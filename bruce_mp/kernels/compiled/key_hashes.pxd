@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 
 cdef extern from *:
     """
-    static uint32_t bruce_crc32(const uint8_t *at, uint64_t size) { /* CRC-32 of zlib, four bits at a time */
+    static uint32_t bruce_crc32(const uint8_t *at, uint64_t size) { /* zlib's CRC-32, four bits at a time */
         static const uint32_t table[16] = {
             0x00000000u, 0x1db71064u, 0x3b6e20c8u, 0x26d930acu, 0x76dc4190u, 0x6b6b51f4u, 0x4db26158u, 0x5005713cu,
             0xedb88320u, 0xf00f9344u, 0xd6d6a3e8u, 0xcb61b38cu, 0x9b64c2b0u, 0x86d3d2d4u, 0xa00ae278u, 0xbdbdf21cu,
@@ -55,6 +55,7 @@ cdef inline uint32_t fnv1a(uint8_t *at, uint64_t size) noexcept nogil:
 
 
 cdef inline uint32_t hash_key(int partitioner, uint8_t *at, uint64_t size) noexcept nogil:
+    """Return the hash of a record key; `partitioner` is not NO_PARTITIONER."""
     if partitioner == MURMUR2:
         return murmur2(at, size)
     return bruce_crc32(at, size) if partitioner == CRC32 else fnv1a(at, size)

@@ -1,4 +1,4 @@
-# A lane, and the sizes of records in it.
+# A lane, and the sizes of its records.  `base` is the address of the slab.
 
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.parse cimport Item
@@ -14,7 +14,7 @@ cdef inline uint64_t record_size(Item *item) noexcept nogil:
 
 
 cdef class Lane:
-    """An open chunk and the open run at its end."""
+    """`kernels.pure.lane.Lane`."""
 
     cdef object slab, _header
     cdef bytes name
@@ -22,15 +22,16 @@ cdef class Lane:
     cdef public bint keeps_timestamps
     cdef object _window
     cdef bint has_window
-    cdef Window limits       # of timestamps; set only with `has_window`
-    cdef int64_t linger_ms   # linger of its runs; 0 = none, or not yet known
-    cdef uint64_t start, run_at, end, limit   # file offsets: chunk, its last run and the end of that, end of the span
+    cdef Window limits       # of timestamps; set only if `has_window`
+    cdef int64_t linger_ms   # linger of the lane's runs; 0 = none, or not yet known
+    # File offsets, in this order: start of the chunk, start and end of its last run, end of the span.
+    cdef uint64_t start, run_at, end, limit
     cdef uint64_t payload    # of the open run
     cdef uint32_t generation, topic, flags, header_size, partition_count, largest_payload
     cdef int partition_index
     cdef int64_t min_timestamp
 
-    cdef object hand_over(self, uint8_t *base, uint64_t row_at)
+    cdef object hand_over(self, uint8_t *base, uint64_t last_ticket_at)
     cdef object reset_run(self)
     cdef bint has_room(self, uint64_t size) noexcept
     cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept

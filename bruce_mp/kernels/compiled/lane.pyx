@@ -1,4 +1,4 @@
-"""One lane, an open chunk and the open run at its end: see `kernels/pure/lane.py`."""
+"""A lane: see `kernels/pure/lane.py`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset
@@ -66,16 +66,19 @@ cdef class Lane:
         tickets.hand_over(self.run_at)
         return self.reset_run()
 
-    cdef object hand_over(self, uint8_t *base, uint64_t row_at):
-        """Close the run with the stores of `HandoverTickets.hand_over`: run's ticket, state word, row's ticket."""
-        cdef uint64_t ticket = load64(base + row_at) + <uint64_t>self.records
+    cdef object hand_over(self, uint8_t *base, uint64_t last_ticket_at):
+        """Close the open run with the stores of `HandoverTickets.hand_over`; return the run's segment.
+
+        `last_ticket_at` is the file offset of the row's field with the last ticket.
+        """
+        cdef uint64_t ticket = load64(base + last_ticket_at) + <uint64_t>self.records
         store64(base + self.run_at + RUN_TICKET, ticket)
         store32(base + self.run_at, FILLED)
-        store64(base + row_at, ticket)
+        store64(base + last_ticket_at, ticket)
         return self.reset_run()
 
     cdef object reset_run(self):
-        """Mark the open run as closed; return its segment."""
+        """Let the lane have no open run, because its run is closed now; return the segment of that run."""
         cdef uint64_t run = self.run_at - self.start
         segment = tuple.__new__(
             Segment, (self.chunk, self.generation, run, run + self.header_size, self.records, self.payload)
@@ -84,15 +87,15 @@ cdef class Lane:
         return segment
 
     cdef bint has_room(self, uint64_t size) noexcept:
-        """Return True if a record fits into the open run, or into a new one if none is open."""
+        """Return True if the lane's chunk has room for a record in the open run, or in a new run if none is open."""
         if self.chunk < 0:
             return False
         return self.end + size + (0 if self.records else self.header_size) <= self.limit
 
     cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept:
-        """Append messages of a group while they fit; return the first one that does not, or NONE.
+        """Append the chain of messages that begins with index `first` while they fit.
 
-        The message `first` must fit.
+        Return the index of the first message that does not fit; NONE if all fit.  The message `first` must fit.
         """
         cdef uint64_t size
         cdef uint64_t last_arrival = 0
@@ -114,11 +117,12 @@ cdef class Lane:
         store32(base + self.run_at + RUN_PAYLOAD, <uint32_t>self.payload)
         store32(base + self.run_at + RUN_LARGEST, self.largest_payload)
         store64(base + self.run_at + RUN_MIN_TIMESTAMP, <uint64_t>self.min_timestamp)
+        # The count and the size of the run in one store, which makes the records part of the run.
         store64(base + self.run_at + RUN_COUNT, <uint64_t>self.records | (self.end - self.run_at) << 32)
         return index
 
     cdef void put_record(self, uint8_t *at, Item *item) noexcept:
-        """Write a record behind the open run, which does not include it yet."""
+        """Write a record behind the open run; `append` makes it part of the run later."""
         cdef uint64_t size = payload_of(item)
         cdef uint8_t *body = at + RECORD_HEADER
         cdef uint32_t options = item.options | (OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0)
@@ -143,6 +147,7 @@ cdef class Lane:
             self.min_timestamp = item.timestamp
 
     cdef void open_run(self, uint8_t *base, Item *item, int64_t now_ms) noexcept:
+        """Write the header of a run without records; its first record will be the message `item`."""
         cdef uint8_t *at = base + self.end
         memset(at, 0, self.header_size)
         store32(at + RUN_GENERATION, self.generation)

@@ -136,7 +136,7 @@ class Lanes(PureLanes):
         cdef Memory memory
         cdef Lane lane
         cdef int64_t due_ms = now_ms + WAKE_SLACK_MS, idle_ms = now_ms - IDLE_MS, earliest_ms = 0
-        cdef uint64_t row_at = self._tickets.last_at
+        cdef uint64_t last_ticket_at = self._tickets.last_at
         cdef bint has_idle_lane = False
         cdef bint hands_over = type(self._tickets) is HandoverTickets  # False if a test wraps the tickets
         cdef list idle = [], closed = self._closed.segments
@@ -145,7 +145,7 @@ class Lanes(PureLanes):
             for key, each in self._lanes.items():
                 lane = <Lane>each
                 if hands_over and lane.records and lane.due_ms <= due_ms:
-                    closed.append(lane.hand_over(<uint8_t *>memory.buffer.buf, row_at))
+                    closed.append(lane.hand_over(<uint8_t *>memory.buffer.buf, last_ticket_at))
                 if lane.records and lane.due_ms > due_ms:
                     earliest_ms = min(earliest_ms, lane.due_ms) if earliest_ms else lane.due_ms
                 elif not lane.records and lane.used_ms > idle_ms:

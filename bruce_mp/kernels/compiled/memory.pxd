@@ -1,4 +1,4 @@
-# Access to the slab's memory: atomic loads and ordered stores, and the checks of a location before its use.
+# Access to the slab's memory: atomic loads, ordered stores, and the checks of a chunk, run or record before its use.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport PyObject
@@ -10,19 +10,20 @@ cdef extern from "Python.h":
     bint PyTuple_Check(object)
     Py_ssize_t PyTuple_GET_SIZE(object)
     PyObject *PyTuple_GET_ITEM(object, Py_ssize_t)
-    uint64_t PyLong_AsUnsignedLongLong(object) except? <uint64_t>-1  # faster than Cython's under Py_LIMITED_API
+    uint64_t PyLong_AsUnsignedLongLong(object) except? <uint64_t>-1  # with Py_LIMITED_API faster than Cython's
 
 
 cdef extern from *:
     """
-    #ifdef Py_LIMITED_API /* scripts/build-wheels: kernels for any Python, where these are no macros */
+    #ifdef Py_LIMITED_API /* Set by scripts/build-wheels; the stable ABI has no macros, only functions. */
     #define PyBytes_AS_STRING PyBytes_AsString
     #define PyBytes_GET_SIZE PyBytes_Size
     #define PyTuple_GET_ITEM PyTuple_GetItem
     #define PyTuple_GET_SIZE PyTuple_Size
     #endif
-    /* Other processes read and write the same memory.  A load occurs once, where the source has it, so that the checked
-       value is the used value.  A store is atomic, and stays between all earlier accesses and all later stores. */
+    /* Other processes read and write the same memory.  A load occurs once, at its place in the source, so that a kernel
+       uses the value that it has checked.  A store is atomic.  It occurs after all earlier accesses in the source, and
+       before all later stores. */
     #define load8(at) __atomic_load_n((const uint8_t *)(at), __ATOMIC_ACQUIRE)
     #define load16(at) __atomic_load_n((const uint16_t *)(at), __ATOMIC_ACQUIRE)
     #define load32(at) __atomic_load_n((const uint32_t *)(at), __ATOMIC_ACQUIRE)
@@ -48,7 +49,7 @@ cdef extern from *:
     bint unlikely_(bint) noexcept nogil
 
 
-cdef struct Memory:
+cdef struct Memory:      # a slab, mapped from `attach` to `release`
     Py_buffer buffer
     uint8_t *chunks      # the first chunk
     uint64_t chunk_count
@@ -58,21 +59,21 @@ cdef struct SegmentRef:  # the fields of a `Segment`
     uint64_t chunk, generation, run, first, records, payload
 
 
-cdef struct Bounds:      # the location of a segment, after its checks
-    uint8_t *base        # its chunk
+cdef struct Bounds:      # the checked location of a segment
+    uint8_t *base        # the segment's chunk
     uint8_t *run
-    uint8_t *first       # its first record
+    uint8_t *first       # the segment's first record
     uint8_t *end         # of the run
     bint is_whole        # true if the segment has all records of the run
 
 
-cdef struct RecordFields:    # the fields of a record, after the checks of its location
+cdef struct RecordFields:    # the fields of a record that lies within its run
     uint8_t *key
     uint8_t *value
     uint8_t *headers
     uint64_t key_length, value_length, headers_length
-    uint64_t payload     # bytes of all three
-    uint8_t *next
+    uint64_t payload     # sum of the three lengths
+    uint8_t *next        # the next record
 
 
 cdef inline bint is_settled_state(uint8_t state) noexcept nogil:
@@ -80,7 +81,7 @@ cdef inline bint is_settled_state(uint8_t state) noexcept nogil:
 
 
 cdef inline int attach(object slab, Memory *memory) except -1:
-    """Keep the slab's memory mapped until `release`."""
+    """Describe the slab's memory in `memory`, and keep it mapped until `release`."""
     PyObject_GetBuffer(slab.view, &memory.buffer, PyBUF_SIMPLE)
     cdef uint64_t at = PyLong_AsUnsignedLongLong(slab.chunks_at)
     memory.chunk_count = PyLong_AsUnsignedLongLong(slab.geometry.chunks)
@@ -113,7 +114,7 @@ cdef inline uint64_t body_offset(uint8_t *run) noexcept nogil:
 
 
 cdef inline uint8_t *span_end(Memory *memory, uint64_t chunk) noexcept nogil:
-    """Return the end of a chunk's span; NULL without a valid header."""
+    """Return the end of a chunk's span; NULL if the chunk has no valid header."""
     if chunk >= memory.chunk_count:
         return NULL
     cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
@@ -124,7 +125,7 @@ cdef inline uint8_t *span_end(Memory *memory, uint64_t chunk) noexcept nogil:
 
 
 cdef inline int find_bounds(Memory *memory, SegmentRef *ref, Bounds *found) noexcept nogil:
-    """Locate a segment: see `slab.runs.segment_bounds`.  Return 0 for a valid one, else -1."""
+    """Check and locate a segment: see `slab.runs.segment_bounds`.  Return 0 if it is valid, otherwise -1."""
     cdef uint8_t *limit = span_end(memory, ref.chunk)
     if limit == NULL or ref.run & 7 or ref.run < CHUNK_HEADER or ref.first & 7 or not ref.records:
         return -1
@@ -147,7 +148,7 @@ cdef inline int find_bounds(Memory *memory, SegmentRef *ref, Bounds *found) noex
 
 
 cdef inline int read_record(uint8_t *record, uint8_t *end, RecordFields *found) noexcept nogil:
-    """Read a record's fields; return 0 if it lies within its run and its state is valid, else -1."""
+    """Read a record's fields; return 0 if the record ends at or before `end` and its state is valid, otherwise -1."""
     if record + RECORD_HEADER > end:
         return -1
     cdef uint64_t key = load32(record + RECORD_KEY_LENGTH)
@@ -166,7 +167,7 @@ cdef inline int read_record(uint8_t *record, uint8_t *end, RecordFields *found) 
 
 
 cdef inline int check_records(Bounds *bounds, uint64_t records) noexcept nogil:
-    """Return 0 if a segment's `records` records are all valid, else -1."""
+    """Return 0 if all records of a segment are valid, otherwise -1; `records` is their number."""
     cdef RecordFields fields
     cdef uint8_t *at = bounds.first
     cdef uint64_t _

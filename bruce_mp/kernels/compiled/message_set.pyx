@@ -10,13 +10,13 @@ from bruce_mp.slab import runs
 
 
 cdef enum:
-    PREFIX_BYTES = 12 # offset, size
+    PREFIX_BYTES = 12 # offset and size, which the size does not include
     CRC_AT = 12
-    COVERED_AT = 16   # the CRC covers: magic, attributes, the timestamp in format 1, key, value
+    COVERED_AT = 16   # the CRC covers the rest: magic, attributes, the timestamp in format 1, key, value
 
 
 cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, uint32_t empty) noexcept nogil:
-    """Write a length and the bytes; `empty` is the length field for no bytes."""
+    """Write a length field and the bytes; `empty` is the content of the field if there are no bytes."""
     at = put_big32(at, <uint32_t>length if length else empty)
     memcpy(at, data, length)
     return at + length
@@ -28,7 +28,7 @@ cdef inline uint64_t message_size(RecordFields *fields, int magic) noexcept nogi
 
 
 cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, RecordFields *fields, Output *out) noexcept nogil:
-    """Write a message, except for its CRC."""
+    """Write a message, except for its CRC, and return its end."""
     put_big64(at, out.records if out.magic else 0)
     put_big32(at + 8, <uint32_t>(message_size(fields, out.magic) - PREFIX_BYTES))
     at += COVERED_AT
@@ -41,7 +41,7 @@ cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, RecordFields *fie
 
 
 # --- CRC-32, eight bytes at a time -----------------------------------------------------------------------------------
-cdef uint32_t TABLES[8][256]   # TABLES[n][byte]: the CRC of a byte with n zero bytes behind it
+cdef uint32_t TABLES[8][256]   # TABLES[n][b]: the CRC of byte b with n zero bytes behind it
 
 
 cdef void fill_tables() noexcept:
@@ -82,12 +82,12 @@ cdef uint32_t crc_of(uint8_t *at, uint8_t *end) noexcept nogil:
 
 # --- the set ---------------------------------------------------------------------------------------------------------
 cdef inline int put_record(Output *out, uint8_t *record, RecordFields *fields) noexcept nogil:
-    """Append a message, or only add its size to `out.at` if `out.end` is NULL; return -1 if it does not fit."""
+    """Append a message to `out`, or in the first pass only add its size; return 0, or -1 if it does not fit."""
     cdef uint64_t size = message_size(fields, out.magic)
-    cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
+    cdef int64_t timestamp = <int64_t>load64(record + RECORD_TIMESTAMP)
     cdef uint8_t *end
-    if out.records == 0 or stamp > out.max_timestamp:
-        out.max_timestamp = stamp
+    if out.records == 0 or timestamp > out.max_timestamp:
+        out.max_timestamp = timestamp
     if out.end != NULL:
         if size > <uint64_t>(out.end - out.at):
             return -1  # the record changed between the passes

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef enum:
-    NONE = -1            # no item, no group
+    NONE = -1            # index that stands for no item or no group
 
 
 cdef struct Item:        # a valid message
@@ -17,14 +17,14 @@ cdef struct Item:        # a valid message
     uint8_t *headers
     uint32_t partition_key, topic_size, key_size, value_size, headers_size
     uint32_t options     # OPTION_... of its record
-    int next             # next item of the same group
+    int next             # index of the next item in the same group or chain; NONE at the end
     bint is_replaced     # true if `timestamp` replaced the client's; set only by `replace_timestamps`
-    int64_t client_timestamp   # set only with `is_replaced`
+    int64_t client_timestamp   # set only if `is_replaced`
 
 
 cdef struct Group:       # messages of one topic and type, in order
-    int first, last      # items
-    bint keyed           # messages with a partition key, from the client or a partitioner
+    int first, last      # indexes of items
+    bint keyed           # messages with a partition key, which a client or a partitioner has chosen
     int partitioner      # set only for an unknown topic
 
 
@@ -33,8 +33,8 @@ cdef class KnownTopic:
 
     cdef bytes name
     cdef uint64_t name_hash
-    cdef int group_any, group_keyed   # NONE without messages
-    cdef uint64_t batch_number   # the batch in which the groups were set
+    cdef uint64_t batch_number   # the batch in which the next two were set; outdated if it is not the present batch
+    cdef int group_any, group_keyed   # indexes of the groups; NONE = no messages
     cdef int partitioner
 
 
@@ -43,14 +43,16 @@ cdef class ParsedBatch:
 
     cdef Item *items
     cdef Group *groups
-    cdef int capacity, count, group_count, any_partition, partition_key
+    cdef int capacity        # of both `items` and `groups`
+    cdef int count, group_count   # numbers of items and groups
+    cdef int any_partition, partition_key   # numbers of messages of each type
     cdef list rejections
-    cdef object partitioners # from a topic to its partitioner; None = all topics have none
+    cdef object partitioners # a function that returns a topic's partitioner; None = no topic has one
     cdef int64_t wire_bytes  # size of the messages on the wire
     cdef uint64_t batch_number
-    cdef PyObject **table    # known topics by hash, open addressing
+    cdef PyObject **table    # hash table of the known topics (open addressing), with borrowed references
     cdef uint64_t mask       # size of the table - 1
-    cdef list topics
+    cdef list topics         # all known topics, to keep them alive
 
     cdef int begin(self, int max_messages) except -1
     cdef int add(self, int slot, uint8_t *at, int64_t length, uint64_t arrival) except -1

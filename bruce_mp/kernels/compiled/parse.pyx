@@ -1,6 +1,7 @@
 """Parse and validate a batch, and group its messages: see `kernels/pure/parse.py`.
 
-A `KnownTopic` has the groups of a numbered topic, so that its messages are grouped without Python objects.
+A `KnownTopic` stands for a topic to which the router has given a number.  It has the topic's groups, so that the
+topic's messages are grouped without Python objects.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -28,7 +29,7 @@ cdef enum:
     WITH_HEADERS = 0x10000   # version and flags of a message with record headers
     WITH_NULLS = 0x20000     # the same with fields that may be null
     MAX_HEADERS_BYTES = 0xFFFF
-    UNREAD = -1          # the partitioner of a topic that is not looked up yet
+    UNREAD = -1          # stands for a partitioner that is not looked up yet
 
 
 cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
@@ -48,7 +49,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     version = big32(at + 6)
     if version != 0 and version != WITH_HEADERS and version != WITH_NULLS:
         return 0
-    at += 10  # the topic size, or a partition key before it
+    at += 10  # now at the topic size, or at the partition key before the topic size
     item.partition_key = item.options = 0
     if api_key == PARTITION_KEY:
         if end - at < 4 + 2:  # partition key, topic size
@@ -153,7 +154,7 @@ cdef class ParsedBatch:
         free(self.table)
 
     def clear_topics(self):
-        """Discard all known topics.  Callers must not do this within a batch, because its groups use them."""
+        """Discard all known topics.  Callers must not do this within a batch, because the batch uses the topics."""
         memset(self.table, 0, (self.mask + 1) * sizeof(PyObject *))
         self.topics = []
 
@@ -242,7 +243,7 @@ cdef class ParsedBatch:
         return NO_PARTITIONER if self.partitioners is None else self.partitioners(name)
 
     cdef int group_of(self, Item *item, bint keyed) except -1:
-        """Return the group of a message; a message with a hashed record key joins the PartitionKey messages."""
+        """Return a message's group.  An AnyPartition message with a hashed record key is grouped as PartitionKey."""
         cdef PyObject *known = self.find(item.topic, item.topic_size)
         cdef KnownTopic topic
         if known == NULL:
@@ -260,7 +261,7 @@ cdef class ParsedBatch:
         return topic.group_any
 
     cdef int group_of_unknown(self, Item *item, bint keyed) except -1:
-        """Find or create the group of an unknown topic by a linear search, because few topics are unknown."""
+        """Return the group of a message of an unknown topic; a linear search is enough, as few topics are unknown."""
         cdef Item *first
         cdef int index, partitioner = UNREAD
         for index in range(self.group_count):

@@ -3,18 +3,18 @@
 from bruce_mp.kernels.compiled.memory cimport *
 
 
-cdef enum:               # offsets in the redo record, which begins with 1 if it is valid
-    REDO_OUTCOME = 4     # of a move the state word after it
-    REDO_REASON = 8      # of a move the state word before it
+cdef enum:               # offsets and sizes in the redo record, which begins with 1 if it is valid
+    REDO_OUTCOME = 4     # the settled state; for a move, the state word after the move
+    REDO_REASON = 8      # the discard reason; for a move, the state word before the move
     REDO_COUNTERS = 12   # number of pairs
     REDO_SEGMENTS = 16   # number of segments
     REDO_LANDED = 20     # number of landing slots to empty
     REDO_BASE = 24       # new LANDING_BASE_ARRIVAL, or a stream input's new ROW_COUNTED; 0: neither
-    REDO_PAIRS = 32
-    PAIR = 16            # bytes: number of a counter, its new value
+    REDO_PAIRS = 32      # offset of the first pair
+    PAIR = 16            # bytes of a pair: number of a counter, its new value
     MAX_COUNTERS = 32
-    SEGMENTS_AT = 544
-    SEGMENT = 24         # bytes
+    SEGMENTS_AT = 544    # offset of the first segment, behind the space for MAX_COUNTERS pairs
+    SEGMENT = 24         # bytes of a segment
 
 
 cdef struct MoveRef:         # the fields of a `Move`
@@ -45,7 +45,10 @@ cdef inline void write_redo(
     uint8_t *row, uint32_t outcome, uint32_t reason, uint64_t counters, uint64_t segments, uint64_t landed,
     uint64_t base,
 ) noexcept nogil:
-    """Write the redo record's fixed fields, and mark it void; `counters` and `segments` are numbers of entries."""
+    """Mark the redo record void, and write its fixed fields.
+
+    `counters` and `segments` are the numbers of pairs and segments that follow, `landed` is that of slots to empty.
+    """
     cdef uint8_t *redo = row + ROW_REDO
     store32(redo, 0)
     store32(redo + REDO_OUTCOME, outcome)
@@ -57,7 +60,7 @@ cdef inline void write_redo(
 
 
 cdef inline void write_pair(uint8_t *row, uint64_t index, uint64_t counter, uint64_t amount) noexcept nogil:
-    """Write the redo record's entry `index` of a counter: its number, and its value after the addition of `amount`."""
+    """Write pair `index` of the redo record: the number of a counter, and its present value plus `amount`."""
     cdef uint8_t *pair = row + ROW_REDO + REDO_PAIRS + index * PAIR
     store64(pair, counter)
     store64(pair + 8, load64(counter_at(row, counter)) + amount)

@@ -1,6 +1,7 @@
 """Transactions of a process row: see `slab/rows.py`, whose `ProcessRow` is the base class.
 
-The redo record and the order of stores are the same as there, so each variant can complete the other's transactions.
+The redo record and the order of stores are those of `slab/rows.py`, so each variant can complete the transactions of
+the other.
 """
 
 from libc.stdlib cimport free, malloc
@@ -24,19 +25,20 @@ assert (rows._PAIR.size, rows._MAX_COUNTERS) == (PAIR, MAX_COUNTERS)
 
 
 cdef void settle_all(Memory *memory, SegmentRef *refs, uint64_t count, uint32_t outcome, uint8_t reason) noexcept nogil:
-    """See `slab.rows.settle_words`."""
+    """Store the outcome of `count` segments: see `slab.rows.settle_words`."""
     cdef Bounds bounds
     cdef uint64_t index
     for index in range(count):
         if find_state_words(memory, &refs[index], &bounds) or not any_unsettled(&bounds, refs[index].records):
             continue
-        # Read the generation after the words: the input cannot reuse the chunk while a record is unsettled.
+        # Read the generation after the words.  If it is the segment's, the words are those of the segment, and stay so:
+        # the input cannot reuse the chunk while a record is unsettled.
         if load32(bounds.base + CHUNK_GENERATION) == refs[index].generation:
             settle_segment(&bounds, refs[index].records, outcome, reason)
 
 
 cdef int read_segments(slab, segments, Memory *memory, SegmentRef *refs) except -1:
-    """Convert segments to `refs`.  Raises SlabError for one that disagrees with its headers."""
+    """Convert segments to `refs`.  Raises SlabError if one disagrees with the headers of its chunk and run."""
     cdef Bounds bounds
     cdef uint64_t index = 0
     for segment in segments:
@@ -48,7 +50,7 @@ cdef int read_segments(slab, segments, Memory *memory, SegmentRef *refs) except 
 
 
 cdef uint64_t write_pairs(uint8_t *row, dict increments) except? 0:
-    """Write the counters with their new values; return their number."""
+    """Write the counters with their new values into the redo record; return the number of counters."""
     cdef uint64_t index = 0, counter
     for counter, amount in increments.items():
         if counter >= ROW_COUNTER_CAPACITY:
@@ -59,20 +61,20 @@ cdef uint64_t write_pairs(uint8_t *row, dict increments) except? 0:
 
 
 cdef void commit_redo(
-    Memory *memory, uint8_t *row, uint8_t *landing, SegmentRef *refs, uint64_t segments, uint64_t pairs,
+    Memory *memory, uint8_t *row, uint8_t *landing, SegmentRef *refs, uint64_t segment_count, uint64_t pair_count,
     uint32_t outcome, uint8_t reason, uint64_t landed,
 ) noexcept nogil:
-    """Mark the redo record valid, apply it, and mark it void."""
+    """Mark the redo record valid, apply it, and mark it void; `landed` is the number of landing slots to empty."""
     cdef uint8_t *redo = row + ROW_REDO
     cdef uint8_t *pair = redo + REDO_PAIRS
     cdef uint64_t index
     store32(redo, 1)
     make_version_odd(row)
-    settle_all(memory, refs, segments, outcome, reason)
-    for index in range(pairs):
+    settle_all(memory, refs, segment_count, outcome, reason)
+    for index in range(pair_count):
         store64(counter_at(row, load64(pair)), load64(pair + 8))
         pair += PAIR
-    for index in range(landed):  # empty the landing slots
+    for index in range(landed):
         store32(landing + LANDING_HEADERS + index * MMSGHDR_BYTES + MMSGHDR_LENGTH, <uint32_t>LANDING_EMPTY)
     if landed:
         store64(landing + LANDING_BASE_ARRIVAL, load64(redo + REDO_BASE))
@@ -85,7 +87,7 @@ cdef void commit_redo(
 cdef void commit_landed_batch(
     Memory *memory, uint8_t *row, uint8_t *landing, uint64_t *counters, uint64_t *amounts, uint64_t landed
 ) noexcept nogil:
-    """Commit a batch of datagrams that are all valid and found room, and raise four counters."""
+    """Commit a batch of `landed` datagrams, all valid and with room: empty their slots, and raise four counters."""
     cdef uint64_t base = load64(landing + LANDING_BASE_ARRIVAL) + landed
     write_redo_without_segments(row, counters, amounts, 4, landed, base)
     commit_redo(memory, row, landing, NULL, 0, 4, DELIVERED, 0, landed)
@@ -94,7 +96,7 @@ cdef void commit_landed_batch(
 cdef void commit_counted_batch(
     Memory *memory, uint8_t *row, uint64_t *counters, uint64_t *amounts, int counter_count, uint64_t counted
 ) noexcept nogil:
-    """Raise a stream input's number of counted messages to `counted`, and `counter_count` counters."""
+    """Raise a stream input's number of counted messages to `counted`, and raise `counter_count` counters."""
     write_redo_without_segments(row, counters, amounts, counter_count, 0, counted)
     commit_redo(memory, row, NULL, NULL, 0, counter_count, DELIVERED, 0, 0)
 
@@ -144,7 +146,7 @@ class ProcessRow(PureRow):
 
     def _transact(self, increments, *, outcome=DELIVERED, reason=0, segments=(), landed=0, base=0):
         cdef Memory memory
-        cdef uint64_t count = len(segments), pairs, index, slots = landed, new_base = base
+        cdef uint64_t count = len(segments), pair_count, index, slots = landed, new_base = base
         cdef uint64_t row_at = self._at, landing_at = self._slab.geometry.landing_at
         cdef SegmentRef *refs = NULL
         cdef uint8_t *row
@@ -164,12 +166,12 @@ class ProcessRow(PureRow):
                 read_segments(self._slab, segments, &memory, refs)
             row = <uint8_t *>memory.buffer.buf + row_at
             write_redo(row, settled_state, discard_reason, len(increments), count, slots, new_base)
-            pairs = write_pairs(row, dict(increments))
+            pair_count = write_pairs(row, dict(increments))
             for index in range(count):
                 write_segment(row, index, &refs[index])
             landing = <uint8_t *>memory.buffer.buf + landing_at
             with nogil:
-                commit_redo(&memory, row, landing, refs, count, pairs, settled_state, discard_reason, slots)
+                commit_redo(&memory, row, landing, refs, count, pair_count, settled_state, discard_reason, slots)
         finally:
             release(&memory)
             free(refs)

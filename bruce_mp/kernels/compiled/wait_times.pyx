@@ -1,4 +1,4 @@
-"""Waiting times of record batches' messages: see `kernels/pure/wait_times.py`."""
+"""The waiting times of record batches' messages: see `kernels/pure/wait_times.py`."""
 
 from libc.stdlib cimport calloc, free
 
@@ -12,12 +12,12 @@ cdef enum:
     MAX_BUCKETS = 32
 
 
-cdef struct Sums:        # of one topic, or of all
+cdef struct Sums:        # the sums of one topic, or of all topics
     uint64_t messages, size, waited_ms
     uint64_t delays[MAX_BUCKETS]   # messages in each bucket
 
 
-cdef struct BucketBounds:    # of all buckets except the last
+cdef struct BucketBounds:    # of all buckets except the last, which has no bound
     uint64_t count
     int64_t max_ms[MAX_BUCKETS]
 
@@ -72,9 +72,9 @@ cdef object to_wait_times(Sums *sums, uint64_t bucket_count):
 def wait_times(slab, batches, bounds_ms, uint64_t now_ms):
     cdef Memory memory
     cdef BucketBounds buckets
-    cdef dict positions = {}
-    cdef uint64_t position
-    cdef Sums *sums = <Sums *>calloc(1 + len(batches), sizeof(Sums))  # the first is the total
+    cdef dict index_by_topic = {}   # indexes in `sums`
+    cdef uint64_t index
+    cdef Sums *sums = <Sums *>calloc(1 + len(batches), sizeof(Sums))  # the total, then the sums of each topic
     if sums == NULL:
         raise MemoryError
     try:
@@ -82,12 +82,12 @@ def wait_times(slab, batches, bounds_ms, uint64_t now_ms):
         attach(slab, &memory)
         try:
             for batch in batches:
-                position = positions.setdefault(batch.topic, 1 + len(positions))
-                add_batch(slab, batch, &memory, &buckets, now_ms, sums, &sums[position])
+                index = index_by_topic.setdefault(batch.topic, 1 + len(index_by_topic))
+                add_batch(slab, batch, &memory, &buckets, now_ms, sums, &sums[index])
         finally:
             release(&memory)
-        count = buckets.count + 1
-        by_topic = {topic: to_wait_times(&sums[<uint64_t>at], count) for topic, at in positions.items()}
-        return to_wait_times(sums, count), by_topic
+        bucket_count = buckets.count + 1
+        by_topic = {topic: to_wait_times(&sums[<uint64_t>at], bucket_count) for topic, at in index_by_topic.items()}
+        return to_wait_times(sums, bucket_count), by_topic
     finally:
         free(sums)

@@ -15,15 +15,18 @@ cdef inline int64_t big64(uint8_t *at) noexcept nogil:
     return <int64_t>(<uint64_t>big32(at) << 32 | big32(at + 4))
 
 
-cdef struct Header:      # a record header that lies within its bounds
+cdef struct Header:      # a record header
     uint8_t *key
     uint8_t *value
-    int64_t key_size, value_size   # the value's is -1 for null
+    int64_t key_size, value_size   # `value_size` is -1 for null
     uint8_t *next
 
 
 cdef inline int header_at(uint8_t *at, uint8_t *end, Header *found) noexcept nogil:
-    """Read a record header; return 0 if it lies between `at` and `end`, else -1.  Each number is loaded once."""
+    """Read the record header at `at`; return 0 if it ends at or before `end`, otherwise -1.
+
+    Each number is loaded once, because another process may change the bytes during the call.
+    """
     if end - at < 6:  # sizes of the key (2 bytes) and of the value (4)
         return -1
     cdef int64_t key_size = big16(at)

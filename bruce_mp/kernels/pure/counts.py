@@ -1,4 +1,8 @@
-"""Count the records of chunks: the outcomes of stream clients' messages, and all records by state."""
+"""Count the records of chunks: the outcomes of stream clients' messages, and all records by state.
+
+The outcome of a message is the final state of its record, with the reason if the message was discarded.  Outcomes are
+counted for each *flush group*: the messages that a client sends between two requests for outcomes (barriers).
+"""
 
 from __future__ import annotations
 
@@ -19,17 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["CountedPosition", "OutcomeCounts", "count_outcomes", "count_states"]
 
 _SOURCE_MASK: Final = lay.ARRIVAL_SOURCES - 1
+"""Mask for the source in a record's arrival number, which is the number of the message's flush group."""
 
 
 class CountedPosition(NamedTuple):
-    """The next run to count in a chunk: its number from 0, and its offset in the chunk."""
+    """The next run to count in a chunk: its number (0 = the chunk's first run), and its offset in the chunk."""
 
     run: int = 0
     at: int = lay.CHUNK_HEADER
 
 
 class OutcomeCounts(NamedTuple):
-    """The new position, and the numbers of messages by (flush group, state, reason), all with settled states."""
+    """The position behind the counted runs, and the number of messages by (flush group, settled state, reason)."""
 
     position: CountedPosition
     counts: dict[tuple[int, int, int], int]
@@ -42,10 +47,10 @@ def count_outcomes(slab: Slab, chunk: int, position: CountedPosition) -> Outcome
     """
     counts: dict[tuple[int, int, int], int] = {}
     words, start = slab.words, slab.chunk_at(chunk)
-    runs, end = words[(start + lay.CHUNK_RUNS) >> 2], words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
+    run_count, end = words[(start + lay.CHUNK_RUNS) >> 2], words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
     end = min(end, (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES)  # the span's length may be damaged
     number, at = position
-    while number < runs:
+    while number < run_count:
         size = _size_of(slab, start + at, end - at)
         outcomes = list(_outcomes(slab, start + at, start + at + size)) if size else [_UNSETTLED]
         if not all(state in lay.SETTLED for _, state, _ in outcomes):
@@ -66,7 +71,10 @@ def _size_of(slab: Slab, run_at: int, max_size: int) -> int:
 
 
 def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield flush group, state and reason of a run's records, in order; _UNSETTLED for an unsettled or damaged run."""
+    """Yield (flush group, state, reason) of each record of a run, in order.
+
+    Yield _UNSETTLED as the only or the last item if the run is unsettled or damaged.
+    """
     words, longs, view = slab.words, slab.longs, slab.view
     state, reason = words[run_at >> 2] & 0xFF, view[run_at + lay.RUN_REASON]
     is_split = state == RunState.SPLIT
@@ -81,7 +89,7 @@ def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int
         if is_split:
             state, reason = words[at >> 2] & 0xFF, view[at + lay.RECORD_REASON]
         yield longs[(at + lay.RECORD_ARRIVAL) >> 3] & _SOURCE_MASK, state, reason
-        headers_length = words[(at + lay.RECORD_EPOCH) >> 2] >> 16  # RECORD_HEADERS_LENGTH, behind the 16-bit epoch
+        headers_length = words[(at + lay.RECORD_EPOCH) >> 2] >> 16  # the 2 bytes behind the epoch
         payload = words[(at + lay.RECORD_KEY_LENGTH) >> 2] + words[(at + lay.RECORD_VALUE_LENGTH) >> 2] + headers_length
         at += lay.align(lay.RECORD_HEADER + payload)
     if at > end:
@@ -89,13 +97,14 @@ def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int
 
 
 _UNSETTLED: Final = (0, int(RunState.OPEN), 0)
+"""An item of `_outcomes` with which `count_outcomes` stops; only its state matters."""
 
 
 def count_states(slab: Slab, spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the number of records in each RunState; the item of SPLIT is the number of damaged places.
+    """Return the number of records in each RunState, in the order of the states.
 
-    `spans` are pairs of the first chunk of a span and its generation.  If the owner reopens a chunk, the function reads
-    the chunk again.
+    No record is SPLIT, so the item of SPLIT is the number of damaged runs, records or chunks.  `spans` are pairs of the
+    first chunk of a span and its generation.  If the owner reopens a chunk during the call, the call reads it again.
     """
     counts = [0] * len(RunState)
     for chunk, generation in spans:
@@ -105,7 +114,7 @@ def count_states(slab: Slab, spans: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[RunState, int]]:
-    """Yield (state, number of records) of the records of a chunk; (SPLIT, 1) for a damaged run or record."""
+    """Yield pairs of a state and a number of records in a chunk; (SPLIT, 1) for a damaged run or record."""
     try:
         for offset, run in runs_of(slab, chunk):
             yield from _counts_of(slab, chunk, offset, run)
@@ -114,7 +123,7 @@ def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[RunState, int]]:
 
 
 def _counts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[RunState, int]]:
-    if run.state not in _READ_RECORDS_IN:
+    if run.state not in _STATES_TO_READ_RECORDS:
         yield run.state, run.records
         return
     try:
@@ -124,5 +133,5 @@ def _counts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[
         yield RunState.SPLIT, 1
 
 
-_READ_RECORDS_IN: Final = frozenset({RunState.OPEN, RunState.SPLIT})
-"""States of a run whose records are read one by one: a recovery reads them too, and must count the same damage."""
+_STATES_TO_READ_RECORDS: Final = frozenset({RunState.OPEN, RunState.SPLIT})
+"""The records of runs in these states are read one by one.  Recovery also reads them, and must find the same damage."""

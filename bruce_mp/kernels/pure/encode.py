@@ -1,8 +1,8 @@
-"""Encode segments as a Kafka RecordBatch v2: its records, the whole batch, or the topics of a request with batches.
+"""Encode segments as a Kafka RecordBatch v2: its records, the whole batch, or the topics of a produce request.
 
 Source of the format: the Kafka protocol guide, "Record Batch".  A record has: length, attributes (0), timestamp delta,
-offset delta, key and value each after its length (-1 = null), number of headers, and for each header its key and value
-after their lengths.  All numbers except the attributes are varints.
+offset delta, key and value, number of headers, and for each header its key and value.  The length of each key and value
+stands before it (-1 = null).  All numbers except the attributes are varints.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["RECORD_FIELDS", "Encoded", "empty_key", "empty_value", "encode", "produce_topics", "record_batch"]
 
 RECORD_FIELDS: Final = Struct("<B6xBII14xHq8x")
-"""Fields of `layout.RECORD`: state, options, key length, value length, record headers length, timestamp."""
+"""Some fields of `layout.RECORD`: state, options, key length, value length, record headers length, timestamp."""
 assert RECORD_FIELDS.size == lay.RECORD_HEADER
 
 NULL: Final = -1
-"""The length field of null."""
+"""The content of the length field of a null key or value."""
 
 
 class Encoded(NamedTuple):
@@ -48,9 +48,9 @@ class Encoded(NamedTuple):
 def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty_values: bool = False) -> Encoded:
     """Encode the records of segments in order.
 
-    The options of a record tell if a key or value without bytes is null or empty.  Without such an option a key is
-    null, and a value is empty if `keeps_empty_values`, else null.  Raises SlabError for a segment that disagrees with
-    its headers.
+    The options of a record tell if its key and its value, if they have no bytes, are null or empty.  Without such an
+    option a key is null, and a value is empty if `keeps_empty_values` is set, otherwise null.  Raises SlabError for a
+    segment that disagrees with the headers of its chunk and run.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
@@ -82,10 +82,10 @@ def produce_topics(
     *,
     keeps_empty_values: bool,
 ) -> list[bytes]:
-    """Return the bytes of a request's topics, as consecutive buffers: see `encode_topics`, versions 3 and later.
+    """Return the bytes of a produce request's topics, version 3 or later, as consecutive buffers: see `encode_topics`.
 
-    Each batch is for a different partition; `names` has the topic name of each.  A batch without sequence numbers has
-    no producer.  For `keeps_empty_values` see `encode`, for errors `record_batch`.
+    Each batch is for a different partition; `names` has the topic name of each batch.  The header of a batch without
+    sequence numbers names no producer.  For `keeps_empty_values` see `encode`, for the errors see `record_batch`.
     """
     data: list[PartitionData] = []
     for name, batch in zip(names, batches, strict=True):
@@ -109,8 +109,8 @@ def _encode_segment(
         key_at = at + lay.RECORD_HEADER
         value_at = key_at + key_length
         value_end = value_at + value_length
-        at = (value_end + headers_length + 7) & -8
-        if at > end or state >= RunState.SPLIT:
+        at = (value_end + headers_length + 7) & -8  # `lay.align`, without the cost of a call
+        if at > end or state >= RunState.SPLIT:  # only a run can be SPLIT
             raise SlabError(f"A record of a run of chunk {segment.chunk} is damaged or goes past the run's end.")
         timestamps.append(timestamp)
         head = b"\0" + varint[timestamp - timestamps[0]] + varint[offset_delta]
@@ -121,12 +121,12 @@ def _encode_segment(
 
 
 def empty_key(options: int) -> int:
-    """Return the length field of a key without bytes."""
+    """Return the content of the length field of a key without bytes."""
     return 0 if options & lay.OPTION_EMPTY_KEY else NULL
 
 
 def empty_value(options: int, by_config: int) -> int:
-    """Return the length field of a value without bytes; `by_config` if the options do not tell."""
+    """Return the content of the length field of a value without bytes; `by_config` if the options do not tell."""
     if options & lay.OPTION_NULL_VALUE:
         return NULL
     return 0 if options & lay.OPTION_EMPTY_VALUE else by_config
@@ -145,7 +145,7 @@ def _encode_field(data: bytes | None) -> bytes:
 
 
 class _Varints(dict[int, bytes]):
-    """Signed integers as zig-zag varints; small ones are cached."""
+    """A mapping of signed integers to their encodings as zig-zag varints; those of small integers are cached."""
 
     def __missing__(self, value: int) -> bytes:
         encoded = encode_varint(wrap_int64(value))
@@ -155,7 +155,7 @@ class _Varints(dict[int, bytes]):
 
 
 _CACHE_LIMIT: Final = 8192
-"""Smallest number whose encoding is not cached: lengths and timestamp deltas rarely reach it."""
+"""The encodings of smaller numbers are cached; lengths and timestamp deltas rarely reach this limit."""
 _VARINTS: Final = _Varints()
 _NULL_VARINT: Final = _VARINTS[NULL]
 _NO_HEADERS: Final = _VARINTS[0]

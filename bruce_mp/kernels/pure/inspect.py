@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RunHeader", "TimeRange", "group_by_partition", "messages", "read_headers", "time_range"]
 
-# `_message` converts options to `EmptyFields` by value.
+# `_message` converts options to `EmptyFields` by value, so the values must be the same.
 assert [*EmptyFields] == [lay.OPTION_EMPTY_KEY, lay.OPTION_NULL_VALUE, lay.OPTION_EMPTY_VALUE]
 
 
 class RunHeader(NamedTuple):
-    """The fields of a run's header that routing needs.
+    """The fields of a run's header that the router needs.
 
-    `largest_payload` is that of the run's records in bytes, `arrived_ms` the steady time at which the run was opened.
+    `largest_payload` is the payload of the run's largest record, in bytes.  `arrived_ms` is the steady time at which
+    the run was opened.
     """
 
     topic: int
@@ -38,7 +39,7 @@ class RunHeader(NamedTuple):
 
 
 def read_headers(slab: Slab, segments: Iterable[Segment]) -> list[RunHeader | None]:
-    """Return the header of each segment's run; None for a segment that disagrees with its headers."""
+    """Return the header of each segment's run; None if a segment disagrees with the headers of its chunk and run."""
     return [_read_header(slab, segment) for segment in segments]
 
 
@@ -54,13 +55,13 @@ def _read_header(slab: Slab, segment: Segment) -> RunHeader | None:
 
 
 def group_by_partition(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:
-    """Group bound segments by topic number and partition, in order.
+    """Group segments by topic number and partition, in order; each segment must have its partition already.
 
-    Raises SlabError for a segment that disagrees with its headers.
+    Raises SlabError for a segment that disagrees with the headers of its chunk and run.
     """
     groups: dict[tuple[int, int], list[Segment]] = {}
     for segment in segments:
-        segment_bounds(slab, segment)
+        segment_bounds(slab, segment)  # raises SlabError for a damaged segment
         run = read_run(slab, segment.chunk, segment.run)
         is_split = run.state is RunState.SPLIT
         partition = next(segment_records(slab, segment))[1].partition if is_split else run.partition
@@ -82,7 +83,10 @@ def time_range(slab: Slab, segment: Segment) -> TimeRange:
 
 
 def messages(slab: Slab, segment: Segment, topic: bytes, max_bytes: int | None) -> list[Message]:
-    """Return a segment's messages; with `max_bytes` only so many first bytes of key and of value, and no headers."""
+    """Return copies of a segment's messages.
+
+    If `max_bytes` is given, a copy has only that many first bytes of the key and of the value, and no record headers.
+    """
     chunk_at = slab.chunk_at(segment.chunk)
     return [
         _message(slab, chunk_at + offset, record, topic, max_bytes) for offset, record in segment_records(slab, segment)

@@ -1,12 +1,14 @@
 """Receive datagrams from a socket and append them to lanes, batch by batch.
 
-The compiled kernel also commits a batch in which all messages are valid and find room, as `ProcessRow.commit_landed`
-does.  The caller commits any other batch, and reports its discards.  The pure kernel leaves every batch to the caller.
+A batch is *committed* in one transaction, which empties its landing slots and raises the counters.  The compiled kernel
+commits a batch in which all messages are valid and find room, as `ProcessRow.commit_landed` does.  The caller commits
+any other batch, and reports its discards.  The pure kernel leaves every batch to the caller.
 
-One `recvmmsg()` receives a batch into the landing zone.  The message headers, into which Linux stores the lengths, lie
-there: see `slab/landing_zone.py`.  Linux also stores the credentials of senders there, if the socket has SO_PASSCRED
-and the caller has called `landing_zone.request_credentials`.  There is no room for further control messages, such as
-descriptors.  The pure kernel calls `recvmmsg` through ctypes, because Python's socket module lacks it.
+One `recvmmsg()` receives a batch into the *landing zone*, a part of the slab with a slot for each datagram.  The
+message headers, into which Linux stores the lengths, also lie there: see `slab/landing_zone.py`.  Linux stores the
+credentials of the senders there as well, if the socket has SO_PASSCRED and the caller has called
+`landing_zone.request_credentials`.  There is no room for further control messages, such as descriptors.  The pure
+kernel calls `recvmmsg` through ctypes, because Python's socket module lacks it.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ __all__ = ["DatagramIntake", "DatagramReceiver", "IntakeResult", "PlainCounters"
 
 _MSG_DONTWAIT: Final = 0x40
 _HEADER: Final = Struct("<QIIQQQ")
-"""The beginning of struct msghdr on 64-bit Linux: name, its length, padding, iovecs, their number, control message"""
+"""The beginning of struct msghdr on 64-bit Linux: pointer to the name, its length, padding, pointer to the iovecs,
+number of iovecs, pointer to the control message."""
 _IOVEC: Final = Struct("<QQ")
-"""struct iovec: address, length"""
+"""struct iovec: address, length."""
 
 
 class DatagramReceiver:
@@ -50,9 +53,9 @@ class DatagramReceiver:
 
     @staticmethod
     def _store_addresses(slab: Slab, base: int, slot: int) -> None:
-        """Store addresses in a slot's message header, but keep the lengths of a landed datagram.
+        """Store addresses in a slot's message header, but keep the lengths if the slot has a datagram.
 
-        `base` is the address of the slab, which differs between processes.
+        `base` is the address of the slab, which differs between processes, so each new receiver stores the addresses.
         """
         geometry = slab.geometry
         iovec = geometry.landing_iovecs_at + slot * lay.IOVEC_BYTES
@@ -65,7 +68,7 @@ class DatagramReceiver:
     def receive(self, descriptor: int, limit: int) -> int:
         """Receive at most `limit` datagrams without waiting, and return their number.
 
-        The landing zone must be empty.  Raises OSError when the socket is broken.
+        The landing zone must be empty.  Raises OSError if the socket is broken.
         """
         count: int = self._recvmmsg(descriptor, self._headers, min(limit, self._slots), _MSG_DONTWAIT, None)
         if count >= 0:
@@ -77,7 +80,7 @@ class DatagramReceiver:
 
 
 class PlainCounters(NamedTuple):
-    """The numbers of the counters that a batch raises if all its messages are valid and find room."""
+    """The counters that a batch raises if all its messages are valid and find room, by their numbers in the row."""
 
     received: int
     forwarded: int
@@ -86,7 +89,11 @@ class PlainCounters(NamedTuple):
 
 
 class IntakeResult(NamedTuple):
-    """The number of committed messages, and the last batch if the caller must commit it: its size and its result."""
+    """The work that the intake has done, and the work that it leaves to the caller.
+
+    `committed` is the number of messages that the intake has committed.  If the caller must commit the last batch,
+    `uncommitted` is the number of messages in that batch and `ingested` its result; otherwise they are 0 and None.
+    """
 
     committed: int
     uncommitted: int
@@ -125,11 +132,12 @@ class DatagramIntake:
     def run(self, descriptor: int, limit: int, now_ms: int, until_ms: int) -> IntakeResult:
         """Receive at most `limit` messages from a socket, batch by batch.
 
-        The call may wait for messages until `until_ms`, because a return after each batch costs more.  It returns when
-        the lanes' `next_due_ms` or `publish_ms` has come, or if `next_due_ms` is None.  While messages come fast, it
-        naps before the next receive.  The pure kernel receives one batch, and waits only in a nap before it.
+        The call may wait for messages until `until_ms`, because a return after each batch would cost more CPU.  It
+        returns earlier if the lanes' `next_due_ms` or `publish_ms` has come.  It does not wait if `next_due_ms` is
+        None.  While messages come fast, it takes a nap before the next receive.  The pure kernel receives only one
+        batch, and waits only in a nap before that.
 
-        Raises OSError when the socket is broken.
+        Raises OSError if the socket is broken.
         """
         if self._is_drained:
             self._rate.nap(now_ms, until_ms, self._lanes.next_due_ms)

@@ -1,9 +1,9 @@
 """A lane: a chunk that an input is filling, with the open run at its end.
 
-The lane writes records behind the open run.  One 8-byte store of the run's count and size makes them part of the run,
-so a crash leaves whole records or none.  Before that the lane stores the run's sums (payload sizes and the smallest
-timestamp) and the chunk's last arrival.  So after a crash the sums and the last arrival may cover records that the run
-does not have, but they never lack one that it has.
+The lane writes records behind the open run.  Then it makes all of them part of the run with one 8-byte store of the
+run's record count and size, so a crash leaves all of them or none in the run.  Before that store the lane updates the
+run's sums (payload sizes and the smallest timestamp) and the chunk's last arrival number.  So after a crash the sums
+and the last arrival number may include records that are not part of the run, but they never lack a record of the run.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _RECORD: Final = Struct("<4xB2xBIII10sHqQ")
 """`layout.RECORD` with the fields of a new record: flags, options, key length, value length, partition key,
 _UNASSIGNED, record headers length, timestamp, arrival number.
 """
-_UNASSIGNED: Final = b"\xff" * 10  # partition, sequence and epoch -1
-_PADDING: Final = tuple(bytes(-length & 7) for length in range(8))
+_UNASSIGNED: Final = b"\xff" * 10  # -1 as the partition, the sequence number and the epoch
+_PADDING: Final = tuple(bytes(-length & 7) for length in range(8))  # to 8 bytes, for each payload length modulo 8
 
 assert _RECORD.size == lay.RECORD_HEADER
 
 
 class LaneHeader(NamedTuple):
-    """The header fields that all runs of a lane share; `name` is empty for a topic with a number."""
+    """The fields that the headers of all runs of a lane share; `name` is empty for a topic with a number."""
 
     topic: int
     name: bytes
@@ -46,12 +46,12 @@ class LaneHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the bytes from the start of a run to its first record."""
+        """Return the number of bytes from the start of a run to its first record."""
         return lay.RUN_HEADER + lay.align(len(self.name))
 
 
 def record_size(item: Item) -> int:
-    """Return the size of a message in a run, in bytes."""
+    """Return the size of the message's record in bytes."""
     *_, key_at, key_end, value_at, value_end, headers_at, end = item
     return lay.align(lay.RECORD_HEADER + key_end - key_at + value_end - value_at + end - headers_at)
 
@@ -59,9 +59,9 @@ def record_size(item: Item) -> int:
 class Lane:
     """A lane with its open chunk or span, and the open run at its end.
 
-    `chunk` is -1 without a chunk.  `runs` counts the chunk's runs, `records` the open run's records; 0 = no open run.
-    `due_ms` is the steady time at which the open run is due, 0 without a linger; `used_ms` is the steady time of the
-    last append.
+    `chunk` is the first chunk of the span; -1 = the lane has none.  `runs` is the number of runs in it, `records` the
+    number of records in the open run; 0 = no run is open.  `due_ms` is the steady time at which the open run must be
+    published; 0 = at once, or no run is open.  `used_ms` is the steady time of the last append.
     """
 
     __slots__ = (
@@ -77,16 +77,16 @@ class Lane:
         self.runs = self.records = 0
         self.due_ms = self.used_ms = 0
         self.window: TimestampWindow | None = None
-        """Window for the timestamps of the lane's records; None admits any timestamp."""
+        """The window in which the timestamps of the lane's records must lie; None = any timestamp is admitted."""
         self.keeps_timestamps = False
         """True if the client of the next records has exempted their timestamps from clamping (`timestamps.py`)."""
-        # File offsets: start of the chunk, start and end of its last run, end of the span.
+        # File offsets, in this order: start of the chunk, start and end of its last run, end of the span.
         self._start = self._run_at = self._end = self._limit = 0
         self._generation = 0
         self._payload = self._largest_payload = self._min_timestamp = 0  # of the open run
 
     def use_chunk(self, chunk: int, span: int) -> None:
-        """Make a span of empty chunks that begins with `chunk` the lane's open chunk."""
+        """Let the lane fill a span of `span` empty chunks, of which `chunk` is the first."""
         self.chunk, self.span = chunk, span
         self._start = self._slab.chunk_at(chunk)
         self._generation = self._slab.words[(self._start + lay.CHUNK_GENERATION) >> 2]
@@ -105,13 +105,13 @@ class Lane:
         return self.chunk >= 0 and size <= self._limit - self._end
 
     def has_room(self, item: Item) -> bool:
-        """Return True if a message fits into the open run, or into a new run if none is open."""
+        """Return True if the lane's chunk has room for a message in the open run, or in a new run if none is open."""
         if self.chunk < 0:
             return False
         return record_size(item) <= self._limit - self._end - (0 if self.records else self.header.size)
 
     def append(self, buffer: memoryview, items: Sequence[Item], start: int, now_ms: int) -> int:
-        """Append messages from index `start` while they fit; return the index of the first that does not.
+        """Append messages from index `start` on while they fit; return the index of the first one that does not fit.
 
         The message at `start` must fit.  `buffer` has the bytes of the messages.
         """
@@ -119,7 +119,7 @@ class Lane:
             self._open_run(items[start], now_ms)
         parts: list[bytes | memoryview] = []
         flags, room = self.header.flags, self._limit - self._end
-        keeps = lay.OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0
+        keeps_option = lay.OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0
         payloads: list[int] = []
         for item in items[start:]:
             arrival, timestamp, partition_key, options, key_at, key_end, value_at, value_end, headers_at, end = item
@@ -129,10 +129,8 @@ class Lane:
             room -= (lay.RECORD_HEADER + payload + 7) & -8  # `lay.align`, without the cost of a call
             if room < 0:
                 break
-            lengths_and_key = (*lengths, partition_key)
-            parts.append(
-                _pack_record(flags, options | keeps, *lengths_and_key, _UNASSIGNED, headers_length, timestamp, arrival)
-            )
+            fields = (*lengths, partition_key, _UNASSIGNED, headers_length, timestamp, arrival)
+            parts.append(_pack_record(flags, options | keeps_option, *fields))
             if lengths[0]:
                 parts.append(buffer[key_at:key_end])
             parts += (buffer[value_at:value_end], buffer[headers_at:end], _PADDING[payload & 7])
@@ -145,7 +143,7 @@ class Lane:
         return stop
 
     def _open_run(self, first: Item, now_ms: int) -> None:
-        """Write the header of an empty run, which the message `first` follows."""
+        """Write the header of a run without records; its first record will be the message `first`."""
         header, at = self.header, self._end
         arrival, timestamp, *_ = first
         count = retries = payload = reason = reserved = largest_payload = ticket = 0
@@ -165,7 +163,7 @@ class Lane:
         self._slab.words[(self._start + lay.CHUNK_RUNS) >> 2] = self.runs
 
     def _commit(self, data: bytes, records: int, last_arrival: int) -> None:
-        """Write the bytes of `records` records behind the open run, then extend the run over them."""
+        """Write `data`, which is `records` records, behind the open run, and then make them part of the run."""
         view, words, longs, run_at = self._slab.view, self._slab.words, self._slab.longs, self._run_at
         view[self._end : self._end + len(data)] = data
         self._end += len(data)
@@ -177,7 +175,7 @@ class Lane:
         longs[(run_at + lay.RUN_COUNT) >> 3] = self.records | (self._end - run_at) << 32  # count and size in one store
 
     def close_run(self, tickets: HandoverTickets) -> Segment:
-        """Hand the open run over to the router, and return its segment."""
+        """Hand the open run over to the router, and return the segment of all its records."""
         tickets.hand_over(self._run_at)
         run = self._run_at - self._start
         segment = Segment(self.chunk, self._generation, run, run + self.header.size, self.records, self._payload)

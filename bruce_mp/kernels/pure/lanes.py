@@ -1,14 +1,16 @@
-"""Lanes: the open chunks of an input, one for each busy topic, or topic and partition index of PartitionKey messages.
+"""Lanes: the open chunks of an input.
 
-`Lanes` appends a parsed batch to the lanes' open runs, one *group* (the messages of a topic and type) after another.
-It closes a run when its chunk is full, or when its linger ends.  Lingers end on *ticks*, times that all lanes share
+A busy topic has a lane for its AnyPartition messages, and a lane for its PartitionKey messages of each partition index.
+`Lanes` appends a parsed batch to the lanes' open *runs*, the units that the input hands over to the router.  It appends
+one *group*, the messages of a topic and type, after another.  It closes a run when its chunk is full, or when its
+*linger*, the time for which it waits for more messages, ends.  Lingers end at *ticks*, times that all lanes share
 (`closed_runs.tick_after`), so that the input publishes the runs of many topics together.  A run that filled its chunk
-is published at the tick at the latest.
+is published at the next tick at the latest.
 
-Topics that the router has not numbered use a *shared* lane, and so does any topic when there are too many lanes.  The
-runs of unnumbered topics carry the topic's name.  `Lanes` closes the run of a shared lane after each group: the topic
-may get a separate lane later, and the input must hand over its earlier messages first.  A hash of the name chooses the
-shared lane, so a topic whose messages are stuck keeps the chunks of only one shared lane.
+The router gives each topic a number.  A topic without a number uses a *shared* lane, and its runs contain its name.  So
+does any topic when there are too many lanes.  `Lanes` closes the run of a shared lane after each group: the topic may
+get a separate lane later, and the input must hand over its earlier messages first.  A hash of the topic's name chooses
+the shared lane, so a topic whose messages are stuck keeps the chunks of only one shared lane.
 """
 
 from __future__ import annotations
@@ -41,28 +43,27 @@ if TYPE_CHECKING:
 __all__ = ["Ingested", "Lanes", "NoRoom"]
 
 IDLE_MS: Final = 1000
-"""Idle time after which a lane without unsettled messages releases its chunk."""
+"""Time without a message after which a lane seals its chunk, if all messages in the chunk are settled."""
 MAX_SHARED_LANES: Final = 64
 """Number of shared lanes in a large slab."""
 _SHARED_LANE_DIVISOR: Final = 64
-"""Limit of shared lanes: the chunks of the slab divided by this number, because each lane keeps a chunk open."""
+"""Limit of shared lanes: the slab's chunk count divided by this number, because each lane keeps a chunk open."""
 _LANE_DIVISOR: Final = 4
-"""Limit of other lanes: the chunks of the slab divided by this number."""
+"""Limit of other lanes: the slab's chunk count divided by this number."""
 _ARRIVAL, _TIMESTAMP, _PARTITION_KEY, _OPTIONS = range(4)  # fields of a parsed message (`parse.Item`)
 WAKE_SLACK_MS: Final = 12
-"""`close_due` also closes runs that are due within this time, so that fewer frames wake the router."""
+"""`close_due` also closes runs that become due within this time, so that fewer frames wake the router."""
 _LEEWAY_DIVISOR: Final = 6
-"""The leeway (`_set_leeway`) is 0 if the shortest linger divided by this number is below twice LEEWAY_MS."""
+"""The leeway (see `_set_leeway`) is 0 if the shortest linger divided by this number is below twice LEEWAY_MS."""
 _MAX_LINGER_MS: Final = 250
-"""The longest linger; the shortest is taken to be this one until the linger of a topic is known."""
-
+"""The longest linger that `run_linger.py` chooses; the shortest linger is assumed to be this one until one is known."""
 
 _UNUSED_HEADER: Final = LaneHeader(topic=0, name=b"", flags=0, partition_index=-1, partition_count=0)
 """The header of a shared lane before its first use."""
 
 
 class NoRoom(NamedTuple):
-    """A message that found no room in the slab; `arrival` is its arrival number."""
+    """A message for which the slab has no room; `arrival` is its arrival number."""
 
     topic: bytes
     timestamp: int
@@ -71,7 +72,11 @@ class NoRoom(NamedTuple):
 
 
 class Ingested(NamedTuple):
-    """The result of a batch: numbers of valid messages of each type, invalid messages, valid messages without room."""
+    """The result of a batch.
+
+    `any_partition` and `partition_key` are the numbers of valid messages of each type, including those without room.
+    `rejections` are the invalid messages, and `no_room` the valid messages for which the slab has no room.
+    """
 
     any_partition: int
     partition_key: int
@@ -83,7 +88,7 @@ class Lanes:
     """The lanes of one input process.
 
     `linger_ms` returns the linger of a topic's runs; 0 = close them after each group.  `tickets` hands closed runs over
-    to the router.  `windows` returns the timestamp window of a topic, None to admit any timestamp.  Without
+    to the router.  `windows` returns the timestamp window of a topic; None = the topic admits any timestamp.  Without
     `thresholds` a topic may fill the slab.
     """
 
@@ -108,16 +113,17 @@ class Lanes:
         self._linger_ms = linger_ms
         self._lingers: dict[int, int] = {}
         self.partitioners = partitioners
-        """The partitioner of each topic in later batches; None = no record key chooses a partition."""
+        """A function that returns a topic's partitioner in later batches; None = no record key chooses a partition."""
         self.windows = windows
         self._windows_by_topic: dict[int, TimestampWindow | None] = {}
         self._replaced = ReplacedCounts()
         self.wall_offset_ms = 0
-        """The time since 1970 less the steady time, in ms."""
+        """The time since 1970 minus the steady time, in ms."""
         self._set_leeway(_MAX_LINGER_MS)
         self._partition_counts: dict[int, int] = {}
         """Partition counts by topic number, cached from `_restored_counts` or else from the topic table."""
         self._restored_counts: Mapping[int, int] = {}
+        """The partition counts of a dead input: see `restore_partition_counts`."""
         self._lanes: dict[LaneKey, Lane] = {}
         shared_count = min(MAX_SHARED_LANES, max(1, slab.geometry.chunks // _SHARED_LANE_DIVISOR))
         self._shared = tuple(self.lane_type(slab, _UNUSED_HEADER) for _ in range(shared_count))
@@ -131,14 +137,17 @@ class Lanes:
             pool,
             thresholds=thresholds,
             lanes=self._lanes,
-            partitions=self._partition_counts,
+            partition_counts=self._partition_counts,
             close_run=self._close_full_run,
             request_publish=self._closed.request_publish,
         )
 
     @property
     def caller_retries(self) -> bool:
-        """True if the caller retries messages that exceed a topic's threshold; later ones must not overtake them."""
+        """True if the caller appends messages that exceed a topic's threshold again later.
+
+        Later messages of the topic must not overtake them.
+        """
         return self._chunks.caller_retries
 
     @caller_retries.setter
@@ -158,7 +167,7 @@ class Lanes:
     ) -> Ingested:
         """Parse and append a batch of messages; see `parse` for the arguments.
 
-        `now_ms` is a steady time.  With `keeps_timestamps` a window with `is_clamp` replaces no timestamps.
+        `now_ms` is a steady time.  If `keeps_timestamps` is set, clamping does not replace timestamps of the batch.
         """
         self._refresh_topics()
         batch = parse(buffer, extents, first_arrival, skip, sources=sources, partitioners=self.partitioners)
@@ -179,16 +188,16 @@ class Lanes:
     def ingest_landed(self, count: int, max_size: int, now_ms: int, skip: frozenset[int] = frozenset()) -> Ingested:
         """Append the first `count` datagrams of the landing zone.
 
-        A datagram of more than `max_size` bytes is malformed, even if its truncated bytes are a valid message.
+        A datagram of more than `max_size` bytes is malformed, even if the bytes of it in its slot are a valid message.
         """
         extents = landing_zone.landed_extents_within(self._slab, count, max_size)
         first_arrival = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
         return self.ingest(self._slab.view, extents, first_arrival, now_ms, skip)
 
     def _refresh_topics(self) -> None:
-        """Close all runs after a change of the topic table.
+        """If the topic table has changed, close all runs and use the new table.
 
-        The later messages of a topic may use another lane, and must not overtake the earlier ones.  The lanes keep
+        The later messages of a topic may use another lane, and must not overtake its earlier messages.  The lanes keep
         their chunks, because most topics are unchanged.
         """
         if self._topics.version != self._topics_version:
@@ -199,7 +208,7 @@ class Lanes:
             self._chunks.on_topics_changed()
 
     def _split_by_lane(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
-        """Return the lanes for a group's messages, each with its messages."""
+        """Return the lanes for the messages of a group, each lane with its messages."""
         number = self._topics.number_of(topic)
         if not number:
             return [(self._shared_lane(0, topic, keyed=keyed), items)]
@@ -214,10 +223,10 @@ class Lanes:
         return [(self._lane_for(topic, number, index, count), members) for index, members in by_index.items()]
 
     def _partitions_of(self, topic: int) -> int:
-        """Return a topic's partition count, cached until `_refresh_topics` has closed all runs.
+        """Return a topic's partition count; it stays the same until `_refresh_topics` has closed all runs.
 
-        A new count before that would put the messages of a key into a second lane, where they could overtake earlier
-        messages in the first.
+        A new count while a run is open could put messages of a key into a second lane, where they could overtake the
+        earlier messages in the first lane.
         """
         count = self._partition_counts.get(topic)
         if count is None:
@@ -226,11 +235,18 @@ class Lanes:
         return count
 
     def restore_partition_counts(self, counts: Mapping[int, int]) -> None:
-        """Use a dead input's partition counts, by topic number, until `close_all`, to finish its last batch."""
+        """Use these partition counts, by topic number, until `close_all`.
+
+        A successor finishes the last batch of a dead input with the counts that the dead input used, so that it chooses
+        the same lanes.
+        """
         self._restored_counts = counts
 
     def _lane_for(self, topic: bytes, number: int, index: int, count: int) -> Lane:
-        """Return the lane of a numbered topic; for messages without a partition key `index` is -1 and `count` 0."""
+        """Return the lane of a numbered topic for a partition index.
+
+        `count` is the topic's partition count.  For AnyPartition messages `index` is -1 and `count` is 0.
+        """
         key = (number, index, count)
         lane = self._lanes.get(key)
         if lane is None:
@@ -242,14 +258,14 @@ class Lanes:
         return lane
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
-        """Return True if it is worth ingesting a refused message of a topic again; it needs `span` chunks."""
+        """Return True if a topic's refused message, which needs `span` chunks, is worth another try now."""
         return self._chunks.may_grow(self._topics.number_of(topic) or topic, span, now_ms)
 
     def _shared_lane(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
-        """Return the shared lane of a topic, with the header of the topic's runs.
+        """Return the shared lane of a topic, after setting the lane's header for the topic's runs.
 
-        `number` is 0 for an unnumbered topic.  `count` is the partition count by which the group was split; 0 = not
-        split.
+        `number` is 0 for a topic without a number.  `count` is the partition count by which the group was split among
+        lanes; 0 = it was not split.
         """
         lane = self._shared[crc32(topic) % len(self._shared)]
         name, flags = b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0
@@ -261,7 +277,10 @@ class Lanes:
         return chain(self._shared, self._lanes.values())
 
     def _schedule_close(self, lane: Lane, topic: bytes, now_ms: int) -> None:
-        """Set the due time of a lane's open run, or close the run if the lane is shared or its topic has no linger."""
+        """After an append, set the due time of a lane's open run if it has none yet.
+
+        If the lane is shared, or if its topic has no linger, close the run instead.
+        """
         lane.used_ms = now_ms
         if lane.due_ms:
             return  # the open run has its due time already
@@ -280,16 +299,19 @@ class Lanes:
         self._set_leeway(_MAX_LINGER_MS)
 
     def _set_leeway(self, shortest_linger_ms: int) -> None:
-        """Set `leeway_ms`, the time by which a caller may wake late, by the shortest linger.
+        """Set `leeway_ms`, the time by which a caller may wake up late, for a new shortest linger.
 
         `next_due_ms` is earlier than the tick by the leeway, so that a late caller is still in time.  The leeway is 0
-        if 2 * LEEWAY_MS is not short compared with the shortest linger.
+        if the shortest linger is short, so that the leeway would take much of it.
         """
         self._shortest_linger_ms = shortest_linger_ms
         self.leeway_ms = LEEWAY_MS if shortest_linger_ms // _LEEWAY_DIVISOR >= 2 * LEEWAY_MS else 0
 
     def _linger_of(self, number: int, topic: bytes) -> int:
-        """Return the linger, cached by topic number and not by name, because clients can invent any number of names."""
+        """Return the linger of a topic, cached by topic number.
+
+        A cache by name could grow without limit, because clients can invent any number of names.
+        """
         linger = self._lingers.get(number)
         if linger is None:
             linger = self._lingers[number] = self._linger_ms(topic)
@@ -305,11 +327,14 @@ class Lanes:
         self._windows_by_topic.clear()
         names = {number: name for name, number in self._topics.numbers().items()}
         for (number, _, _), lane in self._lanes.items():
-            if number in names:  # a topic that lost its entry uses this lane no more: it would get a new number
+            if number in names:  # if not, the topic has lost this number, and will not use the lane any more
                 lane.window = self._window_of(number, names[number])
 
     def _window_of(self, number: int, topic: bytes) -> TimestampWindow | None:
-        """Return the timestamp window, cached for numbered topics only: clients can invent any number of names."""
+        """Return the timestamp window of a topic, cached for numbered topics only.
+
+        A cache for the other topics could grow without limit, because clients can invent any number of names.
+        """
         if not number:
             return self.windows(topic)
         if number not in self._windows_by_topic:
@@ -319,7 +344,7 @@ class Lanes:
     def _apply_window(
         self, lane: Lane, items: list[Item], now_ms: int, *, keeps_timestamps: bool
     ) -> tuple[list[Item], list[Item]]:
-        """Return all messages with the timestamps to store, and the originals of those that clamping changes."""
+        """Return all messages, with the timestamps to store, and the originals of messages that clamping changes."""
         window, lane.keeps_timestamps = lane.window, keeps_timestamps
         if window is None or (keeps_timestamps and window.is_clamp):
             return items, []
@@ -349,10 +374,10 @@ class Lanes:
     def _append(
         self, lane: Lane, buffer: memoryview, items: list[Item], now_ms: int
     ) -> list[tuple[Item, DiscardReason]]:
-        """Append messages to a lane; return those that found no room, each with the reason.
+        """Append messages to a lane; return the messages for which there was no room, each with the reason.
 
-        Shorter messages behind such a message may find room.  If `LaneChunks.refuses_rest` is set, the call refuses
-        them without a try.
+        There may be room for shorter messages behind such a message.  But if `LaneChunks.refuses_rest` is set, the call
+        refuses all messages behind it without a try.
         """
         refused: list[tuple[Item, DiscardReason]] = []
         index = 0
@@ -368,7 +393,7 @@ class Lanes:
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def _close_run(self, lane: Lane) -> None:
-        """Close the lane's open run, if it has one; the input publishes it when it is due."""
+        """Close the lane's open run, if it has one; the input publishes the run when it is due."""
         if lane.records:
             due_ms = lane.due_ms  # `lane.close_run` resets it
             self._closed.add(lane.close_run(self._tickets), due_ms)
@@ -377,11 +402,14 @@ class Lanes:
         """Close the run of a lane that needs another chunk, and schedule its publication."""
         if lane.records:
             self._close_run(lane)
-            if self.publish_ms:  # if it is 0, the caller publishes after the batch
+            if self.publish_ms:  # if this is 0, the caller publishes after the batch, without a wake-up
                 self._wake_by(self.publish_ms - self.leeway_ms)
 
     def close_due(self, now_ms: int) -> None:
-        """Close due runs and make all closed runs due for publication; seal the chunks of idle lanes."""
+        """Close due runs and make all closed runs due for publication; seal the chunks of idle lanes.
+
+        Do nothing before `next_due_ms`.
+        """
         if self._next_due_ms is None or now_ms < self._next_due_ms:
             return
         self._next_due_ms = None
@@ -390,14 +418,14 @@ class Lanes:
                 self._close_if_due(shared, now_ms)
         for key in self._close_due_lanes(now_ms):
             del self._lanes[key]
-        self._closed.request_publish()  # runs that filled their chunks waited for this tick
+        self._closed.request_publish()  # including runs that filled their chunks and waited for this tick
 
     def _close_due_lanes(self, now_ms: int) -> list[LaneKey]:
-        """Close due runs in lanes that are not shared; seal the chunks of idle lanes, and return their keys."""
+        """Close due runs in lanes that are not shared; seal the chunks of idle lanes, and return the keys of these."""
         return [key for key, lane in self._lanes.items() if self._close_if_due(lane, now_ms)]
 
     def _close_if_due(self, lane: Lane, now_ms: int) -> bool:
-        """Close a lane's run if it is due; if the lane is idle, seal its chunk and return True."""
+        """Close a lane's run if it is due.  If the lane is idle, seal its chunk and return True, otherwise False."""
         if lane.records and lane.due_ms <= now_ms + WAKE_SLACK_MS:
             self._close_run(lane)
         if lane.records:
@@ -406,7 +434,7 @@ class Lanes:
         if lane.used_ms + IDLE_MS <= now_ms and self._is_chunk_settled(lane):
             self._chunks.seal_lane(lane)
             return True
-        # Wake up at times that all lanes share: a separate time for each idle lane would cost a wake-up for each.
+        # All idle lanes share the times of their wake-ups, which are ticks.  Separate times would cost more wake-ups.
         self._wake_by(tick_after(now_ms, IDLE_MS))
         return False
 
@@ -414,7 +442,7 @@ class Lanes:
         """Return True if all messages of the lane's chunk are settled, so that the pool can reclaim the chunk.
 
         A lane with unsettled messages keeps its chunk for further messages.  If it sealed the chunk, a slow sender
-        would fill the slab in an outage, with one chunk for each message.
+        would fill the slab during an outage of Kafka, with one chunk for each message.
         """
         return lane.chunk < 0 or is_settled(self._slab, lane.chunk)
 
@@ -449,12 +477,12 @@ class Lanes:
 
     @property
     def next_due_ms(self) -> int | None:
-        """Return the steady time at which `close_due` next has work; None = no work."""
+        """Return the steady time from which `close_due` has work; None = it has none."""
         return self._next_due_ms
 
     def drain_closed(self) -> list[Segment]:
         """Return the runs closed since the last drain, in order; the caller must have committed the last batch."""
-        self._pool.allow_reclaim()  # the batch is committed
+        self._pool.allow_reclaim()  # allowed now, because the last batch is committed
         return self._closed.drain()
 
     def drain_ready(self, now_ms: int) -> list[Segment]:

@@ -1,7 +1,7 @@
 """Encode segments as a Kafka message set (formats 0 and 1), for brokers without record batches.
 
-`protocol/kafka/message_set.py` specifies the format.  The set can be sent uncompressed, or compressed inside a wrapper
-message.
+`protocol/kafka/message_set.py` specifies the formats.  The caller can send the set as it is, or compress it into a
+wrapper message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_CODEC: Final = 0
 
 
 class EncodedSet(NamedTuple):
-    """The encoded messages, their number, and their largest timestamp, which V0 does not send."""
+    """The encoded messages, their number, and their largest timestamp, which messages of format V0 do not contain."""
 
     data: bytes
     records: int
@@ -42,8 +42,8 @@ def encode_message_set(
 ) -> EncodedSet:
     """Encode the records of segments in order, in MessageFormat.V0 or V1.
 
-    For keys and values without bytes see `encode.encode`.  Raises SlabError for a segment that disagrees with
-    its headers.
+    For keys and values without bytes see `encode.encode`.  Raises SlabError for a segment that disagrees with the
+    headers of its chunk and run.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
@@ -57,7 +57,7 @@ def encode_message_set(
 
 
 class _Rules(NamedTuple):
-    """The magic byte of the format, and the length field of a value without bytes if its options do not tell."""
+    """The magic byte of the format, and the length field of a value without bytes if its options do not tell it."""
 
     magic: int
     empty: int
@@ -72,14 +72,14 @@ def _encode_segment(
     if len(source) <= lay.CHUNK_BYTES:
         source = bytes(source)  # slices of bytes cost less than slices of a view
     at, end = 0, len(source)
-    pack, uncovered, length, crc = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack, crc32  # covered: by the CRC
+    pack, uncovered, length, crc = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack, crc32  # "covered": by the CRC
     for offset in range(len(timestamps), len(timestamps) + segment.records):
         state, options, key_length, value_length, headers_length, timestamp = RECORD_FIELDS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER
         value_at = key_at + key_length
         value_end = value_at + value_length
-        at = (value_end + headers_length + 7) & -8
-        if at > end or state >= RunState.SPLIT:
+        at = (value_end + headers_length + 7) & -8  # `lay.align`, without the cost of a call
+        if at > end or state >= RunState.SPLIT:  # only a run can be SPLIT
             raise SlabError(f"A record of a run of chunk {segment.chunk} is damaged or goes past the run's end.")
         timestamps.append(timestamp)
         time = (timestamp,) if magic else ()

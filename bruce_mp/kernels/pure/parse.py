@@ -1,7 +1,8 @@
 """Parse and validate a batch of client messages.
 
 `protocol/client/messages.py` specifies the layouts and the order of the checks; the tests compare this module with it.
-`parse` groups the messages of a batch by topic and type, because later steps work per group.
+`parse` groups the messages of a batch by topic and type, because later steps work per group.  The type is AnyPartition
+or PartitionKey, given by a message's API key.
 """
 
 from __future__ import annotations
@@ -20,26 +21,29 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Failure", "Group", "Item", "ParsedBatch", "Partitioners", "RejectedMessage", "parse"]
+__all__ = ["Failure", "GroupKey", "Item", "ParsedBatch", "Partitioners", "RejectedMessage", "parse"]
 
 _ANY_PARTITION: Final = 256  # API keys
 _PARTITION_KEY: Final = 257
-_GENERIC: Final = Struct(">ihh")  # size, API key, version
-_HEADER: Final = Struct(">ihih")  # size, API key, version and flags together, topic size
-_KEYED_HEADER: Final = Struct(">ihiIh")  # the same with the partition key before the topic size
+_GENERIC: Final = Struct(">ihh")  # of any message: size, API key, version
+_HEADER: Final = Struct(">ihih")  # of AnyPartition: size, API key, version and flags as one number, topic size
+_KEYED_HEADER: Final = Struct(">ihiIh")  # of PartitionKey: the same, with the partition key before the topic size
 _SIZE: Final = Struct(">i")
 _NULL: Final = -1  # size of a null key or value
 
 
 @lru_cache(maxsize=1024)
 def _body(topic_size: int) -> Struct:
-    """Return the layout behind the topic size: topic, timestamp, key size and, if the key is empty, value size."""
+    """Return the layout of the fields behind the topic size: topic, timestamp, key size, value size.
+
+    The last field has the value size only if the key is empty.
+    """
     return Struct(f">{topic_size}sqii")
 
 
 @unique
 class Failure(IntEnum):
-    """The reason for a rejection; the numbers are those of `DiscardReason`."""
+    """The reason for a rejection, with the number of the same reason in `DiscardReason`."""
 
     MALFORMED = 1
     UNSUPPORTED_API_KEY = 2
@@ -56,24 +60,24 @@ class RejectedMessage(NamedTuple):
 
 
 Item = tuple[int, int, int, int, int, int, int, int, int, int]
-"""A message: arrival number, timestamp, partition key, options, and offsets in the buffer: start and end of its key, of
-its value and of its record headers.  The options are those of its record, `OPTION_...` in `slab.layout`.
+"""A message: arrival number, timestamp, partition key, options, and six offsets in the buffer: start and end of its
+key, of its value and of its record headers.  The options are those of its record, `OPTION_...` in `slab.layout`.
 
 It is a plain tuple, because each message needs one and a named tuple takes three times as long to create.
 """
 
-Group = tuple[bytes, bool]
-"""The key of a group: topic, and *keyed*: True for messages with a partition key, from the client or a partitioner."""
+GroupKey = tuple[bytes, bool]
+"""A group's topic and *keyed*: True for messages with a partition key, which a client or a partitioner has chosen."""
 
 
 Partitioners = Callable[[bytes], Partitioner]
-"""A function from a topic to its partitioner."""
+"""A function that returns the partitioner of a topic: the hash of record keys that chooses partitions."""
 
 
 class ParsedBatch(NamedTuple):
     """A parsed batch: the messages of each group in order of arrival, and the rejected ones."""
 
-    groups: dict[Group, list[Item]]
+    groups: dict[GroupKey, list[Item]]
     rejections: list[RejectedMessage]
 
 
@@ -88,11 +92,12 @@ def parse(
 ) -> ParsedBatch:
     """Parse the messages of `buffer` at `extents`, pairs of offset and length.
 
-    Message i has the arrival number first_arrival + i, or with `sources` stream_arrival(first_arrival + i, sources[i]).
-    Messages with arrival numbers in `skip` are omitted.  Without `partitioners` no record key chooses a partition.
+    Message i has the arrival number first_arrival + i.  If `sources` are given, the messages come from streams, and the
+    arrival number is stream_arrival(first_arrival + i, sources[i]).  Messages with arrival numbers in `skip` are
+    omitted.  Without `partitioners` no record key chooses a partition.
     """
     partitioner_of = None if partitioners is None else cache(partitioners)
-    groups: dict[Group, list[Item]] = {}
+    groups: dict[GroupKey, list[Item]] = {}
     rejections: list[RejectedMessage] = []
     for index, (at, length) in enumerate(extents):
         arrival = first_arrival + index
@@ -118,8 +123,8 @@ class _Malformed(Exception):  # noqa: N818 - control flow inside this module, no
     pass
 
 
-def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[Group, Item]:
-    # Reads may go past the message's end, within the buffer; the last check rejects such a message.
+def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[GroupKey, Item]:
+    # A read may go past the message's end, but not past the buffer's.  The last check rejects such a message.
     end = at + length
     size, api_key, version_and_flags, topic_size = _HEADER.unpack_from(buffer, at)
     partition_key, topic_at = 0, at + _HEADER.size
@@ -131,7 +136,7 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
     topic, timestamp, key_size, value_size = _body(topic_size).unpack_from(buffer, topic_at)
     key_at = topic_at + topic_size + 12  # behind the timestamp (8 bytes) and the key size (4)
     options = 0
-    # In version 2 a size of -1 means null and 0 means empty; the record has size 0, and an option tells them apart.
+    # In version 2 a size of -1 means null and 0 means empty.  The record has size 0 for both; options tell them apart.
     if version_and_flags == _VERSION_2 and key_size in {_NULL, 0}:
         key_size, options = 0, 0 if key_size else lay.OPTION_EMPTY_KEY
     key_end = key_at + key_size
@@ -144,18 +149,20 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
         value_size, options = 0, options | (lay.OPTION_NULL_VALUE if value_size else lay.OPTION_EMPTY_VALUE)
     value_end = value_at + value_size
     headers_at = _find_headers(buffer, value_end, end) if version_and_flags else value_end
-    # Only version 0 has `headers_at == value_end`: without record headers, the message must end with its value.
+    # Only in version 0 `headers_at` is `value_end`.  It has no record headers, so the message must end with its value.
     if value_size < 0 or (headers_at != end and headers_at == value_end):
         raise _Malformed
     bounds = (key_at, key_end, value_at, value_end, headers_at, end)
     return (topic, api_key == _PARTITION_KEY), (arrival, timestamp, partition_key, options, *bounds)
 
 
-def _apply_partitioner(buffer: memoryview, group: Group, item: Item, partitioner: Partitioner) -> tuple[Group, Item]:
+def _apply_partitioner(
+    buffer: memoryview, group: GroupKey, item: Item, partitioner: Partitioner
+) -> tuple[GroupKey, Item]:
     """Give an AnyPartition message the hash of its record key as partition key, unless the partitioner ignores it."""
     topic, _ = group
     options, key_at, key_end = item[3:6]
-    # CRC32 ignores an empty key as well as null, as librdkafka does.
+    # All partitioners ignore a null key.  CRC32 ignores an empty key as well, as librdkafka does.
     is_ignored = key_at == key_end and (partitioner is Partitioner.CRC32 or not options & lay.OPTION_EMPTY_KEY)
     if partitioner is Partitioner.NONE or is_ignored:
         return group, item
@@ -176,7 +183,7 @@ _API_KEYS: Final = frozenset({_ANY_PARTITION, _PARTITION_KEY})
 _VERSION_1: Final = 1 << 16  # with record headers
 _VERSION_2: Final = 2 << 16  # with record headers, and with fields that may be null
 _VERSIONS: Final = frozenset({0, _VERSION_1, _VERSION_2})
-"""Version and flags together; no version has flags."""
+"""The valid values of version and flags as one number; the flags are 0 in every version."""
 
 
 def _rejection(buffer: memoryview, index: int, at: int, length: int) -> RejectedMessage:

@@ -1,8 +1,8 @@
 """The timestamps of records: the client's timestamp, or the arrival time if the client's lies outside of a window.
 
 The input decides once and stores the timestamp in the record, so a record batch that is sent again has the same bytes.
-*Clamping*, the policy "clamp" of the config, counts the timestamps that it replaces, and a client may exempt messages
-from it.  The window of the policy "arrival" replaces every timestamp.
+The config gives a topic one of two policies with a window.  *Clamping* (policy "clamp") counts the timestamps that it
+replaces, and a client may exempt messages from it.  Policy "arrival" has a window that replaces every timestamp.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["ReplacedCounts", "ReplacedTimestamps", "TimestampWindow", "TimestampWindows", "replace_timestamps"]
 
 MAX_TOPICS: Final = 64
-"""Number of topics that `ReplacedCounts` counts separately; further topics share the empty name."""
+"""Number of topics that `ReplacedCounts` counts separately; further topics share one count, with an empty name."""
 
 
 class TimestampWindow(NamedTuple):
-    """The number of ms by which a timestamp may precede or follow the arrival; `is_clamp` is True for clamping."""
+    """The ms by which a timestamp may precede the arrival of its message, or follow it; `is_clamp`: see the module."""
 
     before_ms: int
     after_ms: int
@@ -28,7 +28,10 @@ class TimestampWindow(NamedTuple):
 
 
 class ReplacedTimestamps(NamedTuple):
-    """A topic's number of messages with replaced timestamps; original timestamp and arrival number of the first one."""
+    """The number of a topic's messages with replaced timestamps.
+
+    `timestamp` and `arrival` are the original timestamp and the arrival number of the first of these messages.
+    """
 
     topic: bytes
     timestamp: int
@@ -36,7 +39,7 @@ class ReplacedTimestamps(NamedTuple):
     messages: int
 
     def plus(self, messages: int) -> ReplacedTimestamps:
-        """Return a copy with `messages` added to the count."""
+        """Return a copy whose count is larger by `messages`."""
         return self._replace(messages=self.messages + messages)
 
 
@@ -47,7 +50,7 @@ class ReplacedCounts:
         self._counts: dict[bytes, ReplacedTimestamps] = {}
 
     def add(self, topic: bytes, timestamp: int, arrival: int, messages: int) -> None:
-        """Count messages of a topic; `timestamp` and `arrival` are those of the first."""
+        """Add `messages` to a topic's count; `timestamp` and `arrival` are those of the first of these messages."""
         if topic not in self._counts and len(self._counts) >= MAX_TOPICS:
             topic = b""
         counted = self._counts.get(topic, ReplacedTimestamps(topic, timestamp, arrival, 0))
@@ -57,16 +60,17 @@ class ReplacedCounts:
         return bool(self._counts)
 
     def drain(self) -> list[ReplacedTimestamps]:
+        """Return and clear all counts."""
         counts, self._counts = self._counts, {}
         return list(counts.values())
 
 
 TimestampWindows = Callable[[bytes], TimestampWindow | None]
-"""A function from a topic to its window; None admits any timestamp."""
+"""A function that returns the window of a topic; None = the topic admits any timestamp."""
 
 
 def replace_timestamps(items: list[Item], window: TimestampWindow, arrived_ms: int) -> tuple[list[Item], list[Item]]:
-    """Return all items with the timestamps to store, and the original items outside of the window."""
+    """Return all items, with the timestamps to store, and the original items whose timestamps were replaced."""
     earliest, latest = arrived_ms - window.before_ms, arrived_ms + window.after_ms
     outside = [item for item in items if not earliest <= item[1] <= latest]  # item[1] is the timestamp
     if not outside:

@@ -20,7 +20,7 @@ __all__ = ["WaitTimes", "wait_times"]
 class WaitTimes(NamedTuple):
     """Sums over the messages of some batches: their number, payload in bytes and waiting time.
 
-    `delays` has the number of messages in each bucket that is not empty.
+    `delays` maps the number of a bucket to the number of messages in it; it leaves out empty buckets.
     """
 
     messages: int
@@ -34,15 +34,16 @@ def wait_times(
 ) -> tuple[WaitTimes, dict[int, WaitTimes]]:
     """Return the waiting times of batches' messages until the steady time `now_ms`, in total and by topic number.
 
-    A message waits from the opening of its run on.  If that is in the future, because the host has booted since, the
-    waiting time is 0.  Bucket i is for waiting times up to `bounds_ms[i]`, the last bucket for all longer ones.  Raises
-    SlabError for a segment that disagrees with its headers.
+    The waiting time of a message begins when its run is opened.  If the host has booted since, the steady clock may
+    show an earlier time than that, and the waiting time is 0.  Bucket i is for waiting times up to `bounds_ms[i]`, the
+    last bucket for all longer ones.  Raises SlabError for a segment that disagrees with the headers of its chunk and
+    run.
     """
     total = _NOTHING
     by_topic: dict[int, WaitTimes] = {}
     for batch in batches:
         for segment in batch.segments:
-            segment_bounds(slab, segment)
+            segment_bounds(slab, segment)  # raises SlabError for a damaged segment
             wait_ms = max(0, now_ms - arrived_ms(slab, segment))
             bucket = bisect_left(bounds_ms, wait_ms)
             total = _plus(total, segment, wait_ms, bucket)
