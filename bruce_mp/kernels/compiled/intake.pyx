@@ -4,7 +4,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 
 from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
 from bruce_mp.kernels.compiled.lanes cimport (
-    IngestBatch, Landing, Times, append_groups, begin_batch, find_landing_zone, read_landed, wait_until,
+    IngestBatch, Landing, Times, append_groups, begin_batch, find_landing_zone, longest_wait_ms, read_landed,
 )
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.rows cimport commit_landed_batch
@@ -117,7 +117,7 @@ class DatagramIntake(PureDatagramIntake):
         cdef Times *times = &batch.times
         counters[0], counters[1], counters[2], counters[3] = self._counters
         read_times(lanes, batch)
-        left_ms = wait_until(times, until_ms, now_ms)
+        left_ms = longest_wait_ms(times, until_ms, now_ms)
         attach(lanes._slab, &memory)
         try:
             find_landing_zone(geometry, &memory, slots, self._max_size, &landing)
@@ -149,14 +149,14 @@ class DatagramIntake(PureDatagramIntake):
                     break
                 left_ms = 0
                 if count < max_count:  # the queue is empty
-                    left_ms = wait_until(times, until_ms, now_ms)
+                    left_ms = longest_wait_ms(times, until_ms, now_ms)
                     if not left_ms:
                         break
                     nap_us = rate.nap_us(now_us)
                     if nap_us and nap_us < left_ms * 1000:
                         sleep_us(nap_us)
                         now_ms = monotonic_us() // 1000 + offset_ms
-                        left_ms = wait_until(times, until_ms, now_ms)
+                        left_ms = longest_wait_ms(times, until_ms, now_ms)
             return IntakeResult(committed, 0, None)
         finally:
             self._timer_ms = timer_ms

@@ -1,8 +1,8 @@
 """Append a batch to lanes: see `kernels/pure/lanes.py`.
 
-The base class, the pure `Lanes`, chooses the lane of each message and closes runs.  A `TopicLanes` caches the chosen
-lanes of a numbered topic, so that its messages are parsed, grouped and appended without Python objects.  Groups without
-a cached lane go through the methods of the base class.
+The base class, the pure `Lanes`, chooses the lane of each message and closes runs.  A `TopicLanes` caches the lanes
+that the base class has chosen for a numbered topic, so that the topic's messages are parsed, grouped and appended
+without Python objects.  For a group without a cached lane, this module calls the methods of the base class.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -23,8 +23,8 @@ from bruce_mp.slab.handover_tickets import HandoverTickets
 
 
 cdef enum:
-    MMSGHDR_FLAGS = 48   # where Linux stores msg_flags
-    TRUNCATED = 0x20     # MSG_TRUNC
+    MMSGHDR_FLAGS = 48   # offset of msg_flags in a message header
+    TRUNCATED = 0x20     # the flag MSG_TRUNC: the datagram was longer than its slot
 
 
 cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
@@ -32,25 +32,25 @@ cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 
 
 cdef struct Chain:           # messages of a group for one partition, linked by `Item.next`
-    uint64_t batch_number    # the batch in which first and last were set
-    int first, last
+    uint64_t batch_number    # the batch in which `first` and `last` were set
+    int first, last          # indexes of items
     bint is_shared           # true if the partition's lane is shared
 
 
 cdef class TopicLanes(KnownTopic):
     """A numbered topic with its lanes."""
 
-    cdef Lane any_lane       # for AnyPartition messages; None until it is chosen
-    cdef uint64_t partitions # 0: no PartitionKey message has arrived
-    cdef list keyed_lanes    # by partition index; None without a lane
+    cdef Lane any_lane       # the lane of AnyPartition messages; None = not chosen yet
+    cdef uint64_t partitions # the partition count; 0 = not set, because no message with a partition key has arrived
+    cdef list keyed_lanes    # the lanes by partition index; None = not chosen yet
     cdef Chain *chains       # by partition index
-    cdef object number
+    cdef object number       # of the topic; set with `partitions`
 
     def __dealloc__(self):
         free(self.chains)
 
     cdef int set_partitions(self, number, uint64_t partitions) except -1:
-        """Route the topic's PartitionKey messages to lanes by partition."""
+        """Set the number and the partition count of the topic; no lanes are chosen yet."""
         self.number, self.keyed_lanes = number, [None] * <Py_ssize_t>partitions
         self.chains = <Chain *>calloc(partitions, sizeof(Chain))
         if self.chains == NULL:
@@ -107,9 +107,9 @@ class Lanes(PureLanes):
         (<IngestBatch>self._batch).wall_offset_ms = offset_ms
 
     def _refresh_topics(self):
-        before = self._topics_version
+        version_before = self._topics_version
         super()._refresh_topics()
-        if self._topics_version != before:
+        if self._topics_version != version_before:
             self._batch.clear_topics()
 
     @property
@@ -127,38 +127,38 @@ class Lanes(PureLanes):
             (<Lane>lane).linger_ms = 0
 
     def close_due(self, now_ms):
-        before = len(self._lanes)
+        count_before = len(self._lanes)
         super().close_due(now_ms)
-        if len(self._lanes) != before:
+        if len(self._lanes) != count_before:  # lanes were discarded, which the topics may have cached
             self._batch.clear_topics()
 
     def _close_due_lanes(self, int64_t now_ms):
         cdef Memory memory
         cdef Lane lane
-        cdef int64_t due_ms = now_ms + WAKE_SLACK_MS, idle_ms = now_ms - IDLE_MS, earliest_ms = 0
+        cdef int64_t due_until_ms = now_ms + WAKE_SLACK_MS, idle_since_ms = now_ms - IDLE_MS, earliest_due_ms = 0
         cdef uint64_t last_ticket_at = self._tickets.last_at
-        cdef bint has_idle_lane = False
+        cdef bint has_lane_without_run = False
         cdef bint hands_over = type(self._tickets) is HandoverTickets  # False if a test wraps the tickets
-        cdef list idle = [], closed = self._closed.segments
+        cdef list idle_keys = [], closed = self._closed.segments
         attach(self._slab, &memory)
         try:
             for key, each in self._lanes.items():
                 lane = <Lane>each
-                if hands_over and lane.records and lane.due_ms <= due_ms:
+                if hands_over and lane.records and lane.due_ms <= due_until_ms:
                     closed.append(lane.hand_over(<uint8_t *>memory.buffer.buf, last_ticket_at))
-                if lane.records and lane.due_ms > due_ms:
-                    earliest_ms = min(earliest_ms, lane.due_ms) if earliest_ms else lane.due_ms
-                elif not lane.records and lane.used_ms > idle_ms:
-                    has_idle_lane = True
+                if lane.records and lane.due_ms > due_until_ms:
+                    earliest_due_ms = min(earliest_due_ms, lane.due_ms) if earliest_due_ms else lane.due_ms
+                elif not lane.records and lane.used_ms > idle_since_ms:
+                    has_lane_without_run = True
                 elif self._close_if_due(lane, now_ms):
-                    idle.append(key)
+                    idle_keys.append(key)
         finally:
             release(&memory)
-        if earliest_ms:
-            self._wake_by(earliest_ms - self.leeway_ms)
-        if has_idle_lane:
+        if earliest_due_ms:
+            self._wake_by(earliest_due_ms - self.leeway_ms)
+        if has_lane_without_run:  # it may be idle later
             self._wake_by(tick_after(now_ms, IDLE_MS))
-        return idle
+        return idle_keys
 
     def close_all(self):
         super().close_all()
@@ -210,7 +210,7 @@ class Lanes(PureLanes):
 
 
 cdef int find_landing_zone(geometry, Memory *memory, int slots, uint32_t max_size, Landing *found) except -1:
-    """Locate the slots for datagrams.  Raises ValueError for more or larger slots than the landing zone has."""
+    """Locate the slots for datagrams.  Raises ValueError if the landing zone has fewer slots, or smaller ones."""
     cdef uint64_t at = geometry.landing_at, slots_at = geometry.landing_slots_at
     if slots > geometry.landing_slots or max_size > geometry.landing_slot_size:
         raise ValueError("The landing zone has no such slots.")
@@ -242,7 +242,7 @@ cdef int read_landed(Landing *landing, IngestBatch batch, int count, skip) excep
 
 
 cdef int begin_batch(lanes, IngestBatch batch, uint8_t *base, uint8_t *row) except -1:
-    """Begin a batch as `ProcessRow.begin_batch` does, and apply changes of the topic table; `base` is the slab."""
+    """Begin a batch as `ProcessRow.begin_batch` does, and apply changes of the topic table."""
     make_version_odd(row)
     if load32(base + SUPER_TOPICS_VERSION) != batch.topics_version:
         lanes._refresh_topics()
@@ -262,6 +262,7 @@ cdef int append_all(lanes, IngestBatch batch, int64_t now_ms) except -1:
 
 
 cdef int append_groups(lanes, IngestBatch batch, uint8_t *base, int64_t now_ms) except -1:
+    """Do the work of `append_all` in the attached memory of the slab."""
     cdef int index
     for index in range(batch.group_count):
         append_group(lanes, batch, &batch.groups[index], base, now_ms)
@@ -269,7 +270,7 @@ cdef int append_groups(lanes, IngestBatch batch, uint8_t *base, int64_t now_ms) 
 
 
 cdef int append_group(lanes, IngestBatch batch, Group *group, uint8_t *base, int64_t now_ms) except -1:
-    """Append a group to the cached lanes of its topic, or to those that the base class chooses."""
+    """Append a group to the cached lanes of its topic, or to the lanes that the base class chooses."""
     cdef Item *first = &batch.items[group.first]
     cdef PyObject *known = batch.find(first.topic, first.topic_size)
     cdef bytes topic
@@ -296,7 +297,7 @@ cdef int append_group(lanes, IngestBatch batch, Group *group, uint8_t *base, int
 cdef int append_keyed(
     lanes, IngestBatch batch, bytes topic, number, PyObject *known, Group *group, uint8_t *base, int64_t now_ms
 ) except -1:
-    """Append a topic's first PartitionKey group, or one of a topic without a number or partitions."""
+    """Append the first PartitionKey group of a topic, or any such group of a topic without a number or partitions."""
     cdef uint64_t partitions = lanes._partitions_of(number) if number else 0
     if not partitions:
         lane = lanes._shared_lane(number, topic, keyed=True)
@@ -323,13 +324,16 @@ cdef int append_by_partition(
         index = batch.order[position]
         lane = lane_by_index[index]
         if topic_lanes.chains[index].is_shared:
-            lane_by_index[index] = None  # another topic may use it in the next batch
+            lane_by_index[index] = None  # not cached: by the next batch, another topic may have set the lane's header
         append_chain(lanes, batch, lane, topic_lanes.name, topic_lanes.chains[index].first, base, now_ms)
     return 0
 
 
 cdef int split_group(IngestBatch batch, TopicLanes topic_lanes, Group *group) noexcept:
-    """Chain messages by partition; return the number of partitions, in `batch.order` by first appearance."""
+    """Chain the messages of a group by partition.
+
+    Store the indexes of these partitions in `batch.order`, by first appearance, and return their number.
+    """
     cdef int index = group.first, following, part_count = 0
     cdef uint64_t partition
     cdef Chain *chain
@@ -352,7 +356,7 @@ cdef int split_group(IngestBatch batch, TopicLanes topic_lanes, Group *group) no
 cdef int append_chain(
     lanes, IngestBatch batch, Lane lane, bytes topic, int first, uint8_t *base, int64_t now_ms
 ) except -1:
-    """Append messages to a lane, chunk by chunk, then close or schedule its run."""
+    """Append the chain of messages that begins with index `first` to a lane, then close or schedule the lane's run."""
     cdef uint64_t size
     cdef int end
     cdef Item *item
@@ -380,7 +384,7 @@ cdef int append_chain(
     if lane.linger_ms and lane.records:
         lane.used_ms = now_ms
         lane.due_ms = ((now_ms + <int64_t>lanes.leeway_ms) // lane.linger_ms + 1) * lane.linger_ms  # `tick_after`
-        # No call is needed if an earlier wake-up is set.
+        # Without stale times, the call of `wake_by` is not needed if an earlier wake-up is set.
         if batch.are_times_stale or lane.due_ms - batch.times.leeway_ms < batch.times.due_ms or not batch.times.due_ms:
             wake_by(lanes, batch, lane.due_ms - <int64_t>lanes.leeway_ms)
         return 0
@@ -390,8 +394,12 @@ cdef int append_chain(
     return 0
 
 
+# NONE, which is -1, is a result of `record_no_room`, so an exception returns -2.
 cdef int record_no_room(lanes, IngestBatch batch, bytes topic, int first) except -2:
-    """Record a message that found no room, and with `refuses_rest` all later ones; return the next message, or NONE."""
+    """Record message `first`, for which there was no room; if `refuses_rest` is set, all messages behind it as well.
+
+    Return the index of the next message to append, or NONE.
+    """
     reason = lanes._chunks.refusal
     cdef bint refuses_rest = lanes._chunks.refuses_rest
     while first != NONE:
@@ -403,6 +411,7 @@ cdef int record_no_room(lanes, IngestBatch batch, bytes topic, int first) except
 
 
 cdef int wake_by(lanes, IngestBatch batch, int64_t due_ms) except -1:
+    """See `_wake_by` of the base class."""
     batch.are_times_stale = True
     next_due_ms = lanes._next_due_ms
     if next_due_ms is None or due_ms < next_due_ms:
@@ -411,5 +420,6 @@ cdef int wake_by(lanes, IngestBatch batch, int64_t due_ms) except -1:
 
 
 cdef bint make_room(lanes, IngestBatch batch, Lane lane, uint64_t size, int64_t now_ms) except -1:
+    """See `LaneChunks.make_room`."""
     batch.are_times_stale = True
     return lanes._chunks.make_room(lane, size, now_ms)

@@ -2,7 +2,7 @@ from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.redo cimport MoveRef
 
 
-cdef struct LocatedSegment:   # a segment and its location
+cdef struct LocatedSegment:   # a segment and its checked location
     SegmentRef ref
     Bounds bounds
 

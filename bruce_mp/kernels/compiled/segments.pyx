@@ -17,7 +17,7 @@ cdef enum:
 
 
 cdef object raise_damaged(object slab, object segment):
-    """Raise the pure kernels' error for a segment that disagrees with its headers."""
+    """Raise the error of the pure kernels for a segment that disagrees with the headers of its chunk and run."""
     runs.segment_words(slab, segment)
     for _ in runs.segment_records(slab, segment):
         pass
@@ -29,7 +29,10 @@ cdef inline bint is_split(Bounds *bounds) noexcept nogil:
 
 
 cdef int find_state_words(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil:
-    """Locate a segment; return 0 if it is valid and a whole run, or records of a SPLIT run, else -1."""
+    """Locate a segment and its state words.
+
+    Return 0 if the segment is valid, and is either a whole run or records of a SPLIT run; otherwise return -1.
+    """
     if find_bounds(memory, ref, bounds):
         return -1
     if is_split(bounds):
@@ -52,6 +55,7 @@ cdef bint has_state(Bounds *bounds, uint64_t records, uint32_t expected) noexcep
 
 
 cdef void store_state(Bounds *bounds, uint64_t records, uint32_t state_word) noexcept nogil:
+    """Store `state_word` in all state words of a segment."""
     cdef RecordFields fields
     cdef uint8_t *at = bounds.first
     cdef uint64_t _
@@ -66,11 +70,15 @@ cdef void store_state(Bounds *bounds, uint64_t records, uint32_t state_word) noe
 
 
 cdef int locate_matching(Memory *memory, object segment, uint32_t expected, LocatedSegment *found) except -2:
-    """Locate a segment; return 0 if its state words are all `expected` and its generation is current, else -1."""
+    """Locate a segment.
+
+    Return 0 if its state words are all `expected` and its generation is still that of the chunk, otherwise -1.
+    """
     read_segment(segment, &found.ref)
     if find_state_words(memory, &found.ref, &found.bounds) or not has_state(&found.bounds, found.ref.records, expected):
         return -1
-    # Read the generation after the words: the input cannot reuse the chunk while this process owns the record.
+    # Read the generation after the words.  If it is the segment's, the words are those of the segment, and stay so:
+    # the input cannot reuse the chunk while this process holds records in it.
     return 0 if load32(found.bounds.base + CHUNK_GENERATION) == found.ref.generation else -1
 
 
@@ -90,7 +98,7 @@ def claim(slab, segments, uint32_t expected, uint32_t state_word):
 
 
 cdef void move_located(uint8_t *row, MoveRef *move, LocatedSegment *moved, uint64_t count) noexcept nogil:
-    """Move segments and raise the counter in a transaction: see `slab.rows.ProcessRow.move`."""
+    """Move `count` segments and raise the counter in one transaction: see `slab.rows.ProcessRow.move`."""
     cdef uint64_t index, records = 0
     for index in range(count):
         records += moved[index].ref.records
@@ -113,7 +121,7 @@ cdef inline int64_t next_sequence(int64_t sequence, uint64_t count) noexcept nog
 
 
 cdef inline void store_placement(uint8_t *at, int partition, int64_t sequence, int epoch) noexcept nogil:
-    """Store at `at` and behind it: the fields are neighbours in the header of a run and of a record."""
+    """Store partition, sequence number and epoch, which are neighbouring fields in the header of a run or record."""
     store32(at, <uint32_t>partition)
     store32(at + 4, <uint32_t><int>sequence)
     store16(at + 8, <uint16_t>epoch)
@@ -122,6 +130,7 @@ cdef inline void store_placement(uint8_t *at, int partition, int64_t sequence, i
 cdef void write_placement(
     Bounds *bounds, uint64_t records, int partition, int64_t sequence, int epoch, int flag
 ) noexcept nogil:
+    """See `slab.runs.write_placement`; `flag` is FLAG_BATCH_START if the first record begins a batch, otherwise 0."""
     cdef RecordFields fields
     cdef uint8_t *at = bounds.first
     cdef uint64_t _
@@ -170,14 +179,15 @@ def bind_partition(slab, segments, partitions):
 
 
 cdef object assign_one(
-    Memory *memory, uint64_t entry_at, topic, partition, tuple segments, uint64_t row_at, MoveRef *move, bint is_numbered
+    Memory *memory, uint64_t entry_at, topic, partition, tuple segments, uint64_t row_at, MoveRef *move,
+    bint is_numbered,
 ):
     cdef uint64_t count = len(segments)
     cdef uint8_t *row = <uint8_t *>memory.buffer.buf + row_at
     cdef uint8_t *next_sequence_at = <uint8_t *>memory.buffer.buf + entry_at + PARTITION_NEXT_SEQUENCE
     cdef int64_t first = <int32_t>load32(next_sequence_at), sequence
     cdef int epoch = <int32_t>load32(next_sequence_at + 4)  # the next field of the entry
-    cdef int number = partition, flag = FLAG_BATCH_START
+    cdef int partition_index = partition, flag = FLAG_BATCH_START
     cdef uint64_t index
     cdef LocatedSegment *located = <LocatedSegment *>malloc((count or 1) * sizeof(LocatedSegment))
     if located == NULL:
@@ -192,7 +202,7 @@ cdef object assign_one(
             if locate_matching(memory, segments[index], move.before, &located[index]):
                 return None
         for index in range(count):
-            write_placement(&located[index].bounds, located[index].ref.records, number, sequence, epoch, flag)
+            write_placement(&located[index].bounds, located[index].ref.records, partition_index, sequence, epoch, flag)
             sequence, flag = next_sequence(sequence, located[index].ref.records), 0
         move_located(row, move, located, count)
         if first >= 0:
@@ -213,8 +223,8 @@ def assign_sequences(slab, process_row, batches, move, *, bint is_numbered):
         for entry_at, topic, partition, segments in batches:
             if entry_at & 7 or entry_at + PARTITION_ENTRY > <uint64_t>memory.buffer.len:
                 raise ValueError("The slab has no such entry.")
-            content = tuple(segments)
-            built.append(assign_one(&memory, entry_at, topic, partition, content, row_at, &move_ref, is_numbered))
+            listed = tuple(segments)
+            built.append(assign_one(&memory, entry_at, topic, partition, listed, row_at, &move_ref, is_numbered))
         return built
     finally:
         release(&memory)
@@ -222,7 +232,7 @@ def assign_sequences(slab, process_row, batches, move, *, bint is_numbered):
 
 # --- settling --------------------------------------------------------------------------------------------------------
 cdef bint any_unsettled(Bounds *bounds, uint64_t records) noexcept nogil:
-    """Return True if a segment has an unsettled record before any damaged one."""
+    """Return True if a segment has an unsettled record, and no damaged record before that one."""
     cdef RecordFields fields
     cdef uint8_t *at = bounds.first
     cdef uint64_t _
@@ -238,6 +248,7 @@ cdef bint any_unsettled(Bounds *bounds, uint64_t records) noexcept nogil:
 
 
 cdef inline void settle_state(uint8_t *state_at, uint8_t *reason_at, uint32_t outcome, uint8_t reason) noexcept nogil:
+    """Store the outcome and the reason in one state word and reason field, unless the word is settled already."""
     if is_settled_state(load8(state_at)):
         return
     if reason:
@@ -246,6 +257,7 @@ cdef inline void settle_state(uint8_t *state_at, uint8_t *reason_at, uint32_t ou
 
 
 cdef void settle_segment(Bounds *bounds, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil:
+    """Settle those records of a segment that are not settled yet, up to a damaged record."""
     cdef RecordFields fields
     cdef uint8_t *at = bounds.first
     cdef uint64_t _
@@ -271,7 +283,7 @@ cdef bint is_valid_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept
 
 
 cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
-    """Make a segment's run SPLIT: see `slab.runs.split_run`.  Return -1 for a damaged run."""
+    """Make a segment's run SPLIT: see `slab.runs.split_run`.  Return 0, or -1 for a damaged run."""
     cdef Bounds whole
     cdef RecordFields fields
     if find_bounds(memory, ref, &whole) or not is_valid_run(memory, ref, &whole):
@@ -282,7 +294,7 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
     if is_split(&whole):
         return 0
     cdef uint32_t state_word = load32(whole.run)
-    # Only the first record gets these flags of the run.
+    # Of the run's flags, the first record gets only these; the other records get none.
     cdef int flags = load8(whole.run + RUN_FLAGS) & (FLAG_BATCH_START | FLAG_IN_DOUBT | FLAG_AFTER_GAP)
     cdef uint8_t retries = load8(whole.run + RUN_RETRIES)
     cdef int partition = <int>load32(whole.run + RUN_PARTITION)
@@ -303,6 +315,7 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
 
 
 cdef inline object part_of(SegmentRef *ref, uint64_t first, uint64_t records, uint64_t payload):
+    """Return the part of a segment that has `records` records, the first at offset `first` of the chunk."""
     return tuple.__new__(Segment, (ref.chunk, ref.generation, ref.run, first, records, payload))
 
 
@@ -326,7 +339,7 @@ def split_at(slab, segment, uint64_t max_records, int64_t max_payload):
             left -= <int64_t>fields.payload
             payload += fields.payload
             at = fields.next
-            # `head_records == index`: all records before this one are in the head.
+            # If `head_records == index`, all records before this one are in the head.
             if head_records == index and head_records < max_records and left >= 0:
                 head_records, head_payload, rest_at = index + 1, payload, at
         if head_records == 0:
@@ -344,7 +357,10 @@ def split_at(slab, segment, uint64_t max_records, int64_t max_payload):
 cdef list split_by_label(
     slab, segment, Memory *memory, SegmentRef *ref, Bounds *bounds, labels, bint by_key, uint64_t limit
 ):
-    """Split where the label changes: `labels[key % len(labels)]`, or without `by_key` `labels[payload <= limit]`."""
+    """Split a segment where the label of its records changes; return a (label, segment) per part, in order.
+
+    The label of a record is `labels[key % len(labels)]` if `by_key` is set, otherwise `labels[payload <= limit]`.
+    """
     cdef RecordFields fields
     cdef uint64_t count = len(labels), index, position, last_position = 0, records = 0, payload = 0
     cdef uint8_t *at = bounds.first
@@ -380,7 +396,7 @@ def split_by_partition(slab, segment, partitions):
         read_segment(segment, &ref)
         if find_bounds(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
             return raise_damaged(slab, segment)
-        # An index of -1 becomes larger than any count.
+        # The conversion makes an index of -1, which stands for none, larger than any count.
         index = <uint64_t><int64_t><int>load32(bounds.run + RUN_PARTITION_INDEX)
         if load32(bounds.run + RUN_PARTITION_COUNT) == count and index < count:
             return [(partitions[index], segment)]

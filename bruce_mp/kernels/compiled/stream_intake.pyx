@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 
 from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
 from bruce_mp.kernels.compiled.intake cimport monotonic_us, read_times, sleep_us
-from bruce_mp.kernels.compiled.lanes cimport IngestBatch, Times, append_groups, begin_batch, wait_until
+from bruce_mp.kernels.compiled.lanes cimport IngestBatch, Times, append_groups, begin_batch, longest_wait_ms
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.rows cimport commit_counted_batch
 from bruce_mp.kernels.compiled.wire cimport *
@@ -34,7 +34,7 @@ cdef extern from "<sys/socket.h>":
 
 cdef enum:
     EVENTS = 512
-    COUNTERS = 5         # `StreamCounters` without reads and got_data
+    COUNTERS = 5         # number of counters in `StreamCounters` without `reads` and `got_data`
 
 assert EVENTS == pure.MAX_EVENTS
 
@@ -51,7 +51,7 @@ cdef enum:
     END_ATTEMPT_KEY = 261
 
 
-cdef enum:               # as `SplitStop`
+cdef enum:               # the values of `SplitStop`, and WHOLE
     WHOLE = -1           # no reason to stop: the next bytes are a whole message
     MORE = 0
     INVALID_SIZE = 1
@@ -61,7 +61,7 @@ cdef enum:               # as `SplitStop`
 
 
 cdef int find_stop(uint8_t *base, int64_t at, int64_t end, int64_t max_size, int64_t *size) noexcept nogil:
-    """Return the reason to stop at `at`, or WHOLE, and store the size of the message or frame there; 0 = unknown."""
+    """Return the reason to stop at `at`, or WHOLE; store the size of the message or frame there, 0 = not known yet."""
     cdef int key
     size[0] = 0
     if at + SIZE_BYTES > end:
@@ -104,38 +104,38 @@ cdef class StreamSource:
     """`kernels.pure.stream_intake.StreamSource`."""
 
     cdef readonly object socket, flush_group, lanes
-    cdef readonly bytes start
+    cdef readonly bytes incomplete
     cdef readonly int kind
-    cdef uint64_t number
-    cdef int64_t received    # messages that its flush group does not count yet
+    cdef uint64_t group_number
+    cdef int64_t received    # number of messages that `flush_group.received` does not include yet
 
-    def __init__(self, connection, flush_group, int kind, bytes start=b"", lanes=None):
+    def __init__(self, connection, flush_group, int kind, bytes incomplete=b"", lanes=None):
         self.socket, self.flush_group, self.kind = connection, flush_group, kind
-        self.start, self.lanes = start, lanes
-        self.number = flush_group.number
+        self.incomplete, self.lanes = incomplete, lanes
+        self.group_number = flush_group.number
 
 
 cdef struct Extent:           # a message in the buffer
     int64_t at, size
 
 
-cdef struct Read:            # the data of a source in the buffer, with its messages
-    int first, count         # its messages in `Round.extents`
-    int64_t begin, stop, end   # stop: the end of its last whole message
+cdef struct Read:            # the data of a source in the buffer
+    int first, count         # index of its first message in `Round.extents`, and number of its messages
+    int64_t begin, stop, end   # offsets in the buffer; `stop` is the end of the last whole message
 
 
 cdef class Round:
     """The reads of a round and their messages."""
 
-    cdef epoll_event events[EVENTS]
+    cdef epoll_event events[EVENTS]   # of the last poll; those that no round has handled yet come first
+    cdef int unread          # number of these; the next rounds handle them before a new poll
     cdef Read reads[EVENTS]
-    cdef list sources        # of the reads
-    cdef object lanes        # of all sources; None: the worker's
+    cdef list sources        # the source of each read
+    cdef object lanes        # the lanes of all sources; None = those of the worker
     cdef Extent *extents     # the messages of all reads
     cdef int capacity, count   # of `extents`
-    cdef int64_t largest_size, size   # of the largest message, of all reads
+    cdef int64_t largest_size, size   # bytes of the largest message, bytes of all reads
     cdef list others         # (descriptor, events) for the caller
-    cdef int unread          # events of the last poll whose sources the next rounds read, before they poll again
 
     def __dealloc__(self):
         free(self.extents)
@@ -149,7 +149,7 @@ cdef class Round:
         return 0
 
     cdef int split(self, uint8_t *base, Read *read, int64_t max_size) except -1:
-        """Add the messages of a read."""
+        """Add the whole messages of a read to `extents`."""
         cdef int64_t size
         read.first, read.stop = self.count, read.begin
         while find_stop(base, read.stop, read.end, max_size, &size) == WHOLE:
@@ -192,12 +192,12 @@ class StreamIntake(pure.StreamIntake):
         cdef Memory memory
         cdef Py_buffer buffer
         cdef int descriptor = epoll.fileno(), ready, left_ms
-        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # the caller's clock less the monotonic one
+        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # the caller's clock minus the monotonic one
         cdef int64_t now_us, nap_us, publish_ms = lanes.publish_ms
         cdef bint is_new_poll
-        cdef list touched = [], leftovers
+        cdef list touched = [], leftovers  # touched: the sources whose `received` is not 0
         read_times(lanes, batch)
-        left_ms = wait_until(times, until_ms, now_ms)
+        left_ms = longest_wait_ms(times, until_ms, now_ms)
         attach(lanes._slab, &memory)
         try:
             PyObject_GetBuffer(self._buffer, &buffer, PyBUF_WRITABLE)
@@ -225,7 +225,7 @@ class StreamIntake(pure.StreamIntake):
                 if served.count:
                     target = lanes if served.lanes is None else served.lanes
                     target_batch = target._batch
-                    target_batch.wall_offset_ms = batch.wall_offset_ms  # nothing else updates an attempt's lanes
+                    target_batch.wall_offset_ms = batch.wall_offset_ms  # nothing else updates it in an attempt's lanes
                     append_round(target, target_batch, served, &memory, &buffer, self._row._at, now_ms)
                     if target_batch.rejections or target_batch.no_room or target.has_replaced:
                         return pure.StreamIntakeResult(leftovers, uncounted_batch(served, target_batch), served.others)
@@ -233,16 +233,16 @@ class StreamIntake(pure.StreamIntake):
                 if batch.are_times_stale:
                     read_times(lanes, batch)
                     publish_ms = lanes.publish_ms
-                left_ms = wait_until(times, until_ms, now_ms)
+                left_ms = longest_wait_ms(times, until_ms, now_ms)
                 if leftovers or served.others or now_ms >= publish_ms or not left_ms:
                     return pure.StreamIntakeResult(leftovers, None, served.others)
                 nap_us = 0 if served.unread else rate.nap_us(now_us)
                 if 0 < nap_us < left_ms * 1000:
                     sleep_us(nap_us)
                     now_ms = monotonic_us() // 1000 + offset_ms
-                    left_ms = wait_until(times, until_ms, now_ms)
+                    left_ms = longest_wait_ms(times, until_ms, now_ms)
         finally:
-            for source in touched:
+            for source in touched:  # `count_round` has not added these messages to their flush groups
                 source.flush_group.received += (<StreamSource>source).received
                 (<StreamSource>source).received = 0
             PyBuffer_Release(&buffer)
@@ -253,10 +253,10 @@ cdef int read_ready(intake, Round served, int ready, bint is_new_poll, Memory *m
     """See `_read_ready` of the base class."""
     cdef dict sources = intake._sources
     cdef uint8_t *base = <uint8_t *>buffer.buf
-    cdef uint64_t at = intake._row._at
-    cdef uint64_t *counters = <uint64_t *>(<uint8_t *>memory.buffer.buf + at + ROW_COUNTERS)
+    cdef uint64_t row_at = intake._row._at
+    cdef uint64_t *counters = <uint64_t *>(<uint8_t *>memory.buffer.buf + row_at + ROW_COUNTERS)
     cdef int64_t begin = 0, max_size = intake._max_size
-    cdef ssize_t received, start_size
+    cdef ssize_t received, incomplete_size
     cdef StreamSource source
     cdef int index, read_count = 0
     cdef Read *read
@@ -268,16 +268,16 @@ cdef int read_ready(intake, Round served, int ready, bint is_new_poll, Memory *m
             if is_new_poll:  # an older event may be outdated; if not, the next poll reports it again
                 served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
-        start_size = len(source.start)
-        if begin + start_size + MIN_READ > buffer.len or (read_count and source.lanes is not served.lanes):
+        incomplete_size = len(source.incomplete)
+        if begin + incomplete_size + MIN_READ > buffer.len or (read_count and source.lanes is not served.lanes):
             served.events[served.unread] = served.events[index]
             served.unread += 1
             continue
         counters[<int>intake._counters.reads[source.kind]] += 1
         received = recv(
             served.events[index].data.fd,
-            base + begin + start_size,
-            min(MAX_READ, buffer.len - begin - start_size),
+            base + begin + incomplete_size,
+            min(MAX_READ, buffer.len - begin - incomplete_size),
             MSG_DONTWAIT,
         )
         if received <= 0:
@@ -285,9 +285,9 @@ cdef int read_ready(intake, Round served, int ready, bint is_new_poll, Memory *m
                 served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
         counters[<int>intake._counters.got_data[source.kind]] += 1
-        memcpy(base + begin, <char *>source.start, start_size)
+        memcpy(base + begin, <char *>source.incomplete, incomplete_size)
         read = &served.reads[read_count]
-        read.begin, read.end = begin, begin + start_size + received
+        read.begin, read.end = begin, begin + incomplete_size + received
         served.lanes = source.lanes
         served.split(base, read, max_size)
         served.sources.append(source)
@@ -311,7 +311,7 @@ cdef void rewind_reads(Round served):
 
 
 cdef list stop_serving(intake, Round served, Py_buffer *buffer):
-    """Stop serving the sources with bytes behind `stop` or with a `start`; return these bytes of each."""
+    """Stop serving the sources with bytes behind `stop`, or with an `incomplete`; return each with its bytes there."""
     cdef list found = []
     cdef uint8_t *base = <uint8_t *>buffer.buf
     cdef Read *read
@@ -320,7 +320,7 @@ cdef list stop_serving(intake, Round served, Py_buffer *buffer):
     for index in range(len(served.sources)):
         read = &served.reads[index]
         source = served.sources[index]
-        if read.stop < read.end or source.start:
+        if read.stop < read.end or source.incomplete:
             intake.discard(source.socket.fileno())
             found.append((source, (<char *>base)[read.stop : read.end]))
     return found
@@ -332,25 +332,26 @@ cdef int append_round(
     """Append all messages of a round; `count_round` or the caller commits the batch."""
     cdef uint8_t *base = <uint8_t *>memory.buffer.buf
     cdef uint8_t *row = base + row_at
-    cdef uint64_t arrival = load64(row + ROW_COUNTED)
-    cdef uint64_t number
+    cdef uint64_t first_arrival = load64(row + ROW_COUNTED)
+    cdef uint64_t group_number
     cdef int index, slot
     begin_batch(lanes, batch, base, row)
     batch.begin(served.count)
     for index in range(len(served.sources)):
-        number = (<StreamSource>served.sources[index]).number
+        group_number = (<StreamSource>served.sources[index]).group_number
         for slot in range(served.reads[index].first, served.reads[index].first + served.reads[index].count):
             batch.add(
                 slot,
                 <uint8_t *>buffer.buf + served.extents[slot].at,
                 served.extents[slot].size,
-                ARRIVAL_STREAM | (arrival + slot) << ARRIVAL_SOURCE_BITS | number,
+                ARRIVAL_STREAM | (first_arrival + slot) << ARRIVAL_SOURCE_BITS | group_number,
             )
     append_groups(lanes, batch, base, now_ms)
     return 0
 
 
 cdef object uncounted_batch(Round served, IngestBatch batch):
+    """Return an appended round as an `UncountedBatch`, for the caller to count."""
     cdef list parts = []
     cdef int index, slot
     for index in range(len(served.sources)):

@@ -1,4 +1,8 @@
-"""Stores to segments (state words, partitions, sequence numbers), and splits of segments."""
+"""Stores to segments (state words, partitions, sequence numbers), and splits of segments.
+
+A *state word* holds the state of a run and the process that holds the run.  When the records of a run get different
+partitions or batches, the run becomes SPLIT, and each of its records has a state word of its own.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +47,8 @@ T = TypeVar("T")
 def claim(slab: Slab, segments: Iterable[Segment], expected: int, state_word: int) -> list[Segment]:
     """Store `state_word` in the segments whose state words are all `expected`, and return these segments.
 
-    The call skips damaged segments.  It also skips segments that are claimed already, belong to another process or have
-    an older generation, because the same frame may come twice.
+    The call skips damaged segments.  The frame that names the segments may come twice, so the call also skips segments
+    that are claimed already, that another process holds, or that have an older generation.
     """
     return [segment for segment in segments if _claim_one(slab, segment, expected, state_word)]
 
@@ -61,7 +65,7 @@ def write_sequence(
 ) -> None:
     """Write the partition and consecutive sequence numbers of segments: see `slab.runs.write_placement`.
 
-    `sequence` is the number of the first record; with `opens_batch` this record begins a record batch.
+    `sequence` is the number of the first record.  If `opens_batch` is set, this record begins a record batch.
     """
     for segment in segments:
         runs.write_placement(slab, segment, partition, sequence, epoch, opens_batch=opens_batch)
@@ -73,19 +77,19 @@ def assign_sequences(
 ) -> list[SentBatch | None]:
     """Assign to batches the next sequence numbers of their partitions, and move their segments; return the batches.
 
-    Epoch and base sequence are NO_SEQUENCE without `is_numbered`, and if the partition's epoch is LAST_EPOCH, the
-    largest 16-bit number.  For a batch with a segment that is damaged or not in the state `move.before`, the call
-    stores nothing, and the list has None.
+    The epoch and the base sequence of a batch are NO_SEQUENCE if `is_numbered` is False, or if the partition's epoch is
+    LAST_EPOCH, the largest signed 16-bit number.  If a segment of a batch is damaged or its state word is not
+    `move.before`, the call stores nothing for the batch, and the list has None instead of the batch.
 
     For each batch the stores are in this order: partition and sequence numbers, the transaction of the move, the
-    partition's next sequence number.  So after a crash each sent batch has its numbers, and the dispatcher corrects
-    the partition's next number.
+    partition's next sequence number.  So after a crash each moved batch has its numbers.  The partition's next number
+    may be outdated then; the next dispatcher corrects it.
     """
     return [_assign_one(slab, row, batch, move, is_numbered=is_numbered) for batch in batches]
 
 
 _Batch = tuple[int, int, int, "Sequence[Segment]"]
-"""File offset of the partition's entry in the partition table, topic number, partition, and this process' segments."""
+"""File offset of the partition's entry in the partition table, topic number, partition, and the batch's segments."""
 
 
 def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_numbered: bool) -> SentBatch | None:
@@ -104,17 +108,17 @@ def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_nu
 
 
 def bind_partition(slab: Slab, segments: Iterable[Segment], partitions: Iterable[int]) -> None:
-    """Write the partition of each segment, without sequence numbers, which a batch gets when it is built."""
+    """Write the partition of each segment.  Sequence numbers follow later, when a batch is built from the segments."""
     for segment, partition in zip(segments, partitions, strict=True):
         runs.write_placement(slab, segment, partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=False)
 
 
 def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
-    """Split a PartitionKey segment by the partitions of its keys; return (partition, segment) of the parts in order.
+    """Split a PartitionKey segment by the partitions of its keys; return a (partition, segment) per part, in order.
 
-    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  All keys of a
-    run with a partition index have the same value modulo the run's `partition_count`, so the run needs no split if this
-    count is `len(partitions)`.
+    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  In a run with a partition index, all keys
+    have the same value modulo the run's `partition_count`.  So the run needs no split if this count is
+    `len(partitions)`.
     """
     segment_bounds(slab, segment)  # raises SlabError for a damaged segment
     run = read_run(slab, segment.chunk, segment.run)
@@ -124,12 +128,15 @@ def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) 
 
 
 def split_by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
-    """Split a segment into parts of records that each have at most `limit` payload bytes (True), or more (False)."""
+    """Split a segment where the size of its records crosses a limit; return a (is_within, segment) per part, in order.
+
+    `is_within` is True if each record of the part has at most `limit` bytes of payload, False if each has more.
+    """
     return _split_by_label(slab, segment, lambda record: record.payload <= limit)
 
 
 def _split_by_label(slab: Slab, segment: Segment, label_of: Callable[[Record], T]) -> list[tuple[T, Segment]]:
-    """Split a segment where the label of its records changes."""
+    """Split a segment where the label of its records changes; return a (label, segment) per part, in order."""
     records = segment_records(slab, segment)
     parts = [(label, list(members)) for label, members in groupby(records, lambda member: label_of(member[1]))]
     if len(parts) == 1:
@@ -147,7 +154,7 @@ def _part(segment: Segment, members: list[tuple[int, Record]]) -> Segment:
 def split_at(slab: Slab, segment: Segment, max_records: int, max_payload: int) -> tuple[Segment | None, Segment | None]:
     """Split a segment into a head of at most `max_records` records and `max_payload` bytes of payload, and the rest.
 
-    Either may be None.  If neither is, the run becomes SPLIT.
+    Either part is None if it would have no records.  If both parts have records, the run becomes SPLIT.
     """
     head: list[tuple[int, Record]] = []
     rest: list[tuple[int, Record]] = []

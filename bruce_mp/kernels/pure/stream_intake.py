@@ -1,10 +1,10 @@
 """Append the messages of stream connections to lanes, one round of reads after another.
 
-The intake serves *plain* connections, whose messages need nothing but to be appended.  In a round it reads each ready
-connection once, splits the bytes, appends all messages as one batch and counts them.  All connections of a round append
-to the same lanes: the worker's, or those of one fenced attempt.  The caller handles the bytes behind the last whole
-message, the events of other connections, and batches with a message that is invalid, found no room or has a timestamp
-that clamping replaced.
+The intake serves *plain* connections: their messages need only be appended and counted.  In a *round* it reads each
+ready connection once, splits the bytes into messages, appends all messages as one batch and counts them.  All messages
+of a round go to the same lanes: those of the worker process, or those of one *fenced attempt*, whose messages are
+delivered together or not at all.  The caller handles the bytes behind the last whole message, the events of other
+connections, and batches with a message that is invalid, has no room or has a timestamp that clamping replaced.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ __all__ = [
 ]
 
 MIN_READ: Final = 64 << 10
-"""Bytes of the buffer that must be free for a further read in a round."""
+"""The free bytes of the buffer that a further read in a round needs."""
 MAX_READ: Final = 256 << 10
-"""Bytes of one read, so that a fast client leaves room for the others."""
+"""The maximum size of one read, so that a fast client leaves room in the buffer for the others."""
 MAX_EVENTS: Final = 512
-"""Events of one poll, and so ready connections of one round."""
+"""The maximum number of events of one poll, and so of connections in one round."""
 
 
 class CountedFlushGroup(Protocol):
-    """A client's flush group: `number` is the source in the arrival numbers of its messages, `received` their count."""
+    """A flush group, the messages of a client between two requests for outcomes (barriers).
+
+    `number` is the source in the arrival numbers of these messages, and `received` is the number of these messages.
+    """
 
     number: int
     received: int
@@ -54,29 +57,32 @@ class CountedFlushGroup(Protocol):
 class StreamSource:
     """A plain connection with the present flush group of its client; `kind` is 0 for UNIX and 1 for TCP.
 
-    `start` has the bytes of an incomplete message that the caller received.  `lanes` are those of the client's fenced
-    attempt; None = the worker's.
+    `incomplete` is the first part of a message, which the caller has received already.  `lanes` are those of the
+    client's fenced attempt; None = those of the worker.
     """
 
-    __slots__ = ("flush_group", "kind", "lanes", "socket", "start")
+    __slots__ = ("flush_group", "incomplete", "kind", "lanes", "socket")
 
     def __init__(
         self,
         connection: socket.socket,
         flush_group: CountedFlushGroup,
         kind: int,
-        start: bytes = b"",
+        incomplete: bytes = b"",
         lanes: Lanes | None = None,
     ) -> None:
         self.socket = connection
         self.flush_group = flush_group
         self.kind = kind
-        self.start = start
+        self.incomplete = incomplete
         self.lanes = lanes
 
 
 class StreamCounters(NamedTuple):
-    """The numbers of the counters that a round raises; a pair has those for UNIX and for TCP."""
+    """The counters that a round raises, by their numbers in the row; a pair is for UNIX and for TCP connections.
+
+    `reads` counts all reads, and `got_data` the reads that received data.
+    """
 
     received: int
     any_partition: int
@@ -87,7 +93,10 @@ class StreamCounters(NamedTuple):
 
 
 class UncountedBatch(NamedTuple):
-    """An appended batch that the caller must count: its sources, each with (offset, length) of its messages."""
+    """An appended batch that the caller must count.
+
+    `parts` has the sources of the batch, each with (offset, length) of its messages in the buffer.
+    """
 
     parts: list[tuple[StreamSource, list[tuple[int, int]]]]
     ingested: Ingested
@@ -96,8 +105,9 @@ class UncountedBatch(NamedTuple):
 class StreamIntakeResult(NamedTuple):
     """The work that the intake leaves to the caller.
 
-    `leftovers` has the bytes behind the last whole message of each source that has such bytes, or had a `start`.  The
-    intake has discarded these sources.  `others` has the events that the intake does not handle: (descriptor, events).
+    `leftovers` has each source with bytes behind its last whole message, or with an `incomplete` before this round, and
+    these bytes, which may be empty; without room for the round, it has all bytes of each source.  The intake no longer
+    serves these sources.  `others` has the events that the intake does not handle: (descriptor, events).
     """
 
     leftovers: list[tuple[StreamSource, bytes]]
@@ -106,7 +116,10 @@ class StreamIntakeResult(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """A source's data at offsets `begin` to `end` of the buffer, with (offset, length) of its messages up to `stop`."""
+    """The data of a source, at offsets `begin` to `end` of the buffer.
+
+    `extents` has (offset, length) of its whole messages, of which the last ends at `stop`.
+    """
 
     source: StreamSource
     extents: list[tuple[int, int]]
@@ -133,13 +146,13 @@ class StreamIntake:
         self._counters = counters
         self._sources: dict[int, StreamSource] = {}
         self._unread: list[tuple[int, int]] = []
-        """Events of the last poll whose sources the next rounds read, before they poll again."""
+        """Events of the last poll that no round has handled yet; the next rounds handle them before a new poll."""
 
     def apply_config(self, coalescing: Coalescing, max_size: int, *, blocks: bool) -> None:
-        """Apply limits of naps and of messages, and discard all sources.
+        """Apply the limits of naps and of messages, and stop serving all connections.
 
-        A message has at most `max_size` bytes.  With `blocks` clients wait for room, so the intake must not
-        append a round that lacks room for a message.
+        A message has at most `max_size` bytes.  If `blocks` is set, clients wait while there is no room, so the intake
+        must not append a round unless there is room for all its messages.
         """
         self._rate = self.rate_type(coalescing)
         self._max_size = max_size
@@ -147,7 +160,7 @@ class StreamIntake:
         self._sources.clear()
 
     def add(self, source: StreamSource) -> None:
-        """Serve a connection that is plain now."""
+        """Start serving a connection, which must be plain."""
         self._sources[source.socket.fileno()] = source
 
     def discard(self, descriptor: int) -> None:
@@ -157,10 +170,10 @@ class StreamIntake:
     def run(self, epoll: select.epoll, now_ms: int, until_ms: int) -> StreamIntakeResult:
         """Serve the ready plain connections, round by round.
 
-        The call may wait for data until `until_ms`, because a return after each round costs more.  It returns when the
-        lanes' `next_due_ms` or `publish_ms` has come, or if `next_due_ms` is None.  While messages come fast, it naps
-        before the next round, unless some sources of the last poll are still unread.  The pure kernel serves one round,
-        and waits only in a nap before it.
+        The call may wait for data until `until_ms`, because a return after each round would cost more CPU.  It returns
+        earlier if the lanes' `next_due_ms` or `publish_ms` has come.  It does not wait if `next_due_ms` is None.  While
+        messages come fast, it takes a nap before the next round, unless some sources of the last poll are still unread.
+        The pure kernel serves only one round, and waits only in a nap before that.
         """
         if not self._unread:
             self._rate.nap(now_ms, until_ms, self._lanes.next_due_ms)
@@ -168,18 +181,19 @@ class StreamIntake:
         if not reads:
             return StreamIntakeResult([], None, others)
         if not self._have_room([size for read in reads for _, size in read.extents]):
-            # With `stop` at `begin` the caller gets all bytes of the round.
+            # `_stop_serving` returns the bytes from `stop` on: with `stop` at `begin`, all bytes of the round.
             return StreamIntakeResult(
                 self._stop_serving([read._replace(stop=read.begin) for read in reads]), None, others
             )
-        leftovers = self._stop_serving([read for read in reads if read.stop < read.end or read.source.start])
+        leftovers = self._stop_serving([read for read in reads if read.stop < read.end or read.source.incomplete])
         uncounted = self._append(reads, now_ms)
         return StreamIntakeResult(leftovers, uncounted, others)
 
     def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
-        """Read once each ready source that has the same lanes as the first; return also the events for the caller.
+        """Read each ready source once, if it has the same lanes as the first one that was read.
 
-        The next rounds read the sources that this round did not read, before a new poll, so that all have a turn.
+        Return the reads, and the events that the caller must handle.  The next rounds read the sources that this round
+        leaves out, before a new poll, so that all sources have a turn.
         """
         reads: list[_Read] = []
         others: list[tuple[int, int]] = []
@@ -191,13 +205,13 @@ class StreamIntake:
                 if is_new_poll:  # an older event may be outdated; if not, the next poll reports it again
                     others.append((descriptor, events))
                 continue
-            received_at = begin + len(source.start)
+            received_at = begin + len(source.incomplete)
             if received_at + MIN_READ > len(self._buffer) or (reads and source.lanes is not reads[0].source.lanes):
                 self._unread.append((descriptor, events))  # no room in the buffer, or the source has other lanes
                 continue
             end = self._receive(source, received_at)
             if end > received_at:
-                self._buffer[begin:received_at] = source.start
+                self._buffer[begin:received_at] = source.incomplete
                 extents, stop, _, _ = split_stream(self._buffer, begin, end, self._max_size)
                 reads.append(_Read(source, extents, begin, stop, end))
                 begin = end
@@ -208,8 +222,8 @@ class StreamIntake:
     def _receive(self, source: StreamSource, begin: int) -> int:
         """Receive into the buffer from offset `begin` on, and return the end of the received bytes.
 
-        After an error and at the end of the stream the result is `begin`.  The caller of `run` then gets the event, and
-        handles both when it receives again.
+        After an error and at the end of the stream the result is `begin`.  The caller of `run` then gets the event.
+        When it receives from the connection, it gets the same error or end, and handles it.
         """
         self._row.add(self._counters.reads[source.kind])
         try:
@@ -221,19 +235,22 @@ class StreamIntake:
         return begin + count
 
     def _stop_serving(self, reads: list[_Read]) -> list[tuple[StreamSource, bytes]]:
-        """Discard the sources of these reads, and return the bytes of each from its `stop` on."""
+        """Stop serving the sources of these reads; return each source with its bytes from the read's `stop` on."""
         for read in reads:
             self.discard(read.source.socket.fileno())
         return [(read.source, bytes(self._buffer[read.stop : read.end])) for read in reads]
 
     def _have_room(self, sizes: list[int]) -> bool:
-        """Return True if all messages will find room, or may be discarded because clients do not wait for room."""
+        """Return True if there is room for all messages of these sizes, or if clients do not wait for room.
+
+        If clients do not wait, messages without room may be discarded.
+        """
         if not self._blocks or not sizes:
             return True
         return room_for(self._pool, chunks_for(max(sizes)), len(sizes)) == len(sizes)
 
     def _append(self, reads: list[_Read], now_ms: int) -> UncountedBatch | None:
-        """Append all messages, and count them; return the batch instead if the caller must count it."""
+        """Append the messages of all reads, and count them; if the caller must count them, return the batch instead."""
         extents = [extent for read in reads for extent in read.extents]
         self._rate.add(len(extents), sum(read.end - read.begin for read in reads))
         if not extents:
@@ -242,7 +259,7 @@ class StreamIntake:
         first_arrival = self._row.counted
         self._row.begin_batch()
         lanes = reads[0].source.lanes or self._lanes
-        lanes.wall_offset_ms = self._lanes.wall_offset_ms  # the worker updates only that of its own lanes
+        lanes.wall_offset_ms = self._lanes.wall_offset_ms  # the worker updates it only in its own lanes
         ingested = lanes.ingest(self._buffer, extents, first_arrival, now_ms, sources=sources)
         if ingested.rejections or ingested.no_room or lanes.has_replaced:
             return UncountedBatch([(read.source, read.extents) for read in reads], ingested)
@@ -262,8 +279,8 @@ class StreamIntake:
 # --- the messages in a stream's bytes ---------------------------------------------------------------------------------
 _SIZE: Final = Struct(">i")
 _HEADER: Final = Struct(">ihh")  # size, API key, version
-_BARRIER: Final = 258  # API keys
-_FENCES: Final = frozenset({260, 261})  # begin and end of a fenced attempt
+_BARRIER: Final = 258  # API key
+_FENCES: Final = frozenset({260, 261})  # API keys of the frames that begin and end a fenced attempt
 
 
 @unique
@@ -273,9 +290,9 @@ class SplitStop(IntEnum):
     MORE = 0
     """The remaining bytes are the beginning of a message, or none."""
     INVALID_SIZE = 1
-    """The next size is smaller than the size field, so the start of the message after it is unknown."""
+    """The next size is smaller than a size field, so the position of the message behind it is unknown."""
     TOO_LARGE = 2
-    """The next size is above the limit; the message may be incomplete."""
+    """The next size is above the limit; not all bytes of this message may be there."""
     BARRIER = 3
     """The next frame is a complete barrier."""
     FENCE = 4
@@ -283,9 +300,9 @@ class SplitStop(IntEnum):
 
 
 class StreamSplit(NamedTuple):
-    """(Offset, length) of each whole message, the offset at which the split stopped, and the reason.
+    """The messages that a split has found, as (offset, length), the offset `at` which it stopped, and the reason.
 
-    `size` is the size of the message or frame there; 0 = unknown.
+    `size` is the size of the message or frame at that offset; 0 = not known yet.
     """
 
     extents: list[tuple[int, int]]
@@ -297,9 +314,9 @@ class StreamSplit(NamedTuple):
 def split_stream(buffer: memoryview, at: int, end: int, max_size: int) -> StreamSplit:
     """Split the bytes from `at` to `end`; a message may have at most `max_size` bytes, its size field included.
 
-    A message has the same bytes as in a datagram; `parse` validates it later.  Barriers and the frames of fenced
-    attempts are not messages.  The split stops before them, because the caller treats messages before and after them
-    differently.
+    A message has the same bytes as in a datagram; `parse` validates it later.  Barriers and the frames that begin or
+    end fenced attempts are not messages.  The split stops before such a frame, because the caller treats the messages
+    before it and behind it differently.
     """
     extents: list[tuple[int, int]] = []
     while True:
@@ -312,7 +329,7 @@ def split_stream(buffer: memoryview, at: int, end: int, max_size: int) -> Stream
 
 
 def _split_ordinary(buffer: memoryview, at: int, end: int, max_size: int, extents: list[tuple[int, int]]) -> int:
-    """Add messages to `extents` up to the first bytes that need `_find_stop`; return the offset of these bytes."""
+    """Add complete messages with a header to `extents`, up to the first other bytes; return the offset of those."""
     unpack, header_size = _HEADER.unpack_from, _HEADER.size
     while at + header_size <= end:
         size, api_key, _ = unpack(buffer, at)
@@ -324,7 +341,10 @@ def _split_ordinary(buffer: memoryview, at: int, end: int, max_size: int, extent
 
 
 def _find_stop(buffer: memoryview, at: int, end: int, max_size: int) -> tuple[SplitStop | None, int]:
-    """Return the reason to stop at `at`, and the size there; no reason for a message that is too short for a header."""
+    """Return the reason to stop at `at`, and the size there.
+
+    The reason is None for a complete message that is too short for a header: it is added, and rejected later.
+    """
     if at + _SIZE.size > end:
         return SplitStop.MORE, 0
     (size,) = _SIZE.unpack_from(buffer, at)
