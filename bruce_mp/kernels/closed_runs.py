@@ -34,7 +34,7 @@ class ClosedRuns:
 
     def __init__(self, slab_bytes: int) -> None:
         self._max_bytes = min(MAX_CLOSED_BYTES, slab_bytes // _SLAB_DIVISOR)
-        self._bytes = 0
+        self._closed_bytes = 0
         self.segments: list[Segment] = []
         self.publish_ms = _NEVER_MS
         """Time at which the input must publish all closed runs; 0 = now."""
@@ -42,18 +42,18 @@ class ClosedRuns:
     def add(self, segment: Segment, due_ms: int) -> None:
         """Add a run that must be published at the time `due_ms`; 0 = now."""
         self.segments.append(segment)
-        self._bytes += segment.payload + segment.records * lay.RECORD_HEADER
-        self.publish_ms = min(self.publish_ms, due_ms if self._bytes < self._max_bytes else 0)
+        self._closed_bytes += segment.payload + segment.records * lay.RECORD_HEADER
+        self.publish_ms = min(self.publish_ms, due_ms if self._closed_bytes < self._max_bytes else 0)
 
     def request_publish(self) -> None:
-        """Make these runs due for publication now."""
+        """Make all closed runs due for publication now."""
         if self.segments:
             self.publish_ms = 0
 
     def drain(self) -> list[Segment]:
         """Return the closed runs, and forget them."""
         segments, self.segments = self.segments, []
-        self._bytes, self.publish_ms = 0, _NEVER_MS
+        self._closed_bytes, self.publish_ms = 0, _NEVER_MS
         return segments
 
 

@@ -45,7 +45,7 @@ class Chunks(Protocol):
     """The number of the input's process row in the slab."""
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """Open a span of `span` chunks and return its first chunk; None without room."""
+        """Open a span of `span` chunks and return its first chunk; None if there is no room."""
 
     def can_spare(self, span: int) -> bool:
         """Return True if a lane may get a span of this size, although a shorter one would do."""
@@ -131,20 +131,21 @@ class LaneChunks:
             lane.chunk = -1
 
     def make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
-        """Give a lane a chunk or span with room for a record of `size` bytes; return False if there is none."""
-        needed = -(-(lay.CHUNK_HEADER + lane.header.size + size) // lay.CHUNK_BYTES)  # for a new run, rounded up
-        wanted = self._next_span(lane)
+        """Give a lane another span, with room for a record of `size` bytes; return False if there is no room."""
+        # A new chunk begins with a new run, so there must be room for both headers and the record.
+        needed_span = -(-(lay.CHUNK_HEADER + lane.header.size + size) // lay.CHUNK_BYTES)  # rounded up
+        wanted_span = self._next_span(lane)
         self.seal_lane(lane)
-        if needed == 1 and self._is_over_threshold(lane.header, now_ms) and self._adopt_donor_chunk(lane, size):
+        if needed_span == 1 and self._is_over_threshold(lane.header, now_ms) and self._adopt_donor_chunk(lane, size):
             return True
-        may_be_longer = wanted > needed and self._pool.can_spare(wanted)
-        spans = (wanted, needed) if may_be_longer else (needed,)
+        may_be_longer = wanted_span > needed_span and self._pool.can_spare(wanted_span)
+        spans = (wanted_span, needed_span) if may_be_longer else (needed_span,)
         for span in spans:
             chunk = self._allocate(lane.header, span, now_ms)
             if chunk is not None:
                 lane.use_chunk(chunk, span)
                 return True
-        self._record_refusal(needed)
+        self._record_refusal(needed_span)
         return False
 
     def _allocate(self, header: LaneHeader, span: int, now_ms: int) -> int | None:
@@ -177,24 +178,24 @@ class LaneChunks:
         So one and the same chunk passes from lane to lane, and the other lanes keep their chunks.
         """
         any_partition_key = (topic, -1, 0)  # of the lane of AnyPartition messages
-        last = self._last_searched.get(topic, any_partition_key)
-        yield last
+        last_key = self._last_searched.get(topic, any_partition_key)
+        yield last_key
         yield any_partition_key
         partition_count = self._partition_counts.get(topic, 0)
-        first_index = last[1] + 1  # the partition index after that of the last lane
+        first_index = last_key[1] + 1  # the partition index after that of the last lane
         for index in range(first_index, first_index + min(partition_count, MAX_DONORS)):
             self._last_searched[topic] = key = (topic, index % partition_count, partition_count)
             yield key
 
-    def _record_refusal(self, needed: int) -> None:
-        """Set `refusal` and `refuses_rest` after no room was found for a record that needs `needed` chunks."""
+    def _record_refusal(self, needed_span: int) -> None:
+        """Set `refusal` and `refuses_rest` after no room was found for a record that needs `needed_span` chunks."""
         self._request_publish()  # only the delivery of published runs frees room
         is_over_threshold = self._thresholds is not None and self._thresholds.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over_threshold else DiscardReason.NO_MEM
         # At the threshold: if a single chunk was refused, no later message of the lane fits.  If a longer span was
         # refused, a smaller message may fit, but it must not overtake the refused one if the caller retries that.
         # After NO_MEM no caller retries, so it tries to append each later message.
-        self.refuses_rest = is_over_threshold and (needed == 1 or self.caller_retries)
+        self.refuses_rest = is_over_threshold and (needed_span == 1 or self.caller_retries)
 
     def _next_span(self, lane: Lane) -> int:
         """Return the length that a lane's next span should have: longer after a span of few runs, shorter after many.

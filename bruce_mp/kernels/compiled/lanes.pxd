@@ -24,7 +24,7 @@ cdef class IngestBatch(ParsedBatch):
     cdef int64_t wall_offset_ms   # the time since 1970 minus the steady time
     cdef bint are_times_stale     # true if `times` must be copied again, after a call that may have changed the lanes'
     cdef Times times
-    cdef uint32_t topics_version  # of the topic table that the known topics are from
+    cdef uint32_t topics_version  # version of the topic table at the last `begin_batch`
 
     cdef object outcome(self)
 

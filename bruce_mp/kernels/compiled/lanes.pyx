@@ -41,21 +41,21 @@ cdef class TopicLanes(KnownTopic):
     """A numbered topic with its lanes."""
 
     cdef Lane any_lane       # the lane of AnyPartition messages; None = not chosen yet
-    cdef uint64_t partitions # the partition count; 0 = not set, because no message with a partition key has arrived
+    cdef uint64_t partition_count   # 0 = not set, because no message with a partition key has arrived
     cdef list keyed_lanes    # the lanes by partition index; None = not chosen yet
     cdef Chain *chains       # by partition index
-    cdef object number       # of the topic; set with `partitions`
+    cdef object number       # of the topic; set with `partition_count`
 
     def __dealloc__(self):
         free(self.chains)
 
-    cdef int set_partitions(self, number, uint64_t partitions) except -1:
+    cdef int set_partition_count(self, number, uint64_t partition_count) except -1:
         """Set the number and the partition count of the topic; no lanes are chosen yet."""
-        self.number, self.keyed_lanes = number, [None] * <Py_ssize_t>partitions
-        self.chains = <Chain *>calloc(partitions, sizeof(Chain))
+        self.number, self.keyed_lanes = number, [None] * <Py_ssize_t>partition_count
+        self.chains = <Chain *>calloc(partition_count, sizeof(Chain))
         if self.chains == NULL:
             raise MemoryError
-        self.partitions = partitions
+        self.partition_count = partition_count
         return 0
 
 
@@ -124,7 +124,7 @@ class Lanes(PureLanes):
     def apply_lingers(self, linger_ms):
         super().apply_lingers(linger_ms)
         for lane in self._lanes.values():
-            (<Lane>lane).linger_ms = 0
+            (<Lane>lane).linger_ms = 0  # not known any more
 
     def close_due(self, now_ms):
         count_before = len(self._lanes)
@@ -233,7 +233,7 @@ cdef int read_landed(Landing *landing, IngestBatch batch, int count, skip) excep
         length = load32(headers + MMSGHDR_LENGTH)
         batch.wire_bytes += length
         if length > landing.max_size or (length == landing.max_size and load32(headers + MMSGHDR_FLAGS) & TRUNCATED):
-            length = 0  # malformed
+            length = 0  # `add` rejects an empty message as malformed
         if not skip or first_arrival + slot not in skip:
             batch.add(slot, data, length, first_arrival + slot)
         headers += MMSGHDR_BYTES
@@ -272,13 +272,13 @@ cdef int append_groups(lanes, IngestBatch batch, uint8_t *base, int64_t now_ms) 
 cdef int append_group(lanes, IngestBatch batch, Group *group, uint8_t *base, int64_t now_ms) except -1:
     """Append a group to the cached lanes of its topic, or to the lanes that the base class chooses."""
     cdef Item *first = &batch.items[group.first]
-    cdef PyObject *known = batch.find(first.topic, first.topic_size)
+    cdef PyObject *known = batch.find(first.topic, first.topic_size)  # a `TopicLanes`, or NULL
     cdef bytes topic
     cdef Lane lane
     if known != NULL and not group.keyed and (<TopicLanes>known).any_lane is not None:
         lane = (<TopicLanes>known).any_lane
         return append_chain(lanes, batch, lane, (<TopicLanes>known).name, group.first, base, now_ms)
-    if known != NULL and group.keyed and (<TopicLanes>known).partitions:
+    if known != NULL and group.keyed and (<TopicLanes>known).partition_count:
         return append_by_partition(lanes, batch, <TopicLanes>known, group, base, now_ms)
     batch.are_times_stale = True
     topic = first.topic[: first.topic_size]
@@ -298,11 +298,11 @@ cdef int append_keyed(
     lanes, IngestBatch batch, bytes topic, number, PyObject *known, Group *group, uint8_t *base, int64_t now_ms
 ) except -1:
     """Append the first PartitionKey group of a topic, or any such group of a topic without a number or partitions."""
-    cdef uint64_t partitions = lanes._partitions_of(number) if number else 0
-    if not partitions:
+    cdef uint64_t partition_count = lanes._partition_count_of(number) if number else 0
+    if not partition_count:
         lane = lanes._shared_lane(number, topic, keyed=True)
         return append_chain(lanes, batch, lane, topic, group.first, base, now_ms)
-    (<TopicLanes>known).set_partitions(number, partitions)
+    (<TopicLanes>known).set_partition_count(number, partition_count)
     return append_by_partition(lanes, batch, <TopicLanes>known, group, base, now_ms)
 
 
@@ -314,11 +314,14 @@ cdef int append_by_partition(
     cdef list lane_by_index = topic_lanes.keyed_lanes
     cdef uint64_t index
     cdef Lane lane
+    # As in the base class, all lanes are chosen before the first part is appended.
     for position in range(part_count):
         index = batch.order[position]
         if lane_by_index[index] is None:
             batch.are_times_stale = True
-            lane_by_index[index] = lanes._lane_for(topic_lanes.name, topic_lanes.number, index, topic_lanes.partitions)
+            lane_by_index[index] = lanes._lane_for(
+                topic_lanes.name, topic_lanes.number, index, topic_lanes.partition_count
+            )
             topic_lanes.chains[index].is_shared = lanes._is_shared(lane_by_index[index])
     for position in range(part_count):
         index = batch.order[position]
@@ -340,7 +343,7 @@ cdef int split_group(IngestBatch batch, TopicLanes topic_lanes, Group *group) no
     while index != NONE:
         following = batch.items[index].next
         batch.items[index].next = NONE
-        partition = batch.items[index].partition_key % topic_lanes.partitions
+        partition = batch.items[index].partition_key % topic_lanes.partition_count
         chain = &topic_lanes.chains[partition]
         if chain.batch_number == batch.batch_number:
             batch.items[chain.last].next = index
@@ -390,7 +393,7 @@ cdef int append_chain(
         return 0
     batch.are_times_stale = True
     lanes._schedule_close(lane, topic, now_ms)
-    lane.linger_ms = lanes._linger_of(lane.topic, topic) if lane.due_ms else 0
+    lane.linger_ms = lanes._linger_of(lane.topic, topic) if lane.due_ms else 0  # cached for the next chains
     return 0
 
 

@@ -141,6 +141,7 @@ cdef class Round:
         free(self.extents)
 
     cdef int clear(self) except -1:
+        """Forget the reads of the last round, but not the events."""
         self.sources = []
         self.lanes = None
         self.count = 0
@@ -186,7 +187,7 @@ class StreamIntake(pure.StreamIntake):
     def run(self, epoll, int64_t now_ms, int64_t until_ms):
         lanes = self._lanes
         cdef Round served = self._round
-        cdef IngestBatch batch = lanes._batch, target_batch
+        cdef IngestBatch batch = lanes._batch, round_batch
         cdef Times *times = &batch.times
         cdef ArrivalRate rate = self._rate
         cdef Memory memory
@@ -195,7 +196,7 @@ class StreamIntake(pure.StreamIntake):
         cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # the caller's clock minus the monotonic one
         cdef int64_t now_us, nap_us, publish_ms = lanes.publish_ms
         cdef bint is_new_poll
-        cdef list touched = [], leftovers  # touched: the sources whose `received` is not 0
+        cdef list touched = [], leftovers  # `touched`: the sources whose `received` is not 0
         read_times(lanes, batch)
         left_ms = longest_wait_ms(times, until_ms, now_ms)
         attach(lanes._slab, &memory)
@@ -223,13 +224,14 @@ class StreamIntake(pure.StreamIntake):
                 leftovers = stop_serving(self, served, &buffer)
                 rate.add(served.count, served.size)
                 if served.count:
-                    target = lanes if served.lanes is None else served.lanes
-                    target_batch = target._batch
-                    target_batch.wall_offset_ms = batch.wall_offset_ms  # nothing else updates it in an attempt's lanes
-                    append_round(target, target_batch, served, &memory, &buffer, self._row._at, now_ms)
-                    if target_batch.rejections or target_batch.no_room or target.has_replaced:
-                        return pure.StreamIntakeResult(leftovers, uncounted_batch(served, target_batch), served.others)
-                    count_round(self, target_batch, served, &memory, touched)
+                    round_lanes = lanes if served.lanes is None else served.lanes
+                    round_batch = round_lanes._batch
+                    round_batch.wall_offset_ms = batch.wall_offset_ms  # nothing else updates it in an attempt's lanes
+                    append_round(round_lanes, round_batch, served, &memory, &buffer, self._row._at, now_ms)
+                    if round_batch.rejections or round_batch.no_room or round_lanes.has_replaced:
+                        uncounted = uncounted_batch(served, round_batch)
+                        return pure.StreamIntakeResult(leftovers, uncounted, served.others)
+                    count_round(self, round_batch, served, &memory, touched)
                 if batch.are_times_stale:
                     read_times(lanes, batch)
                     publish_ms = lanes.publish_ms

@@ -123,7 +123,7 @@ def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[RunState, int]]:
 
 
 def _counts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[RunState, int]]:
-    if run.state not in _STATES_TO_READ_RECORDS:
+    if run.state not in _STATES_READ_BY_RECORD:
         yield run.state, run.records
         return
     try:
@@ -133,5 +133,5 @@ def _counts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[
         yield RunState.SPLIT, 1
 
 
-_STATES_TO_READ_RECORDS: Final = frozenset({RunState.OPEN, RunState.SPLIT})
+_STATES_READ_BY_RECORD: Final = frozenset({RunState.OPEN, RunState.SPLIT})
 """The records of runs in these states are read one by one.  Recovery also reads them, and must find the same damage."""

@@ -109,13 +109,13 @@ class Lanes:
         self._slab = slab
         self._pool = pool
         self._topics = topics
-        self._topics_version = topics.version
+        self._topics_version = topics.version  # of the last `_refresh_topics`
         self._linger_ms = linger_ms
-        self._lingers: dict[int, int] = {}
+        self._lingers: dict[int, int] = {}  # by topic number
         self.partitioners = partitioners
         """A function that returns a topic's partitioner in later batches; None = no record key chooses a partition."""
         self.windows = windows
-        self._windows_by_topic: dict[int, TimestampWindow | None] = {}
+        self._windows_by_topic: dict[int, TimestampWindow | None] = {}  # by topic number
         self._replaced = ReplacedCounts()
         self.wall_offset_ms = 0
         """The time since 1970 minus the steady time, in ms."""
@@ -127,7 +127,7 @@ class Lanes:
         self._lanes: dict[LaneKey, Lane] = {}
         shared_count = min(MAX_SHARED_LANES, max(1, slab.geometry.chunks // _SHARED_LANE_DIVISOR))
         self._shared = tuple(self.lane_type(slab, _UNUSED_HEADER) for _ in range(shared_count))
-        self._is_shared = frozenset(self._shared).__contains__  # called for each group of a batch
+        self._is_shared = frozenset(self._shared).__contains__  # cheaper than a method
         self._max_lanes = max(1, slab.geometry.chunks // _LANE_DIVISOR)
         self._closed = ClosedRuns(slab.geometry.chunks * lay.CHUNK_BYTES)
         self._tickets = tickets or HandoverTickets(slab, pool.owner)
@@ -144,9 +144,9 @@ class Lanes:
 
     @property
     def caller_retries(self) -> bool:
-        """True if the caller appends messages that exceed a topic's threshold again later.
+        """True if the caller later tries again to append messages that exceeded a topic's threshold.
 
-        Later messages of the topic must not overtake them.
+        Then later messages of the topic must not overtake them.
         """
         return self._chunks.caller_retries
 
@@ -208,13 +208,13 @@ class Lanes:
             self._chunks.on_topics_changed()
 
     def _split_by_lane(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
-        """Return the lanes for the messages of a group, each lane with its messages."""
+        """Return the lanes for the messages of a group, each lane with its messages; `keyed`: see `parse.GroupKey`."""
         number = self._topics.number_of(topic)
         if not number:
             return [(self._shared_lane(0, topic, keyed=keyed), items)]
         if not keyed:
             return [(self._lane_for(topic, number, index=-1, count=0), items)]
-        count = self._partitions_of(number)
+        count = self._partition_count_of(number)
         if not count:
             return [(self._shared_lane(number, topic, keyed=True), items)]
         by_index: dict[int, list[Item]] = {}
@@ -222,16 +222,16 @@ class Lanes:
             by_index.setdefault(item[_PARTITION_KEY] % count, []).append(item)
         return [(self._lane_for(topic, number, index, count), members) for index, members in by_index.items()]
 
-    def _partitions_of(self, topic: int) -> int:
+    def _partition_count_of(self, number: int) -> int:
         """Return a topic's partition count; it stays the same until `_refresh_topics` has closed all runs.
 
         A new count while a run is open could put messages of a key into a second lane, where they could overtake the
         earlier messages in the first lane.
         """
-        count = self._partition_counts.get(topic)
+        count = self._partition_counts.get(number)
         if count is None:
-            count = self._restored_counts.get(topic) or self._topics.partition_count_of(topic)
-            self._partition_counts[topic] = count
+            count = self._restored_counts.get(number) or self._topics.partition_count_of(number)
+            self._partition_counts[number] = count
         return count
 
     def restore_partition_counts(self, counts: Mapping[int, int]) -> None:
@@ -288,7 +288,7 @@ class Lanes:
             self._close_run(lane)
             self._wake_by(now_ms + IDLE_MS)  # to seal the lane's chunk if the lane is idle by then
         elif lane.records:
-            # The wake-up for a tick before now + leeway would be in the past.
+            # Not the first tick after now: its wake-up, which is earlier by the leeway, could be in the past.
             lane.due_ms = tick_after(now_ms + self.leeway_ms, self._linger_of(lane.header.topic, topic))
             self._wake_by(lane.due_ms - self.leeway_ms)
 
@@ -362,7 +362,7 @@ class Lanes:
 
     @property
     def has_replaced(self) -> bool:
-        """True if clamping replaced timestamps since the last drain."""
+        """True if clamping replaced timestamps since the last `drain_replaced`."""
         return bool(self._replaced)
 
     def drain_replaced(self) -> list[ReplacedTimestamps]:
