@@ -114,8 +114,8 @@ cdef inline int put_record(Output *out, uint8_t *record, RecordFields *fields) n
         at[0] = 0  # attributes
         at = put_varint(at + 1, delta)
         at = put_varint(at, <int64_t>out.records)
-        at = put_bytes(at, fields.key, fields.key_length, empty_key(record))
-        at = put_bytes(at, fields.value, fields.value_length, empty_value(out, record))
+        at = put_bytes(at, fields.key, fields.key_length, empty_key_length(record))
+        at = put_bytes(at, fields.value, fields.value_length, empty_value_length(out, record))
         if fields.headers_length == 0:
             at[0] = 0  # number of headers
         elif put_headers(at, out.at + size, fields) != out.at + size:

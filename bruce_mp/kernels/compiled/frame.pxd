@@ -14,16 +14,16 @@ cdef struct Output:
     uint64_t records         # number of records so far
     int64_t first_timestamp, max_timestamp
     int magic                # of a message set
-    int64_t empty_value      # content of the length field of a value without bytes, if its options do not tell it
+    int64_t empty_value      # length field of a value without bytes, if the record's options do not tell
 
 
-cdef inline int64_t empty_key(uint8_t *record) noexcept nogil:
-    """Return the content of the length field of a key without bytes."""
+cdef inline int64_t empty_key_length(uint8_t *record) noexcept nogil:
+    """Return the content of the length field of a key without bytes: 0, or -1 for null."""
     return 0 if load8(record + RECORD_OPTIONS) & OPTION_EMPTY_KEY else -1
 
 
-cdef inline int64_t empty_value(Output *out, uint8_t *record) noexcept nogil:
-    """Return the content of the length field of a value without bytes."""
+cdef inline int64_t empty_value_length(Output *out, uint8_t *record) noexcept nogil:
+    """Return the content of the length field of a value without bytes: 0, or -1 for null."""
     cdef int options = load8(record + RECORD_OPTIONS)
     if options & OPTION_NULL_VALUE:
         return -1

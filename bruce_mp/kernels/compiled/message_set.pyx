@@ -36,8 +36,8 @@ cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, RecordFields *fie
     at += 2
     if out.magic:
         at = put_big64(at, load64(record + RECORD_TIMESTAMP))
-    at = put_bytes(at, fields.key, fields.key_length, <uint32_t>empty_key(record))
-    return put_bytes(at, fields.value, fields.value_length, <uint32_t>empty_value(out, record))
+    at = put_bytes(at, fields.key, fields.key_length, <uint32_t>empty_key_length(record))
+    return put_bytes(at, fields.value, fields.value_length, <uint32_t>empty_value_length(out, record))
 
 
 # --- CRC-32, eight bytes at a time -----------------------------------------------------------------------------------

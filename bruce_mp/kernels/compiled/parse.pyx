@@ -40,14 +40,14 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     cdef uint8_t *end = at + length
     cdef int api_key, topic_size
     cdef int64_t key_size, value_size, headers_size
-    cdef uint32_t version
+    cdef uint32_t version_and_flags
     if length < GENERIC_HEADER + 2 + 2 or <int32_t>big32(at) != length:  # 2: flags, 2: topic size
         return 0
     api_key = big16(at + 4)
     if api_key != ANY_PARTITION and api_key != PARTITION_KEY:
         return 0
-    version = big32(at + 6)
-    if version != 0 and version != WITH_HEADERS and version != WITH_NULLS:
+    version_and_flags = big32(at + 6)
+    if version_and_flags != 0 and version_and_flags != WITH_HEADERS and version_and_flags != WITH_NULLS:
         return 0
     at += 10  # now at the topic size, or at the partition key before the topic size
     item.partition_key = item.options = 0
@@ -65,7 +65,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     item.timestamp = big64(at)
     key_size = <int32_t>big32(at + 8)
     at += 12
-    if version == WITH_NULLS and (key_size == 0 or key_size == -1):  # -1: null
+    if version_and_flags == WITH_NULLS and (key_size == 0 or key_size == -1):  # -1: null
         item.options = 0 if key_size else OPTION_EMPTY_KEY
         key_size = 0
     if key_size < 0 or end - at < key_size + 4:
@@ -74,7 +74,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     at += key_size
     value_size = <int32_t>big32(at)
     at += 4
-    if version == WITH_NULLS and (value_size == 0 or value_size == -1):
+    if version_and_flags == WITH_NULLS and (value_size == 0 or value_size == -1):
         item.options |= OPTION_NULL_VALUE if value_size else OPTION_EMPTY_VALUE
         value_size = 0
     if value_size < 0 or end - at < value_size:
@@ -82,7 +82,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     item.value, item.value_size = at, value_size
     at += value_size
     item.headers, item.headers_size = at, 0
-    if version:
+    if version_and_flags:
         if end - at < 4:
             return 0
         headers_size = <int32_t>big32(at)

@@ -7,6 +7,7 @@ cdef struct LocatedSegment:   # a segment and its checked location
     Bounds bounds
 
 
+# Below, `records` is the number of a segment's records.
 cdef object raise_damaged(object slab, object segment)
 cdef int find_state_words(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil
 # -1 is a result of `locate_matching`, so an exception returns -2.

@@ -18,6 +18,7 @@ cdef enum:
 
 cdef object raise_damaged(object slab, object segment):
     """Raise the error of the pure kernels for a segment that disagrees with the headers of its chunk and run."""
+    # One of the two pure functions should raise.
     runs.segment_words(slab, segment)
     for _ in runs.segment_records(slab, segment):
         pass

@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["RECORD_FIELDS", "Encoded", "empty_key", "empty_value", "encode", "produce_topics", "record_batch"]
+__all__ = [
+    "RECORD_FIELDS",
+    "Encoded",
+    "empty_key_length",
+    "empty_value_length",
+    "encode",
+    "produce_topics",
+    "record_batch",
+]
 
 RECORD_FIELDS: Final = Struct("<B6xBII14xHq8x")
 """Some fields of `layout.RECORD`: state, options, key length, value length, record headers length, timestamp."""
@@ -114,19 +122,22 @@ def _encode_segment(
             raise SlabError(f"A record of a run of chunk {segment.chunk} is damaged or goes past the run's end.")
         timestamps.append(timestamp)
         head = b"\0" + varint[timestamp - timestamps[0]] + varint[offset_delta]
-        head += varint[key_length or empty_key(options)] + source[key_at:value_at]
-        head += varint[value_length or empty_value(options, empty)]
+        head += varint[key_length or empty_key_length(options)] + source[key_at:value_at]
+        head += varint[value_length or empty_value_length(options, empty)]
         headers = _encode_headers(source[value_end : value_end + headers_length]) if headers_length else _NO_HEADERS
         parts += (varint[len(head) + value_length + len(headers)], head, source[value_at:value_end], headers)
 
 
-def empty_key(options: int) -> int:
-    """Return the content of the length field of a key without bytes."""
+def empty_key_length(options: int) -> int:
+    """Return the content of the length field of a key without bytes: 0, or -1 for null."""
     return 0 if options & lay.OPTION_EMPTY_KEY else NULL
 
 
-def empty_value(options: int, by_config: int) -> int:
-    """Return the content of the length field of a value without bytes; `by_config` if the options do not tell."""
+def empty_value_length(options: int, by_config: int) -> int:
+    """Return the content of the length field of a value without bytes: 0, or -1 for null.
+
+    `by_config` is the result if the options do not tell null from empty.
+    """
     if options & lay.OPTION_NULL_VALUE:
         return NULL
     return 0 if options & lay.OPTION_EMPTY_VALUE else by_config

@@ -63,8 +63,10 @@ def group_by_partition(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[in
     for segment in segments:
         segment_bounds(slab, segment)  # raises SlabError for a damaged segment
         run = read_run(slab, segment.chunk, segment.run)
-        is_split = run.state is RunState.SPLIT
-        partition = next(segment_records(slab, segment))[1].partition if is_split else run.partition
+        partition = run.partition
+        if run.state is RunState.SPLIT:  # each record has a partition of its own
+            _, first_record = next(segment_records(slab, segment))
+            partition = first_record.partition
         groups.setdefault((run.topic, partition), []).append(segment)
     return groups
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels.pure.encode import RECORD_FIELDS, empty_key, empty_value
+from bruce_mp.kernels.pure.encode import RECORD_FIELDS, empty_key_length, empty_value_length
 from bruce_mp.protocol.kafka.message_set import COVERED, CRC_BYTES, LENGTH, NULL, UNCOVERED
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
@@ -83,8 +83,8 @@ def _encode_segment(
             raise SlabError(f"A record of a run of chunk {segment.chunk} is damaged or goes past the run's end.")
         timestamps.append(timestamp)
         time = (timestamp,) if magic else ()
-        head = pack(magic, _NO_CODEC, *time, key_length or empty_key(options)) + source[key_at:value_at]
-        head += length(value_length or empty_value(options, empty))
+        head = pack(magic, _NO_CODEC, *time, key_length or empty_key_length(options)) + source[key_at:value_at]
+        head += length(value_length or empty_value_length(options, empty))
         value = source[value_at:value_end]
         prefix = uncovered(offset if magic else 0, CRC_BYTES + len(head) + value_length, crc(value, crc(head)))
         parts += (prefix, head, value)

@@ -20,7 +20,10 @@ MAX_TOPICS: Final = 64
 
 
 class TimestampWindow(NamedTuple):
-    """The ms by which a timestamp may precede the arrival of its message, or follow it; `is_clamp`: see the module."""
+    """The ms by which a timestamp may precede or follow the arrival of its message.
+
+    `is_clamp` is True for the policy "clamp", False for "arrival".
+    """
 
     before_ms: int
     after_ms: int
@@ -28,7 +31,7 @@ class TimestampWindow(NamedTuple):
 
 
 class ReplacedTimestamps(NamedTuple):
-    """The number of a topic's messages with replaced timestamps.
+    """A topic, and the number `messages` of its messages with replaced timestamps.
 
     `timestamp` and `arrival` are the original timestamp and the arrival number of the first of these messages.
     """
@@ -38,9 +41,9 @@ class ReplacedTimestamps(NamedTuple):
     arrival: int
     messages: int
 
-    def plus(self, messages: int) -> ReplacedTimestamps:
-        """Return a copy whose count is larger by `messages`."""
-        return self._replace(messages=self.messages + messages)
+    def plus(self, message_count: int) -> ReplacedTimestamps:
+        """Return a copy whose count is larger by `message_count`."""
+        return self._replace(messages=self.messages + message_count)
 
 
 class ReplacedCounts:
@@ -49,12 +52,12 @@ class ReplacedCounts:
     def __init__(self) -> None:
         self._counts: dict[bytes, ReplacedTimestamps] = {}
 
-    def add(self, topic: bytes, timestamp: int, arrival: int, messages: int) -> None:
-        """Add `messages` to a topic's count; `timestamp` and `arrival` are those of the first of these messages."""
+    def add(self, topic: bytes, timestamp: int, arrival: int, message_count: int) -> None:
+        """Count messages of a topic; `timestamp` and `arrival` are those of the first of these messages."""
         if topic not in self._counts and len(self._counts) >= MAX_TOPICS:
             topic = b""
         counted = self._counts.get(topic, ReplacedTimestamps(topic, timestamp, arrival, 0))
-        self._counts[topic] = counted.plus(messages)
+        self._counts[topic] = counted.plus(message_count)
 
     def __bool__(self) -> bool:
         return bool(self._counts)
