@@ -11,7 +11,7 @@ cdef int64_t OVERHEAD_BYTES = pure.OVERHEAD_BYTES
 
 
 cdef class ArrivalRate:
-    """`kernels.pure.arrival_rate.ArrivalRate`."""
+    """See `kernels.pure.arrival_rate.ArrivalRate`."""
 
     def __init__(self, coalescing=pure.NO_COALESCING):
         self.max_nap_us, self.max_messages, self.max_bytes = coalescing

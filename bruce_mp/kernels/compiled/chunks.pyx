@@ -50,7 +50,7 @@ cdef bint is_split_settled(uint8_t *run, uint64_t size, uint8_t *end) noexcept n
 
 
 class ChunkPool(PureChunkPool):
-    """`slab.chunks.ChunkPool`."""
+    """See `slab.chunks.ChunkPool`."""
 
     def _inspect_queue(self, queue, inspections):
         cdef Memory memory

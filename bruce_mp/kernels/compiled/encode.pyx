@@ -153,9 +153,10 @@ cdef void put_header(
     """Write the header of a batch with `size` bytes of records, except for its CRC."""
     memset(at, 0, HEADER_BYTES)
     put_big32(at + LENGTH_AT, <uint32_t>(HEADER_BYTES - LEADER_EPOCH_AT + size))
-    put_big32(at + LEADER_EPOCH_AT, 0xFFFFFFFFU)
+    put_big32(at + LEADER_EPOCH_AT, 0xFFFFFFFFU)  # not known
     at[MAGIC_AT] = 2
     put_big32(at + LAST_OFFSET_DELTA_AT, <uint32_t>(out.records - 1))
+    # The next fields: first and largest timestamp, producer id, epoch, sequence number, record count.
     at = put_big64(at + LAST_OFFSET_DELTA_AT + 4, <uint64_t>out.first_timestamp)
     at = put_big64(put_big64(at, <uint64_t>out.max_timestamp), <uint64_t>producer_id)
     at[0], at[1] = (epoch >> 8) & 0xFF, epoch & 0xFF
@@ -207,21 +208,22 @@ cdef inline uint8_t *put_length(uint8_t *at, uint64_t length, bint is_flexible) 
 
 
 cdef bytes array_length(uint64_t length, bint is_flexible):
+    """Return the length field of an array."""
     cdef uint8_t field[MAX_UVARINT]
     cdef uint8_t *end = put_length(field, length, is_flexible)
     return PyBytes_FromStringAndSize(<char *>field, end - field)
 
 
-cdef bytes topic_head(bytes name, uint64_t partitions, bint is_flexible):
+cdef bytes topic_head(bytes name, uint64_t partition_count, bint is_flexible):
     """Return the name with its length, and the length of the array of partitions."""
     cdef uint8_t field[2]
     cdef uint64_t length = len(name)
     if is_flexible:
-        return array_length(length, True) + name + array_length(partitions, True)
+        return array_length(length, True) + name + array_length(partition_count, True)
     if length > 0x7FFF:
         raise ValueError("The name of a topic is too long.")
     field[0], field[1] = length >> 8, length & 0xFF
-    return PyBytes_FromStringAndSize(<char *>field, 2) + name + array_length(partitions, False)
+    return PyBytes_FromStringAndSize(<char *>field, 2) + name + array_length(partition_count, False)
 
 
 cdef bytes partition_head(int32_t partition, uint64_t size, bint is_flexible):
@@ -237,7 +239,7 @@ def produce_topics(slab, int version, names, batches, producer_id, *, bint keeps
     cdef int64_t batch_producer_id, empty_value = 0 if keeps_empty_values else -1
     cdef dict topics = {}
     cdef list buffers = [], parts, batches_of_topic
-    cdef bytes no_tags = b"\0" if is_flexible else b"", header, data  # a tagged-field count of 0
+    cdef bytes no_tags = b"\0" if is_flexible else b"", header, data  # the number of tagged fields: 0
     cdef Memory memory
     for name, batch in zip(names, batches, strict=True):
         topics.setdefault(name, []).append(batch)

@@ -70,7 +70,7 @@ cdef int receive_into(uint8_t *headers, int descriptor, unsigned int limit, int 
 
 
 class DatagramReceiver(PureDatagramReceiver):
-    """The pure receiver, which prepares the message headers; only `recvmmsg()` is called directly."""
+    """The pure receiver, which prepares the message headers, except that it calls `recvmmsg()` without ctypes."""
 
     def __init__(self, slab):
         super().__init__(slab)
@@ -89,7 +89,7 @@ class DatagramReceiver(PureDatagramReceiver):
 
 
 class DatagramIntake(PureDatagramIntake):
-    """`kernels.pure.intake.DatagramIntake`."""
+    """See `kernels.pure.intake.DatagramIntake`."""
 
     rate_type = ArrivalRate
 

@@ -14,7 +14,7 @@ cdef inline uint64_t record_size(Item *item) noexcept nogil:
 
 
 cdef class Lane:
-    """`kernels.pure.lane.Lane`."""
+    """See `kernels.pure.lane.Lane`."""
 
     cdef object slab, _header
     cdef bytes name

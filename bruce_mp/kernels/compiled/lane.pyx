@@ -10,7 +10,7 @@ from bruce_mp.slab.runs import Segment
 
 
 cdef class Lane:
-    """`kernels.pure.lane.Lane`."""
+    """See `kernels.pure.lane.Lane`."""
 
     def __init__(self, slab, header):
         self.slab = slab

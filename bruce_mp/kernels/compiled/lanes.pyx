@@ -89,7 +89,7 @@ cdef class IngestBatch(ParsedBatch):
 
 
 class Lanes(PureLanes):
-    """`kernels.pure.lanes.Lanes`."""
+    """See `kernels.pure.lanes.Lanes`."""
 
     lane_type = Lane
 

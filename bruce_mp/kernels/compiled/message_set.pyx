@@ -10,7 +10,7 @@ from bruce_mp.slab import runs
 
 
 cdef enum:
-    PREFIX_BYTES = 12 # offset and size, which the size does not include
+    PREFIX_BYTES = 12 # the fields offset and size; the size counts only the bytes behind it
     CRC_AT = 12
     COVERED_AT = 16   # the CRC covers the rest: magic, attributes, the timestamp in format 1, key, value
 
@@ -30,6 +30,7 @@ cdef inline uint64_t message_size(RecordFields *fields, int magic) noexcept nogi
 cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, RecordFields *fields, Output *out) noexcept nogil:
     """Write a message, except for its CRC, and return its end."""
     put_big64(at, out.records if out.magic else 0)
+    # The size, behind the 8 bytes of the offset.
     put_big32(at + 8, <uint32_t>(message_size(fields, out.magic) - PREFIX_BYTES))
     at += COVERED_AT
     at[0], at[1] = out.magic, 0

@@ -112,7 +112,7 @@ cdef void write_redo_without_segments(
 
 
 class ProcessRow(PureRow):
-    """`slab.rows.ProcessRow`."""
+    """See `slab.rows.ProcessRow`."""
 
     def move(self, segments, move):
         cdef Memory memory

@@ -183,32 +183,32 @@ cdef object assign_one(
     Memory *memory, uint64_t entry_at, topic, partition, tuple segments, uint64_t row_at, MoveRef *move,
     bint is_numbered,
 ):
-    cdef uint64_t count = len(segments)
+    cdef uint64_t segment_count = len(segments)
     cdef uint8_t *row = <uint8_t *>memory.buffer.buf + row_at
     cdef uint8_t *next_sequence_at = <uint8_t *>memory.buffer.buf + entry_at + PARTITION_NEXT_SEQUENCE
-    cdef int64_t first = <int32_t>load32(next_sequence_at), sequence
+    cdef int64_t base_sequence = <int32_t>load32(next_sequence_at), sequence
     cdef int epoch = <int32_t>load32(next_sequence_at + 4)  # the next field of the entry
     cdef int partition_index = partition, flag = FLAG_BATCH_START
     cdef uint64_t index
-    cdef LocatedSegment *located = <LocatedSegment *>malloc((count or 1) * sizeof(LocatedSegment))
+    cdef LocatedSegment *located = <LocatedSegment *>malloc((segment_count or 1) * sizeof(LocatedSegment))
     if located == NULL:
         raise MemoryError
     if not is_numbered or epoch >= LAST_EPOCH:
-        first = epoch = NO_SEQUENCE
-    sequence = first
+        base_sequence = epoch = NO_SEQUENCE
+    sequence = base_sequence
     try:
-        if count > rows.MAX_SETTLED_SEGMENTS:
+        if segment_count > rows.MAX_SETTLED_SEGMENTS:
             raise SlabError("A batch has more segments than a transaction.")
-        for index in range(count):
+        for index in range(segment_count):
             if locate_matching(memory, segments[index], move.before, &located[index]):
                 return None
-        for index in range(count):
+        for index in range(segment_count):
             write_placement(&located[index].bounds, located[index].ref.records, partition_index, sequence, epoch, flag)
             sequence, flag = next_sequence(sequence, located[index].ref.records), 0
-        move_located(row, move, located, count)
-        if first >= 0:
+        move_located(row, move, located, segment_count)
+        if base_sequence >= 0:
             store64(next_sequence_at, <uint64_t>sequence | <uint64_t>epoch << 32)  # both fields in one store
-        return tuple.__new__(SentBatch, (topic, partition, epoch, first, segments))
+        return tuple.__new__(SentBatch, (topic, partition, epoch, base_sequence, segments))
     finally:
         free(located)
 

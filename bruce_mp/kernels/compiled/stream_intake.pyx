@@ -101,7 +101,7 @@ def split_stream(buffer, int64_t at, int64_t end, int64_t max_size):
 
 
 cdef class StreamSource:
-    """`kernels.pure.stream_intake.StreamSource`."""
+    """See `kernels.pure.stream_intake.StreamSource`."""
 
     cdef readonly object socket, flush_group, lanes
     cdef readonly bytes incomplete
@@ -174,7 +174,7 @@ cdef class Round:
 
 
 class StreamIntake(pure.StreamIntake):
-    """`kernels.pure.stream_intake.StreamIntake`."""
+    """See `kernels.pure.stream_intake.StreamIntake`."""
 
     rate_type = ArrivalRate
 
@@ -192,7 +192,7 @@ class StreamIntake(pure.StreamIntake):
         cdef ArrivalRate rate = self._rate
         cdef Memory memory
         cdef Py_buffer buffer
-        cdef int descriptor = epoll.fileno(), ready, left_ms
+        cdef int descriptor = epoll.fileno(), event_count, left_ms
         cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # the caller's clock minus the monotonic one
         cdef int64_t now_us, nap_us, publish_ms = lanes.publish_ms
         cdef bint is_new_poll
@@ -210,12 +210,12 @@ class StreamIntake(pure.StreamIntake):
                 is_new_poll = served.unread == 0
                 if is_new_poll:
                     with nogil:
-                        ready = epoll_wait(descriptor, served.events, EVENTS, left_ms)
+                        event_count = epoll_wait(descriptor, served.events, EVENTS, left_ms)
                 else:
-                    ready = served.unread
+                    event_count = served.unread
                 now_us = monotonic_us()
                 now_ms = now_us // 1000 + offset_ms
-                read_ready(self, served, ready, is_new_poll, &memory, &buffer)
+                read_ready(self, served, event_count, is_new_poll, &memory, &buffer)
                 if not served.sources:
                     return pure.StreamIntakeResult([], None, served.others)
                 if not have_room(self, served):
@@ -251,7 +251,9 @@ class StreamIntake(pure.StreamIntake):
             release(&memory)
 
 
-cdef int read_ready(intake, Round served, int ready, bint is_new_poll, Memory *memory, Py_buffer *buffer) except -1:
+cdef int read_ready(
+    intake, Round served, int event_count, bint is_new_poll, Memory *memory, Py_buffer *buffer
+) except -1:
     """See `_read_ready` of the base class."""
     cdef dict sources = intake._sources
     cdef uint8_t *base = <uint8_t *>buffer.buf
@@ -264,7 +266,7 @@ cdef int read_ready(intake, Round served, int ready, bint is_new_poll, Memory *m
     cdef Read *read
     served.clear()
     served.unread = 0
-    for index in range(ready):
+    for index in range(event_count):
         source = sources.get(served.events[index].data.fd)
         if source is None or served.events[index].events != EPOLLIN:
             if is_new_poll:  # an older event may be outdated; if not, the next poll reports it again
