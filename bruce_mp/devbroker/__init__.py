@@ -1,17 +1,18 @@
 """Embedded Kafka broker that keeps its records in memory and injects faults on command.
 
-`bruce dev-broker`, the demo and the tests use it; applications can use it in their own tests. The parts, from the
-inside out:
+`bruce dev-broker`, the demo and the tests use it; applications can use it in their own tests. The modules, beginning
+with those that the others are based on:
 
-    codes, batch, producers     checks of a record batch before the append
-    log, cluster                partitions, topics, brokers, leaders: all state, no input or output
+    codes, batch, producers     error codes, and the checks of a record batch before it is appended
+    log, cluster                the state: partitions, topics, brokers, leaders; without input and output
     faults, statistics          scripted faults and counters, as data
-    apis/                       one file per Kafka API: a request in, a response out
-    wire                        frames to requests, responses to frames (kafka-python's schemas)
-    commands, arguments         commands of the control channel, their execution, and their form on a command line
-    server, process             the only files of the broker that touch the operating system
-    control, control_command    clients: `DevBroker` for tests, `bruce dev-broker control`
+    apis/                       one module per Kafka API, whose handler makes a response from a request
+    wire                        decodes requests and encodes responses, with kafka-python's schemas
+    commands, arguments         commands of the control channel: execution, and parsing from a command line
+    server, process             sockets, tasks, signals: the only modules of the broker that use the operating system
+    control, control_command    clients: `DevBroker` for tests, and `bruce dev-broker control`
 
-The broker behaves as Kafka 4.x does, with two deliberate exceptions. It refuses any bytes after the one record batch of
-a partition. A partition has one log that every broker can lead, so an election loses nothing.
+The broker behaves as Kafka 4.x does, with two deliberate exceptions. In a Produce request, it refuses any bytes after
+the first record batch of a partition. A partition has one log, which all brokers share, so no change of the leader
+loses records.
 """

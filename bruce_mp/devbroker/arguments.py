@@ -1,11 +1,11 @@
-"""Faults and commands as words of a command line: a name, then FIELD=VALUE.
+"""Parse faults and commands from the words of a command line: a name, then FIELD=VALUE.
 
     error code=NOT_LEADER_OR_FOLLOWER topic=hits times=3
     move_leader topic=hits partition=0 broker=2
 
-The fields are those of `Fault` and of the structs in `commands`. A value of a command that begins with `{` is JSON.
-A value of a fault never is: its `text` may begin with `{`, as the part of a message to look for. A hyphen in a name
-counts as an underscore.
+A fault has the fields of `Fault`, a command those of its struct in `commands`. In a command, a value that begins with
+`{` is JSON. In a fault, no value is JSON, because `text`, a part of a message to look for, may itself begin with `{`.
+A hyphen in a name counts as an underscore.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from bruce_mp.devbroker.codes import ApiKey, Code
-from bruce_mp.devbroker.commands import BY_NAME, BrokerCommand, Inject
+from bruce_mp.devbroker.commands import COMMANDS_BY_NAME, BrokerCommand, Inject
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import BruceError, ExitCode
 
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ArgumentError", "parse_command", "parse_fault"]
 
-Kind = TypeVar("Kind", bound=msgspec.Struct)
+StructType = TypeVar("StructType", bound=msgspec.Struct)
 
-WITHOUT_LIMIT: Final = "always"
+TIMES_WITHOUT_LIMIT: Final = "always"
+"""Value of a fault's field `times` that means None."""
 ANY_API: Final = "any"
+"""Value of a fault's field `api` that means None."""
 
 
 class ArgumentError(BruceError):
@@ -40,13 +42,13 @@ class ArgumentError(BruceError):
 def parse_fault(words: Sequence[str]) -> Fault:
     """Return the fault that the words describe.
 
-    `api` and `code` may be names, `api=any` matches every API, and `times=always` sets no limit. Raise ArgumentError if
-    the words describe no fault.
+    `api` and `code` may be numbers or names. `api=any` matches every API, and `times=always` sets no limit. Raise
+    ArgumentError if the words describe no fault.
     """
     if not words or to_underscores(words[0]) not in list(FaultAction):
         raise ArgumentError(f"A fault begins with its action: one of {', '.join(FaultAction)}.")
     fields = parse_fields(words[1:], Fault)
-    if fields.get("times") == WITHOUT_LIMIT:
+    if fields.get("times") == TIMES_WITHOUT_LIMIT:
         fields["times"] = None
     if fields.get("api") == ANY_API:
         fields["api"] = None
@@ -54,18 +56,21 @@ def parse_fault(words: Sequence[str]) -> Fault:
         fields["api"] = number_or_text(fields["api"], ApiKey)
     if "code" in fields:
         fields["code"] = number_or_text(fields["code"], Code)
-    return convert({"action": to_underscores(words[0]), **fields}, Fault)
+    return to_struct({"action": to_underscores(words[0]), **fields}, Fault)
 
 
 def parse_command(words: Sequence[str]) -> BrokerCommand:
-    """Return the command that the words describe; after `inject` come those of a fault. Raise ArgumentError."""
+    """Return the command that the words describe. The words after `inject` describe a fault.
+
+    Raise ArgumentError if the words describe no command.
+    """
     name = to_underscores(words[0]) if words else ""
-    kind = BY_NAME.get(name)
+    kind = COMMANDS_BY_NAME.get(name)
     if kind is None:
-        raise ArgumentError(f"There is no command '{name}': give one of {', '.join(sorted(BY_NAME))}.")
+        raise ArgumentError(f"There is no command '{name}': give one of {', '.join(sorted(COMMANDS_BY_NAME))}.")
     if kind is Inject:
         return Inject(fault=parse_fault(words[1:]))
-    return convert(parse_fields(words[1:], kind), kind)
+    return to_struct(parse_fields(words[1:], kind), kind)
 
 
 def to_underscores(name: str) -> str:
@@ -73,6 +78,10 @@ def to_underscores(name: str) -> str:
 
 
 def parse_fields(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the values of FIELD=VALUE words by field name, as text or decoded JSON.
+
+    Raise ArgumentError unless `kind` has each field and the words name it once.
+    """
     fields: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -87,7 +96,7 @@ def parse_fields(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, 
 
 
 def _parse_value(word: str, value: str) -> Any:
-    """Return the decoded JSON if the value begins with a brace, else the text."""
+    """Return the decoded JSON if the value begins with a brace, else the value itself. `word` is for the error text."""
     if not value.startswith("{"):
         return value
     try:
@@ -97,12 +106,16 @@ def _parse_value(word: str, value: str) -> Any:
 
 
 def number_or_text(text: str, names: type[IntEnum]) -> int | str:
-    """Return the number that `names` gives the text; else the text itself, for `convert`."""
+    """Return the number of the member of `names` that the text names.
+
+    If there is none, return the text: `to_struct` reads it as a number, or refuses it.
+    """
     name = to_underscores(text).upper()
     return int(names[name]) if name in names.__members__ else text
 
 
-def convert(fields: dict[str, Any], kind: type[Kind]) -> Kind:
+def to_struct(fields: dict[str, Any], kind: type[StructType]) -> StructType:
+    """Create a struct of type `kind`, and convert texts to the types of its fields. Raise ArgumentError."""
     try:
         return msgspec.convert(fields, kind, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:

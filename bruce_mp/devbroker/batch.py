@@ -1,9 +1,11 @@
-"""Record batch v2 as a broker handles it: a header of 61 bytes, and an opaque body.
+"""Record batch v2 as a broker handles it: a header of 61 bytes, and a body that the broker does not interpret.
 
-The broker stores the body, which the CRC covers, unchanged, compressed or not. It rewrites only base offset and leader
-epoch, which the CRC does not cover. `CHECKS` has the checks of a batch in Kafka's order, with the error code of each.
-`check_records` also parses the records. It runs only if `LogLimits.strict` is set, because it costs more in Python than
-all other checks.
+The broker stores the body as the client sent it, compressed or not. In the header it rewrites only the base offset and
+the leader epoch. The CRC does not cover these two fields, so it remains valid.
+
+`CHECKS` lists, in Kafka's order, the checks that need no decoded records, each with its error code. `check_records`
+decodes the records and checks them. In Python this costs more than all other checks, so it is done only if
+`LogLimits.strict` is set.
 
 Layout: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -26,32 +28,35 @@ from bruce_mp.devbroker.codes import Code, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HEADER", "LENGTH_AT", "BatchHead", "LogLimits", "read_batch", "rebase", "records_of"]
+__all__ = ["HEADER", "LENGTH_OFFSET", "BatchHead", "LogLimits", "check_batch", "decode_records", "rebase"]
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 LENGTH: Final = Struct(">i")
-LENGTH_AT: Final = 8
-LENGTH_OVERHEAD: Final = 12  # size of base offset and length, which the length field does not count
-MIN_LENGTH: Final = 14  # that of a record in Kafka's oldest format
-MAGIC_AT: Final = 16
-CRC_COVERS_FROM: Final = 21  # offset of the attributes
-REBASE: Final = Struct(">qii")  # base offset, length, leader epoch
+LENGTH_OFFSET: Final = 8
+LENGTH_OVERHEAD: Final = 12  # bytes of base offset and length, which the value of the length field does not include
+MIN_LENGTH_FIELD: Final = 14  # the smallest value of the length field: one record in Kafka's oldest format
+MAGIC_OFFSET: Final = 16
+CRC_START_OFFSET: Final = 21  # where the attributes begin, the first field that the CRC covers
+REWRITTEN_FIELDS: Final = Struct(">qii")  # base offset, length (with its old value), leader epoch
 MAGIC_V2: Final = 2
-CODEC_MASK: Final = 0x07
-ZSTD: Final = 4  # the highest number of a codec
-TRANSACTIONAL: Final = 0x10
-CONTROL: Final = 0x20
-ZSTD_SINCE_PRODUCE: Final = 7  # KIP-110
+CODEC_MASK: Final = 0x07  # bits of the attributes
+ZSTD: Final = 4  # the highest codec number
+TRANSACTIONAL: Final = 0x10  # bit of the attributes
+CONTROL: Final = 0x20  # bit of the attributes
+ZSTD_PRODUCE_VERSION: Final = 7  # the first version of Produce that allows Zstandard (KIP-110)
 SEQUENCE_MASK: Final = 0x7FFFFFFF  # sequence numbers wrap from 2^31-1 to 0
-UNREADABLE: Final = (
-    *(KafkaError, struct.error, ValueError, IndexError),  # the records
-    *(EOFError, OSError, zlib.error, snappy.UncompressError, RuntimeError, zstandard.ZstdError),  # the codecs
+BODY_ERRORS: Final = (
+    *(KafkaError, struct.error, ValueError, IndexError),  # raised by the decoder of records
+    *(EOFError, OSError, zlib.error, snappy.UncompressError, RuntimeError, zstandard.ZstdError),  # raised by codecs
 )
-"""Exceptions of kafka-python's decoder and of the codecs on a damaged body."""
+"""Exceptions that kafka-python's decoder and the codecs raise for a damaged body."""
 
 
 class BatchHead(NamedTuple):
-    """Header fields in wire order. Times are in ms; -1 as id, epoch or sequence means none."""
+    """The fields of a batch's header, in wire order.
+
+    Timestamps are in ms. A producer id, producer epoch or base sequence of -1 means that the batch has none.
+    """
 
     base_offset: int
     length: int
@@ -82,36 +87,43 @@ class BatchHead(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
+        """Return the sequence number of the batch's last record."""
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MASK
 
 
 class LogLimits(NamedTuple):
-    """Limits for checks; `strict` also parses every record."""
+    """Settings of the checks."""
 
     message_max_bytes: int = 1_048_588
+    """Largest size of a batch; Kafka's `message.max.bytes`."""
     strict: bool = False
+    """Decode and check the records also."""
 
 
 class BatchCheck(NamedTuple):
-    """Check of a batch with a readable header: `is_wrong(header, batch, Produce version, limits)`, error code, text."""
+    """One check of a batch whose header can be unpacked."""
 
     is_wrong: Callable[[BatchHead, bytes, int, LogLimits], bool]
+    """Called with the header, the whole batch, the version of the Produce request, and the limits."""
     code: Code
+    """Error code of a batch that is wrong."""
     text: str
+    """Error message of a batch that is wrong."""
 
 
 CHECKS: Final = (
+    # The parameters of the lambdas: h (the header), raw (the batch), version (of the Produce request), limits.
     BatchCheck(lambda h, *_: h.size < HEADER.size, Code.CORRUPT_MESSAGE,
                "The record batch is shorter than its header."),
     BatchCheck(lambda h, raw, *_: h.size < len(raw), Code.INVALID_RECORD,
                "There must be one record batch per partition."),
-    BatchCheck(lambda h, _, version, __: h.codec == ZSTD and version < ZSTD_SINCE_PRODUCE,
+    BatchCheck(lambda h, _, version, __: h.codec == ZSTD and version < ZSTD_PRODUCE_VERSION,
                Code.UNSUPPORTED_COMPRESSION_TYPE, "Zstandard needs Produce version 7."),
     BatchCheck(lambda h, *_: h.codec > ZSTD, Code.UNSUPPORTED_COMPRESSION_TYPE, "The compression type is not known."),
     BatchCheck(lambda h, *_: h.base_offset != 0, Code.INVALID_RECORD, "The base offset of a produced batch must be 0."),
     BatchCheck(lambda h, _, __, limits: h.size > limits.message_max_bytes, Code.MESSAGE_TOO_LARGE,
                "The record batch is larger than message.max.bytes."),
-    BatchCheck(lambda h, raw, *_: bool(google_crc32c.value(raw[CRC_COVERS_FROM:]) != h.crc), Code.CORRUPT_MESSAGE,
+    BatchCheck(lambda h, raw, *_: bool(google_crc32c.value(raw[CRC_START_OFFSET:]) != h.crc), Code.CORRUPT_MESSAGE,
                "The CRC-32C of the batch does not match."),
     BatchCheck(lambda h, *_: h.record_count <= 0 or h.last_offset_delta != h.record_count - 1, Code.INVALID_RECORD,
                "The last offset delta does not match the number of records."),
@@ -124,10 +136,10 @@ CHECKS: Final = (
 )  # fmt: skip
 
 
-def read_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
-    """Return the header of the one record batch in `raw`, the records field of a Produce request of `version`.
+def check_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
+    """Check the records field `raw` of a Produce request of `version`, and return the header of its one batch.
 
-    Raise RefusedError with the error code that a real broker returns.
+    Raise RefusedError, with the error code that a real broker returns, if the batch is wrong.
     """
     if raw is None or len(raw) < LENGTH_OVERHEAD:
         raise RefusedError(Code.INVALID_RECORD, "There must be one record batch per partition.")
@@ -141,15 +153,15 @@ def read_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
 
 
 def read_head(raw: bytes) -> BatchHead:
-    """Return the header of a batch. Raise RefusedError for bytes in which Kafka's reader recognises no whole batch."""
-    [length] = LENGTH.unpack_from(raw, LENGTH_AT)
-    if length < MIN_LENGTH:
+    """Return the header of a batch. Raise RefusedError if Kafka's reader would find no whole batch of version 2."""
+    [length] = LENGTH.unpack_from(raw, LENGTH_OFFSET)
+    if length < MIN_LENGTH_FIELD:
         raise RefusedError(Code.CORRUPT_MESSAGE, "The length of the record batch is too small for any record.")
-    if len(raw) > MAGIC_AT and raw[MAGIC_AT] > MAGIC_V2:
+    if len(raw) > MAGIC_OFFSET and raw[MAGIC_OFFSET] > MAGIC_V2:
         raise RefusedError(Code.CORRUPT_MESSAGE, "The magic of the record batch is not known.")
     if len(raw) < LENGTH_OVERHEAD + length:
         raise RefusedError(Code.INVALID_RECORD, "The record batch is cut off.")
-    if raw[MAGIC_AT] < MAGIC_V2:
+    if raw[MAGIC_OFFSET] < MAGIC_V2:
         raise RefusedError(Code.INVALID_RECORD, "Produce takes only record batches of magic 2.")
     if len(raw) < HEADER.size:
         raise RefusedError(Code.CORRUPT_MESSAGE, "The record batch is shorter than its header.")
@@ -157,21 +169,26 @@ def read_head(raw: bytes) -> BatchHead:
 
 
 def rebase(raw: bytes, base_offset: int, leader_epoch: int) -> bytes:
-    """Return the stored form of a batch, with the broker's offset and leader epoch."""
-    return b"".join((REBASE.pack(base_offset, len(raw) - LENGTH_OVERHEAD, leader_epoch), raw[REBASE.size :]))
+    """Return the batch as the broker stores it, with the base offset and leader epoch that the broker assigns."""
+    return b"".join(
+        (REWRITTEN_FIELDS.pack(base_offset, len(raw) - LENGTH_OVERHEAD, leader_epoch), raw[REWRITTEN_FIELDS.size :])
+    )
 
 
-def records_of(raw: bytes) -> list[Any]:
-    """Return a batch's decompressed records, each kafka-python's `DefaultRecord`. Raise RefusedError for damage."""
+def decode_records(raw: bytes) -> list[Any]:
+    """Decompress a batch and return its records, as objects of kafka-python's class `DefaultRecord`.
+
+    Raise RefusedError if the body is damaged.
+    """
     try:
         return list(DefaultRecordBatch(raw))
-    except UNREADABLE as cause:
+    except BODY_ERRORS as cause:
         raise RefusedError(Code.INVALID_RECORD, f"The records of the batch cannot be read: {cause!r}.") from cause
 
 
 def check_records(raw: bytes) -> None:
-    """Raise RefusedError unless each record is complete, and their offset deltas count up by one."""
+    """Raise RefusedError unless all records are complete and their offset deltas are 0, 1, 2 and so on."""
     base = HEADER.unpack_from(raw)[0]
-    offsets = [record.offset - base for record in records_of(raw)]
+    offsets = [record.offset - base for record in decode_records(raw)]
     if offsets != list(range(len(offsets))):
         raise RefusedError(Code.INVALID_RECORD, "The offset deltas of the records do not count up by one.")

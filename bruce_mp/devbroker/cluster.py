@@ -1,12 +1,11 @@
-"""Cluster state: brokers, topics, leaders, and the metadata about them.
+"""Cluster state: brokers, topics, leaders, and the metadata that clients see.
 
-All brokers share the logs, so moving a leader or stopping a broker loses no records. Clients see every broker as an
-in-sync replica. While its leader is down, a partition has none for clients, until `move_leader` or the leader's return.
+A partition has one log, which all brokers share, so moving a leader or stopping a broker loses no records. Clients see
+every broker as an in-sync replica. While the leader of a partition is down, clients see no leader, until the leader
+returns or `move_leader` gives the partition another one.
 
-Metadata responses come from a `View`, an immutable snapshot. A command may keep an old snapshot for a number of
-responses (`freeze`), which simulates a broker that has not learned of the change.
-
-The numbers after RefusedError in docstrings are Kafka's error codes.
+Metadata responses are made from an immutable `ClusterSnapshot`. `freeze` keeps the snapshot from before a change for
+a number of responses, which simulates brokers that have not learned of the change.
 """
 
 from __future__ import annotations
@@ -24,11 +23,20 @@ from bruce_mp.devbroker.log import PartitionLog, Retention
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NO_LEADER", "Cluster", "HostedTopic", "Node", "Partition", "PartitionView", "TopicSnapshot", "View"]
+__all__ = [
+    "NO_LEADER",
+    "Cluster",
+    "ClusterSnapshot",
+    "HostedTopic",
+    "Node",
+    "Partition",
+    "PartitionSnapshot",
+    "TopicSnapshot",
+]
 
 NO_LEADER: Final = -1
-ANY_EPOCH: Final = -1  # the client sends no leader epoch
-FIRST_PRODUCER_ID: Final = 1000  # not 0, so that a test can tell a granted id from a default
+ANY_EPOCH: Final = -1  # Kafka's value in a request of a client that does not know the leader epoch
+FIRST_PRODUCER_ID: Final = 1000  # not 0, so that a test can tell an id of this broker from a client's default value
 TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
@@ -40,40 +48,45 @@ class Node(NamedTuple):
     port: int
 
 
-class PartitionView(NamedTuple):
-    """Metadata of a partition: broker id of its leader, or `NO_LEADER`, and leader epoch."""
+class PartitionSnapshot(NamedTuple):
+    """Metadata of a partition."""
 
     leader: int
+    """Broker id, or `NO_LEADER` while the leader is down."""
     epoch: int
+    """Leader epoch."""
 
 
 class TopicSnapshot(NamedTuple):
-    """Metadata of a topic; partitions by number."""
+    """Metadata of a topic. A partition's number is its index in `partitions`."""
 
     name: str
     id: UUID
-    partitions: tuple[PartitionView, ...]
+    partitions: tuple[PartitionSnapshot, ...]
 
 
-class View(NamedTuple):
+class ClusterSnapshot(NamedTuple):
     """Metadata of the cluster at one moment."""
 
     nodes: tuple[Node, ...]
     topics: Mapping[str, TopicSnapshot]
+    """By topic name."""
 
 
 @dataclass(slots=True)
 class Partition:
-    """A log, its leader's broker id, and the leader epoch, which each change of leader increments."""
+    """A partition: its log and its leader."""
 
     log: PartitionLog
     leader: int
+    """Broker id, also while that broker is down."""
     epoch: int = 0
+    """Leader epoch, which each change of the leader increments."""
 
 
 @dataclass(slots=True)
 class HostedTopic:
-    """A topic: its name, Kafka's id, and its partitions by number."""
+    """A topic. A partition's number is its index in `partitions`."""
 
     name: str
     id: UUID
@@ -81,70 +94,73 @@ class HostedTopic:
 
 
 class Cluster:
-    """State of the embedded brokers. Broker ids are 1 to `brokers`; a broker is down until `register`."""
+    """State of the embedded brokers. Their ids are 1 to `brokers`. A broker is down until `register` is called."""
 
     def __init__(
         self,
-        brokers: int,
+        broker_count: int,
         *,
         max_bytes: int,
-        auto_create: int = 0,
+        auto_create_partitions: int = 0,
         limits: LogLimits | None = None,
         cluster_id: str = "bruce-dev-broker",
     ) -> None:
-        self.ids = range(1, brokers + 1)
-        self.id = cluster_id
-        self.auto_create = auto_create
-        """Partitions of a topic that a Metadata request creates; 0 disables that."""
+        self.broker_ids = range(1, broker_count + 1)
+        self.cluster_id = cluster_id
+        self.auto_create_partitions = auto_create_partitions
+        """Number of partitions of a topic that a Metadata request creates; 0: such a request creates no topic."""
         self.limits = limits or LogLimits()
         self.retention = Retention(max_bytes)
         self.topics: dict[str, HostedTopic] = {}
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, Node] = {}  # by broker id, without the brokers that are down
         self._producer_ids = count(FIRST_PRODUCER_ID)
-        self._leaders_chosen = 0
-        self._frozen: View | None = None
-        self._frozen_responses = 0
-        self._view: View | None = None
-        """The present snapshot; None after a change."""
+        self._chosen_leader_count = 0
+        self._frozen: ClusterSnapshot | None = None
+        self._frozen_responses_left = 0
+        self._snapshot: ClusterSnapshot | None = None
+        """Cache of `snapshot`; None after a change."""
 
     # --- topics
 
-    def add_topic(self, name: str, partitions: int) -> HostedTopic:
-        """Create a topic; leaders are assigned round-robin over the brokers, across topics.
+    def add_topic(self, name: str, partition_count: int) -> HostedTopic:
+        """Create a topic with this number of partitions, and return it.
 
-        Raise RefusedError for an invalid name or number of partitions, and for a topic that exists.
+        The brokers that are up become leaders in turn; the turn continues from one topic to the next. Raise
+        RefusedError if the name or the number is invalid, or the topic exists.
         """
-        self.check_new_topic(name, partitions)
+        self.check_new_topic(name, partition_count)
         topic = HostedTopic(name, uuid4())
-        topic.partitions = [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in range(partitions)]
+        topic.partitions = [
+            Partition(PartitionLog(self.retention), self._choose_leader()) for _ in range(partition_count)
+        ]
         self.topics[name] = topic
-        self._view = None
+        self._snapshot = None
         return topic
 
-    def check_new_topic(self, name: str, partitions: int) -> None:
-        """Raise RefusedError as `add_topic` does, and create nothing."""
+    def check_new_topic(self, name: str, partition_count: int) -> None:
+        """Raise RefusedError if `add_topic` would, and create nothing."""
         check_topic_name(name)
         if name in self.topics:
             raise RefusedError(Code.TOPIC_ALREADY_EXISTS, f"Topic {name!r} already exists.")
-        if partitions < 1:
-            text = f"Topic {name!r} needs at least one partition, not {partitions}."
+        if partition_count < 1:
+            text = f"Topic {name!r} needs at least one partition, not {partition_count}."
             raise RefusedError(Code.INVALID_PARTITIONS, text)
 
-    def add_partitions(self, name: str, partitions: int) -> None:
-        """Increase a topic's number of partitions; the new leaders go round-robin as in `add_topic`.
+    def add_partitions(self, name: str, partition_count: int) -> None:
+        """Increase a topic's number of partitions to `partition_count`. New leaders are chosen as in `add_topic`.
 
-        Raise RefusedError for an unknown topic, and for one with at least so many partitions.
+        Raise RefusedError if the topic is unknown, or has this number of partitions or more already.
         """
-        existing = self.check_growth(name, partitions)
-        added = range(len(existing), partitions)
+        existing = self.check_growth(name, partition_count)
+        added = range(len(existing), partition_count)
         existing += [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in added]
-        self._view = None
+        self._snapshot = None
 
-    def check_growth(self, name: str, partitions: int) -> list[Partition]:
-        """Return the topic's list of partitions, to be extended. Raise RefusedError as `add_partitions` does."""
+    def check_growth(self, name: str, partition_count: int) -> list[Partition]:
+        """Raise RefusedError if `add_partitions` would. Return the topic's own list of partitions, to be extended."""
         found = self.topic(name).partitions
-        if partitions <= len(found):
-            text = f"Topic {name!r} has {len(found)} partitions already, and cannot be changed to {partitions}."
+        if partition_count <= len(found):
+            text = f"Topic {name!r} has {len(found)} partitions already, and cannot be changed to {partition_count}."
             raise RefusedError(Code.INVALID_PARTITIONS, text)
         return found
 
@@ -152,26 +168,27 @@ class Cluster:
         for partition in self.topic(name).partitions:
             partition.log.clear()
         del self.topics[name]
-        self._view = None
+        self._snapshot = None
 
     def topic(self, name: str) -> HostedTopic:
-        """Return a topic. Raise RefusedError (3) for an unknown name."""
+        """Return the topic of this name. Raise RefusedError if there is none."""
         try:
             return self.topics[name]
         except KeyError:
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name!r}.") from None
 
     def partition(self, name: str, index: int) -> Partition:
-        """Return a partition. Raise RefusedError (3) for an unknown one."""
+        """Return partition `index` of topic `name`. Raise RefusedError if there is none."""
         partitions = self.topic(name).partitions
         if not 0 <= index < len(partitions):
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} has no partition {index}.")
         return partitions[index]
 
     def partition_led_by(self, broker: int, name: str, index: int, epoch: int = ANY_EPOCH) -> Partition:
-        """Return the partition if `broker` leads it and the client's leader epoch, if sent, is current.
+        """Return the partition, for a request to `broker` with the leader epoch `epoch`.
 
-        Raise RefusedError: 3, 6, 74 (the client's epoch is old) or 75 (it is newer than ours).
+        Raise RefusedError if the partition is unknown, if `broker` does not lead it, or if `epoch` is older or newer
+        than the partition's leader epoch.
         """
         partition = self.partition(name, index)
         if partition.leader != broker:
@@ -183,57 +200,67 @@ class Cluster:
         return partition
 
     def new_producer_id(self) -> int:
-        """Return an id that no producer has."""
+        """Return an id that no producer has been given before."""
         return next(self._producer_ids)
 
     # --- brokers and leaders
 
     def register(self, broker: int, host: str, port: int) -> None:
-        self._nodes[self.check_id(broker)] = Node(broker, host, port)
-        self._view = None
+        """Record that `broker` is up at this address. Raise RefusedError if no such broker exists."""
+        self._nodes[self.check_broker_id(broker)] = Node(broker, host, port)
+        self._snapshot = None
 
     def unregister(self, broker: int, *, elect: bool = False) -> None:
-        """Unregister `broker`. With `elect`, its partitions get live leaders, round-robin; else they wait for it."""
-        self._nodes.pop(self.check_id(broker), None)
+        """Record that `broker` is down. Raise RefusedError if no such broker exists.
+
+        If `elect` is set, the partitions that it leads get other leaders, as in `add_topic`. Otherwise it remains their
+        leader, so clients see no leader until it is up again.
+        """
+        self._nodes.pop(self.check_broker_id(broker), None)
         for topic in self.topics.values() if elect else ():
             for partition in topic.partitions:
                 if partition.leader == broker:
                     self._set_leader(partition, self._choose_leader())
-        self._view = None
+        self._snapshot = None
 
     def move_leader(self, name: str, index: int, broker: int) -> None:
         """Make `broker` the leader of the partition, in a new leader epoch."""
-        self._set_leader(self.partition(name, index), self.check_id(broker))
-        self._view = None
+        self._set_leader(self.partition(name, index), self.check_broker_id(broker))
+        self._snapshot = None
 
-    def check_id(self, broker: int) -> int:
-        """Return the id `broker`. Raise RefusedError (42) if no such broker exists."""
-        if broker not in self.ids:
-            raise RefusedError(Code.INVALID_REQUEST, f"There is no broker {broker}; there are 1 to {len(self.ids)}.")
+    def check_broker_id(self, broker: int) -> int:
+        """Return `broker` itself. Raise RefusedError if no broker has this id."""
+        if broker not in self.broker_ids:
+            raise RefusedError(
+                Code.INVALID_REQUEST, f"There is no broker {broker}; there are 1 to {len(self.broker_ids)}."
+            )
         return broker
 
     # --- metadata
 
-    def view(self) -> View:
-        if self._view is None:
+    def snapshot(self) -> ClusterSnapshot:
+        """Return the metadata at present, regardless of `freeze`."""
+        if self._snapshot is None:
             nodes = tuple(self._nodes[broker] for broker in sorted(self._nodes))
-            self._view = View(nodes, {topic.name: self._view_of(topic) for topic in self.topics.values()})
-        return self._view
+            self._snapshot = ClusterSnapshot(
+                nodes, {topic.name: self._snapshot_of(topic) for topic in self.topics.values()}
+            )
+        return self._snapshot
 
     def freeze(self, responses: int) -> None:
-        """Use the current snapshot for the next `responses` calls of `next_view`, regardless of later changes."""
-        self._frozen, self._frozen_responses = self.view(), responses
+        """Use the present snapshot for the next `responses` Metadata responses, regardless of later changes."""
+        self._frozen, self._frozen_responses_left = self.snapshot(), responses
 
-    def next_view(self) -> View:
-        """Return the snapshot for one Metadata response."""
-        if self._frozen is None or self._frozen_responses == 0:
-            return self.view()
-        self._frozen_responses -= 1
+    def next_response_snapshot(self) -> ClusterSnapshot:
+        """Return the snapshot for one Metadata response, and count this response if the metadata is frozen."""
+        if self._frozen is None or self._frozen_responses_left == 0:
+            return self.snapshot()
+        self._frozen_responses_left -= 1
         return self._frozen
 
-    def _view_of(self, topic: HostedTopic) -> TopicSnapshot:
+    def _snapshot_of(self, topic: HostedTopic) -> TopicSnapshot:
         partitions = (
-            PartitionView(p.leader if p.leader in self._nodes else NO_LEADER, p.epoch) for p in topic.partitions
+            PartitionSnapshot(p.leader if p.leader in self._nodes else NO_LEADER, p.epoch) for p in topic.partitions
         )
         return TopicSnapshot(topic.name, topic.id, tuple(partitions))
 
@@ -242,14 +269,15 @@ class Cluster:
         partition.epoch += 1
 
     def _choose_leader(self) -> int:
-        candidates = sorted(self._nodes) or self.ids  # topics may exist before any broker is up
-        broker = candidates[self._leaders_chosen % len(candidates)]
-        self._leaders_chosen += 1
+        # Before the start no broker is up, but topics may be created: then each broker is a candidate.
+        candidates = sorted(self._nodes) or self.broker_ids
+        broker = candidates[self._chosen_leader_count % len(candidates)]
+        self._chosen_leader_count += 1
         return broker
 
 
 def check_topic_name(name: str) -> None:
-    """Raise RefusedError (17) for a name that Kafka refuses."""
+    """Raise RefusedError if Kafka does not allow this name."""
     if not TOPIC_NAME.fullmatch(name):
         text = f"{name!r} is not a topic name: 1 to 249 of the letters a-z, A-Z, digits, '.', '_' and '-'."
         raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, text)

@@ -1,4 +1,4 @@
-"""Numbers of the Kafka protocol that the broker uses by name: API keys and error codes.
+"""Names for numbers of the Kafka protocol: API keys and error codes.
 
 Source: https://kafka.apache.org/protocol, sections "Api Keys" and "Error Codes".
 """
@@ -29,7 +29,7 @@ class ApiKey(IntEnum):
 
 @unique
 class Code(IntEnum):
-    """Error codes that the embedded broker returns itself; a scripted fault may return any number."""
+    """Error codes that the embedded broker returns by itself. A scripted fault may return any other number."""
 
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
@@ -57,9 +57,10 @@ class Code(IntEnum):
 
 
 class RefusedError(BruceError):
-    """Refusal of a part of a request: `code` goes to the client, the text into its error message.
+    """The broker refuses a request or a part of it.
 
-    The code is one of `Code`, or any number of a scripted fault.
+    The client gets the error code `code`, which is a member of `Code` or the number that a scripted fault sets. It also
+    gets `text` if the response has a field for an error message.
     """
 
     def __init__(self, code: int, text: str) -> None:

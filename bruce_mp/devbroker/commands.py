@@ -1,9 +1,9 @@
 """Commands of the control channel, and their execution.
 
 The channel is TCP on the loopback interface, or a UNIX socket. A request is one line of JSON, such as
-`{"do": "move_leader", "topic": ...}`. The response is one line, `{"ok": true, "result": ...}` or `{"ok": false,
-"error": "a sentence"}`. Each command is a struct with its arguments as fields; its `run` method executes it on a
-`DevServer`.
+`{"do": "move_leader", "topic": ...}`. The response is one line, `{"ok": true, "result": ...}` or
+`{"ok": false, "error": "a sentence"}`. Each command is a struct, whose fields are the command's arguments, and whose
+method `run` executes the command on a `DevServer`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 def tag_of(name: str) -> str:
-    """Return the tag of a command: `MoveLeader` is `move_leader` on the wire."""
+    """Return the name on the wire of a command's class: `move_leader` for `MoveLeader`."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("_")
 
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+NonNegativeInt = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class BrokerCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do", tag=tag_of):
     """Base of all commands."""
 
     async def run(self, server: DevServer) -> Any:
-        """Execute the command and return the `result`."""
+        """Execute the command and return the `result` of the response. Raise RefusedError or OSError if it fails."""
         raise NotImplementedError
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Response to a command, one line."""
+    """Response to a command: `result` if it succeeded (`ok`), else `error`."""
 
     ok: bool
     result: Any = None
@@ -48,11 +48,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LogSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """Some stored batches of a partition; base64 on the wire. `start` and `end` are the offsets of the whole log."""
+    """Some stored batches of a partition. `start` and `end` are those of the whole log (see `PartitionLog`)."""
 
     start: int
     end: int
     batches: bytes
+    """The batches one after the other; in JSON, as base64."""
 
 
 class AppendedBatch(msgspec.Struct, frozen=True, array_like=True):
@@ -63,7 +64,7 @@ class AppendedBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inject(BrokerCommand, frozen=True):
-    """Inject a fault. Return its number."""
+    """Inject a fault. The result is its number."""
 
     fault: Fault
 
@@ -72,14 +73,14 @@ class Inject(BrokerCommand, frozen=True):
 
 
 class ListFaults(BrokerCommand, frozen=True):
-    """Return the faults that may still be triggered, as `InjectedFault`."""
+    """List the faults that may still be triggered."""
 
     async def run(self, server: DevServer) -> list[InjectedFault]:
         return server.faults.injected
 
 
 class ClearFaults(BrokerCommand, frozen=True):
-    """Remove all faults, or the one of this number."""
+    """Remove the fault of this number, or all faults if it is None."""
 
     number: int | None = None
 
@@ -93,36 +94,37 @@ class MoveLeader(BrokerCommand, frozen=True):
     topic: str
     partition: int
     broker: int
-    stale: Count = 0
+    stale: NonNegativeInt = 0
 
     async def run(self, server: DevServer) -> None:
         cluster = server.cluster
-        # Two checks first, because a refused command must not freeze the metadata.
+        # These two raise RefusedError before `freeze`, because a refused command must not freeze the metadata.
         cluster.partition(self.topic, self.partition)
-        cluster.check_id(self.broker)
+        cluster.check_broker_id(self.broker)
         cluster.freeze(self.stale)
         cluster.move_leader(self.topic, self.partition, self.broker)
 
 
 class BrokerDown(BrokerCommand, frozen=True):
-    """Close a broker.
+    """Close a broker's listening socket and connections.
 
-    With `elect`, other brokers lead its partitions; else these have no leader until it is up again. The next `stale`
-    Metadata responses still list it.
+    If `elect` is set, other brokers become leaders of its partitions. Otherwise these have no leader until the broker
+    is up again. The next `stale` Metadata responses still show the cluster as it was.
     """
 
     broker: int
     elect: bool = False
-    stale: Count = 0
+    stale: NonNegativeInt = 0
 
     async def run(self, server: DevServer) -> None:
-        server.cluster.check_id(self.broker)  # first, because a refused command must not freeze the metadata
+        # This raises RefusedError before `freeze`, because a refused command must not freeze the metadata.
+        server.cluster.check_broker_id(self.broker)
         server.cluster.freeze(self.stale)
         await server.broker_down(self.broker, elect=self.elect)
 
 
 class BrokerUp(BrokerCommand, frozen=True):
-    """Reopen a broker on its old port, or on `port` (0: any). Return the port."""
+    """Reopen a broker on `port`: 0 is any port, None the broker's old port. The result is the port."""
 
     broker: int
     port: int | None = None
@@ -140,7 +142,7 @@ class AddTopic(BrokerCommand, frozen=True):
 
 
 class AddPartitions(BrokerCommand, frozen=True):
-    """Increase a topic's number of partitions."""
+    """Increase a topic's number of partitions to `partitions`."""
 
     topic: str
     partitions: int
@@ -156,8 +158,8 @@ class DeleteTopic(BrokerCommand, frozen=True):
         server.cluster.delete_topic(self.topic)
 
 
-class OnPartition(BrokerCommand, frozen=True):
-    """Base of the commands on a partition's log at one offset."""
+class LogCommand(BrokerCommand, frozen=True):
+    """Base of the commands that concern one offset of a partition's log."""
 
     topic: str
     partition: int
@@ -167,31 +169,35 @@ class OnPartition(BrokerCommand, frozen=True):
         return server.cluster.partition(self.topic, self.partition)
 
 
-class DropBatch(OnPartition, frozen=True):
+class DropBatch(LogCommand, frozen=True):
     """Damage the log: remove the batch that holds the offset."""
 
     async def run(self, server: DevServer) -> None:
         self.find_partition(server).log.remove(self.offset)
 
 
-class DoubleBatch(OnPartition, frozen=True):
-    """Damage the log: append the batch that holds the offset again."""
+class DoubleBatch(LogCommand, frozen=True):
+    """Damage the log: append a second copy of the batch that holds the offset."""
 
     async def run(self, server: DevServer) -> None:
         self.find_partition(server).log.double(self.offset)
 
 
-class SwapBatches(OnPartition, frozen=True):
+class SwapBatches(LogCommand, frozen=True):
     """Damage the log: swap the batch that holds the offset with the next one."""
 
     async def run(self, server: DevServer) -> None:
         self.find_partition(server).log.swap(self.offset)
 
 
-class Batches(OnPartition, frozen=True):
-    """Read stored batches from the offset, or from a higher start of the log. Return a `LogSlice`."""
+class Batches(LogCommand, frozen=True):
+    """Read stored batches, beginning with the batch that holds the offset.
+
+    If the log starts after the offset, begin at the start of the log.
+    """
 
     max_bytes: int = 1 << 20
+    """Largest size of all batches; a first batch that is larger is returned alone."""
 
     async def run(self, server: DevServer) -> LogSlice:
         log = self.find_partition(server).log
@@ -200,9 +206,10 @@ class Batches(OnPartition, frozen=True):
 
 
 class AppendedSince(BrokerCommand, frozen=True):
-    """List all batches appended at that moment or later. Return a list of `AppendedBatch`."""
+    """List the batches of all partitions that were appended at a moment or later."""
 
     moment_ns: int
+    """Time on the host's monotonic clock."""
 
     async def run(self, server: DevServer) -> list[AppendedBatch]:
         partitions = (part for topic in server.cluster.topics.values() for part in topic.partitions)
@@ -211,6 +218,8 @@ class AppendedSince(BrokerCommand, frozen=True):
 
 
 class PartitionCount(BrokerCommand, frozen=True):
+    """Return the number of partitions of a topic."""
+
     topic: str
 
     async def run(self, server: DevServer) -> int:
@@ -223,7 +232,10 @@ class GetStatistics(BrokerCommand, frozen=True):
 
 
 class WaitUntil(BrokerCommand, frozen=True):
-    """Wait until all of these counters are reached, or for `seconds`. Return `Statistics` in both cases."""
+    """Wait until the counters of the same names in `Statistics` have at least these values, but at most `seconds`.
+
+    The result is the `Statistics` at the end of the wait, also if the counters do not have these values by then.
+    """
 
     records: int = 0
     duplicates: int = 0
@@ -249,24 +261,27 @@ class WaitUntil(BrokerCommand, frozen=True):
         )
 
 
-def concrete_kinds(kind: type[BrokerCommand]) -> list[type[BrokerCommand]]:
-    """Return the classes below `kind` from which none derives."""
-    derived = kind.__subclasses__()
-    return [each for base in derived for each in concrete_kinds(base)] if derived else [kind]
+def leaf_classes(kind: type[BrokerCommand]) -> list[type[BrokerCommand]]:
+    """Return the direct and indirect subclasses of `kind` that have no subclasses themselves."""
+    subclasses = kind.__subclasses__()
+    return [leaf for subclass in subclasses for leaf in leaf_classes(subclass)] if subclasses else [kind]
 
 
-COMMANDS: Final = tuple(concrete_kinds(BrokerCommand))
-BY_NAME: Final[Mapping[str, type[BrokerCommand]]] = {tag_of(kind.__name__): kind for kind in COMMANDS}
+COMMANDS: Final = tuple(leaf_classes(BrokerCommand))
+COMMANDS_BY_NAME: Final[Mapping[str, type[BrokerCommand]]] = {tag_of(kind.__name__): kind for kind in COMMANDS}
 DECODER: Final = msgspec.json.Decoder(Union[COMMANDS])  # noqa: UP007  the members are computed
 
 
 async def execute(line: bytes, server: DevServer) -> bytes:
-    """Execute one line of the control channel; an invalid line or a failed command yields an error response."""
+    """Execute the command in one line of the control channel, and return the line of the response.
+
+    The response has an error if the line is no valid command, or if the command fails.
+    """
     try:
         answer = Answer(ok=True, result=await DECODER.decode(line).run(server))
     except (msgspec.DecodeError, RefusedError, OSError) as error:
         answer = Answer(ok=False, error=str(error))
-    server.changes.notify()  # a Fetch may wait for the effect of a command: a new leader, a doubled batch
+    server.changes.notify()  # a Fetch request may wait for a new leader or a doubled batch
     return encode_answer(answer)
 
 

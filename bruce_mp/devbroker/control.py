@@ -6,9 +6,9 @@
         broker.wait_until(records=1000)
         assert [len(partition) for partition in broker.fetch("hits")] == [250] * 4
 
-Threads must not share a `DevBroker` or `ControlChannel`. The process ends at `close`, or when the parent process ends,
-which closes the pipe to its standard input. `drop_batch`, `double_batch` and `swap_batches` damage a log deliberately,
-to test programs that detect lost, duplicate or reordered records.
+Threads must not share a `DevBroker` or `ControlChannel`. The broker's process ends at `close`. It also ends if the
+process that started it ends, because then the pipe to its standard input closes. `drop_batch`, `double_batch` and
+`swap_batches` damage a log deliberately, to test programs that detect lost, duplicate or reordered records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar
 import msgspec
 
 from bruce_mp.devbroker import commands
-from bruce_mp.devbroker.batch import SEQUENCE_MASK, BatchHead, records_of
+from bruce_mp.devbroker.batch import SEQUENCE_MASK, BatchHead, decode_records
 from bruce_mp.devbroker.faults import InjectedFault
 from bruce_mp.devbroker.statistics import Statistics
 from bruce_mp.errors import BruceError, StartError
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 __all__ = ["CommandError", "ControlChannel", "DevBroker", "StoredRecord", "decode_batches"]
 
 RESPONSE_TIMEOUT_S: Final = 30.0  # longer than any command except WaitUntil takes, even on a busy machine
-STOP_TIMEOUT_S: Final = 10.0  # after which the process is killed
+STOP_TIMEOUT_S: Final = 10.0  # a process that still runs so long after SIGTERM is killed
 
 Result = TypeVar("Result")
 
 
 class CommandError(BruceError):
-    """Failure of a command; the text is the broker's."""
+    """A command failed, or could not be sent. If the broker refused the command, the text is the broker's."""
 
 
 class ControlChannel:
-    """A connection to a broker's control channel at HOST:PORT, or at the path of a UNIX socket.
+    """A connection to a broker's control channel.
 
-    Raise CommandError if no broker listens there.
+    `address` is HOST:PORT, or the path of a UNIX socket. The constructor raises CommandError if it cannot connect.
     """
 
     def __init__(self, address: str) -> None:
@@ -86,7 +86,8 @@ def connect(address: str) -> socket.socket:
         host, _, port = address.rpartition(":")
         if not port.isdecimal():
             raise CommandError(
-                f"{address} is neither HOST:PORT nor an existing path: give the address in the broker's line CONTROL."
+                f"{address} is neither HOST:PORT nor an existing path: "
+                "give the address that the broker printed after CONTROL."
             )
         return socket.create_connection((host, int(port)), RESPONSE_TIMEOUT_S)
     connection = socket.socket(socket.AF_UNIX)
@@ -100,7 +101,10 @@ def connect(address: str) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A stored record. `timestamp` is in ms; producer fields are -1 without idempotence."""
+    """A stored record.
+
+    `timestamp` is in ms. The last three fields are -1 if the record's batch has no producer id.
+    """
 
     offset: int
     timestamp: int
@@ -113,11 +117,14 @@ class StoredRecord:
 
 
 def decode_batches(batches: bytes) -> Iterator[StoredRecord]:
-    """Yield the records of consecutive stored batches, with any of Kafka's codecs. Raise RefusedError for damage."""
+    """Yield the records of stored batches that follow each other in `batches`, compressed or not.
+
+    Raise RefusedError if the body of a batch is damaged.
+    """
     at = 0
     while at < len(batches):
         head = BatchHead.unpack(batches, at)
-        for record in records_of(batches[at : at + head.size]):
+        for record in decode_records(batches[at : at + head.size]):
             sequence = (head.base_sequence + record.offset - head.base_offset) & SEQUENCE_MASK
             yield StoredRecord(
                 record.offset, record.timestamp, record.key, record.value, tuple(record.headers),
@@ -127,18 +134,20 @@ def decode_batches(batches: bytes) -> Iterator[StoredRecord]:
 
 
 class DevBroker:
-    """A running embedded broker.
+    """A process that runs an embedded cluster of one or more brokers.
+
+    The constructor starts the process and waits until it is ready; it raises StartError if that takes too long.
 
     Args:
-        brokers: number of brokers, with ids from 1 up.
-        topics: partitions by name.
-        auto_create: partitions of topics that a client's metadata request creates; 0 disables it.
-        max_bytes: memory for all records.
+        brokers: number of brokers; their ids are 1, 2 and so on.
+        topics: topics to create, each with its number of partitions.
+        auto_create: number of partitions of topics that clients create by a Metadata request; 0: clients create none.
+        max_bytes: memory limit of all records; the broker removes the oldest ones.
         ack_delay_ms: delay of each Produce response.
         message_max_bytes: largest accepted record batch.
-        strict: check every record of every batch.
-        cluster_id: the id in metadata.
-        start_within: time limit of the start, in seconds; after it, raise StartError.
+        strict: check not only each record batch, but also each record.
+        cluster_id: the cluster id in Metadata responses.
+        start_within: time limit of the start, in seconds.
     """
 
     def __init__(
@@ -170,7 +179,7 @@ class DevBroker:
         self.control: str = ready["CONTROL"]
         """Address of the control channel."""
         self.bootstrap: str = ready["BOOTSTRAP"]
-        """`host:port[,host:port...]`, the first broker first."""
+        """Addresses of the brokers as `host:port[,host:port...]`, in the order of their ids."""
 
     @property
     def pid(self) -> int:
@@ -185,32 +194,32 @@ class DevBroker:
         return self._request(commands.ListFaults(), list[InjectedFault])
 
     def clear_faults(self, number: int | None = None) -> None:
-        """Remove all faults, or the one of this number."""
+        """Remove the fault of this number, or all faults if it is None."""
         self._run(commands.ClearFaults(number=number))
 
     def move_leader(self, topic: str, partition: int, broker: int, *, stale: int = 0) -> None:
-        """Make `broker` the leader; the next `stale` Metadata responses still name the old one."""
+        """Make `broker` the leader of a partition; the next `stale` Metadata responses still name the old leader."""
         self._run(commands.MoveLeader(topic=topic, partition=partition, broker=broker, stale=stale))
 
     def broker_down(self, broker: int, *, elect: bool = False, stale: int = 0) -> None:
         """Close a broker's socket and connections.
 
         Args:
-            broker: its id.
-            elect: give its partitions other leaders; otherwise they have none until it returns.
-            stale: number of Metadata responses that still list it.
+            broker: the broker's id.
+            elect: make other brokers leaders of its partitions; otherwise these have no leader until it is up again.
+            stale: number of Metadata responses that still show the cluster as it was.
         """
         self._run(commands.BrokerDown(broker=broker, elect=elect, stale=stale))
 
     def broker_up(self, broker: int, *, port: int | None = None) -> int:
-        """Reopen a broker on its old port, or on `port` (0: any). Return the port."""
+        """Reopen a broker on `port`: 0 is any port, None the broker's old port. Return the port."""
         return self._request(commands.BrokerUp(broker=broker, port=port), int)
 
     def add_topic(self, topic: str, partitions: int) -> None:
         self._run(commands.AddTopic(topic=topic, partitions=partitions))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Increase a topic's number of partitions."""
+        """Increase a topic's number of partitions to `partitions`."""
         self._run(commands.AddPartitions(topic=topic, partitions=partitions))
 
     def delete_topic(self, topic: str) -> None:
@@ -221,7 +230,7 @@ class DevBroker:
         self._run(commands.DropBatch(topic=topic, partition=partition, offset=offset))
 
     def double_batch(self, topic: str, partition: int, offset: int) -> None:
-        """Damage the log: append the batch that holds the offset again."""
+        """Damage the log: append a second copy of the batch that holds the offset."""
         self._run(commands.DoubleBatch(topic=topic, partition=partition, offset=offset))
 
     def swap_batches(self, topic: str, partition: int, offset: int) -> None:
@@ -229,12 +238,15 @@ class DevBroker:
         self._run(commands.SwapBatches(topic=topic, partition=partition, offset=offset))
 
     def fetch(self, topic: str) -> list[list[StoredRecord]]:
-        """Return all stored records of a topic by partition, in offset order."""
-        partitions = self._request(commands.PartitionCount(topic=topic), int)
-        return [list(self._records(topic, partition)) for partition in range(partitions)]
+        """Return all stored records of a topic: one list for each partition, in the order of offsets."""
+        partition_count = self._request(commands.PartitionCount(topic=topic), int)
+        return [list(self._records(topic, partition)) for partition in range(partition_count)]
 
     def appended_since(self, moment_ns: int) -> list[tuple[int, list[StoredRecord]]]:
-        """Return the records of each batch appended since that moment, with its time in ns of `time.monotonic_ns()`."""
+        """Return the batches of all partitions that were appended at `moment_ns` or later.
+
+        Each batch is a pair: the time of its append, and its records. Times are those of `time.monotonic_ns()`.
+        """
         found = self._request(commands.AppendedSince(moment_ns=moment_ns), list[commands.AppendedBatch])
         return [(appended.appended_ns, list(decode_batches(appended.batch))) for appended in found]
 
@@ -252,7 +264,10 @@ class DevBroker:
         errors: Mapping[int, int] | None = None,
         within: float = 10.0,
     ) -> Statistics:
-        """Wait until all of these counters of `Statistics` are reached. Raise TimeoutError after `within` seconds."""
+        """Wait until the counters of the same names in `Statistics` have at least these values.
+
+        Raise TimeoutError if they do not have them within `within` seconds.
+        """
         wanted = commands.WaitUntil(
             records=records, duplicates=duplicates, requests=requests or {}, faults=faults or {}, errors=errors or {},
             seconds=within,
@@ -274,7 +289,7 @@ class DevBroker:
         self.close()
 
     def _records(self, topic: str, partition: int) -> Iterator[StoredRecord]:
-        offset, end_offset = 0, 1  # the first response brings the real end
+        offset, end_offset = 0, 1  # 1 starts the loop; the first response replaces it with the end of the log
         while offset < end_offset:
             read = self._request(commands.Batches(topic=topic, partition=partition, offset=offset), commands.LogSlice)
             offset, end_offset = max(offset, read.start), read.end
@@ -285,6 +300,7 @@ class DevBroker:
             offset = found[-1].offset + 1
 
     def _run(self, command: commands.BrokerCommand) -> None:
+        """Execute a command that has no result."""
         self._request(command, type(None))
 
     def _request(self, command: commands.BrokerCommand, kind: type[Result]) -> Result:
@@ -297,9 +313,9 @@ def start_process(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def read_ready(process: subprocess.Popen[bytes], within: float) -> dict[str, str]:
-    """Return the lines that the process prints when it is ready, by their first word.
+    """Wait until the process prints that it is ready, and return BOOTSTRAP and CONTROL, each with its address.
 
-    Raise StartError if it ends, or does not print them in time.
+    Raise StartError if the process ends, or is not ready within `within` seconds.
     """
     assert process.stdout is not None
     deadline = time.monotonic() + within
@@ -311,6 +327,7 @@ def read_ready(process: subprocess.Popen[bytes], within: float) -> dict[str, str
 
 
 def next_line(stream: IO[bytes], deadline: float) -> str:
+    """Return the next line. Raise StartError if the stream ends, or none comes before `deadline` (monotonic time)."""
     readable, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
     line = stream.readline() if readable else b""
     if not line:

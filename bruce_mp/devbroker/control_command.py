@@ -1,8 +1,8 @@
 """`bruce dev-broker control`: send one command to a running embedded broker, and print its result as JSON.
 
-Exit status: 0 if the command was executed, 1 if it failed or no broker answered, 2 if it is not a command.
+Exit status: 0 if the command was executed, 1 if it failed or no broker answered, 2 if there is no such command.
 
-Separate because it is a client of the broker, with its own parser.
+This module is separate from `process`, which runs the broker, because it is a client with a parser of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bruce_mp.devbroker.arguments import parse_command
-from bruce_mp.devbroker.commands import BY_NAME
+from bruce_mp.devbroker.commands import COMMANDS_BY_NAME
 from bruce_mp.devbroker.control import ControlChannel
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import BruceError, ExitCode
@@ -26,16 +26,16 @@ __all__ = ["main"]
 
 
 def create_parser() -> argparse.ArgumentParser:
-    fields = [f"  {name} {' '.join(kind.__struct_fields__)}" for name, kind in sorted(BY_NAME.items())]
-    # The first field of a fault is its action, which has a line of its own.
-    faults = [f"  actions: {' '.join(FaultAction)}", f"  fields: {' '.join(Fault.__struct_fields__[1:])}"]
+    commands = [f"  {name} {' '.join(kind.__struct_fields__)}" for name, kind in sorted(COMMANDS_BY_NAME.items())]
+    fault_fields = Fault.__struct_fields__[1:]  # without `action`, whose values have a line of their own
+    faults = [f"  actions: {' '.join(FaultAction)}", f"  fields: {' '.join(fault_fields)}"]
     options = argparse.ArgumentParser(
         prog="bruce dev-broker control",
         description="Send one command to a running embedded broker, and print its result as JSON.",
-        epilog="\n".join(["commands with their fields:", *fields, "", *faults]),
+        epilog="\n".join(["commands with their fields:", *commands, "", "faults, for inject:", *faults]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options.add_argument("address", metavar="ADDRESS", help="HOST:PORT or path, as the line CONTROL of the broker says")
+    options.add_argument("address", metavar="ADDRESS", help="HOST:PORT or path, which the broker prints after CONTROL")
     options.add_argument("command", metavar="COMMAND", help="for example inject, list_faults, move_leader")
     options.add_argument("words", nargs="*", metavar="FIELD=VALUE", help="arguments of the command")
     return options

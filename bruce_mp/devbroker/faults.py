@@ -1,9 +1,11 @@
 """Scripted faults as data: the requests that a fault matches, and its effect on them.
 
-A fault *matches* requests by API, broker, client, topic, partition and text. A fault with `nth=3 every=2 times=4` is
-*triggered* by the matches 3, 5, 7 and 9. `EFFECTS` has the effects of some actions on the steps of
-a request: execution, response bytes, and connection. `apis` and `server` carry out the other actions. One request may
-trigger several faults; their effects add up.
+A fault *matches* requests by API, broker, client, topic, partition and text. Some of these matches *trigger* it: with
+`nth=3 every=2 times=4`, the matches 3, 5, 7 and 9. A request that triggers a fault suffers the fault's action. One
+request may trigger several faults; their effects add up.
+
+Some actions change the execution of a request, the bytes of its response, or the connection: `EFFECTS` describes these
+changes as data. The modules `apis` and `server` carry out the other actions.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 
-from bruce_mp.devbroker.batch import records_of
+from bruce_mp.devbroker.batch import decode_records
 from bruce_mp.devbroker.codes import ApiKey, RefusedError
 
 if TYPE_CHECKING:
@@ -35,36 +37,36 @@ __all__ = [
     "TriggeredFaults",
 ]
 
-CORRELATION_AT: Final = 4  # behind the frame's length
-BODY_AT: Final = CORRELATION_AT + 4
+CORRELATION_OFFSET: Final = 4  # of the correlation id in a response; the 4 bytes before it are the frame's length
+BODY_OFFSET: Final = CORRELATION_OFFSET + 4
 GARBAGE_FRAME: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
-"""Response of a web server to a Kafka client. As a frame length, its first bytes mean 1.2 GB."""
+"""Response of a web server to a Kafka client. The client reads its first four bytes as a frame length of 1.2 GB."""
 
 
 @unique
 class FaultAction(StrEnum):
-    """Action of a fault; `EFFECTS` has the effects of some."""
+    """Action of a fault. `code` and `ms` are fields of `Fault`."""
 
     ERROR = "error"
-    """Return `code` for the matching partitions only, and append nothing for them."""
+    """Return the error `code` for the matching parts of the request, and do not execute these parts."""
     ERROR_APPENDED = "error_appended"
-    """Append, but return `code`."""
+    """Append the records, but return the error `code` for the matching partitions."""
     ACK_LOST = "ack_lost"
-    """Execute the request, then close without a response."""
+    """Execute the request, then close the connection without a response."""
     CLOSE = "close"
-    """Close without executing the request."""
+    """Close the connection without executing the request."""
     HALF_FRAME = "half_frame"
-    """Execute the request, send half of the response, close."""
+    """Execute the request, send half of the response, and close the connection."""
     WRONG_CORRELATION = "wrong_correlation"
     """Respond with a correlation id that no request in flight has."""
     GARBAGE_BODY = "garbage_body"
-    """Respond with the right length and correlation id, and a body of noise."""
+    """Respond with the right length and correlation id, and a body that cannot be decoded."""
     GARBAGE_FRAME = "garbage_frame"
     """Respond with bytes that are not a Kafka frame."""
     DELAY = "delay"
     """Execute the request at once, and respond `ms` later."""
     SILENCE = "silence"
-    """Stop the whole broker for `ms`, as on SIGSTOP, without reads or responses; then continue with this request."""
+    """Stop the whole broker for `ms` as SIGSTOP would: it reads no request and sends no response. Then continue."""
     THROTTLE = "throttle"
     """Respond with a throttle time of `ms`."""
 
@@ -73,19 +75,20 @@ PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Target(NamedTuple):
-    """A part of a request: a partition with the record batch for it, or a topic (partition -1).
+    """The part of a request that a fault may concern: a partition, a topic, or the whole request.
 
-    The topic is None for a whole request, such as one about all topics.
+    For a topic, `partition` is -1. For a whole request, such as a request about all topics, `topic` is None also.
     """
 
     topic: str | None = None
     partition: int = -1
     batch: bytes | None = None
+    """The record batch for the partition, in a Produce request."""
 
     def contains(self, text: bytes) -> bool:
         """Return True if a key or a value of the batch contains the text."""
         try:
-            records = records_of(self.batch or b"")
+            records = decode_records(self.batch or b"")
         except RefusedError:
             return False
         return any(text in (field or b"") for record in records for field in (record.key, record.value))
@@ -95,14 +98,15 @@ WHOLE_REQUEST: Final = Target()
 
 
 @lru_cache
-def network_of(text: str) -> IPv4Network | IPv6Network:
+def parse_network(text: str) -> IPv4Network | IPv6Network:
     return ip_network(text, strict=False)
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One scripted fault. A field that is None matches any value.
 
-    The matches nth, nth + every, nth + 2 every and so on trigger the fault, up to `times` times.
+    Matches are counted from 1. The matches number nth, nth + every, nth + 2 * every and so on trigger the fault, until
+    it has been triggered `times` times.
     """
 
     action: FaultAction
@@ -113,7 +117,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     topic: str | None = None
     partition: int | None = None
     text: str | None = None
-    """Text in the key or the value of a record, in UTF-8. Only Produce requests have records."""
+    """A text, in UTF-8, that the key or the value of a record contains. Only Produce requests have records."""
     nth: PositiveInt = 1
     every: PositiveInt = 1
     times: PositiveInt | None = 1
@@ -125,10 +129,10 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         if self.client is not None:
-            network_of(self.client)  # raises ValueError, which msgspec reports
+            parse_network(self.client)  # raises ValueError for an invalid one; msgspec makes it a ValidationError
 
     def concerns(self, target: Target) -> bool:
-        """Return True if the fault concerns this part of a request."""
+        """Return True if topic, partition and text of the fault match this part of a request."""
         return (
             (target.topic is None or self.topic in (None, target.topic))
             and self.partition in (None, target.partition)
@@ -136,10 +140,10 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     def matches(self, api: ApiKey, broker: int, client: str, targets: Collection[Target]) -> bool:
-        """Return True if the fault matches this request, or a part of it."""
+        """Return True if the fault matches this request: the request as a whole, or one of its parts `targets`."""
         if self.api not in (None, api) or self.broker not in (None, broker):
             return False
-        if self.client is not None and ip_address(client) not in network_of(self.client):
+        if self.client is not None and ip_address(client) not in parse_network(self.client):
             return False
         concerns_whole_request = self.topic is None and self.partition is None and self.text is None
         return concerns_whole_request or any(map(self.concerns, targets))
@@ -147,20 +151,26 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def wrong_correlation(frame: bytes) -> bytes:
     """Flip a high bit of the correlation id, so that it matches no request in flight."""
-    return frame[:CORRELATION_AT] + bytes((frame[CORRELATION_AT] ^ 0x40,)) + frame[CORRELATION_AT + 1 :]
+    return frame[:CORRELATION_OFFSET] + bytes((frame[CORRELATION_OFFSET] ^ 0x40,)) + frame[CORRELATION_OFFSET + 1 :]
 
 
 def garbage_body(frame: bytes) -> bytes:
-    """Fill the body with 0xFF: in any version these are negative lengths and counts, or over-long varints."""
-    return frame[:BODY_AT] + b"\xff" * (len(frame) - BODY_AT)
+    """Fill the body with 0xFF, which no decoder accepts.
+
+    In each version of a response, these bytes are negative lengths and counts, or varints that are too long.
+    """
+    return frame[:BODY_OFFSET] + b"\xff" * (len(frame) - BODY_OFFSET)
 
 
 class Effect(NamedTuple):
-    """Effect of an action on the three steps of a request; `mangle` returns the bytes to send instead of a frame."""
+    """Effect of an action on the three steps of a request. The defaults change nothing."""
 
     is_executed: bool = True
+    """False: the request is not executed."""
     mangle: Callable[[bytes], bytes] = lambda frame: frame
+    """Returns the bytes to send in place of the response's frame."""
     closes: bool = False
+    """True: the broker then closes the connection."""
 
 
 EFFECTS: Final = {
@@ -176,7 +186,7 @@ EFFECTS: Final = {
     FaultAction.SILENCE: Effect(),
     FaultAction.THROTTLE: Effect(),
 }
-"""The handlers in `apis` and `server` carry out the actions whose `Effect()` has no arguments."""
+"""An action with `Effect()` changes none of these steps: the handlers in `apis`, or `server`, carry it out."""
 
 
 class TriggeredFaults(NamedTuple):
@@ -191,20 +201,21 @@ class TriggeredFaults(NamedTuple):
 
     @property
     def closes(self) -> bool:
+        """Return True if a fault closes the connection after the request."""
         return any(EFFECTS[fault.action].closes for fault in self.faults)
 
     def mangle(self, frame: bytes) -> bytes:
-        """Return the bytes to send instead of `frame`."""
+        """Return the bytes to send in place of `frame`, the response with its length."""
         for fault in self.faults:
             frame = EFFECTS[fault.action].mangle(frame)
         return frame
 
-    def milliseconds(self, action: FaultAction) -> int:
-        """Return the sum of `ms` of the faults with this action."""
+    def total_ms(self, action: FaultAction) -> int:
+        """Return the milliseconds of all faults with this action, added up."""
         return sum(fault.ms for fault in self.faults if fault.action is action)
 
-    def error(self, action: FaultAction, target: Target = WHOLE_REQUEST) -> int:
-        """Return the code that a fault of `action` sets for this part of the request, or 0."""
+    def error_code(self, action: FaultAction, target: Target = WHOLE_REQUEST) -> int:
+        """Return the error code that a fault with this action sets for this part of the request; 0 if none does."""
         codes = (fault.code for fault in self.faults if fault.action is action and fault.concerns(target))
         return next(codes, 0)
 
@@ -218,23 +229,26 @@ class InjectedFault(msgspec.Struct):
     number: int
     fault: Fault
     matched: int = 0
+    """How often a request has matched the fault."""
     triggered: int = 0
+    """How often a match has triggered the fault."""
 
     @property
     def is_spent(self) -> bool:
+        """Return True if the fault has been triggered `times` times, so that it cannot be triggered again."""
         return self.fault.times is not None and self.triggered >= self.fault.times
 
     def count_match(self) -> bool:
         """Count one match, and return True if it triggers the fault."""
         self.matched += 1
-        since_nth = self.matched - self.fault.nth
-        is_triggered = not self.is_spent and since_nth >= 0 and since_nth % self.fault.every == 0
+        matches_since_nth = self.matched - self.fault.nth
+        is_triggered = not self.is_spent and matches_since_nth >= 0 and matches_since_nth % self.fault.every == 0
         self.triggered += is_triggered
         return is_triggered
 
 
 class FaultBook:
-    """Faults of all brokers, in order of injection."""
+    """The injected faults that may still be triggered, for all brokers, in the order of injection."""
 
     def __init__(self) -> None:
         self._injected: list[InjectedFault] = []
@@ -242,7 +256,6 @@ class FaultBook:
 
     @property
     def injected(self) -> list[InjectedFault]:
-        """Return the faults that may still be triggered."""
         return list(self._injected)
 
     def inject(self, fault: Fault) -> int:
@@ -252,17 +265,20 @@ class FaultBook:
         return number
 
     def clear(self, number: int | None = None) -> None:
-        """Remove all faults, or the one of this number."""
+        """Remove the fault of this number, or all faults if it is None."""
         self._injected = [injected for injected in self._injected if number not in (None, injected.number)]
 
-    def faults_for(
+    def trigger_faults(
         self, api: ApiKey, broker: int, client: str, targets: Callable[[], Iterable[Target]]
     ) -> TriggeredFaults:
-        """Return the faults that this request triggers, and count a match for all faults that match it."""
+        """Count a match for each fault that matches this request, and return the faults that the request triggers.
+
+        `targets` returns the parts of the request. It is called only if there are faults, because it takes time.
+        """
         if not self._injected:
             return NO_FAULTS
-        found = tuple(targets())
-        matching = [injected for injected in self._injected if injected.fault.matches(api, broker, client, found)]
+        parts = tuple(targets())
+        matching = [injected for injected in self._injected if injected.fault.matches(api, broker, client, parts)]
         triggered = tuple(injected.fault for injected in matching if injected.count_match())
         self._injected = [injected for injected in self._injected if not injected.is_spent]
         return TriggeredFaults(triggered)

@@ -1,8 +1,10 @@
-"""Log of one partition: record batches in memory, by offset; and the limit of the memory for all logs.
+"""The log of one partition, which keeps record batches in memory, and the memory limit of all logs.
 
-Invariants: offsets never decrease and are never reused; `start` <= every stored offset < `end`; `start` increases when
-retention removes the head. The damage methods at the end corrupt the log deliberately, as test data for an audit. They
-keep these invariants, so consumers continue to read.
+Invariants of a log: Offsets never decrease and are never reused. Each stored offset is at least `start` and less than
+`end`. `start` increases when retention removes the oldest batches.
+
+`remove`, `double` and `swap` damage a log deliberately, as test data for programs that detect lost, duplicate or
+reordered records. The invariants hold after the damage, so consumers continue to read.
 """
 
 from __future__ import annotations
@@ -13,55 +15,59 @@ from collections import Counter, deque
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.devbroker.batch import LENGTH_AT, BatchHead, rebase, records_of
+from bruce_mp.devbroker.batch import LENGTH_OFFSET, BatchHead, decode_records, rebase
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.producers import ProducerStates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["OVERHEAD", "AppendResult", "PartitionLog", "Retention"]
+__all__ = ["BATCH_OVERHEAD", "AppendResult", "PartitionLog", "Retention"]
 
-OVERHEAD: Final = 320  # cost of the objects of a batch: measured 250 to 310 bytes on CPython 3.11
-TRIM_DIVISOR: Final = 16  # a trim frees the limit divided by this number, so that not each batch trims
+BATCH_OVERHEAD: Final = 320  # bytes of a batch's Python objects: measured 250 to 310 on CPython 3.11
+TRIM_DIVISOR: Final = 16  # a trim frees 1/16 of the limit, so that at the limit not each new batch causes a trim
 
 
 class StoredBatch(NamedTuple):
-    """A stored batch; `max_timestamp` is in ms, `appended_ns` on the host's monotonic clock."""
+    """A stored batch."""
 
     base_offset: int
     last_offset: int
     max_timestamp: int
+    """Largest timestamp of its records, in ms."""
     raw: bytes
     appended_ns: int
+    """Time of the append on the host's monotonic clock."""
 
 
 class AppendResult(NamedTuple):
-    """Outcome of an append. A duplicate has the base offset of the original batch.
-
-    `log_append_time` is -1; of a duplicate, as in Kafka, the largest timestamp (ms) of the original.
-    """
+    """Outcome of an append."""
 
     base_offset: int
+    """Offset of the first record. For a duplicate, the base offset of the original batch."""
     log_append_time: int
+    """-1. For a duplicate, as in Kafka, the largest timestamp (ms) of the original batch."""
     is_duplicate: bool
 
 
 class PartitionLog:
-    """Storage of one partition's batches, with append, read and search."""
+    """The batches of one partition."""
 
     __slots__ = ("_batches", "_retention", "end", "producers", "start")
 
     def __init__(self, retention: Retention) -> None:
-        self.start = 0
-        self.end = 0
+        self.start = 0  # the offset from which consumers can read
+        self.end = 0  # the offset that the next record gets
         self.producers = ProducerStates()
         self._retention = retention
-        self._batches: list[StoredBatch] = []
+        self._batches: list[StoredBatch] = []  # in the order of their offsets
 
     def append(self, head: BatchHead, raw: bytes, leader_epoch: int) -> AppendResult:
-        """Store a checked batch unless it is a duplicate. Raise RefusedError as `ProducerStates.check` does."""
-        original = self.producers.original_of(head)
+        """Store a batch, of which `check_batch` returned the header, unless it is a duplicate.
+
+        Raise RefusedError if the idempotence check refuses it.
+        """
+        original = self.producers.find_original(head)
         if original is not None:
             return AppendResult(original.base_offset, original.max_timestamp, is_duplicate=True)
         self.producers.check(head)
@@ -70,9 +76,10 @@ class PartitionLog:
         return AppendResult(base, -1, is_duplicate=False)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole batches from that of `offset` on: the first of any size, and others up to `max_bytes` in all.
+        """Return whole batches, beginning with the batch that holds `offset`.
 
-        Raise RefusedError for an offset below `start` or above `end`.
+        They have at most `max_bytes` in all, but a larger first batch is returned alone. If no batch holds the offset,
+        begin with the next one. Raise RefusedError for an offset below `start` or above `end`.
         """
         if not self.start <= offset <= self.end:
             text = f"Offset {offset} is outside of {self.start} to {self.end}."
@@ -87,13 +94,16 @@ class PartitionLog:
         return b"".join(found)
 
     def appended_since(self, moment_ns: int) -> Iterator[StoredBatch]:
-        """Return the batches appended at that moment of the monotonic clock or later."""
+        """Yield the batches that were appended at `moment_ns`, a time of the monotonic clock, or later."""
         return (batch for batch in self._batches if batch.appended_ns >= moment_ns)
 
     def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record that is not older than `timestamp`, in ms, or None."""
+        """Return (offset, timestamp) of the first record that has this timestamp (ms) or a later one.
+
+        Return None if there is no such record.
+        """
         candidates = (batch for batch in self._batches if batch.max_timestamp >= timestamp)
-        records = chain.from_iterable(records_of(batch.raw) for batch in candidates)
+        records = chain.from_iterable(decode_records(batch.raw) for batch in candidates)
         return next(((r.offset, r.timestamp) for r in records if r.timestamp >= timestamp), None)
 
     def find_max_timestamp(self) -> tuple[int, int] | None:
@@ -101,30 +111,30 @@ class PartitionLog:
         if not self._batches:
             return None
         batch = max(self._batches, key=lambda b: b.max_timestamp)
-        return max(((r.offset, r.timestamp) for r in records_of(batch.raw)), key=lambda found: found[1])
+        return max(((r.offset, r.timestamp) for r in decode_records(batch.raw)), key=lambda found: found[1])
 
     def drop_oldest(self, count: int) -> int:
-        """Remove the first `count` batches, or all, and advance `start`. Return the number removed."""
-        before = len(self._batches)
+        """Remove the first `count` batches, or all if there are fewer, and advance `start`.
+
+        Return the number of removed batches.
+        """
+        count_before = len(self._batches)
         self._drop(slice(0, count))
         self.start = self._batches[0].base_offset if self._batches else self.end
-        return before - len(self._batches)
+        return count_before - len(self._batches)
 
     def clear(self) -> None:
         self._drop(slice(None))
 
     def remove(self, offset: int) -> None:
-        """Remove the batch that holds `offset`, and leave a gap in the offsets.
-
-        An emptied log starts at its end, because a consumer would wait at `start` forever.
-        """
+        """Remove the batch that holds `offset`, and leave a gap in the offsets."""
         at = self._index_of_existing(offset)
         self._drop(slice(at, at + 1))
         if not self._batches:
-            self.start = self.end
+            self.start = self.end  # otherwise a consumer would wait for a record in the gap forever
 
     def double(self, offset: int) -> None:
-        """Append the batch that holds `offset` again, as a producer without idempotence might."""
+        """Append a second copy of the batch that holds `offset`, as a retry without idempotence does."""
         raw = self._batches[self._index_of_existing(offset)].raw
         head = BatchHead.unpack(raw)
         self._store(head, raw, head.leader_epoch)
@@ -147,15 +157,18 @@ class PartitionLog:
         self._retention.charge(self, len(raw))
         return base
 
-    def _drop(self, which: slice) -> None:
-        for batch in self._batches[which]:
+    def _drop(self, indexes: slice) -> None:
+        """Remove these batches, and release their memory."""
+        for batch in self._batches[indexes]:
             self._retention.release(len(batch.raw))
-        del self._batches[which]
+        del self._batches[indexes]
 
     def _index_of(self, offset: int) -> int:
+        """Return the index of the batch that holds `offset`, or of the first batch after it if it is in a gap."""
         return bisect_left(self._batches, offset, key=lambda batch: batch.last_offset)
 
     def _index_of_existing(self, offset: int) -> int:
+        """Return the index of the batch that holds `offset`. Raise RefusedError if there is none."""
         at = self._index_of(offset)
         if at == len(self._batches) or self._batches[at].base_offset > offset:
             raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"No stored batch holds offset {offset}.")
@@ -164,51 +177,57 @@ class PartitionLog:
 
 def with_base_offset(batch: StoredBatch, base_offset: int) -> StoredBatch:
     last = base_offset + batch.last_offset - batch.base_offset
-    raw = base_offset.to_bytes(LENGTH_AT) + batch.raw[LENGTH_AT:]
+    raw = base_offset.to_bytes(LENGTH_OFFSET) + batch.raw[LENGTH_OFFSET:]
     return batch._replace(base_offset=base_offset, last_offset=last, raw=raw)
 
 
 class Retention:
-    """Memory limit over all partitions: the oldest batches are removed first.
+    """Memory limit of all logs. If the limit is exceeded, the oldest batches of all logs are removed.
 
-    A batch is charged with its bytes and the cost of its Python objects, so the limit also holds for a million tiny
-    batches. A log has fewer batches than the queue here lists if its topic was deleted, or the command `drop_batch`
-    removed one; the trim then continues with the next entries.
+    A batch is charged with its bytes and `BATCH_OVERHEAD`, so the limit also holds for a million tiny batches.
+
+    A log may have fewer batches than the queue here lists for it, because its topic was deleted or the command
+    `drop_batch` removed a batch. Then `drop_oldest` frees less than the queue promised, and the trim continues with the
+    next entries of the queue.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit  # bytes
-        self.held = 0
-        """The bytes of all batches, with `OVERHEAD` for each."""
-        self.dropped = 0  # batches
-        self._order: deque[tuple[PartitionLog, int]] = deque()
-        """Log and cost of each batch, the oldest first."""
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        """The charges of all stored batches."""
+        self.dropped_batches = 0
+        """Number of batches that a trim has removed."""
+        self._queue: deque[tuple[PartitionLog, int]] = deque()
+        """For each appended batch, the oldest first: its log and its charge."""
 
     def charge(self, log: PartitionLog, size: int) -> None:
-        """Charge a batch of `size` bytes that `log` appended.
+        """Charge a batch of `size` bytes that `log` has appended.
 
-        This may call `drop_oldest` of any log, including `log`.
+        If the limit is exceeded, call `drop_oldest` of the logs with the oldest batches, perhaps of `log` itself.
         """
-        self.held += size + OVERHEAD
-        self._order.append((log, size + OVERHEAD))
-        if self.held > self.limit:
+        self.held_bytes += size + BATCH_OVERHEAD
+        self._queue.append((log, size + BATCH_OVERHEAD))
+        if self.held_bytes > self.limit_bytes:
             self._trim()
 
     def release(self, size: int) -> None:
-        """Release the charge of a removed batch of `size` bytes."""
-        self.held -= size + OVERHEAD
+        """Take back the charge of a batch of `size` bytes that was removed."""
+        self.held_bytes -= size + BATCH_OVERHEAD
 
     def _trim(self) -> None:
-        target = self.limit - self.limit // TRIM_DIVISOR
-        while self.held > target and self._order:
-            for log, count in self._oldest(self.held - target).items():
-                self.dropped += log.drop_oldest(count)
+        target = self.limit_bytes - self.limit_bytes // TRIM_DIVISOR
+        while self.held_bytes > target and self._queue:
+            for log, count in self._take_oldest(self.held_bytes - target).items():
+                self.dropped_batches += log.drop_oldest(count)
 
-    def _oldest(self, bytes_to_free: int) -> Counter[PartitionLog]:
-        """Take the oldest batches, of `bytes_to_free` bytes, from the queue. Return their number for each log."""
+    def _take_oldest(self, bytes_to_free: int) -> Counter[PartitionLog]:
+        """Take the oldest batches from the queue until their charges are at least `bytes_to_free`.
+
+        Return the number of these batches for each log.
+        """
         counts: Counter[PartitionLog] = Counter()
-        while bytes_to_free > 0 and self._order:
-            log, cost = self._order.popleft()
+        while bytes_to_free > 0 and self._queue:
+            log, charge = self._queue.popleft()
             counts[log] += 1
-            bytes_to_free -= cost
+            bytes_to_free -= charge
         return counts

@@ -1,8 +1,8 @@
 """`bruce dev-broker`: run the embedded broker.
 
-When it is ready it prints the lines `BOOTSTRAP host:port[,host:port...]` and `CONTROL address`, where the address is
-host:port or the path of a UNIX socket. It runs until SIGTERM or SIGINT. `bruce dev-broker control` is in
-`control_command`.
+When the broker is ready, it prints the lines `BOOTSTRAP host:port[,host:port...]` and `CONTROL address`, where the
+address is host:port or the path of a UNIX socket. It runs until SIGTERM or SIGINT. The module `control_command` has the
+subcommand `bruce dev-broker control`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = ["main"]
 
 UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 CONTROL_LINE_MAX: Final = 1 << 20
-"""Bytes of the longest command, which may name many partitions."""
+"""Maximum length in bytes of a command, which is one line."""
 TOO_LONG: Final = Answer(ok=False, error=f"A command has at most {CONTROL_LINE_MAX} bytes.")
-STDIN_CHUNK: Final = 4096
+STDIN_CHUNK: Final = 4096  # bytes of one read
 
 
 def parse_size(text: str) -> int:
@@ -65,7 +65,7 @@ def parse_positive(text: str) -> int:
 
 
 def parse_quoted_fault(text: str) -> Fault:
-    """Parse a fault from its words, quoted as in a shell."""
+    """Parse a fault from one text with the words of `parse_fault`, which may be quoted as in a shell."""
     try:
         return parse_fault(shlex.split(text))
     except (ArgumentError, ValueError) as error:
@@ -73,7 +73,7 @@ def parse_quoted_fault(text: str) -> Fault:
 
 
 def parse_control_address(text: str) -> int | str:
-    """Parse a port, or a path with a slash."""
+    """Return a port as a number, or a path as it is. The slash in a path tells it from a mistyped port."""
     if text.isdecimal():
         return int(text)
     if "/" not in text:
@@ -88,7 +88,10 @@ def create_parser() -> argparse.ArgumentParser:
         epilog="`bruce dev-broker control ADDRESS COMMAND ...` changes a running broker.",
     )
     add = options.add_argument
-    add("--cluster-id", default="bruce-dev-broker", metavar="ID", help="the id in metadata (default bruce-dev-broker)")
+    add(
+        "--cluster-id", default="bruce-dev-broker", metavar="ID",
+        help="cluster id in Metadata responses (default bruce-dev-broker)",
+    )  # fmt: skip
     add("--brokers", type=parse_positive, default=1, metavar="N", help="number of brokers (default 1)")
     add(
         "--topic", type=parse_topic, action="append", default=[], metavar="NAME:PARTITIONS",
@@ -96,11 +99,14 @@ def create_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add(
         "--auto-create", type=parse_positive, default=0, metavar="PARTITIONS",
-        help="create unknown topics on metadata requests",
+        help="create each unknown topic that a Metadata request names, with this number of partitions",
     )  # fmt: skip
-    add("--max-bytes", type=parse_size, default="256m", metavar="SIZE", help="memory for all records (default 256m)")
+    add(
+        "--max-bytes", type=parse_size, default="256m", metavar="SIZE",
+        help="memory for all records; the oldest ones are removed (default 256m)",
+    )  # fmt: skip
     add("--message-max-bytes", type=parse_size, default="1048588", metavar="SIZE", help="largest accepted record batch")
-    add("--ack-delay-ms", type=int, default=0, metavar="N", help="delay of each Produce response")
+    add("--ack-delay-ms", type=int, default=0, metavar="N", help="delay of each Produce response in milliseconds")
     add("--port", type=int, default=0, metavar="PORT", help="port of the first broker (default: any)")
     add(
         "--fault", type=parse_quoted_fault, action="append", default=[], metavar="'ACTION FIELD=VALUE ...'",
@@ -110,28 +116,28 @@ def create_parser() -> argparse.ArgumentParser:
         "--control", type=parse_control_address, default=0, metavar="PORT|PATH",
         help="loopback port, or path of a UNIX socket, for `bruce dev-broker control` (default: any port)",
     )  # fmt: skip
-    add("--strict", action="store_true", help="check every record of every batch, not only the batch")
+    add("--strict", action="store_true", help="check not only each record batch, but also each record")
     add("--until-eof", action="store_true", help="end also when standard input closes")
     return options
 
 
 def create_server(options: argparse.Namespace) -> DevServer:
-    """Create the server with its topics. Raise RefusedError for an invalid topic."""
+    """Create the server with the topics and faults of the options. Raise RefusedError if a topic is invalid."""
     limits = LogLimits(options.message_max_bytes, options.strict)
     cluster = Cluster(
-        options.brokers, max_bytes=options.max_bytes, auto_create=options.auto_create, limits=limits,
+        options.brokers, max_bytes=options.max_bytes, auto_create_partitions=options.auto_create, limits=limits,
         cluster_id=options.cluster_id,
     )  # fmt: skip
-    for name, partitions in options.topic:
-        cluster.add_topic(name, partitions)
+    for name, partition_count in options.topic:
+        cluster.add_topic(name, partition_count)
     server = DevServer(cluster, ack_delay_ms=options.ack_delay_ms)
-    for each in options.fault:
-        server.faults.inject(each)
+    for fault in options.fault:
+        server.faults.inject(fault)
     return server
 
 
 def create_stop_event(*, until_eof: bool) -> asyncio.Event:
-    """Return an event that SIGTERM, SIGINT and, with `until_eof`, the end of standard input set."""
+    """Return an event that is set by SIGTERM and SIGINT. If `until_eof`, the end of standard input also sets it."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -142,25 +148,25 @@ def create_stop_event(*, until_eof: bool) -> asyncio.Event:
 
 
 def read_stdin(stop: asyncio.Event) -> None:
-    """Discard the input, and stop at its end."""
+    """Read a part of standard input and discard it. Set `stop` if the input has ended."""
     if not os.read(sys.stdin.fileno(), STDIN_CHUNK):
         stop.set()
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Run the brokers and the control channel. Raise RefusedError or OSError if the start fails."""
+    """Run the brokers and the control channel until a signal. Raise RefusedError or OSError if the start fails."""
     stop = create_stop_event(until_eof=options.until_eof)
     server = create_server(options)
     await server.start(options.port)
     control = await start_control(server, options.control)
-    nodes = server.cluster.view().nodes
+    nodes = server.cluster.snapshot().nodes
     print("BOOTSTRAP", ",".join(f"{node.host}:{node.port}" for node in nodes), flush=True)
     address = control.sockets[0].getsockname()
     print("CONTROL", address if isinstance(address, str) else f"{HOST}:{address[1]}", flush=True)
     await stop.wait()
     control.close()
     if isinstance(address, str):
-        os.unlink(address)  # noqa: PTH108  no other task needs the loop now
+        os.unlink(address)  # noqa: PTH108  a blocking call does no harm: no other task needs the loop now
     await server.close()
 
 
@@ -184,8 +190,8 @@ async def start_control(server: DevServer, address: int | str) -> asyncio.Server
         return await asyncio.start_server(serve_connection, HOST, address, limit=CONTROL_LINE_MAX)
     bound = socket.socket(socket.AF_UNIX)
     try:
-        bound.bind(address)  # asyncio would replace the socket of another broker
-        os.chmod(address, 0o600)  # noqa: PTH101  before it listens
+        bound.bind(address)  # not left to asyncio, which would replace the socket of another broker
+        os.chmod(address, 0o600)  # noqa: PTH101  before the socket listens, so no other user can connect
         return await asyncio.start_unix_server(serve_connection, sock=bound, limit=CONTROL_LINE_MAX)
     except OSError as error:
         bound.close()
@@ -193,7 +199,10 @@ async def start_control(server: DevServer, address: int | str) -> asyncio.Server
 
 
 async def read_line(reader: StreamReader) -> bytes | None:
-    """Return the next line, or b"" at the end; skip a line of more than `CONTROL_LINE_MAX` bytes and return None."""
+    """Return the next line, b"" at the end of the stream, or None for a line of more than `CONTROL_LINE_MAX` bytes.
+
+    Such a line is read to its end and discarded.
+    """
     is_too_long = False
     while True:
         try:
@@ -208,12 +217,12 @@ async def read_line(reader: StreamReader) -> bytes | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the broker until a signal, or a command for a running one. Return the exit status."""
+    """Run the broker until a signal, or send a command to a running broker. Return the exit status."""
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["control"]:
         return control_command.main(arguments[1:])
     options = create_parser().parse_args(arguments)
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that disconnect
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # not its warnings, which report clients that disconnect
     try:
         asyncio.run(serve(options))
     except (RefusedError, OSError) as error:

@@ -1,13 +1,16 @@
 """Idempotence checks of a partition, from the last batches of each producer.
 
-For each (partition, producer id) a broker remembers the epoch and the last five batches. In this order, as in Kafka:
+For each partition and producer id, a broker remembers the producer epoch and the last five batches. It checks a new
+batch in this order, as Kafka does:
 
-1. a batch with the epoch, first and last sequence of a remembered one is a *duplicate*: it is acknowledged with the
-   offset of the original and not appended;
-2. an epoch older than the last seen is refused (error code 47);
-3. a newer epoch must start at sequence 0 (else 45);
-4. within an epoch the first sequence must follow the last one before it (else 45), 0 follows 2^31-1;
-5. an unknown producer may start anywhere: its state may have been lost with old records (KIP-360).
+1. A batch with the same epoch, first sequence and last sequence as a remembered batch is a *duplicate*. The broker does
+   not append it, and acknowledges it with the offset of the original.
+2. A batch with an older epoch than the remembered one is refused with error code 47.
+3. The first batch of a newer epoch must have the first sequence 0, or it is refused with error code 45.
+4. Within an epoch, the first sequence of a batch must follow the last sequence of the batch before, or the batch is
+   refused with error code 45. 0 follows 2^31-1.
+5. The first batch of an unknown producer may have any first sequence, because the broker may have lost the producer's
+   state when it removed old records (KIP-360).
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from typing import Final, NamedTuple
 from bruce_mp.devbroker.batch import SEQUENCE_MASK, BatchHead
 from bruce_mp.devbroker.codes import Code, RefusedError
 
-__all__ = ["REMEMBERED", "AppendedSequence", "ProducerStates"]
+__all__ = ["REMEMBERED_BATCHES", "AppendedSequence", "ProducerStates"]
 
-REMEMBERED: Final = 5  # Kafka's number, which limits an idempotent producer to five requests in flight
+REMEMBERED_BATCHES: Final = 5  # for each producer, as in Kafka; so such a producer has at most 5 requests in flight
 
 
 class AppendedSequence(NamedTuple):
@@ -33,19 +36,20 @@ class AppendedSequence(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """Last batches of one producer in one partition; never empty in the table."""
+    """Epoch and last batches of one producer in one partition."""
 
     epoch: int
     recent: deque[AppendedSequence]
+    """The batches of this epoch, the newest last; at least one."""
 
 
 class ProducerStates:
-    """State of all producers of one partition. Batches without a producer id are not checked."""
+    """State of all producers of one partition. A batch without a producer id passes all checks."""
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
 
-    def original_of(self, head: BatchHead) -> AppendedSequence | None:
+    def find_original(self, head: BatchHead) -> AppendedSequence | None:
         """Return the remembered batch that `head` repeats, or None."""
         producer = self._producers.get(head.producer_id)
         if producer is None or producer.epoch != head.producer_epoch:
@@ -54,7 +58,7 @@ class ProducerStates:
         return next((a for a in producer.recent if (a.first_sequence, a.last_sequence) == wanted), None)
 
     def check(self, head: BatchHead) -> None:
-        """Raise RefusedError for an old epoch (47), and for a gap or a repetition too old to be remembered (45)."""
+        """Raise RefusedError if the batch, which is no duplicate, has an old epoch or does not begin as expected."""
         producer = self._producers.get(head.producer_id)
         if producer is None:
             return
@@ -68,12 +72,12 @@ class ProducerStates:
             raise RefusedError(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
 
     def remember(self, head: BatchHead, base_offset: int) -> None:
-        """Remember `head`, which was appended at `base_offset`."""
+        """Remember the batch with this header, which was appended at `base_offset`."""
         if head.producer_id < 0:
             return
         producer = self._producers.get(head.producer_id)
         if producer is None or producer.epoch != head.producer_epoch:
-            producer = ProducerEntry(head.producer_epoch, deque(maxlen=REMEMBERED))
+            producer = ProducerEntry(head.producer_epoch, deque(maxlen=REMEMBERED_BATCHES))
             self._producers[head.producer_id] = producer
         producer.recent.append(
             AppendedSequence(head.base_sequence, head.last_sequence, base_offset, head.max_timestamp)

@@ -1,7 +1,8 @@
-"""The embedded brokers on the event loop: listening sockets, connections, waits, and fault execution.
+"""The embedded brokers on the event loop: listening sockets, connections, waits, and the execution of faults.
 
-Every connection serves one request at a time, as a real broker does, so a slow response delays later requests on
-the same connection. The pure modules hold all state; this one holds sockets, tasks and time.
+Each connection serves one request at a time, as a real broker does, so a slow response delays later requests on the
+same connection. This module has only sockets, tasks and times. All other state is in `cluster`, `log`, `faults` and
+`statistics`, which do no input or output.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["HOST", "ChangeSignal", "DevServer"]
 
 HOST: Final = "127.0.0.1"
-READ_AHEAD: Final = 1 << 20  # buffered bytes of a connection before the broker stops reading
+READ_AHEAD_BYTES: Final = 1 << 20  # limit of asyncio's read buffer of a connection
 
 log = logging.getLogger(__name__)
 
 
 def bind_port(port: int) -> socket.socket:
-    """Bind a socket to the port. While the broker is down, a bound socket that does not listen reserves the port.
+    """Return a socket that is bound to the port (0: any) and does not listen yet. Raise OSError if it is in use.
 
-    Without the reservation the kernel could assign the port to another process, even to the client that connects to it.
-    Raise OSError if the port is in use.
+    A broker has two such sockets: one listens, and one never listens but reserves the port while the broker is down.
+    Otherwise the kernel could assign the port to another socket, even to that of a client that tries to connect to it.
     """
     bound = socket.socket()
     try:
@@ -53,9 +54,10 @@ class ChangeSignal:
     """Signal that wakes all tasks that wait for a change of state. Each task then checks its own condition."""
 
     def __init__(self) -> None:
-        self._next: asyncio.Future[None] | None = None
+        self._next: asyncio.Future[None] | None = None  # completed by the next `notify`; None if no task waits
 
     def notify(self) -> None:
+        """Wake all tasks that wait."""
         if self._next is not None:
             self._next.set_result(None)
             self._next = None
@@ -77,12 +79,15 @@ class DevServer:
         self.changes = ChangeSignal()
         self.ack_delay_ms = ack_delay_ms
         self._statistics = Statistics()
-        self._listeners = {broker: Listener(broker, self) for broker in cluster.ids}
+        self._listeners = {broker: Listener(broker, self) for broker in cluster.broker_ids}
 
     async def start(self, first_port: int = 0) -> None:
-        """Start all brokers, the first on `first_port` (0: any). Raise OSError if the port is in use."""
-        for broker in self.cluster.ids:
-            await self.broker_up(broker, first_port if broker == self.cluster.ids[0] else 0)
+        """Start all brokers: the first on `first_port` (0: any), the others on any port.
+
+        Raise OSError if `first_port` is in use.
+        """
+        for broker in self.cluster.broker_ids:
+            await self.broker_up(broker, first_port if broker == self.cluster.broker_ids[0] else 0)
 
     async def close(self) -> None:
         """Close all brokers and release their ports."""
@@ -91,25 +96,30 @@ class DevServer:
             listener.release_port()
 
     async def broker_up(self, broker: int, port: int | None = None) -> int:
-        """Listen again on the old port, or on `port` (0: any). Return the port. Raise OSError if it is in use."""
-        listener = self._listeners[self.cluster.check_id(broker)]
+        """Start or restart a broker, and return its port.
+
+        It listens on `port`: 0 is any port, None the broker's old port. Raise OSError if the port is in use.
+        """
+        listener = self._listeners[self.cluster.check_broker_id(broker)]
         await listener.close()
         opened_port = listener.open(port)
         self.cluster.register(broker, HOST, opened_port)
         return opened_port
 
     async def broker_down(self, broker: int, *, elect: bool = False) -> None:
-        """Close the broker's listening socket and all its connections immediately."""
+        """Close the broker's listening socket and its connections at once. `elect` is that of `Cluster.unregister`."""
         self.cluster.unregister(broker, elect=elect)
         await self._listeners[broker].close()
 
     @property
     def statistics(self) -> Statistics:
+        """Return the counters, to be read or increased."""
         retention = self.cluster.retention
-        self._statistics.dropped_batches, self._statistics.held_bytes = retention.dropped, retention.held
+        self._statistics.dropped_batches, self._statistics.held_bytes = retention.dropped_batches, retention.held_bytes
         return self._statistics
 
     def count_request(self, incoming: Incoming, triggered: TriggeredFaults) -> None:
+        """Count the request, and the faults that it triggered, in the statistics."""
         self._statistics.requests[incoming.api.name] += 1
         if incoming.client_id is not None:
             self._statistics.client_ids[incoming.client_id] += 1
@@ -120,8 +130,8 @@ class DevServer:
 class Listener:
     """One broker: its listening socket, its connections, and the end of a SILENCE fault.
 
-    The class accepts connections itself, because a closed `asyncio.Server` leaks a connection that it has accepted but
-    not yet handed out; the client then waits forever.
+    The class accepts connections without `asyncio.Server`. When that is closed, it forgets a connection that it has
+    accepted and not yet given to its handler, without closing it; the client would wait forever.
     """
 
     def __init__(self, broker: int, server: DevServer) -> None:
@@ -129,12 +139,15 @@ class Listener:
         self._server = server
         self._socket: socket.socket | None = None
         self._reserved: socket.socket | None = None
-        """Keeps the port, also while the broker is down (`bind_port`)."""
+        """A bound socket that keeps the port while the broker is down (see `bind_port`); None before the start."""
         self._connections: dict[asyncio.Task[None], socket.socket] = {}
-        self._silent_until = 0.0  # on the event loop's clock
+        self._silent_until = 0.0  # time on the event loop's clock at which a SILENCE fault ends
 
     def open(self, port: int | None) -> int:
-        """Listen on `port` (0: any, None: the old one, if any) and return the port. Raise OSError if it is in use."""
+        """Listen on `port`, and return the port.
+
+        0 is any port. None is the old port, or any port at the first start. Raise OSError if the port is in use.
+        """
         if self._reserved is None or port is not None:
             reserved = bind_port(port or 0)
             self.release_port()
@@ -152,7 +165,7 @@ class Listener:
             self._reserved = None
 
     async def close(self) -> None:
-        """Stop listening and drop all connections. Repeated calls are harmless."""
+        """Stop listening, and close all connections. Repeated calls are harmless."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -162,13 +175,13 @@ class Listener:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
         for connection in connections.values():
-            connection.close()  # a task that was cancelled before its first line does not close it
+            connection.close()  # not closed by a task that was canceled before its first line
 
     def _accept(self, listening: socket.socket) -> None:
         try:
             connection, _ = listening.accept()
         except (BlockingIOError, ConnectionError):
-            return  # the client left before the accept
+            return  # the client has disconnected before the accept
         connection.setblocking(False)
         self._server.statistics.connections += 1
         task = asyncio.get_running_loop().create_task(self._serve(connection))
@@ -176,7 +189,7 @@ class Listener:
         task.add_done_callback(self._connections.pop)
 
     async def _serve(self, connection: socket.socket) -> None:
-        reader, writer = await asyncio.open_connection(sock=connection, limit=READ_AHEAD)
+        reader, writer = await asyncio.open_connection(sock=connection, limit=READ_AHEAD_BYTES)
         try:
             await self._serve_requests(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -190,40 +203,45 @@ class Listener:
             writer.close()
 
     async def _serve_requests(self, reader: StreamReader, writer: StreamWriter) -> None:
-        client = writer.get_extra_info("peername")[0]
-        closes = False
-        while not closes:
+        """Serve the requests of a connection until a fault closes it. Exceptions mean that it cannot go on."""
+        client_ip = writer.get_extra_info("peername")[0]
+        must_close = False
+        while not must_close:
             await self._wait_out_silence()
             frame = await reader.readexactly(frame_length(await reader.readexactly(FRAME_LENGTH.size)))
             incoming = decode(frame)
             targets = partial(incoming.api.targets, incoming.request)
-            triggered = self._server.faults.faults_for(incoming.api.key, self._broker, client, targets)
-            closes = triggered.closes
-            answer = await self._answer(incoming, triggered)
-            if answer:
-                writer.write(answer)
+            triggered = self._server.faults.trigger_faults(incoming.api.key, self._broker, client_ip, targets)
+            must_close = triggered.closes
+            response_bytes = await self._answer(incoming, triggered)
+            if response_bytes:
+                writer.write(response_bytes)
                 await writer.drain()
 
     async def _answer(self, incoming: Incoming, triggered: TriggeredFaults) -> bytes:
-        """Return the response bytes, possibly none, after the delays and silences of faults."""
+        """Execute the request, and return the bytes to send, which may be none, when it is time to send them."""
         server = self._server
         server.count_request(incoming, triggered)
         now = asyncio.get_running_loop().time()
-        self._silent_until = max(self._silent_until, now + triggered.milliseconds(FaultAction.SILENCE) / 1000)
+        self._silent_until = max(self._silent_until, now + triggered.total_ms(FaultAction.SILENCE) / 1000)
         await self._wait_out_silence()
         response = await self._respond(incoming, triggered) if triggered.is_executed else None
-        if triggered.faults or incoming.api.key is not ApiKey.FETCH:  # a plain Fetch changes no log
+        # A Fetch request without faults is no change for which tasks wait: it appends nothing and triggers nothing.
+        if triggered.faults or incoming.api.key is not ApiKey.FETCH:
             server.changes.notify()
         if response is None:
             return b""
-        frame = encode(response, incoming.correlation_id, triggered.milliseconds(FaultAction.THROTTLE))
+        frame = encode(response, incoming.correlation_id, triggered.total_ms(FaultAction.THROTTLE))
         ack_delay_ms = server.ack_delay_ms if incoming.api.key is ApiKey.PRODUCE else 0
-        await asyncio.sleep((ack_delay_ms + triggered.milliseconds(FaultAction.DELAY)) / 1000)
+        await asyncio.sleep((ack_delay_ms + triggered.total_ms(FaultAction.DELAY)) / 1000)
         await self._wait_out_silence()
         return triggered.mangle(frame)
 
     async def _respond(self, incoming: Incoming, triggered: TriggeredFaults) -> Any:
-        """Return the response once it is sufficient, or when the maximum wait of the request ends."""
+        """Return the response object, as soon as it is sufficient or the maximum wait of the request has passed.
+
+        Only a Fetch request has a maximum wait: it may wait for records.
+        """
         if incoming.request is None:
             return api_versions.unsupported_version_response()
         server, api = self._server, incoming.api
@@ -237,6 +255,7 @@ class Listener:
         return response
 
     async def _wait_out_silence(self) -> None:
+        """Wait until no SILENCE fault stops the broker."""
         loop = asyncio.get_running_loop()
         while loop.time() < self._silent_until:  # noqa: ASYNC110  another request may move the end of the silence
             await asyncio.sleep(self._silent_until - loop.time())

@@ -1,4 +1,4 @@
-"""Counters of the broker: the ground truth for a producer's own counters in tests."""
+"""Counters of the broker, with which tests compare a producer's own counters."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ __all__ = ["Statistics"]
 
 
 class Statistics(msgspec.Struct, kw_only=True):
-    """Counters since the start. `records` and `bytes` count appended data without duplicates."""
+    """Counters since the broker's start. All except `held_bytes` only increase."""
 
     connections: int = 0
+    """Number of accepted connections."""
     requests: dict[str, int] = msgspec.field(default_factory=Counter)
-    """Requests by name of the API, with or without faults."""
+    """Number of requests for each name of an API, such as "Produce", also of requests that triggered faults."""
     client_ids: dict[str, int] = msgspec.field(default_factory=Counter)
-    """Requests by the client's id."""
+    """Number of requests for each client id."""
     timeouts_ms: dict[int, int] = msgspec.field(default_factory=Counter)
-    """Produce requests by their time limit for the acks."""
+    """Number of Produce requests for each value of their field `timeout_ms`, the time limit for acknowledgments."""
     batches: int = 0
+    """Number of appended batches; like the next two counters, without duplicates."""
     records: int = 0
+    """Number of appended records."""
     bytes: int = 0
+    """Size of the appended batches."""
     duplicates: int = 0
-    """Duplicate batches: acknowledged, not appended."""
+    """Number of duplicate batches, which are acknowledged and not appended."""
     sequence_errors: int = 0
-    """Batches refused with OUT_OF_ORDER_SEQUENCE_NUMBER (45) or INVALID_PRODUCER_EPOCH (47)."""
+    """Number of batches refused with OUT_OF_ORDER_SEQUENCE_NUMBER (45) or INVALID_PRODUCER_EPOCH (47)."""
     errors: dict[int, int] = msgspec.field(default_factory=Counter)
-    """Produce responses of partitions by error code, scripted or not."""
+    """Number of partitions in Produce responses for each error code, also for a code that a fault set."""
     faults: dict[str, int] = msgspec.field(default_factory=Counter)
-    """Triggered faults, by action."""
+    """Number of triggered faults for each action."""
     dropped_batches: int = 0
-    """Batches that retention removed."""
+    """Number of batches that the memory limit removed."""
     held_bytes: int = 0
-    """Current size of all logs, including the cost of the batch objects."""
+    """Present size of all logs in memory: their batches, and `BATCH_OVERHEAD` for each batch."""

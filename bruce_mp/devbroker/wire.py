@@ -1,8 +1,9 @@
-"""Conversion of frames to requests and of responses to frames. Only this module decodes client data.
+"""Decode requests from frames, and encode responses as frames.
 
-A frame (without its length) begins with API key, version and correlation id in every version of the protocol.
-kafka-python's schemas define the rest. Their exceptions on malformed input become `RemoteProtocolError`, which closes
-the connection, as with a real broker.
+A frame is a length of 4 bytes and a request or a response. In each version of the protocol, a request begins with the
+API key, the version and the correlation id. kafka-python's schemas define the rest. `decode` converts the exceptions
+that they raise for malformed input to `RemoteProtocolError`, and the server then closes the connection, as a real
+broker does.
 """
 
 from __future__ import annotations
@@ -22,17 +23,22 @@ __all__ = ["FRAME_LENGTH", "FRAME_MAX", "Incoming", "decode", "encode", "frame_l
 
 FRAME_LENGTH: Final = Struct(">i")
 FRAME_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
-PREFIX: Final = Struct(">hhi")  # API key, version, correlation id
-DECODE_ERRORS: Final = (struct.error, ValueError, IndexError, OverflowError)  # UnicodeDecodeError is a ValueError
+PREFIX: Final = Struct(">hhi")  # of a request: API key, version, correlation id
+DECODE_ERRORS: Final = (struct.error, ValueError, IndexError, OverflowError)  # raised by kafka-python's schemas
 
 
 class Incoming(NamedTuple):
-    """A request. For an unknown version of ApiVersions, `request` is None and `version` is 0."""
+    """A decoded request.
+
+    A request of ApiVersions in an unknown version is not decoded: `request` is None, and `version`, the version of the
+    response, is 0.
+    """
 
     api: Api
     version: int
     correlation_id: int
     request: Any
+    """Object of kafka-python's request class."""
 
     @property
     def client_id(self) -> str | None:
@@ -40,7 +46,10 @@ class Incoming(NamedTuple):
 
 
 def frame_length(length_field: bytes) -> int:
-    """Return the length from a frame's first four bytes. Raise RemoteProtocolError if no client sends such a frame."""
+    """Decode the length of a frame from its first four bytes.
+
+    Raise RemoteProtocolError if the length is too small or too large for a request.
+    """
     length = int(FRAME_LENGTH.unpack(length_field)[0])
     if not PREFIX.size <= length <= FRAME_MAX:
         raise RemoteProtocolError(f"A frame of {length} bytes is not a Kafka request.")
@@ -48,7 +57,7 @@ def frame_length(length_field: bytes) -> int:
 
 
 def decode(frame: bytes, apis: Mapping[int, Api] = APIS) -> Incoming:
-    """Decode the request in a frame without its length.
+    """Decode a request. `frame` does not include the length.
 
     Raise RemoteProtocolError if the API or its version is not served, or the frame is malformed.
     """
@@ -59,14 +68,17 @@ def decode(frame: bytes, apis: Mapping[int, Api] = APIS) -> Incoming:
     if api is None or not api.serves(version):
         raise RemoteProtocolError(f"Version {version} of API {key} is not served.")
     try:
-        request = api.request.decode(frame, version=version, header=True)
+        request = api.request_class.decode(frame, version=version, header=True)
     except DECODE_ERRORS as cause:
         raise RemoteProtocolError(f"A malformed {api.name} request of version {version}: {cause!r}.") from cause
     return Incoming(api, version, correlation_id, request)
 
 
 def encode(response: Any, correlation_id: int, throttle_ms: int = 0) -> bytes:
-    """Encode a response object of kafka-python, which knows its version, as a frame with the length in front."""
+    """Encode a response object of kafka-python in its version, as a frame that includes the length.
+
+    If `throttle_ms` is not 0, it replaces the response's throttle time.
+    """
     if throttle_ms and "throttle_time_ms" in response.fields:
         response.throttle_time_ms = throttle_ms
     response.with_header(correlation_id)

@@ -65,8 +65,8 @@ class Desk:
     def __init__(
         self, *, brokers: int = 1, auto_create: int = 0, limits: LogLimits | None = None, max_bytes: int = 1 << 24
     ) -> None:
-        self.cluster = Cluster(brokers, max_bytes=max_bytes, auto_create=auto_create, limits=limits)
-        for broker in self.cluster.ids:
+        self.cluster = Cluster(brokers, max_bytes=max_bytes, auto_create_partitions=auto_create, limits=limits)
+        for broker in self.cluster.broker_ids:
             self.cluster.register(broker, "127.0.0.1", 9000 + broker)
         self.statistics = Statistics()
 

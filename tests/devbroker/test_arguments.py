@@ -6,7 +6,7 @@ import pytest
 
 from bruce_mp.devbroker.arguments import ArgumentError, parse_command, parse_fault
 from bruce_mp.devbroker.codes import ApiKey
-from bruce_mp.devbroker.commands import BY_NAME, Inject, ListFaults, MoveLeader, WaitUntil
+from bruce_mp.devbroker.commands import COMMANDS_BY_NAME, Inject, ListFaults, MoveLeader, WaitUntil
 from bruce_mp.devbroker.faults import Fault, FaultAction
 
 COMMANDS = (
@@ -82,4 +82,4 @@ def test_words_that_are_no_command_are_refused(words: list[str]) -> None:
 
 
 def test_every_command_has_a_name() -> None:
-    assert BY_NAME.keys() == set(COMMANDS.split())
+    assert COMMANDS_BY_NAME.keys() == set(COMMANDS.split())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import pytest
 
-from bruce_mp.devbroker.batch import HEADER, BatchHead, LogLimits, read_batch, rebase, records_of
+from bruce_mp.devbroker.batch import HEADER, BatchHead, LogLimits, check_batch, decode_records, rebase
 from bruce_mp.devbroker.codes import Code, RefusedError
 from devbroker.kit import make_batch
 
@@ -66,44 +66,44 @@ WRONG: dict[str, tuple[Callable[[], bytes | None], Code]] = {
 def test_an_invalid_batch_is_refused(name: str) -> None:
     make, code = WRONG[name]
     with pytest.raises(RefusedError) as refusal:
-        read_batch(make(), 9, LIMITS)
+        check_batch(make(), 9, LIMITS)
     assert refusal.value.code == code
 
 
 def test_the_limit_counts_the_whole_batch() -> None:
     raw = make_batch(3)
-    assert read_batch(raw, 9, LogLimits(message_max_bytes=len(raw))).record_count == 3
+    assert check_batch(raw, 9, LogLimits(message_max_bytes=len(raw))).record_count == 3
     with pytest.raises(RefusedError):
-        read_batch(raw, 9, LogLimits(message_max_bytes=len(raw) - 1))
+        check_batch(raw, 9, LogLimits(message_max_bytes=len(raw) - 1))
 
 
 def test_zstd_needs_version_7() -> None:
     raw = make_batch(3, codec=4)
-    assert read_batch(raw, 7, LIMITS).codec == 4
+    assert check_batch(raw, 7, LIMITS).codec == 4
     with pytest.raises(RefusedError) as refusal:
-        read_batch(raw, 6, LIMITS)
+        check_batch(raw, 6, LIMITS)
     assert refusal.value.code == Code.UNSUPPORTED_COMPRESSION_TYPE
 
 
 @pytest.mark.parametrize("codec", range(5))
 def test_strict_mode_decodes_every_codec(codec: int) -> None:
     raw = make_batch(50, codec=codec)
-    assert read_batch(raw, 9, LogLimits(strict=True)).record_count == 50
-    assert [(r.offset, r.key, r.value) for r in records_of(raw)] == [(i, b"key%d" % i, b"value") for i in range(50)]
+    assert check_batch(raw, 9, LogLimits(strict=True)).record_count == 50
+    assert [(r.offset, r.key, r.value) for r in decode_records(raw)] == [(i, b"key%d" % i, b"value") for i in range(50)]
 
 
 def test_only_strict_mode_checks_the_records() -> None:
     raw = rewritten(record_count=4, last_offset_delta=3)
-    assert read_batch(raw, 9, LIMITS).record_count == 4
+    assert check_batch(raw, 9, LIMITS).record_count == 4
     with pytest.raises(RefusedError) as refusal:
-        read_batch(raw, 9, LogLimits(strict=True))
+        check_batch(raw, 9, LogLimits(strict=True))
     assert refusal.value.code == Code.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_strict_mode_refuses_a_body_of_another_codec(codec: int) -> None:
     with pytest.raises(RefusedError):
-        read_batch(rewritten(attributes=codec), 9, LogLimits(strict=True))
+        check_batch(rewritten(attributes=codec), 9, LogLimits(strict=True))
 
 
 def test_rebase_keeps_the_checksum() -> None:
@@ -111,7 +111,7 @@ def test_rebase_keeps_the_checksum() -> None:
     head = BatchHead.unpack(stored)
     assert (head.base_offset, head.leader_epoch, head.record_count) == (500, 7, 3)
     assert google_crc32c.value(stored[21:]) == head.crc
-    assert [r.offset for r in records_of(stored)] == [500, 501, 502]
+    assert [r.offset for r in decode_records(stored)] == [500, 501, 502]
 
 
 def test_the_last_sequence_wraps() -> None:

@@ -11,14 +11,14 @@ from bruce_mp.devbroker.codes import Code, RefusedError
 @pytest.fixture
 def cluster() -> Cluster:
     made = Cluster(3, max_bytes=1 << 20)
-    for broker in made.ids:
+    for broker in made.broker_ids:
         made.register(broker, "127.0.0.1", 9000 + broker)
     made.add_topic("one", 4)
     return made
 
 
 def leaders(cluster: Cluster, topic: str = "one") -> list[int]:
-    return [partition.leader for partition in cluster.view().topics[topic].partitions]
+    return [partition.leader for partition in cluster.snapshot().topics[topic].partitions]
 
 
 def test_leaders_are_assigned_round_robin(cluster: Cluster) -> None:
@@ -85,19 +85,19 @@ def test_a_down_broker_leads_no_partition_until_it_returns(cluster: Cluster) -> 
     assert leaders(cluster) == [NO_LEADER, 2, 3, NO_LEADER]
     cluster.register(1, "127.0.0.1", 9009)
     assert leaders(cluster) == [1, 2, 3, 1]
-    assert [node.port for node in cluster.view().nodes] == [9009, 9002, 9003]
+    assert [node.port for node in cluster.snapshot().nodes] == [9009, 9002, 9003]
 
 
 def test_an_election_chooses_live_leaders(cluster: Cluster) -> None:
     cluster.unregister(1, elect=True)
     assert set(leaders(cluster)) == {2, 3}
-    assert [partition.epoch for partition in cluster.view().topics["one"].partitions] == [1, 0, 0, 1]
+    assert [partition.epoch for partition in cluster.snapshot().topics["one"].partitions] == [1, 0, 0, 1]
 
 
 def test_stale_metadata_lasts_for_the_given_number_of_answers(cluster: Cluster) -> None:
     cluster.freeze(2)
     cluster.move_leader("one", 0, 3)
-    seen = [cluster.next_view().topics["one"].partitions[0].leader for _ in range(3)]
+    seen = [cluster.next_response_snapshot().topics["one"].partitions[0].leader for _ in range(3)]
     assert seen == [1, 1, 3]
 
 

@@ -21,8 +21,8 @@ CLIENT = "127.0.0.1"
 BATCH = Target("hits", 0, make_batch(2, codec=4))
 
 
-def faults_for(book: FaultBook, targets: Callable[[], Iterable[Target]] = lambda: HITS) -> TriggeredFaults:
-    return book.faults_for(ApiKey.PRODUCE, 1, CLIENT, targets)
+def trigger_faults(book: FaultBook, targets: Callable[[], Iterable[Target]] = lambda: HITS) -> TriggeredFaults:
+    return book.trigger_faults(ApiKey.PRODUCE, 1, CLIENT, targets)
 
 
 def triggers(fault: Fault, requests: int, **where: Any) -> list[int]:
@@ -31,7 +31,7 @@ def triggers(fault: Fault, requests: int, **where: Any) -> list[int]:
     book.inject(fault)
     api, broker, targets = where.get("api", ApiKey.PRODUCE), where.get("broker", 1), where.get("targets", HITS)
     client = where.get("client", CLIENT)
-    return [n for n in range(1, requests + 1) if book.faults_for(api, broker, client, lambda: targets).faults]
+    return [n for n in range(1, requests + 1) if book.trigger_faults(api, broker, client, lambda: targets).faults]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_only_matching_requests_count() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.CLOSE, topic="hits", nth=2))
     requests = [[Target(*part)] for part in (("other", 0), ("hits", 0), ("other", 0), ("hits", 1))]
-    triggered = [bool(faults_for(book, partial(iter, targets)).faults) for targets in requests]
+    triggered = [bool(trigger_faults(book, partial(iter, targets)).faults) for targets in requests]
     assert triggered == [False, False, False, True]
 
 
@@ -96,17 +96,17 @@ def test_an_error_is_for_the_matching_partitions_only() -> None:
     book.inject(Fault(action=FaultAction.ERROR, code=6, topic="hits", partition=1))
     book.inject(Fault(action=FaultAction.ERROR_APPENDED, code=7))
     parts = [Target("hits", partition) for partition in (0, 1)]
-    triggered = faults_for(book, lambda: parts)
-    assert [triggered.error(FaultAction.ERROR, part) for part in parts] == [0, 6]
-    assert [triggered.error(FaultAction.ERROR_APPENDED, part) for part in parts] == [7, 7]
+    triggered = trigger_faults(book, lambda: parts)
+    assert [triggered.error_code(FaultAction.ERROR, part) for part in parts] == [0, 6]
+    assert [triggered.error_code(FaultAction.ERROR_APPENDED, part) for part in parts] == [7, 7]
 
 
 def test_an_error_by_text_is_for_the_partitions_with_the_text() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.ERROR, code=6, text="poison"))
     parts = [Target("hits", 0, make_batch()), Target("hits", 1, make_batch(value=b"a poisoned value"))]
-    triggered = faults_for(book, lambda: parts)
-    assert [triggered.error(FaultAction.ERROR, part) for part in parts] == [0, 6]
+    triggered = trigger_faults(book, lambda: parts)
+    assert [triggered.error_code(FaultAction.ERROR, part) for part in parts] == [0, 6]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_an_error_by_text_is_for_the_partitions_with_the_text() -> None:
 def test_each_action_changes_the_bytes_of_the_response(action: FaultAction, sent: bytes) -> None:
     book = FaultBook()
     book.inject(Fault(action=action))
-    assert faults_for(book).mangle(FRAME) == sent
+    assert trigger_faults(book).mangle(FRAME) == sent
 
 
 def test_several_faults_of_one_request_combine() -> None:
@@ -130,22 +130,22 @@ def test_several_faults_of_one_request_combine() -> None:
     book.inject(Fault(action=FaultAction.DELAY, ms=20))
     book.inject(Fault(action=FaultAction.DELAY, ms=30))
     book.inject(Fault(action=FaultAction.ACK_LOST))
-    triggered = faults_for(book)
-    assert (triggered.milliseconds(FaultAction.DELAY), triggered.is_executed, triggered.closes) == (50, True, True)
-    assert faults_for(book) == NO_FAULTS
+    triggered = trigger_faults(book)
+    assert (triggered.total_ms(FaultAction.DELAY), triggered.is_executed, triggered.closes) == (50, True, True)
+    assert trigger_faults(book) == NO_FAULTS
 
 
 def test_clear_disarms_all_faults() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.CLOSE, times=None))
     book.clear()
-    assert faults_for(book) == NO_FAULTS
+    assert trigger_faults(book) == NO_FAULTS
 
 
 def test_one_fault_can_be_removed_by_its_number() -> None:
     book = FaultBook()
     first, second = (book.inject(Fault(action=FaultAction.DELAY, ms=ms, times=3)) for ms in (1, 2))
-    faults_for(book)
+    trigger_faults(book)
     book.clear(first)
     assert [(some.number, some.fault.ms, some.matched, some.triggered) for some in book.injected] == [(second, 2, 1, 1)]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bruce_mp.devbroker.batch import BatchHead
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.control import decode_batches
-from bruce_mp.devbroker.log import OVERHEAD, PartitionLog, Retention
+from bruce_mp.devbroker.log import BATCH_OVERHEAD, PartitionLog, Retention
 from devbroker.kit import make_batch
 
 
@@ -58,14 +58,14 @@ def test_find_timestamp_returns_the_first_record_at_or_after_it() -> None:
 
 
 def test_retention_removes_the_oldest_batches_of_all_logs() -> None:
-    retention = Retention(20 * (len(make_batch()) + OVERHEAD))
+    retention = Retention(20 * (len(make_batch()) + BATCH_OVERHEAD))
     old, new = PartitionLog(retention), PartitionLog(retention)
     for log in (old, new):
         for _ in range(15):
             log.append(BatchHead.unpack(make_batch()), make_batch(), 0)
-    assert retention.held <= retention.limit
+    assert retention.held_bytes <= retention.limit_bytes
     assert new.start == 0
-    assert old.start == retention.dropped >= 10
+    assert old.start == retention.dropped_batches >= 10
     assert (old.end, new.end) == (15, 15)
     with pytest.raises(RefusedError):
         old.read(0, 1)
@@ -89,7 +89,7 @@ def test_memory_stays_bounded_under_any_appends_and_removals(steps: list[tuple[i
             raw = make_batch(count)
             log.append(BatchHead.unpack(raw), raw, 0)
         stored = [batch for log in logs for batch in log._batches]
-        assert retention.held == sum(len(batch.raw) + OVERHEAD for batch in stored) <= limit
+        assert retention.held_bytes == sum(len(batch.raw) + BATCH_OVERHEAD for batch in stored) <= limit
         for log in logs:
             offsets = [record.offset for record in decode_batches(log.read(log.start, 1 << 30))]
             assert offsets == sorted(set(offsets))
@@ -101,7 +101,7 @@ def test_clear_releases_all_memory() -> None:
     log = PartitionLog(retention)
     log.append(BatchHead.unpack(make_batch()), make_batch(), 0)
     log.clear()
-    assert retention.held == 0
+    assert retention.held_bytes == 0
 
 
 def test_a_removed_batch_leaves_a_hole() -> None:

@@ -7,7 +7,7 @@ import pytest
 from bruce_mp.devbroker.batch import BatchHead
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.log import AppendResult, PartitionLog, Retention
-from bruce_mp.devbroker.producers import REMEMBERED
+from bruce_mp.devbroker.producers import REMEMBERED_BATCHES
 from devbroker.kit import make_batch
 
 PRODUCER = 1000
@@ -44,9 +44,9 @@ def test_a_repeated_batch_is_acknowledged_with_its_first_offset(writer: Writer) 
 
 
 def test_five_batches_are_remembered_and_no_more(writer: Writer) -> None:
-    for sequence in range(REMEMBERED + 1):
+    for sequence in range(REMEMBERED_BATCHES + 1):
         writer.append(sequence)
-    assert [writer.append(sequence).base_offset for sequence in range(1, REMEMBERED + 1)] == [1, 2, 3, 4, 5]
+    assert [writer.append(sequence).base_offset for sequence in range(1, REMEMBERED_BATCHES + 1)] == [1, 2, 3, 4, 5]
     assert writer.refused(0) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 

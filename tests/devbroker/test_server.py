@@ -27,7 +27,7 @@ def test_a_connection_closes_with_its_broker_at_any_age(steps: int, up_again: bo
     async def scenario() -> None:
         server = DevServer(Cluster(1, max_bytes=1000))
         await server.start()
-        (node,) = server.cluster.view().nodes
+        (node,) = server.cluster.snapshot().nodes
         with socket.create_connection((node.host, node.port)) as client:
             client.setblocking(False)
             for _ in range(steps):

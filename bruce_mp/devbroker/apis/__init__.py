@@ -1,7 +1,7 @@
-"""APIs that the embedded broker serves, one file each, pure: a request in, a response out.
+"""APIs that the embedded broker serves, one module each, whose handler makes a response from a request.
 
-ApiVersions advertises this table, and `wire` decodes with it. A request for any other API closes the connection, as
-with a real broker.
+ApiVersions advertises the APIs of the table `APIS`, and `wire` decodes requests with it. A request of any other API
+closes the connection, as with a real broker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """ApiVersions (18): the APIs and versions that this broker serves.
 
-An unknown version of ApiVersions itself gets a response in the shape of version 0, with error 35 and the known versions
-(KIP-511). It is the only unknown version for which a broker keeps the connection open.
+A request of ApiVersions itself in an unknown version gets a response in the format of version 0, with error 35
+(UNSUPPORTED_VERSION) and the known versions of ApiVersions (KIP-511). A request of any other API in an unknown version
+closes the connection.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def handle(_request: Any, context: Context) -> Any:
 
 
 def unsupported_version_response() -> Any:
-    """Return the response to an unknown version of ApiVersions."""
+    """Return the response to a request of ApiVersions in an unknown version."""
     return response(Code.UNSUPPORTED_VERSION, (API,), 0)
 
 

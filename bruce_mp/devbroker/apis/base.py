@@ -1,4 +1,4 @@
-"""Base of the handlers: the description of an API, and the context of one request."""
+"""Types that the handlers of all APIs use: the description of an API, and the context of one request."""
 
 from __future__ import annotations
 
@@ -19,46 +19,53 @@ __all__ = ["Api", "Context", "topic_targets"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Broker and state that serve a request, and the faults that it triggers."""
+    """All that a handler needs beside the request."""
 
     apis: Mapping[int, Api]
+    """All APIs by key, for ApiVersions."""
     cluster: Cluster
     statistics: Statistics
     broker: int
+    """Id of the broker that received the request."""
     version: int
+    """Version of the request and of the response."""
     triggered: TriggeredFaults = NO_FAULTS
+    """The faults that the request triggers."""
 
     def check_fault(self, target: Target = WHOLE_REQUEST) -> None:
         """Raise RefusedError if a scripted fault sets an error code for this part of the request."""
-        code = self.triggered.error(FaultAction.ERROR, target)
+        code = self.triggered.error_code(FaultAction.ERROR, target)
         if code:
             raise RefusedError(code, "A scripted fault sets this error.")
 
 
 def topic_targets(request: Any) -> list[Target]:
-    """Return the topics of a request whose field `topics` has them."""
+    """Return the topics of a request that lists them in its field `topics`, as the parts that a fault may concern."""
     return [Target(topic.name) for topic in request.topics or ()]
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: its versions, its request schema, its handler."""
+    """One API: its versions, its request class, its handler.
+
+    The functions get requests and return responses as objects of kafka-python's classes.
+    """
 
     key: ApiKey
     advertised: tuple[int, int]
     """Lowest and highest version that ApiVersions advertises."""
-    request: Any
-    """kafka-python's request class."""
+    request_class: Any
+    """kafka-python's class, which decodes requests."""
     handle: Callable[[Any, Context], Any]
-    """Returns kafka-python's response, or None if the protocol has no response (Produce with acks 0)."""
+    """Executes a request. Returns the response, or None if the protocol has none (Produce with acks 0)."""
     served_from: int = 0
-    """The lowest served version.  As in Kafka, lower ones may be advertised; their use closes the connection."""
+    """The lowest served version. As in Kafka, lower versions may be advertised; using them closes the connection."""
     targets: Callable[[Any], Iterable[Target]] = lambda _: ()
-    """Topics and partitions of a request."""
+    """Returns the topics or partitions of a request, as the parts that a fault may concern."""
     max_wait_s: Callable[[Any], float] = lambda _: 0.0
-    """Longest wait for a sufficient response, in seconds."""
+    """Returns how many seconds a request allows the broker to wait for a sufficient response."""
     is_sufficient: Callable[[Any, Any], bool] = lambda _request, _response: True
-    """Returns True if a response may be sent before the wait ends."""
+    """Returns True if the response to a request may be sent before this wait ends."""
 
     def serves(self, version: int) -> bool:
         return max(self.served_from, self.advertised[0]) <= version <= self.advertised[1]
@@ -66,4 +73,4 @@ class Api:
     @property
     def name(self) -> str:
         """Return the name as in the protocol's documentation, for example "Produce"."""
-        return str(self.request.__name__).removesuffix("Request")
+        return str(self.request_class.__name__).removesuffix("Request")

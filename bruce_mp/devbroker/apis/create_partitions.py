@@ -1,4 +1,7 @@
-"""CreatePartitions (37), versions 0 to 3: increase the number of partitions. Replicas are ignored."""
+"""CreatePartitions (37), versions 0 to 3: increase a topic's number of partitions.
+
+The broker ignores the replicas that a request assigns.
+"""
 
 from __future__ import annotations
 

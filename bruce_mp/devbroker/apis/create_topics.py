@@ -1,4 +1,7 @@
-"""CreateTopics (19), versions 2 to 7: names and partition counts. Replicas and configs are ignored."""
+"""CreateTopics (19), versions 2 to 7: create topics with a name and a number of partitions.
+
+The broker ignores the replicas and configs in a request.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ __all__ = ["API"]
 
 Outcome: Final = CreateTopicsResponse.CreatableTopicResult
 NO_ID: Final = UUID(int=0)
-DEFAULT_PARTITIONS: Final = -1  # the broker chooses the number
+DEFAULT_PARTITIONS: Final = -1  # value of a request in which the broker chooses the number of partitions
 
 
 def handle(request: Any, context: Context) -> Any:
@@ -29,25 +32,25 @@ def handle(request: Any, context: Context) -> Any:
 def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
     try:
         context.check_fault(Target(wanted.name))
-        partitions = partition_count(wanted, context.cluster)
+        partition_count = wanted_partition_count(wanted, context.cluster)
         if validate_only:
-            context.cluster.check_new_topic(wanted.name, partitions)
+            context.cluster.check_new_topic(wanted.name, partition_count)
             topic_id = NO_ID
         else:
-            topic_id = context.cluster.add_topic(wanted.name, partitions).id
+            topic_id = context.cluster.add_topic(wanted.name, partition_count).id
     except RefusedError as refusal:
         return Outcome(name=wanted.name, topic_id=NO_ID, error_code=refusal.code, error_message=str(refusal))
     return Outcome(
-        name=wanted.name, topic_id=topic_id, error_code=Code.NONE, error_message=None, num_partitions=partitions,
+        name=wanted.name, topic_id=topic_id, error_code=Code.NONE, error_message=None, num_partitions=partition_count,
         replication_factor=1, configs=[],
     )  # fmt: skip
 
 
-def partition_count(wanted: Any, cluster: Cluster) -> int:
+def wanted_partition_count(wanted: Any, cluster: Cluster) -> int:
     if wanted.assignments:
         return len(wanted.assignments)
     if wanted.num_partitions == DEFAULT_PARTITIONS:
-        return cluster.auto_create or 1
+        return cluster.auto_create_partitions or 1
     return int(wanted.num_partitions)
 
 

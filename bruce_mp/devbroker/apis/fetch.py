@@ -1,7 +1,7 @@
 """Fetch (1), versions 4 to 12: read whole batches, and wait for more if the client allows it.
 
-Versions 13 and later name topics by id; the broker does not serve them. It declines fetch sessions (KIP-227), as a
-broker may: the session id of every response is 0, so each request names all its partitions.
+The broker does not serve versions 13 and later, which name topics by id. It declines fetch sessions (KIP-227), as Kafka
+allows: the session id of each response is 0, so a client must name all its partitions in each request.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ __all__ = ["API"]
 
 TopicResponse: Final = FetchResponse.FetchableTopicResponse
 PartitionData: Final = TopicResponse.PartitionData
-UNKNOWN: Final = -1
+UNKNOWN: Final = -1  # Kafka's value of an offset that a refused partition does not tell
 
 
 class Budget:
-    """Byte limit of a response, which the first batch alone may exceed (KIP-74)."""
+    """Byte limit of a response. Only the first batch of the response may exceed it (KIP-74)."""
 
     def __init__(self, max_bytes: int) -> None:
         self.left = max_bytes
+        """Bytes that the response may still get; may be negative."""
         self.is_untouched = True
+        """True until the response gets its first batch."""
 
-    def spend(self, partition_max: int, read: Any) -> bytes:
-        """Return `read(limit)`, where limit is the smaller of `partition_max` and the bytes left.
+    def read_within(self, partition_max: int, read: Any) -> bytes:
+        """Read the batches of one partition, and return them if the limits allow it, else no bytes.
 
-        After the first batch, an exhausted limit or a batch that exceeds the limit yields no bytes.
+        `read` returns batches of at most the given number of bytes, or a single larger batch. It gets the smaller of
+        `partition_max` and the bytes left.
         """
         allowed = min(partition_max, self.left)
         if not self.is_untouched and allowed <= 0:
@@ -65,7 +68,7 @@ def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
         context.check_fault(Target(topic, part.partition))
         partition = context.cluster.partition_led_by(context.broker, topic, part.partition, part.current_leader_epoch)
         log = partition.log
-        records = budget.spend(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))
+        records = budget.read_within(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))
     except RefusedError as refusal:
         return partition_data(part.partition, refusal.code, UNKNOWN, UNKNOWN, b"")
     return partition_data(part.partition, Code.NONE, log.end, log.start, records)
@@ -87,7 +90,7 @@ def max_wait_s(request: Any) -> float:
 
 
 def is_sufficient(request: Any, response: Any) -> bool:
-    """Return True for an error, for `min_bytes` of records, or for a request without partitions."""
+    """Return True if waiting is useless: for an error, for `min_bytes` of records, or if there are no partitions."""
     partitions = [part for topic in response.responses for part in topic.partitions]
     if response.error_code or not partitions or any(part.error_code for part in partitions):
         return True

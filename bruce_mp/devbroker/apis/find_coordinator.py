@@ -1,7 +1,7 @@
-"""FindCoordinator (10): always refused, because the broker has no consumer groups; consumers use assign().
+"""FindCoordinator (10): always refused, because the broker has no consumer groups.
 
-Consumers send this request even without a group and accept the refusal. They would treat a closed connection as a
-broken broker.
+Consumers with assign() also send this request, and continue after the refusal. If the broker did not serve this API, it
+would have to close the connection, which consumers take for a failure of the broker.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bruce_mp.devbroker.faults import FaultAction
 __all__ = ["API"]
 
 TEXT: Final = "The embedded broker has no consumer groups: use assign() in place of subscribe()."
-MANY_KEYS_SINCE: Final = 4
+MANY_KEYS_VERSION: Final = 4  # the first version in which a request asks for several coordinators
 
 
 def handle(request: Any, context: Context) -> Any:
-    code = context.triggered.error(FaultAction.ERROR) or Code.COORDINATOR_NOT_AVAILABLE
+    code = context.triggered.error_code(FaultAction.ERROR) or Code.COORDINATOR_NOT_AVAILABLE
     outcome = {"error_code": code, "error_message": TEXT, "node_id": -1, "host": "", "port": -1}
-    if context.version < MANY_KEYS_SINCE:
+    if context.version < MANY_KEYS_VERSION:
         return FindCoordinatorResponse(version=context.version, **outcome)
     coordinators = [FindCoordinatorResponse.Coordinator(key=key, **outcome) for key in request.coordinator_keys]
     return FindCoordinatorResponse(version=context.version, coordinators=coordinators)

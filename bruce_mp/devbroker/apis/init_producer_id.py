@@ -1,6 +1,6 @@
-"""InitProducerId (22): a fresh producer id with epoch 0 for each request.
+"""InitProducerId (22): a new producer id with epoch 0 for each request.
 
-A real broker does the same for producers without a transactional id. This one refuses transactional ids.
+A real broker does the same for a request without a transactional id. The embedded broker refuses transactional ids.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["API"]
 
 def handle(request: Any, context: Context) -> Any:
     refusal = Code.NONE if request.transactional_id is None else Code.INVALID_REQUEST
-    code = context.triggered.error(FaultAction.ERROR) or refusal
+    code = context.triggered.error_code(FaultAction.ERROR) or refusal
     producer_id, epoch = (-1, -1) if code else (context.cluster.new_producer_id(), 0)
     return InitProducerIdResponse(
         version=context.version, error_code=code, producer_id=producer_id, producer_epoch=epoch

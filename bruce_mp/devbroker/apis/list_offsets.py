@@ -1,4 +1,4 @@
-"""ListOffsets (2), versions 1 to 7: the earliest or latest offset, or one found by its timestamp."""
+"""ListOffsets (2), versions 1 to 7: the earliest or latest offset of a partition, or the offset for a timestamp."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["API"]
 
 TopicResponse: Final = ListOffsetsResponse.ListOffsetsTopicResponse
 PartitionResponse: Final = TopicResponse.ListOffsetsPartitionResponse
-LATEST: Final = -1
+LATEST: Final = -1  # this and the next two are values of a request in place of a timestamp
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
-NOT_FOUND: Final = (-1, -1)
+NOT_FOUND: Final = (-1, -1)  # offset and timestamp if no record has the timestamp or a later one
 
 
 def handle(request: Any, context: Context) -> Any:
@@ -47,7 +47,7 @@ def answer(topic: str, part: Any, context: Context) -> Any:
 
 
 def find_offset(log: PartitionLog, timestamp: int) -> tuple[int, int]:
-    """Return (offset, timestamp) for `timestamp`, in ms or one of the negative constants."""
+    """Return (offset, timestamp) for `timestamp`, which is in ms or one of the negative constants."""
     if timestamp == LATEST:
         return log.end, -1
     if timestamp == EARLIEST:

@@ -1,9 +1,10 @@
-"""Produce (0): check, append, and respond for each partition.
+"""Produce (0), versions 3 to 12: check, append, and respond for each partition.
 
-The broker advertises versions from 0, because old clients derive the codecs from the lowest version. As Kafka 4 does,
-it closes the connection on a request of version 0 to 2. It does not serve version 13, which names topics by id.
+As Kafka 4 does, the broker advertises also versions 0 to 2, because old clients derive the supported codecs from the
+lowest version, but closes the connection on a request of these versions. It does not serve version 13, which names
+topics by id.
 
-acks 0 has no response, so the broker reports an error by closing the connection.
+A request with acks 0 has no response, so the broker reports an error by closing the connection.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
-from bruce_mp.devbroker.batch import read_batch
+from bruce_mp.devbroker.batch import check_batch
 from bruce_mp.devbroker.cluster import NO_LEADER, Cluster
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
 from bruce_mp.devbroker.faults import FaultAction, Target
@@ -56,16 +57,17 @@ def raise_first_error(partitions: Iterable[Any]) -> None:
     failed = next((partition for partition in partitions if partition.error_code), None)
     if failed is not None:
         raise RemoteProtocolError(
-            f"Produce with acks 0 failed with error {failed.error_code}; closing reports it to the client."
+            f"Produce with acks 0 failed with error {failed.error_code}; the closed connection tells the client."
         )
 
 
 def respond(topic: str, part: Any, acks: int, context: Context) -> Any:
+    """Append the batch for one partition, and return the partition's part of the response."""
     try:
         result = append(topic, part, acks, context)
     except RefusedError as refusal:
         return refuse(topic, part.index, refusal.code, str(refusal), context)
-    code = context.triggered.error(FaultAction.ERROR_APPENDED, target_of(topic, part))
+    code = context.triggered.error_code(FaultAction.ERROR_APPENDED, target_of(topic, part))
     if code:
         return refuse(topic, part.index, code, "A scripted fault sets this error; the batch was appended.", context)
     start = context.cluster.partition(topic, part.index).log.start
@@ -76,23 +78,25 @@ def respond(topic: str, part: Any, acks: int, context: Context) -> Any:
 
 
 def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
+    """Append the batch for one partition unless it is a duplicate, and count it. Raise RefusedError."""
     if acks not in ACKS:
         raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
     context.check_fault(target_of(topic, part))
     partition = context.cluster.partition_led_by(context.broker, topic, part.index)
-    batch = read_batch(part.records, context.version, context.cluster.limits)
-    result = partition.log.append(batch, part.records, partition.epoch)
+    head = check_batch(part.records, context.version, context.cluster.limits)
+    result = partition.log.append(head, part.records, partition.epoch)
     statistics = context.statistics
     if result.is_duplicate:
         statistics.duplicates += 1
     else:
         statistics.batches += 1
-        statistics.records += batch.record_count
-        statistics.bytes += batch.size
+        statistics.records += head.record_count
+        statistics.bytes += head.size
     return result
 
 
 def refuse(topic: str, index: int, code: int, text: str, context: Context) -> Any:
+    """Count an error, and return the partition's part of the response with it."""
     context.statistics.errors[code] += 1
     context.statistics.sequence_errors += code in SEQUENCE_ERRORS
     response = PartitionResponse(index=index, error_code=code, base_offset=NO_OFFSET, error_message=text)
@@ -102,7 +106,10 @@ def refuse(topic: str, index: int, code: int, text: str, context: Context) -> An
 
 
 def leader_of(topic: str, index: int, cluster: Cluster) -> Any:
-    """Return the leader of a partition for the client's redirect (KIP-951), or no leader for an unknown partition."""
+    """Return the leader of a partition, so that the client can send to it without a Metadata request (KIP-951).
+
+    For an unknown partition, return `NO_LEADER`.
+    """
     try:
         partition = cluster.partition(topic, index)
     except RefusedError:
@@ -111,12 +118,9 @@ def leader_of(topic: str, index: int, cluster: Cluster) -> Any:
 
 
 def leader_endpoints(partitions: Iterable[Any], cluster: Cluster) -> list[Any]:
-    """Return the addresses of the leaders that the response names (KIP-951).
-
-    They save the client a metadata request.
-    """
+    """Return the addresses of the leaders that these parts of the response name (see `leader_of`)."""
     leaders = {p.current_leader.leader_id for p in partitions if p.error_code == Code.NOT_LEADER_OR_FOLLOWER}
-    nodes = [node for node in cluster.view().nodes if node.id in leaders]
+    nodes = [node for node in cluster.snapshot().nodes if node.id in leaders]
     return [ProduceResponse.NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=None) for node in nodes]
 
 
