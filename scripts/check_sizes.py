@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measure the functions and modules of bruce_mp, print a table, and fail if they exceed our limits.
+"""Measure the functions and modules of bruce_mp, print a table, and fail if they exceed the limits below.
 
     scripts/check_sizes.py [PACKAGE_DIRECTORY]
 
-The limits come from exemplary code bases (h11, wsproto, trio): small functions, modules with one subject. The length of
-a function is counted from its `def` line to its last line, without its docstring. A nested function counts for itself
-and for the enclosing function. Of Cython sources only the length of the module is measured.
+The limits come from code bases with small functions and modules of one subject (h11, wsproto, trio). The length of a
+function is the number of lines from its `def` to its last line, without the docstring. The lines of a nested function
+count for it and for the enclosing function. In Cython sources, only the length of the module is measured.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PERCENTILE_LIMITS: Final = ((50, 7), (90, 25), (99, 60))
-"""(percentile, most lines of a function at this percentile)"""
-MODULE_LIMIT: Final = 500
+"""Pairs of a percentage and a number of lines: that percentage of the functions must have at most so many lines."""
+MODULE_LIMIT: Final = 500  # lines
 SUFFIXES: Final = (".py", ".pyx", ".pxd")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -29,11 +29,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A function or module. `is_annotated`: all arguments and the result of the function have types."""
+    """A function or a module with its length."""
 
     location: str
-    lines: int
+    line_count: int
     is_annotated: bool = True
+    """False for a function of which an argument or the result has no type annotation."""
 
 
 def measure_module(path: Path) -> Measured:
@@ -47,14 +48,14 @@ def measure_functions(path: Path) -> Iterator[Measured]:
 
 
 def _line_count(function: Function) -> int:
-    return (function.end_lineno or 0) - function.lineno + 1 - _docstring_lines(function)
+    return (function.end_lineno or 0) - function.lineno + 1 - _docstring_line_count(function)
 
 
-def _docstring_lines(function: Function) -> int:
-    first = function.body[0]
+def _docstring_line_count(function: Function) -> int:
+    first_statement = function.body[0]
     if ast.get_docstring(function, clean=False) is None:
         return 0
-    return (first.end_lineno or 0) - first.lineno + 1
+    return (first_statement.end_lineno or 0) - first_statement.lineno + 1
 
 
 def _is_annotated(function: Function) -> bool:
@@ -66,34 +67,34 @@ def _is_annotated(function: Function) -> bool:
 
 
 def percentile(ordered: Sequence[int], percent: int) -> int:
-    """Return the smallest value that `percent` of 100 values do not exceed (nearest rank); 0 for no values."""
+    """Return the smallest value that at least `percent` % of the sorted values do not exceed; 0 for no values."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0
 
 
 def find_excesses(functions: Sequence[Measured], modules: Sequence[Measured]) -> Iterator[str]:
-    lengths = sorted(function.lines for function in functions)
+    lengths = sorted(function.line_count for function in functions)
     for percent, limit in PERCENTILE_LIMITS:
         if (found := percentile(lengths, percent)) > limit:
             yield f"{percent} % of the functions should have at most {limit} lines, not {found}. {_longest(functions)}"
     for module in modules:
-        if module.lines > MODULE_LIMIT:
-            yield f"{module.location} has {module.lines} lines; split it (at most {MODULE_LIMIT})."
+        if module.line_count > MODULE_LIMIT:
+            yield f"{module.location} has {module.line_count} lines; split it (at most {MODULE_LIMIT})."
     for function in functions:
         if not function.is_annotated:
             yield f"{function.location} has an argument or a result without annotation."
 
 
 def _longest(functions: Sequence[Measured]) -> str:
-    longest = sorted(functions, key=lambda function: function.lines, reverse=True)[:10]
-    return "The longest: " + ", ".join(f"{function.location} ({function.lines})" for function in longest)
+    longest = sorted(functions, key=lambda function: function.line_count, reverse=True)[:10]
+    return "The longest: " + ", ".join(f"{function.location} ({function.line_count})" for function in longest)
 
 
 def format_table(functions: Sequence[Measured], modules: Sequence[Measured]) -> Iterator[str]:
-    lengths = sorted(function.lines for function in functions)
+    lengths = sorted(function.line_count for function in functions)
     yield f"{'':24} {'measured':>8} {'limit':>6}"
     for percent, limit in PERCENTILE_LIMITS:
         yield f"{f'function lines, p{percent}':24} {percentile(lengths, percent):8} {limit:6}"
-    yield f"{'longest module':24} {max((module.lines for module in modules), default=0):8} {MODULE_LIMIT:6}"
+    yield f"{'longest module':24} {max((module.line_count for module in modules), default=0):8} {MODULE_LIMIT:6}"
     yield f"{'not annotated':24} {sum(not function.is_annotated for function in functions):8} {0:6}"
     yield f"{len(functions)} functions in {len(modules)} modules"
 

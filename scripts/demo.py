@@ -1,8 +1,8 @@
-"""Run the steps of scripts/demo after the Python environment exists. Options: `scripts/demo --help`.
+"""Run the steps of scripts/demo after the first, which creates the Python environment. Options: `scripts/demo --help`.
 
-The demo acts as a user does: the daemon is `bruce run`, `bruce send --lines` sends the lines, a normal consumer reads
-them back, and `bruce check` checks the books. The comparison is exact: each line once, and within a partition in the
-order of sending.
+The demo does what a user does: `bruce run` is the daemon, `bruce send --lines` sends the lines, a normal consumer reads
+them back, and `bruce check` checks the daemon's books (received = delivered + discarded + held). The demo succeeds only
+if each line arrived exactly once, and the lines of each partition are in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def read_back(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[int, list[bytes]]]:
-    """Read all values by topic and partition, in order, with kafka-python's consumer."""
+    """Read all values with kafka-python's consumer. Return them by topic and partition, in the order of offsets."""
     logging.getLogger("kafka").setLevel(logging.ERROR)
     partitions = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
     values: dict[str, dict[int, list[bytes]]] = defaultdict(dict)
@@ -48,9 +48,9 @@ def read_back(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[int, list
     try:
         consumer.assign(partitions)
         consumer.seek_to_beginning()
-        ends = consumer.end_offsets(partitions)
+        end_offsets = consumer.end_offsets(partitions)
         deadline = time.monotonic() + 60
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+        while any(consumer.position(partition) < end_offsets[partition] for partition in partitions):
             if time.monotonic() > deadline:
                 raise DemoError("The consumer did not reach the end of the topics within 60 s.")
             for partition, records in consumer.poll(500).items():
@@ -61,7 +61,10 @@ def read_back(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[int, list
 
 
 def faults_of(lines: list[bytes], found: dict[int, list[bytes]]) -> str:
-    """Return the faults in the received lines; empty if each line arrived once and in order."""
+    """Describe how the values in Kafka differ from the sent lines; return "" if each line arrived once and in order.
+
+    `found` has the values of each partition.
+    """
     sent, read = Counter(lines), Counter(value for values in found.values() for value in values)
     faults = {
         "missing": sum((sent - read).values()),
@@ -72,9 +75,9 @@ def faults_of(lines: list[bytes], found: dict[int, list[bytes]]) -> str:
 
 
 def is_in_order(sent: list[bytes], read: list[bytes]) -> bool:
-    """Return True if `read` is `sent` with omissions only."""
+    """Return True if all of `read` are in `sent`, in the same order; other elements of `sent` may be between them."""
     rest = iter(sent)
-    return all(value in rest for value in read)
+    return all(value in rest for value in read)  # `in` consumes `rest` up to the value that it finds
 
 
 # --- the steps -------------------------------------------------------------------------------------------------------
@@ -82,6 +85,7 @@ def is_in_order(sent: list[bytes], read: list[bytes]) -> bool:
 
 @contextmanager
 def step(number: int, text: str) -> Iterator[None]:
+    """Print a line about a step of the demo, which the `with` block executes, and its duration at the end."""
     began = time.monotonic()
     print(f"{number}. {text} ... ", end="", flush=True)
     try:
@@ -97,7 +101,7 @@ def report(text: str) -> None:
 
 
 class Demo:
-    """The steps from number 2 on; scripts/demo runs the first. `stack` stops the started processes."""
+    """The steps from number 2 on. At its end, `stack` stops the processes that they started."""
 
     def __init__(self, options: argparse.Namespace, stack: ExitStack, interrupts: Interrupts) -> None:
         self._options = options
@@ -115,7 +119,7 @@ class Demo:
     def run(self) -> str:
         self._start_broker()
         self._start_daemon()
-        self._send()
+        self._send_all()
         self._read_back()
         balance = self._check()
         if self._options.stay:
@@ -143,18 +147,18 @@ class Demo:
     def _page(self) -> str:
         return f"http://{self._daemon.address}/"
 
-    def _send(self) -> None:
+    def _send_all(self) -> None:
         total = sum(len(feed.lines) for feed in self._feeds)
         with step(4, f"Send {total:,} real lines with `bruce send --lines`, until Kafka has acknowledged them all"):
             for feed in self._feeds:
-                self._send_one(feed)
+                self._send_lines(feed)
             self._daemon.wait_delivered(total)
         for feed in self._feeds:
             more = f" and {len(feed.origins) - 1} more" if len(feed.origins) > 1 else ""
             report(f"{len(feed.lines):,} lines of {feed.origins[0]}{more} to the topic {feed.topic}")
 
-    def _send_one(self, feed: Feed) -> None:
-        """Send a copy of the lines, because log files grow during the demo."""
+    def _send_lines(self, feed: Feed) -> None:
+        """Send the lines of a topic from a copy, because log files may grow during the demo."""
         copy = self._directory / f"{feed.topic}.txt"
         copy.write_bytes(b"".join(line + b"\n" for line in feed.lines))
         run_bruce("send", "--socket-path", self._daemon.socket, "--topic", feed.topic, "--lines", copy)
@@ -164,7 +168,7 @@ class Demo:
             values = read_back(self._bootstrap, self._topics)
             faults = {feed.topic: faults_of(feed.lines, values[feed.topic]) for feed in self._feeds}
         for feed in self._feeds:
-            report_arrived(feed, values[feed.topic], faults[feed.topic])
+            report_arrival(feed, values[feed.topic], faults[feed.topic])
         if any(faults.values()):
             raise DemoError("The messages in Kafka differ from the sent lines.")
 
@@ -196,16 +200,18 @@ class Demo:
             raise DemoError(f"The daemon ended with status {status}.")
 
 
-def report_arrived(feed: Feed, found: dict[int, list[bytes]], fault: str) -> None:
+def report_arrival(feed: Feed, found: dict[int, list[bytes]], faults: str) -> None:
+    """Print how many lines of a topic arrived, and if they arrived once and in order: if `faults` is empty."""
     total = sum(len(values) for values in found.values())
     partitions = sorted(found)
     counts = ", ".join(f"{len(found[partition]):,} in partition {partition}" for partition in partitions)
-    report(f"{feed.topic}: {len(feed.lines):,} sent, {total:,} arrived ({counts}): {fault or 'each once, in order'}")
+    report(f"{feed.topic}: {len(feed.lines):,} sent, {total:,} arrived ({counts}): {faults or 'each once, in order'}")
     if partitions:
         report(f"  partition {partitions[0]} begins: {printable(found[partitions[0]][0], 80)}")
 
 
 def printable(value: bytes, width: int) -> str:
+    """Return the value as text of at most `width` characters, without characters that change the terminal."""
     text = "".join(character if character.isprintable() else "?" for character in value.decode("utf-8", "replace"))
     return text if len(text) <= width else f"{text[: width - 3]}..."
 

@@ -1,6 +1,6 @@
-"""Collect the input of scripts/demo: lines of this machine's log files, or of the repository's history.
+"""Collect the input of scripts/demo: lines of this machine's log files; if these are few, also of the git history.
 
-Only world-readable log files are read, so the terminal shows no secret.
+The demo prints some lines. It reads only log files that everyone may read, so it prints no secret.
 """
 
 from __future__ import annotations
@@ -21,38 +21,40 @@ __all__ = ["DemoError", "Feed", "collect"]
 ROOT: Final = Path(__file__).resolve().parents[1]
 LOG_NAMES: Final = ("*.log", "*.log.1", "syslog", "messages")
 TAIL_BYTES: Final = 16 << 20
-"""Bytes at the end of a log file that are read."""
-LONGEST_LINE: Final = 16 << 10
+"""Number of bytes at the end of a log file that are read; the rest is left out."""
+MAX_LINE_BYTES: Final = 16 << 10
 """Longer lines are skipped, because they might not fit into a datagram."""
 ENOUGH_LINES: Final = 500
-"""With fewer lines of logs, the git history completes the input."""
-OWN_TOPICS: Final = 2
-"""Number of log files, the longest ones, with a separate topic; the others share one."""
+"""If the log files have fewer lines, lines of the git history are added."""
+OWN_TOPIC_COUNT: Final = 2
+"""Number of log files, those with the most lines, that have a topic of their own. The others share one topic."""
 HISTORY: Final = {"git-commits": ("log", "--format=%h %aI %s"), "git-files": ("log", "--format=%h", "--name-status")}
+"""Arguments of git by topic; the output of each command is the lines of the topic."""
 
 
 class DemoError(Exception):
-    """The demo cannot continue, or found a fault; the text is for the user."""
+    """The demo cannot continue, or lines are missing, doubled or out of order. The text is for the user."""
 
 
 @dataclass(slots=True)
 class Feed:
-    """The lines of one topic, and their origins."""
+    """The lines of one topic."""
 
     topic: str
     origins: list[str] = field(default_factory=list)
+    """The files or the git command from which the lines come."""
     lines: list[bytes] = field(default_factory=list)
 
 
 def collect(logs: Path, limit: int) -> list[Feed]:
-    """Collect at most `limit` lines of the log files below `logs`, completed from the git history.
+    """Collect at most `limit` lines from the log files below `logs`, and from the git history if these are few.
 
-    Raises DemoError if there are none.
+    Raise DemoError if there are no lines.
     """
     feeds = _from_logs(logs, limit)
-    found = sum(len(feed.lines) for feed in feeds)
-    if found < min(ENOUGH_LINES, limit):
-        feeds += _from_history(limit - found)
+    line_count = sum(len(feed.lines) for feed in feeds)
+    if line_count < min(ENOUGH_LINES, limit):
+        feeds += _from_history(limit - line_count)
     if not feeds:
         raise DemoError(f"No world-readable log file below {logs}, and no git history: try --logs DIR.")
     return feeds
@@ -60,13 +62,14 @@ def collect(logs: Path, limit: int) -> list[Feed]:
 
 def _from_logs(directory: Path, limit: int) -> list[Feed]:
     paths = {path for name in LOG_NAMES for path in directory.rglob(name) if _is_public(path)}
+    # The files with the most lines come first.
     files = sorted(((_lines_of(path), path) for path in paths), key=lambda item: (-len(item[0]), item[1]))
     feeds: dict[str, Feed] = {}
     for rank, (lines, path) in enumerate(files):
         taken = lines[:limit]
         limit -= len(taken)
         if taken:
-            topic = _topic_of(path) if rank < OWN_TOPICS else "log-others"
+            topic = _topic_of(path) if rank < OWN_TOPIC_COUNT else "log-others"
             feed = feeds.setdefault(topic, Feed(topic))
             feed.origins.append(str(path))
             feed.lines += taken
@@ -78,6 +81,7 @@ def _topic_of(path: Path) -> str:
 
 
 def _is_public(path: Path) -> bool:
+    """Return True for a regular file that everyone may read."""
     try:
         found = path.lstat()
     except OSError:
@@ -86,7 +90,7 @@ def _is_public(path: Path) -> bool:
 
 
 def _lines_of(path: Path) -> list[bytes]:
-    """Return the last lines of a text file; none if the file is binary or missing."""
+    """Return the lines in the last `TAIL_BYTES` of a text file; none if the file is binary or cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -97,7 +101,8 @@ def _lines_of(path: Path) -> list[bytes]:
 
 
 def _split(data: bytes) -> list[bytes]:
-    return [line for line in data.split(b"\n") if 0 < len(line) <= LONGEST_LINE]
+    """Return the lines, without empty and very long ones."""
+    return [line for line in data.split(b"\n") if 0 < len(line) <= MAX_LINE_BYTES]
 
 
 def _from_history(limit: int) -> list[Feed]:
@@ -111,7 +116,7 @@ def _from_history(limit: int) -> list[Feed]:
 
 
 def _git(arguments: Sequence[str]) -> bytes:
-    # Ignore a repository in a parent directory.
+    # If this source tree is no repository itself, ignore a repository around it.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
     try:
         done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, check=True, env=environment)

@@ -1,9 +1,9 @@
-"""Run a real Kafka broker with the interface of `bruce dev-broker`, for `scripts/demo --kafka`.
+"""Run a real Kafka broker as `bruce dev-broker` runs the embedded one, for `scripts/demo --kafka`.
 
     demo_kafka.py DIRECTORY TOPIC:PARTITIONS ...      (with tests/ on the path)
 
 The program fetches Kafka unless it is cached, keeps its data below DIRECTORY, and prints `BOOTSTRAP host:port` when the
-topics exist. It runs until SIGTERM or the end of standard input. The broker dies with this process in every case.
+topics exist. It runs until SIGTERM or the end of standard input. However this process ends, the broker ends with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def serve(directory: Path, topics: Sequence[str]) -> None:
-    """Serve until the end. Raises StartError if Kafka or a Java runtime is unavailable."""
+    """Run the broker until standard input ends. Raise StartError if Kafka or a Java runtime is unavailable."""
     with KafkaCluster(directory=directory) as cluster:
         for topic in topics:
             name, _, partitions = topic.rpartition(":")

@@ -1,7 +1,7 @@
 """The processes of scripts/demo: a Kafka broker and the daemon, each stopped at the end of its `with` block.
 
-They run in separate sessions, so Ctrl-C reaches only the demo. The demo then stops the daemon before the broker, to
-which the daemon still delivers.
+Each runs in a session of its own, so Ctrl-C on the terminal signals only the demo. The demo then stops the daemon before
+the broker, because the daemon delivers its last messages to the broker.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["BRUCE", "PARTITIONS", "Daemon", "Interrupts", "Service", "bootstrap_of", "broker_service", "run_bruce"]
 
 BRUCE: Final = Path(sys.executable).with_name("bruce")
-PARTITIONS: Final = 3
-EMBEDDED_BROKERS: Final = 3
+PARTITIONS: Final = 3  # of each topic
+EMBEDDED_BROKERS: Final = 3  # in the process of the embedded broker
 
 CONFIG: Final = """\
 [kafka]
@@ -51,26 +51,32 @@ shutdown_max_delay_ms = 10000
 
 
 class Interrupts:
-    """A conversion of SIGINT, SIGTERM and SIGHUP to one KeyboardInterrupt, so that no signal stops the clean-up."""
+    """Handler of SIGINT, SIGTERM and SIGHUP, which raises KeyboardInterrupt for the first signal only.
+
+    Later signals have no effect, so that they cannot interrupt the clean-up.
+    """
 
     def __init__(self) -> None:
-        self._is_deferred = self._has_come = self._has_raised = False
+        self._is_deferred = self._has_received = self._has_raised = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        self._has_come = True
+        self._has_received = True
         if not self._is_deferred:
             self._raise_once()
 
     def _raise_once(self) -> None:
-        if self._has_come and not self._has_raised:
+        if self._has_received and not self._has_raised:
             self._has_raised = True
             raise KeyboardInterrupt
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Defer signals to the end of the block, by which time a process started in it is registered."""
+        """Defer signals to the end of the block.
+
+        A block that starts a process also registers it for the clean-up, so no signal can come between the two.
+        """
         self._is_deferred = True
         try:
             yield
@@ -80,7 +86,10 @@ class Interrupts:
 
 
 class Service:
-    """A process with its output in a file. Some programs also end at the end of their standard input."""
+    """A process with its output in a file.
+
+    Its standard input is a pipe, which closes if the demo dies: some programs then end by themselves.
+    """
 
     def __init__(self, name: str, command: Sequence[str | Path], log: Path) -> None:
         self.name = name
@@ -104,7 +113,10 @@ class Service:
         self.stop()
 
     def stop(self, timeout_s: float = 20.0) -> int:
-        """Send SIGTERM, then SIGKILL after `timeout_s`, and return the exit status. A second call is harmless."""
+        """Send SIGTERM, and SIGKILL if the process still runs after `timeout_s`. Return the exit status.
+
+        A second call is harmless.
+        """
         assert self._process is not None
         self._process.terminate()
         try:
@@ -134,7 +146,10 @@ class Service:
             raise DemoError(f"{self.name} has ended with status {self._process.returncode}:\n{self._end_of_output()}")
 
     def wait_for(self, condition: Callable[[], bool], expected: str, timeout_s: float) -> None:
-        """Wait for a condition. Raises DemoError with the end of the output if the process dies or the time is over."""
+        """Wait until `condition` returns True; `expected` describes it in the error text.
+
+        Raise DemoError with the end of the output if the process ends, or `timeout_s` have passed.
+        """
         deadline = time.monotonic() + timeout_s
         while not condition():
             self._raise_if_ended()
@@ -144,7 +159,7 @@ class Service:
 
 
 def run_bruce(*words: str | Path) -> str:
-    """Run a subcommand to its end and return its output. Raises DemoError with its error text if it fails."""
+    """Run `bruce` with these words to its end, and return the output. Raise DemoError with the error text if it fails."""
     done = subprocess.run([BRUCE, *words], capture_output=True, text=True, check=False, start_new_session=True)
     if done.returncode:
         raise DemoError(f"bruce {words[0]} failed with status {done.returncode}: {done.stderr or done.stdout}")
@@ -152,12 +167,12 @@ def run_bruce(*words: str | Path) -> str:
 
 
 class Daemon(Service):
-    """A `bruce run` with all its files in `directory`."""
+    """The process `bruce run`, with all its files in `directory`."""
 
     def __init__(self, directory: Path, bootstrap: str) -> None:
         self.config = directory / "bruce.toml"
         self.socket = directory / "bruce.dgram"
-        self._address = directory / "run" / HTTP_ADDRESS
+        self._address_file = directory / "run" / HTTP_ADDRESS
         self._brokers = bootstrap.split(",")
         servers = ", ".join(f'"{server}"' for server in self._brokers)
         self.config.write_text(CONFIG.format(servers=servers, directory=directory), "utf-8")
@@ -166,11 +181,11 @@ class Daemon(Service):
     @property
     def address(self) -> str:
         """Return the address of the status pages, host:port."""
-        return self._address.read_text("utf-8").strip()
+        return self._address_file.read_text("utf-8").strip()
 
     def processes(self) -> list[str]:
         """Return the names of the running processes; none if the status pages do not answer."""
-        if not self._address.exists():
+        if not self._address_file.exists():
             return []
         try:
             page = StatusClient(parse_listen(self.address)).get("processes", ProcessesPage)
@@ -179,42 +194,45 @@ class Daemon(Service):
         return [line.name for line in page.processes if line.state == "running"]
 
     def wait_started(self) -> list[str]:
-        """Wait until each broker has a dispatcher, and return the names of the processes."""
+        """Wait until the daemon runs a dispatcher process for each broker. Return the names of all its processes."""
 
-        def is_complete() -> bool:
+        def has_all_dispatchers() -> bool:
             return sum("dispatcher" in name for name in self.processes()) == len(self._brokers)
 
-        self.wait_for(is_complete, "the daemon to find Kafka", 60)
+        self.wait_for(has_all_dispatchers, "the daemon to find Kafka", 60)
         return self.processes()
 
-    def wait_delivered(self, messages: int) -> None:
-        """Wait until Kafka has acknowledged this number of messages."""
+    def wait_delivered(self, message_count: int) -> None:
+        """Wait until the daemon has received this number of messages, and Kafka has acknowledged all of them."""
 
         def is_delivered() -> bool:
             books = StatusClient(parse_listen(self.address)).get("books", Books)
-            return books.received >= messages and books.consistent and not sum(books.held.values())
+            return books.received >= message_count and books.consistent and not sum(books.held.values())
 
-        self.wait_for(is_delivered, f"{messages} messages to be delivered", 120)
+        self.wait_for(is_delivered, f"{message_count} messages to be delivered", 120)
 
     def balance(self) -> str:
-        """Return the output of `bruce check`. Raises DemoError if the books do not balance."""
+        """Return the output of `bruce check`. Raise DemoError if the books do not balance."""
         return run_bruce("check", "--config", self.config).strip()
 
 
 def broker_service(directory: Path, topics: Iterable[str], *, real: bool) -> Service:
-    """Return the service of a Kafka broker with these topics; its `with` block starts the broker."""
-    names = [f"{topic}:{PARTITIONS}" for topic in topics]
+    """Return a Kafka broker with these topics, real or embedded. It is not started yet."""
+    topics_with_partitions = [f"{topic}:{PARTITIONS}" for topic in topics]
     command: list[str | Path]
     if real:
-        command = [sys.executable, ROOT / "scripts" / "demo_kafka.py", directory / "kafka", *names]
+        command = [sys.executable, ROOT / "scripts" / "demo_kafka.py", directory / "kafka", *topics_with_partitions]
         return Service("The Kafka broker", command, directory / "kafka.log")
     command = [BRUCE, "dev-broker", "--until-eof", f"--brokers={EMBEDDED_BROKERS}"]
-    command += [f"--topic={name}" for name in names]
+    command += [f"--topic={topic}" for topic in topics_with_partitions]
     return Service("The embedded broker", command, directory / "broker.log")
 
 
 def bootstrap_of(service: Service) -> str:
-    """Return the addresses of a broker once it is ready. The first fetch of a real broker takes minutes."""
+    """Wait until a broker is ready, and return its addresses, separated by commas.
+
+    This may take minutes if Kafka has to be fetched.
+    """
     found: list[str] = []
 
     def is_ready() -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADER", "LENGTH_OFFSET", "BatchHead", "LogLimits", "check_batch", "decode_records", "rebase"]
 
-HEADER: Final = Struct(">qiibIhiqqqhii")
+HEADER: Final = Struct(">qiibIhiqqqhii")  # the fields of `BatchHead`
 LENGTH: Final = Struct(">i")
 LENGTH_OFFSET: Final = 8
 LENGTH_OVERHEAD: Final = 12  # bytes of base offset and length, which the value of the length field does not include

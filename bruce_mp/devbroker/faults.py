@@ -1,8 +1,8 @@
 """Scripted faults as data: the requests that a fault matches, and its effect on them.
 
 A fault *matches* requests by API, broker, client, topic, partition and text. Some of these matches *trigger* it: with
-`nth=3 every=2 times=4`, the matches 3, 5, 7 and 9. A request that triggers a fault suffers the fault's action. One
-request may trigger several faults; their effects add up.
+`nth=3 every=2 times=4`, the matches 3, 5, 7 and 9. The fault's action then applies to the request. One request may
+trigger several faults; their effects add up.
 
 Some actions change the execution of a request, the bytes of its response, or the connection: `EFFECTS` describes these
 changes as data. The modules `apis` and `server` carry out the other actions.
@@ -149,12 +149,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return concerns_whole_request or any(map(self.concerns, targets))
 
 
-def wrong_correlation(frame: bytes) -> bytes:
+def change_correlation_id(frame: bytes) -> bytes:
     """Flip a high bit of the correlation id, so that it matches no request in flight."""
     return frame[:CORRELATION_OFFSET] + bytes((frame[CORRELATION_OFFSET] ^ 0x40,)) + frame[CORRELATION_OFFSET + 1 :]
 
 
-def garbage_body(frame: bytes) -> bytes:
+def overwrite_body(frame: bytes) -> bytes:
     """Fill the body with 0xFF, which no decoder accepts.
 
     In each version of a response, these bytes are negative lengths and counts, or varints that are too long.
@@ -163,7 +163,7 @@ def garbage_body(frame: bytes) -> bytes:
 
 
 class Effect(NamedTuple):
-    """Effect of an action on the three steps of a request. The defaults change nothing."""
+    """Effect of an action on the three steps of a request: execution, response, connection. Defaults change nothing."""
 
     is_executed: bool = True
     """False: the request is not executed."""
@@ -179,8 +179,8 @@ EFFECTS: Final = {
     FaultAction.ACK_LOST: Effect(mangle=lambda _: b"", closes=True),
     FaultAction.CLOSE: Effect(is_executed=False, mangle=lambda _: b"", closes=True),
     FaultAction.HALF_FRAME: Effect(mangle=lambda frame: frame[: len(frame) // 2], closes=True),
-    FaultAction.WRONG_CORRELATION: Effect(mangle=wrong_correlation),
-    FaultAction.GARBAGE_BODY: Effect(mangle=garbage_body),
+    FaultAction.WRONG_CORRELATION: Effect(mangle=change_correlation_id),
+    FaultAction.GARBAGE_BODY: Effect(mangle=overwrite_body),
     FaultAction.GARBAGE_FRAME: Effect(mangle=lambda _: GARBAGE_FRAME),
     FaultAction.DELAY: Effect(),
     FaultAction.SILENCE: Effect(),

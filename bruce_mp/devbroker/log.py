@@ -145,9 +145,9 @@ class PartitionLog:
         if at + 1 == len(self._batches):
             raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"No batch follows the one with offset {offset}.")
         first, second = self._batches[at : at + 2]
-        second_base = first.base_offset + second.last_offset - second.base_offset + 1
+        second_record_count = second.last_offset - second.base_offset + 1
         self._batches[at] = with_base_offset(second, first.base_offset)
-        self._batches[at + 1] = with_base_offset(first, second_base)
+        self._batches[at + 1] = with_base_offset(first, first.base_offset + second_record_count)
 
     def _store(self, head: BatchHead, raw: bytes, leader_epoch: int) -> int:
         base = self.end
@@ -176,6 +176,7 @@ class PartitionLog:
 
 
 def with_base_offset(batch: StoredBatch, base_offset: int) -> StoredBatch:
+    """Return the batch at another place of the log."""
     last = base_offset + batch.last_offset - batch.base_offset
     raw = base_offset.to_bytes(LENGTH_OFFSET) + batch.raw[LENGTH_OFFSET:]
     return batch._replace(base_offset=base_offset, last_offset=last, raw=raw)
