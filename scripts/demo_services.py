@@ -1,7 +1,7 @@
 """The processes of scripts/demo: a Kafka broker and the daemon, each stopped at the end of its `with` block.
 
-Each runs in a session of its own, so Ctrl-C on the terminal signals only the demo. The demo then stops the daemon before
-the broker, because the daemon delivers its last messages to the broker.
+Each runs in a session of its own, so Ctrl-C in the terminal signals only the demo. The demo then stops the daemon, and
+after it the broker, to which the daemon delivers its last messages.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Service:
 
 
 def run_bruce(*words: str | Path) -> str:
-    """Run `bruce` with these words to its end, and return the output. Raise DemoError with the error text if it fails."""
+    """Run `bruce` with these words to its end, and return its output. Raise DemoError with that output if it fails."""
     done = subprocess.run([BRUCE, *words], capture_output=True, text=True, check=False, start_new_session=True)
     if done.returncode:
         raise DemoError(f"bruce {words[0]} failed with status {done.returncode}: {done.stderr or done.stdout}")

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Draw the CPU time per message; a test compares the pictures.
+"""Draw bar charts of the CPU time per message, in SVG. A test fails if the pictures in docs/images are out of date.
 
-scripts/draw_chart.py > docs/images/cpu-per-message.svg
-scripts/draw_chart.py applications > docs/images/application-and-daemon.svg
+    scripts/draw_chart.py > docs/images/cpu-per-message.svg
+    scripts/draw_chart.py applications > docs/images/application-and-daemon.svg
 
-The first picture has the daemon beside other programs. The bars come from the groups `peers` and `ordinary` of
-tests/bench/baseline.json, which `scripts/bench peers ordinary --record` writes. The ancestor's bars come from
-tests/bench/ancestor.json, because the benchmark cannot start a C++ daemon. The second picture has applications together
-with the daemon, beside Kafka clients in the process, from tests/bench/applications.json, which `scripts/bench
-applications --record` writes.
+The first picture compares the daemon with other programs. Its figures are the groups `peers` and `ordinary` of
+tests/bench/baseline.json, which `scripts/bench peers ordinary --record` writes, and, for the ancestor of this project
+(a C++ daemon, which the benchmark cannot start), tests/bench/ancestor.json.
+
+The second picture compares applications that send to the daemon, together with the daemon, with applications that use a
+Kafka client and no daemon. Its figures are tests/bench/applications.json, which `scripts/bench applications --record`
+writes.
 """
 
 from __future__ import annotations
@@ -29,19 +31,21 @@ PEERS: Final = {
     "rsyslog": "rsyslog, imuxsock to omkafka",
     "confluent-kafka": "confluent-kafka in process, no daemon",
 }
-"""Cases of the benchmark that have a bar, with the words beside it."""
+"""Names of the programs in the cases of the group `peers`, each with the text beside its bar."""
 ORDINARY: Final = {
     "datagrams-50t-3b": "bruce_mp, datagrams",
     "stream-50t-3b": "bruce_mp, UNIX stream, a message a write",
 }
+"""Cases of the group `ordinary` that have a bar, each with the text beside it."""
 ORDINARY_TITLE: Final = "3,000 messages a second, 50 topics"
 
 APPLICATION_SIZES: Final = {**SIZES, "10KB": "messages of 10 KB"}
 
-LEFT: Final = 330
-WIDTH: Final = 420
-ROW: Final = 30
-TOP: Final = 62
+# Lengths in the picture, in its own units:
+LEFT: Final = 330  # left end of the bars
+WIDTH: Final = 420  # of the longest bar
+ROW: Final = 30  # height of a row, which has one bar
+TOP: Final = 62  # top of the first panel
 
 HEAD: Final = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 {height}" role="img" aria-labelledby="title desc" \
@@ -66,16 +70,17 @@ font-family="system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-s
 
 
 class Bar(NamedTuple):
-    """One measured figure; `look` is its class in the style sheet. The application's own part has another colour."""
+    """One bar, for one measured figure."""
 
     name: str
     microseconds: float
-    look: str
-    own: float = 0.0
+    css_class: str
+    own_microseconds: float = 0.0
+    """The application's own part of `microseconds`, which has another color."""
 
 
 def render() -> str:
-    """Return the picture of the daemon as SVG."""
+    """Return the picture of the daemon and other programs as SVG."""
     groups, ancestor = _recorded("baseline.json")["groups"], _recorded("ancestor.json")
     peers = groups["peers"]
     panels = {SIZES[size]: _bars(size, peers["figures"], ancestor) for size in SIZES}
@@ -97,6 +102,7 @@ def render_applications() -> str:
 
 
 def _application_bars(size: str, figures: dict[str, Any]) -> list[Bar]:
+    # A figure without CPU time of the daemon is that of an application with a Kafka client of its own.
     found = {name: loads[size] for name, loads in figures.items() if size in loads}
     return [
         Bar(name, figure["total_us"], "ours", figure["application_us"])
@@ -107,6 +113,7 @@ def _application_bars(size: str, figures: dict[str, Any]) -> list[Bar]:
 
 
 def _picture(title: str, panels: dict[str, list[Bar]], notes: list[str]) -> str:
+    """Return a picture of panels, which are groups of bars by title, with notes below them."""
     scale = WIDTH / max(bar.microseconds for bars in panels.values() for bar in bars)
     below = TOP + sum(_height(bars) for bars in panels.values())
     description = escape(_description(panels))
@@ -157,10 +164,10 @@ def _panel(title: str, bars: list[Bar], at: int, scale: float) -> Iterator[str]:
 def _row(bar: Bar, at: int, scale: float) -> Iterator[str]:
     width = bar.microseconds * scale
     yield f'  <text class="text name" x="{LEFT - 12}" y="{at + 20}">{escape(bar.name)}</text>\n'
-    yield f'  <rect class="{bar.look}" x="{LEFT}" y="{at + 5}" width="{width:.1f}" height="{ROW - 10}"/>\n'
-    if bar.own:
-        own = bar.own * scale
-        yield f'  <rect class="own" x="{LEFT}" y="{at + 5}" width="{own:.1f}" height="{ROW - 10}"/>\n'
+    yield f'  <rect class="{bar.css_class}" x="{LEFT}" y="{at + 5}" width="{width:.1f}" height="{ROW - 10}"/>\n'
+    if bar.own_microseconds:
+        own_width = bar.own_microseconds * scale
+        yield f'  <rect class="own" x="{LEFT}" y="{at + 5}" width="{own_width:.1f}" height="{ROW - 10}"/>\n'
     yield f'  <text class="text" x="{LEFT + width + 8:.1f}" y="{at + 20}">{_figure(bar)}</text>\n'
 
 
@@ -168,11 +175,11 @@ def _figure(bar: Bar) -> str:
     return f"{bar.microseconds:.1f}" if bar.microseconds >= 1 else f"{bar.microseconds:.2f}"
 
 
-def _notes(machine: dict[str, Any], paced: dict[str, Any], ancestor: dict[str, Any]) -> list[str]:
+def _notes(machine: dict[str, Any], ordinary: dict[str, Any], ancestor: dict[str, Any]) -> list[str]:
     ours = ancestor["bruce_us_per_message"]
     beside = " and ".join(f"{ours[size]:.1f} µs for {SIZES[size]}" for size in SIZES)
     run = f"scripts/bench peers at {machine['commit']}, repetitions: {machine['repetitions']:.0f}"
-    sittings = " and ".join(dict.fromkeys(paced[case]["sitting"] for case in ORDINARY))
+    sittings = " and ".join(dict.fromkeys(ordinary[case]["sitting"] for case in ORDINARY))  # without repetitions
     return [
         f"Above: datagrams from one sender without pauses, {machine['cores']:.0f} cores, {machine['date']}, {run}.",
         f"Below: 50 to 3,000 bytes from two senders, batches of 200 ms, 3 brokers, scripts/bench ordinary, {sittings}.",

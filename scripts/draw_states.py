@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw the state machines of the code as the page docs/states.md; a test compares the two.
+"""Draw the state machines of the code as the page docs/states.md. A test fails if the page is out of date.
 
 scripts/draw_states.py > docs/states.md
 """
@@ -36,9 +36,11 @@ class Arrow(NamedTuple):
 
 
 class Machine(NamedTuple):
+    """One state machine, which has a section of the page."""
+
     title: str
     text: str
-    begins: Sequence[Enum]
+    first_states: Sequence[Enum]
     arrows: Sequence[Arrow]
 
 
@@ -85,22 +87,22 @@ def render() -> str:
 
 def _section(machine: Machine) -> Iterator[str]:
     yield f"## {machine.title}\n\n{machine.text}\n\n```mermaid\nstateDiagram-v2"
-    yield from (f"    [*] --> {state.name}" for state in machine.begins)
+    yield from (f"    [*] --> {state.name}" for state in machine.first_states)
     yield from _arrow_lines(machine.arrows)
-    yield from (f"    {state} --> [*]" for state in _ends(machine.arrows))
+    yield from (f"    {state} --> [*]" for state in _last_states(machine.arrows))
     yield "```\n"
 
 
 def _arrow_lines(arrows: Sequence[Arrow]) -> Iterator[str]:
-    """Yield one line for each pair of states, labelled with all its events."""
+    """Yield one line for each pair of states, labeled with the labels of all arrows from the one to the other."""
     labels: dict[tuple[str, str], list[str]] = {}
     for arrow in arrows:
         labels.setdefault((arrow.source.name, arrow.target.name), []).append(arrow.label)
     yield from (f"    {source} --> {target}: {', '.join(texts)}" for (source, target), texts in labels.items())
 
 
-def _ends(arrows: Sequence[Arrow]) -> list[str]:
-    """Return the states without an exit."""
+def _last_states(arrows: Sequence[Arrow]) -> list[str]:
+    """Return the names of the states from which no arrow leads to another state."""
     with_exit = {arrow.source for arrow in arrows if arrow.target is not arrow.source}
     return list(dict.fromkeys(arrow.target.name for arrow in arrows if arrow.target not in with_exit))
 

@@ -1,9 +1,9 @@
 """Write the archives of a release so that their bytes depend on the files' contents, names and execute bits only.
 
-    scripts/release_archive.py sdist ARCHIVE DIRECTORY    rewrite a source distribution
-    scripts/release_archive.py chart CHART DIRECTORY      pack a Helm chart
+    scripts/release_archive.py sdist ARCHIVE DIRECTORY    write the files of a source distribution into a new archive
+    scripts/release_archive.py chart CHART DIRECTORY      pack the files of a Helm chart
 
-The archive goes to DIRECTORY. All times are $SOURCE_DATE_EPOCH. `helm package` would write the present time.
+The new archive is in DIRECTORY. All times in it are $SOURCE_DATE_EPOCH. (`helm package` would write the present time.)
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-EXECUTE: Final = 0o111
+EXECUTE: Final = 0o111  # bits of a file's mode
 
 
 class Member(NamedTuple):
+    """A file in an archive."""
+
     name: str
     content: bytes
     is_executable: bool
 
 
 def write_archive(target: Path, members: Iterable[Member], epoch: int) -> None:
+    """Write a compressed tar archive of these files, in the order of their names, with `epoch` as the time of each."""
     with (
         target.open("wb") as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=epoch) as packed,
@@ -51,7 +54,7 @@ def members_of_archive(path: Path) -> Iterator[Member]:
 
 
 def members_of_chart(chart: Path) -> Iterator[Member]:
-    """Yield the files of a Helm chart, below a directory with its name."""
+    """Yield the files of a Helm chart; their names begin with the chart's name as the directory."""
     for path in chart.rglob("*"):
         if path.is_file():
             name = f"{chart.name}/{path.relative_to(chart).as_posix()}"

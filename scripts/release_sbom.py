@@ -1,10 +1,10 @@
-"""List the libraries in the packages of a release, with versions, licences and hashes, as a CycloneDX file.
+"""List the libraries in the packages of a release, with versions, licenses and hashes, as a CycloneDX file.
 
     scripts/release_sbom.py DIRECTORY LIBRARIES
 
-DIRECTORY has the wheels of bruce and gets the list; LIBRARIES has the wheels of all libraries for each architecture,
-whose metadata are the source. They name no C libraries inside a wheel, such as libzmq. The library that writes the list
-also validates it against the schema.
+DIRECTORY has the wheels of bruce, and the list is written into it. LIBRARIES has the wheels of all libraries for each
+architecture. The list is made from the metadata of these wheels, which do not name the C libraries inside a wheel, such
+as libzmq. The library that writes the list also validates it against the schema.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from cyclonedx.model.license import License
 
 EXTRA: Final = "top"
-"""The packages contain the libraries of this extra."""
-LICENCE_CLASSIFIER: Final = "License :: OSI Approved :: "
-LONGEST_LICENCE_NAME: Final = 80
-"""A longer field has the text of the licence."""
-LICENCES: Final = LicenseFactory()
+"""Besides the required libraries, the packages contain the libraries of this extra of bruce's wheel."""
+LICENSE_CLASSIFIER: Final = "License :: OSI Approved :: "
+MAX_LICENSE_NAME_LENGTH: Final = 80
+"""A field `License` that is longer contains the text of the license in place of its name."""
+LICENSES: Final = LicenseFactory()
 
 
 class Wheel(NamedTuple):
@@ -60,19 +60,19 @@ def read_wheel(file: Path) -> Wheel:
         return Wheel(file, Parser().parsestr(archive.read(name).decode()))
 
 
-def licences_of(metadata: Message) -> list[License]:
-    """Return the licence expression, else the licences that the classifiers or the older field name."""
+def licenses_of(metadata: Message) -> list[License]:
+    """Return the license expression, else the license in the older field `License`, else those of the classifiers."""
     expression, field = metadata["License-Expression"], metadata["License"]
     if expression:
-        return [LICENCES.make_from_string(expression)]
-    if field and len(field) <= LONGEST_LICENCE_NAME and "\n" not in field:
-        return [LICENCES.make_from_string(field)]
-    classifiers = [each for each in metadata.get_all("Classifier", []) if each.startswith(LICENCE_CLASSIFIER)]
-    return [LICENCES.make_with_name(each.removeprefix(LICENCE_CLASSIFIER)) for each in classifiers]
+        return [LICENSES.make_from_string(expression)]
+    if field and len(field) <= MAX_LICENSE_NAME_LENGTH and "\n" not in field:
+        return [LICENSES.make_from_string(field)]
+    classifiers = [each for each in metadata.get_all("Classifier", []) if each.startswith(LICENSE_CLASSIFIER)]
+    return [LICENSES.make_with_name(each.removeprefix(LICENSE_CLASSIFIER)) for each in classifiers]
 
 
 def component_of(wheels: list[Wheel], kind: ComponentType) -> Component:
-    """Describe a library by its wheels of one version, one for each architecture."""
+    """Describe a library, or bruce itself, by its wheels: those of one version for all architectures."""
     metadata = wheels[0].metadata
     name, version = wheels[0].name, metadata["Version"]
     return Component(
@@ -81,7 +81,7 @@ def component_of(wheels: list[Wheel], kind: ComponentType) -> Component:
         type=kind,
         bom_ref=f"{name}=={version}",
         description=metadata["Summary"],
-        licenses=licences_of(metadata),
+        licenses=licenses_of(metadata),
         purl=PackageURL("pypi", name=name, version=version),
         components=[file_component(wheel.file) for wheel in wheels],
     )
@@ -94,7 +94,7 @@ def file_component(wheel: Path) -> Component:
 
 
 def requirements_of(wheel: Wheel, extra: str = "") -> set[str]:
-    """Return the names of the libraries that a wheel requires on Linux with this Python."""
+    """Return the names of the libraries that a wheel, with this extra of it, requires on Linux with this Python."""
     found = map(Requirement, wheel.metadata.get_all("Requires-Dist", []))
     return {
         canonicalize_name(each.name)
@@ -104,7 +104,7 @@ def requirements_of(wheel: Wheel, extra: str = "") -> set[str]:
 
 
 def build_bom(own: list[Wheel], libraries: Iterable[Wheel], epoch: int) -> Bom:
-    """List the libraries with their dependencies."""
+    """Return the list of bruce's wheels `own` and of the libraries, with their dependencies and the time `epoch`."""
     by_name: dict[str, list[Wheel]] = {}
     for wheel in sorted(libraries, key=lambda each: each.file.name):
         by_name.setdefault(wheel.name, []).append(wheel)
@@ -122,7 +122,7 @@ def build_bom(own: list[Wheel], libraries: Iterable[Wheel], epoch: int) -> Bom:
 
 
 def write_bom(bom: Bom, target: Path) -> None:
-    """Write the list, after a check of its schema."""
+    """Validate the list against the schema, and write it. Raise ValueError if it is invalid."""
     text = JsonV1Dot6(bom).output_as_string(indent=2)
     error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if error is not None:

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Write the manual pages of the commands, section 1, into a directory.
 
-    scripts/render_man.py DIRECTORY             all pages
-    scripts/render_man.py DIRECTORY PROGRAM     those of `bruce` or of `bruce-spark`
+    scripts/render_man.py DIRECTORY             the pages of all commands
+    scripts/render_man.py DIRECTORY PROGRAM     the pages of one program: `bruce` or `bruce-spark`
 
-A page repeats the help of the command's parser, and the exit statuses in its module's docstring.  argparse-manpage
-drops the text below the options, and splits names with a space, such as `bruce slab inspect`.
+A page has the help of the command's parser, and the exit statuses that the docstring of the command's module lists.
+argparse-manpage is not used, because it drops the text below the options, and splits names with a space, such as
+`bruce slab inspect`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from bruce_mp.cli.commands import COMMANDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-SPARK: Final = "bruce_mp.spark.cli"
+SPARK: Final = "bruce_mp.spark.cli"  # module of the command `bruce-spark`
 SECTIONS: Final = {"positional arguments": "ARGUMENTS"}
+"""Headings of argparse that a page replaces. It has the other headings in upper case."""
 UNBROKEN: Final = "\N{NO-BREAK SPACE}"
 
 
@@ -67,7 +69,7 @@ def read_command(module: str, summary: str) -> CommandHelp:
 
 
 class ParserFound(BaseException):
-    """Carries the parser out of a command."""
+    """Ends a command when it would parse its arguments, and carries its parser to `parser_of`."""
 
     def __init__(self, parser: ArgumentParser) -> None:
         super().__init__()
@@ -75,7 +77,7 @@ class ParserFound(BaseException):
 
 
 def parser_of(module: str) -> ArgumentParser:
-    """Return the parser that the module's `main` creates, at the moment it parses."""
+    """Return the parser that the module's `main` creates. `main` is interrupted when it starts to parse."""
 
     def stop(parser: ArgumentParser, *_: object) -> NoReturn:
         raise ParserFound(parser)
@@ -93,24 +95,24 @@ ESCAPES: Final = str.maketrans({"\\": "\\e", "-": "\\-", "'": "\\(aq", "^": "\\(
 
 
 def escape(text: str) -> str:
-    """Return the text without a meaning for roff, with `code` in bold."""
+    """Return the text with escapes for the characters that mean something to roff, and with `code` in bold."""
     return re.sub(r"`([^`]*)`", r"\\fB\1\\fP", text.translate(ESCAPES))
 
 
 def fill_lines(text: str) -> list[str]:
-    """Return the escaped text in lines of at most 80 characters, as far as its words allow."""
+    """Return the escaped text in lines of at most 80 characters; only a longer word makes a longer line."""
     lines = wrap(escape(text), 80, break_long_words=False, break_on_hyphens=False)
     return [f"\\&{line}" if line.startswith(".") else line for line in lines]
 
 
 class RoffFormatter(HelpFormatter):
-    """Formatter that a parser fills with its help, and that returns the middle of a manual page."""
+    """Formatter for argparse that returns a parser's help as roff, from the synopsis of a manual page on."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=10_000)
         self._lines: list[str] = []
         self._heading = ".SH DESCRIPTION"
-        """The heading of the next text or argument; empty within a section."""
+        """The heading to write before the next text or argument; empty after the first one of a section."""
 
     def add_usage(
         self, usage: str | None, actions: Iterable[Action], groups: Iterable[Any], prefix: str | None = None
@@ -128,7 +130,8 @@ class RoffFormatter(HelpFormatter):
         self._heading = ".SH NOTES"
 
     def add_text(self, text: str | None) -> None:
-        if text is not None and not text.startswith("Exit status: "):  # the docstring says more about it
+        # Not the exit statuses of the help: `render` writes those of the docstring, which says more about them.
+        if text is not None and not text.startswith("Exit status: "):
             self._lines += [self._heading or ".PP", *fill_lines(text)]
             self._heading = ""
 
@@ -152,20 +155,24 @@ class RoffFormatter(HelpFormatter):
 
 
 def lines_of_subcommand(parser: ArgumentParser) -> list[str]:
-    """Return the help of a subcommand of a command as a section of the command's page."""
-    _, *lines = lines_of(parser)
+    """Return the help of a subcommand as a section of its command's page.
+
+    The sections of the help become subsections, except for its synopsis and description, which need no headings.
+    """
+    _, *lines = lines_of(parser)  # without the heading of the synopsis
     headings = {".SH DESCRIPTION": ".PP"}
     below = [headings.get(line, line.replace(".SH", ".SS", 1)) for line in lines]
     return [f".SH {escape(parser.prog).upper()}", *below]
 
 
 def lines_of(parser: ArgumentParser) -> list[str]:
+    """Return the help of a parser as lines of roff."""
     parser.formatter_class = RoffFormatter
     return parser.format_help().splitlines()
 
 
 def render(command: CommandHelp, references: Sequence[CommandHelp]) -> str:
-    """Return the page of a command, which refers to these commands."""
+    """Return the page of a command; it lists `references`, which are other commands, or refers to them at its end."""
     built = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
     date = time.strftime("%Y-%m-%d", built)
     lines = [

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Render docs/operating.md as the page `/operating`, which the daemon serves without a network.
+"""Render docs/operating.md as the page `/operating` of the daemon, which needs nothing from a network.
 
     scripts/render_operating.py > bruce_mp/status/static/operating.html
 
-A test compares the page and the output. The rows of the table of `/healthz` have ids, to which the status page links
-its problems. Links to other pages of the documentation become their names.
+A test fails if the page is out of date. The status page shows problems in the words of `/healthz`, each with a link to
+the row of the table about this problem; so these rows get ids. Links to other pages of the documentation, which the
+daemon does not serve, are replaced by the link's text and the name of the page.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 SOURCE: Final = Path(__file__).parent.parent / "docs" / "operating.md"
 TABLE: Final = "What `/healthz` says"
+"""Heading above the table whose rows get ids."""
 PAGE: Final = """\
 <!doctype html>
 <html lang="en">
@@ -44,7 +46,7 @@ PAGE: Final = """\
 
 
 def slug(text: str) -> str:
-    """Return the anchor of a heading or of a sentence."""
+    """Return the id, for links, of a heading or of a row of the table."""
     return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
 
 
@@ -55,7 +57,7 @@ def render(source: str) -> str:
 
 
 def add_ids_and_names(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Give ids to headings and to the rows of the table, and the other pages' names to links."""
+    """Add ids to headings and to the rows of the table, and replace links to other pages by their names."""
     heading = ""
     for index, token in enumerate(tokens):
         if token.type == "heading_open":
@@ -65,11 +67,12 @@ def add_ids_and_names(tokens: Sequence[Token]) -> Iterator[Token]:
             token.attrSet("id", slug(phrase))
             token.attrSet("data-phrase", phrase.strip("`"))
         elif token.type == "inline":
-            token.children = list(append_page_names(token.children or []))
+            token.children = list(replace_page_links(token.children or []))
         yield token
 
 
-def append_page_names(tokens: Sequence[Token]) -> Iterator[Token]:
+def replace_page_links(tokens: Sequence[Token]) -> Iterator[Token]:
+    """Replace each link to another page by its text, followed by the name of the page in parentheses."""
     page = ""
     for token in tokens:
         target = str(token.attrGet("href") or "")

@@ -1,6 +1,7 @@
 """Configuration of Sphinx for the site of the documentation; `scripts/docs` builds it.
 
-The sources are the Markdown files where they are.  `docs/README.md` is the navigation: its lists become the sidebar.
+The sources are the Markdown files at their places in the repository. The sidebar has the lists of links in
+`docs/README.md`.
 """
 
 from __future__ import annotations
@@ -50,28 +51,31 @@ html_copy_source = False
 html_show_sphinx = html_show_copyright = False
 
 NAVIGATION: Final = "docs/README"
-FOLDERS: Final = {"docs/decisions/README", "clients/README"}
-"""Indexes whose links are the navigation below them."""
+FOLDER_INDEXES: Final = {"docs/decisions/README", "clients/README"}
+"""Pages that list the other pages of their folder. These become entries of the sidebar below the page."""
 REFERENCE: Final = "docs/reference"
 DIAGRAM_THEME: Final = '%%{init: {"theme": "neutral"}}%%\n'
 
 
 def add_generated_parts(app: Sphinx, page: str, source: list[str]) -> None:
-    """Append the navigation to the indexes, and the reference to its page."""
+    """Append to a page what it has only on the site: its entries of the sidebar, or the generated reference.
+
+    Sphinx calls this function for each page; `source` is a list of one string, the text of the page.
+    """
     if page == root_doc:
         index = Path(app.env.doc2path(NAVIGATION))
         sections = re.split(r"^For (.*):$", index.read_text(), flags=re.MULTILINE)[1:]
         source[0] += toctree([NAVIGATION])
         for reader, links in zip(sections[::2], sections[1::2], strict=True):
             source[0] += toctree(linked_pages(index, links), f":caption: For {reader}\n")
-    elif page in FOLDERS:
+    elif page in FOLDER_INDEXES:
         source[0] += toctree(linked_pages(Path(app.env.doc2path(page)), source[0]))
     elif page == REFERENCE:
         source[0] += reference()
 
 
 def linked_pages(index: Path, text: str) -> list[str]:
-    """Return the pages that a part of an index links as a whole."""
+    """Return the pages to which a part of an index links, without links to a heading of a page."""
     return [
         os.path.relpath(index.parent / target, ROOT)  # removes "..", and follows no symbolic link
         for target in re.findall(r"\]\(([^)#:]+)\.md\)", text)
@@ -79,12 +83,13 @@ def linked_pages(index: Path, text: str) -> list[str]:
 
 
 def toctree(pages: list[str], caption: str = "") -> str:
+    """Return the directive that makes these pages entries of the sidebar."""
     lines = "\n".join(f"/{page}" for page in pages)
     return f"\n\n```{{toctree}}\n:hidden:\n{caption}\n{lines}\n```\n"
 
 
 def draw_diagrams(_app: Sphinx, tree: nodes.document) -> None:
-    """Replace the diagrams by pictures, so that the page needs no program to show them."""
+    """Replace the sources of diagrams by pictures, so that a browser needs no script to show them."""
     for block in list(tree.findall(nodes.literal_block)):
         if block["language"] == "mermaid":
             picture = mmdr.render(DIAGRAM_THEME + block.astext()).svg()

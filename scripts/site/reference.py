@@ -1,4 +1,4 @@
-"""The parts of the reference that come from the code: the help of the commands, and the docstrings."""
+"""Generate the parts of the page docs/reference.md that come from the code: docstrings, and the help of commands."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["reference"]
 
 ALSO_RAISED: Final = ("LocalProtocolError", "BruceError")
-WITH_MEMBERS_OF_ITS_BASE: Final = "StreamClient"
-"""Its base is private, and common to `TcpClient`."""
+"""Errors of `bruce_mp.errors` that the client raises, or that are bases of its errors."""
+WITH_INHERITED_MEMBERS: Final = "StreamClient"
+"""Class whose reference includes the members of its private base. `TcpClient` has the same base, so it would repeat them."""
 PUBLIC: Final = {getattr(client, name) for name in client.__all__} | {getattr(errors, name) for name in ALSO_RAISED}
+"""Classes with a place in the reference, to which subclasses can link."""
 
 
 def reference() -> str:
@@ -37,17 +39,17 @@ def _python_client() -> Iterator[str]:
     yield "## Python client"
     raised = [name for name in client.__all__ if name.endswith("Error")]
     others = [name for name in client.__all__ if name not in raised]
-    clients = sorted((name for name in others if name.endswith("Client")), key=_bases)
+    clients = sorted((name for name in others if name.endswith("Client")), key=_ancestor_count)
     yield from (_documented(client, name) for name in clients)
     yield from (_documented(log_handler, name) for name in log_handler.__all__)
     yield from (_documented(client, name) for name in others if name not in clients)
     yield "### Errors"
-    yield from (_documented(client, name) for name in sorted(raised, key=_bases))
+    yield from (_documented(client, name) for name in sorted(raised, key=_ancestor_count))
     yield from (_documented(errors, name) for name in ALSO_RAISED)
 
 
-def _bases(name: str) -> int:
-    """Return the number of a class's bases: a base comes before its subclasses."""
+def _ancestor_count(name: str) -> int:
+    """Return the number of a class and its ancestors. As a sort key, it puts a base before its subclasses."""
     return len(getattr(client, name).__mro__)
 
 
@@ -64,7 +66,7 @@ def _documented(module: ModuleType, name: str) -> str:
     options = [":members:"]
     if documented.__base__ in PUBLIC:
         options.append(":show-inheritance:")
-    if name == WITH_MEMBERS_OF_ITS_BASE:
+    if name == WITH_INHERITED_MEMBERS:
         options.append(":inherited-members: Client")
     created_by_users = not (isabstract(documented) or is_dataclass(documented))
     signature = "" if created_by_users else "()"
