@@ -115,7 +115,10 @@ def number_or_text(text: str, names: type[IntEnum]) -> int | str:
 
 
 def to_struct(fields: dict[str, Any], kind: type[StructType]) -> StructType:
-    """Create a struct of type `kind`, and convert texts to the types of its fields. Raise ArgumentError."""
+    """Create a struct of type `kind`, and convert texts to the types of its fields.
+
+    Raise ArgumentError if a field is missing or a text cannot be converted.
+    """
     try:
         return msgspec.convert(fields, kind, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:

@@ -94,7 +94,7 @@ class HostedTopic:
 
 
 class Cluster:
-    """State of the embedded brokers. Their ids are 1 to `brokers`. A broker is down until `register` is called."""
+    """State of the embedded brokers. Their ids are 1 to `broker_count`. A broker is down until `register` is called."""
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class MoveLeader(BrokerCommand, frozen=True):
 
     async def run(self, server: DevServer) -> None:
         cluster = server.cluster
-        # These two raise RefusedError before `freeze`, because a refused command must not freeze the metadata.
+        # These two may raise RefusedError. They precede `freeze`, because a refused command must not freeze metadata.
         cluster.partition(self.topic, self.partition)
         cluster.check_broker_id(self.broker)
         cluster.freeze(self.stale)
@@ -117,7 +117,7 @@ class BrokerDown(BrokerCommand, frozen=True):
     stale: NonNegativeInt = 0
 
     async def run(self, server: DevServer) -> None:
-        # This raises RefusedError before `freeze`, because a refused command must not freeze the metadata.
+        # This may raise RefusedError. It precedes `freeze`, because a refused command must not freeze metadata.
         server.cluster.check_broker_id(self.broker)
         server.cluster.freeze(self.stale)
         await server.broker_down(self.broker, elect=self.elect)

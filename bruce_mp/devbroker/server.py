@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def bind_port(port: int) -> socket.socket:
-    """Return a socket that is bound to the port (0: any) and does not listen yet. Raise OSError if it is in use.
+    """Return a socket that is bound to the port (0: any) and does not listen. Raise OSError if the port is in use.
 
     A broker has two such sockets: one listens, and one never listens but reserves the port while the broker is down.
     Otherwise the kernel could assign the port to another socket, even to that of a client that tries to connect to it.
@@ -54,7 +54,7 @@ class ChangeSignal:
     """Signal that wakes all tasks that wait for a change of state. Each task then checks its own condition."""
 
     def __init__(self) -> None:
-        self._next: asyncio.Future[None] | None = None  # completed by the next `notify`; None if no task waits
+        self._next: asyncio.Future[None] | None = None  # for which tasks wait; the next `notify` completes it
 
     def notify(self) -> None:
         """Wake all tasks that wait."""
