@@ -2,7 +2,7 @@
 
 Exit status: 0 if the command was executed, 1 if it failed or no broker answered, 2 if there is no such command.
 
-This module is separate from `process`, which runs the broker, because it is a client with a parser of its own.
+Separate because it is a client with a parser of its own, while `process`, its only user, runs the broker.
 """
 
 from __future__ import annotations
