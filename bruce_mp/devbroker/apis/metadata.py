@@ -97,6 +97,7 @@ def describe(number: int, partition: PartitionSnapshot, snapshot: ClusterSnapsho
     )  # fmt: skip
 
 
+# A request for all topics names none, so faults concern it as a whole.
 API: Final = Api(
     ApiKey.METADATA, (0, 13), MetadataRequest, handle, targets=lambda asked: topic_targets(asked) or [WHOLE_REQUEST]
 )
