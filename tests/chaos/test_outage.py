@@ -24,7 +24,7 @@ def test_a_trickle_loses_nothing_when_the_daemon_is_killed(tmp_path: Path) -> No
 
 
 def test_a_killed_daemon_with_a_full_slab_resumes_its_delivery(tmp_path: Path) -> None:
-    report = run_outage(Outage(seconds=4, rate=0, kills=1, slab="8m"), tmp_path)
+    report = run_outage(Outage(seconds=4, rate=0, kills=1, slab="8m", largest=20_000), tmp_path)
     assert report.discarded > 100
     assert report.lost_with_socket <= MAX_QUEUED
 

@@ -14,6 +14,7 @@ import pytest
 from bruce_mp.kernels import DatagramReceiver
 from bruce_mp.slab import landing_zone
 from bruce_mp.slab.file import Geometry, Slab
+from support import processes
 from support.children import child
 from support.slabs import Input, contents, datagram, new_slab, slab_file
 
@@ -156,7 +157,7 @@ def test_kills_under_load_neither_lose_nor_duplicate_datagrams(pair: tuple[socke
                 kills += 1
         assert kills > KILLS // 2  # else this machine ran out of messages too early
         with child(take_in, path, receiver) as process:
-            process.join(30)
+            process.join(processes.time_limit(30))
             assert process.exitcode == 0
         slab = Slab(path)
         assert Input(slab).base == MESSAGES
