@@ -56,7 +56,7 @@ class ProcessReporter(DiscardReporter):
 
 
 class Discards:
-    """The discards of one process, which owns row `row`. A segment is a number of neighbouring records in the slab."""
+    """The discards of one process, which owns row `row`. A segment is a number of neighboring records in the slab."""
 
     def __init__(self, slab: Slab, row: ProcessRow, reporter: DiscardReporter) -> None:
         self._slab = slab

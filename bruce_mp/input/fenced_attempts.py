@@ -96,7 +96,7 @@ class _AttemptThresholds:
         """True if the topic's threshold, and not the attempt's limit, refused the last allocation."""
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks; None if a limit or the room forbids it."""
+        """Return the first of `span` neighboring chunks; None if a limit or the room forbids it."""
         self.has_refused = not self.allows(topic, span, now_ms)
         return None if self.has_refused else self._attempt.allocate(span, now_ms)
 
@@ -152,7 +152,7 @@ class Attempt:
         return self.name.decode("utf-8", "backslashreplace")
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks for the attempt; None above its limit, or without room."""
+        """Return the first of `span` neighboring chunks for the attempt; None above its limit, or without room."""
         self.is_spilling = self.is_spilling or not self._attempts.allows(span, self)
         chunk = None if self.is_spilling else self._pool.allocate(span, now_ms)
         if chunk is not None:
@@ -161,7 +161,7 @@ class Attempt:
         return chunk
 
     def can_spare(self, span: int) -> bool:
-        """Return True if the pool can spare `span` neighbouring chunks, and the attempt stays within its limit."""
+        """Return True if the pool can spare `span` neighboring chunks, and the attempt stays within its limit."""
         return self._attempts.allows(span, self) and self._pool.can_spare(span)
 
 

@@ -2,7 +2,7 @@
 
 A frame is a list of *parcels*. Some parcels name records in the slab, usually of one topic and partition; other parcels
 pause and resume partitions or synchronize a dispatcher with the router. A parcel is a header of 16 bytes and its
-segments; a segment names neighbouring records in the slab (`slab.runs`). The messages themselves stay in the slab.
+segments; a segment names neighboring records in the slab (`slab.runs`). The messages themselves stay in the slab.
 Messages of a partition are delivered in the order in which the frames on a link name them.
 
     parcel header: u8 kind, 3 bytes 0, u32 topic number, i32 partition (-1: none or EVERYTHING), u32 number of segments

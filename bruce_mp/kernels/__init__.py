@@ -6,8 +6,8 @@ it in Cython, in files of the same names.  The same tests run on both variants. 
 process uses.
 
 The messages lie as *records* in the chunks of the *slab*, a memory-mapped file.  An input fills a chunk through a
-*lane*.  Neighbouring records that a lane hands over to the router as one unit are a *run*.  A *segment* names
-neighbouring records of a run.  docs/glossary.md has the other terms.
+*lane*.  Neighboring records that a lane hands over to the router as one unit are a *run*.  A *segment* names
+neighboring records of a run.  docs/glossary.md has the other terms.
 
     DatagramReceiver    receives a batch of datagrams into the slab's landing zone
     DatagramIntake      receives datagrams and appends them to lanes, batch by batch; between two receives it may sleep

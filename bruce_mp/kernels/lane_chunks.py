@@ -1,6 +1,6 @@
 """The allocation of chunks to lanes.
 
-A lane appends messages to its open chunk, or to a *span* of neighbouring chunks that serve as one.  When that is full,
+A lane appends messages to its open chunk, or to a *span* of neighboring chunks that serve as one.  When that is full,
 this module chooses the length of the next span and checks the topic's limit (*threshold*).  A topic at its threshold
 gets no further chunk.  Then the lane may take over the open chunk of another lane of the topic, the *donor*.
 

@@ -2,7 +2,7 @@
 
 Damaged records stay in place, and the process that holds them keeps them, because their contents cannot be trusted.
 
-A *run* is a sequence of records that an input hands over as one unit; a *segment* names neighbouring records of a run.
+A *run* is a sequence of records that an input hands over as one unit; a *segment* names neighboring records of a run.
 A *state word* has the state and the holder of a run, or of a record of a run that was split.
 """
 

@@ -1,6 +1,6 @@
 """Batches with three limits: age, number of messages and bytes. The first limit that is reached completes the batch.
 
-A batch consists of segments. A *segment* names neighbouring messages of a *run*, the unit that an input hands over. If
+A batch consists of segments. A *segment* names neighboring messages of a *run*, the unit that an input hands over. If
 a segment does not fit, `add` splits it at the message that reaches the limit. `add_whole` never splits a segment,
 because a split costs work for each message of the run.
 

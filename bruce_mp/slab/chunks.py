@@ -1,6 +1,6 @@
 """The chunks of one input: allocation, sealing, reclaim.
 
-An input fills a chunk of 8 KiB with records.  A *span* of neighbouring chunks serves as one, for a large message or a
+An input fills a chunk of 8 KiB with records.  A *span* of neighboring chunks serves as one, for a large message or a
 busy *lane* (a topic or partition whose messages the input collects).  A *share* is a group of chunks that belongs to
 one input at a time; `shares.py` divides the shares among the inputs, under a lock.  This module needs no lock, because
 only the input that owns a chunk changes the chunk's state.
@@ -57,7 +57,7 @@ STUCK_DIVISOR: Final = 8
 _KEPT_FREE_PART: Final = 0.1
 """Part of the usable chunks that stays free for other topics when a busy lane gets a larger span than it needs."""
 _FRAGMENTATION_FACTOR: Final = 1.25
-"""Free chunks to obtain for each chunk of the wanted spans, because not all free chunks are neighbours."""
+"""Free chunks to obtain for each chunk of the wanted spans, because not all free chunks are neighbors."""
 _GENERATION_STEP: Final = 32
 """More than the number of input rows: a generation modulo this step is its input's row, so inputs never share one."""
 
@@ -200,7 +200,7 @@ class ChunkPool:
         self._free = [chunk for chunk in own if not self._used[chunk]]
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """Open a span of `span` neighbouring chunks and return its first chunk; None if there is no room."""
+        """Open a span of `span` neighboring chunks and return its first chunk; None if there is no room."""
         self._now_ms = now_ms
         self._reclaim(INSPECTIONS_PER_ALLOCATION)
         chunk = self._find_or_extend(span)
@@ -300,7 +300,7 @@ class ChunkPool:
                 self._return_share(share)
 
     def reserve(self, chunks: int, span: int = 1) -> None:
-        """Claim shares, as far as possible, until `chunks` chunks are free, among them a span of `span` neighbours.
+        """Claim shares, as far as possible, until `chunks` chunks are free, among them a span of `span` neighbors.
 
         These chunks are reserved for the next messages: `can_spare` does not allow busy lanes to take them.
         """
@@ -335,7 +335,7 @@ class ChunkPool:
         return self.own_free >= chunks
 
     def count_free_spans(self, span: int, limit: int) -> int:
-        """Count the disjoint spans of `span` neighbouring free chunks in this input's shares, up to `limit`."""
+        """Count the disjoint spans of `span` neighboring free chunks in this input's shares, up to `limit`."""
         wanted, found, chunk = bytes(span), 0, 0
         while found < limit and (chunk := self._used.find(wanted, chunk)) >= 0:
             farthest = min(chunk + span * (limit - found), len(self._used))

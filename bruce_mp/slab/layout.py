@@ -17,7 +17,7 @@ brokers.  The parts of the file, in the order of their offsets:
 A *chunk* (8 KiB) consists of a chunk header and *runs* without gaps.  A run is a sequence of messages that an input
 hands over as one unit.  It consists of a run header, the topic's name if the topic had no number when the run was
 opened, and *records*.  A record consists of a record header, the key, the value, the record headers as the client sent
-them, and padding to 8 bytes.  A message larger than a chunk gets a *span* of neighbouring chunks with one header.  All
+them, and padding to 8 bytes.  A message larger than a chunk gets a *span* of neighboring chunks with one header.  All
 runs of a chunk may belong to a *fenced attempt*: messages that are delivered together or not at all (slab/fences.py).
 
 Each run and each record has a *state word*: its state, and its *holder*, a number that tells which process owns it.

@@ -2,7 +2,7 @@
 
 Runs of records stay in the slab when a process dies.  The *state word* of a run or record contains its state, and the
 *holder*, which identifies the process that owns it.  `sweep` finds records by state and holder.  It returns them as
-segments, which are neighbouring records of one run that all have the same state word.  `close_open_runs` hands over the
+segments, which are neighboring records of one run that all have the same state word.  `close_open_runs` hands over the
 runs that a dead input left open.  `rebuild_batches` restores record batches that a dead dispatcher had built.
 """
 

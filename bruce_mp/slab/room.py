@@ -23,7 +23,7 @@ def chunks_for(size: int) -> int:
 def room_for_largest(pool: ChunkPool, span: int, count: int) -> int:
     """Reserve chunks for messages, and return the number of messages, up to `count`, that fit.
 
-    Each message needs at most `span` neighbouring chunks.  The function counts twice this room for each message,
+    Each message needs at most `span` neighboring chunks.  The function counts twice this room for each message,
     because smaller messages may split the free chunks.
     """
     pool.reserve(2 * count * span, span)
@@ -33,11 +33,11 @@ def room_for_largest(pool: ChunkPool, span: int, count: int) -> int:
 def room_for(pool: ChunkPool, span: int, count: int) -> int:
     """Reserve chunks for messages, and return the number of messages, up to `count`, that fit in any order.
 
-    Each message needs at most `span` neighbouring chunks.
+    Each message needs at most `span` neighboring chunks.
     """
     if span > 1:
         return room_for_largest(pool, span, count)
-    # Single chunks need no neighbours, so each free chunk has room for a message.
+    # Single chunks need no neighbors, so each free chunk has room for a message.
     pool.reserve(count)
     return min(count, pool.own_free)
 

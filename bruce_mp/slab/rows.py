@@ -2,7 +2,7 @@
 
 A process that settles records (marks them delivered or discarded), or moves them to another stage (to another process
 or queue), changes their state words and its own counters in one transaction.  It first writes a *redo record*: the new
-values of the counters, and the segments (neighbouring records) with their outcome.  Then it marks the redo record
+values of the counters, and the segments (neighboring records) with their outcome.  Then it marks the redo record
 valid, applies it, and marks it void.  After a crash, the successor or the supervisor applies a valid redo record again,
 so every step must be repeatable.
 

@@ -1,7 +1,7 @@
 """Runs, records and segments in the slab.
 
 A *run* is a sequence of records that an input hands over as one unit; `layout.py` has its format.  A `Segment` names
-neighbouring records of one run by their location and by the chunk's *generation*, which changes with each reuse of the
+neighboring records of one run by their location and by the chunk's *generation*, which changes with each reuse of the
 chunk.  Frames and queues contain segments; only a state word tells which process owns the records.  Before a function
 reads a segment's records, it compares the segment with the headers of the chunk and the run.  If they disagree, it
 raises SlabError: the segment or the slab is damaged, or the chunk has been reused.
@@ -52,7 +52,7 @@ SEGMENT: Final = Struct("<IIIIII")
 
 
 class Segment(NamedTuple):
-    """A number of neighbouring records of one run.
+    """A number of neighboring records of one run.
 
     `run` and `first` are offsets in the chunk, of the run and of the first record.  `records` is the number of records,
     `payload` the number of bytes in their keys, values and record headers.
@@ -342,7 +342,7 @@ def split_run(slab: Slab, chunk: int, offset: int) -> None:
 
 
 _PLACEMENT: Final = Struct("<iih")
-"""Partition, sequence number, epoch: neighbouring fields in the header of a run and of a record."""
+"""Partition, sequence number, epoch: neighboring fields in the header of a run and of a record."""
 
 NO_SEQUENCE: Final = -1
 """Epoch and sequence number of batches without sequence numbers."""

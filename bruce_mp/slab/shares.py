@@ -1,6 +1,6 @@
 """The division of the slab's chunks among the inputs.
 
-Neighbouring chunks are grouped into *shares*.  A table in the superblock has, for each share, the row of the input that
+Neighboring chunks are grouped into *shares*.  A table in the superblock has, for each share, the row of the input that
 owns the share; 0 means free.  An input claims a share when it runs out of chunks, under a file lock that the kernel
 releases if the process dies.  When shares are scarce, it releases each share of which no chunk is in use, with one
 store.  A dead input's shares stay with its row, for its successor.

@@ -5,7 +5,7 @@ packet switches", 1998): a topic may hold at most `alpha` times the free memory.
 do not accept then fills `alpha / (1 + alpha)` of the memory.  Some memory stays free for any number of such topics.
 
 This free part shrinks with each such topic, so the last eighth of the memory is a reserve: within it, a topic may hold
-at most a quarter of the free memory.  A topic without chunks gets one span (neighbouring chunks for a large message)
+at most a quarter of the free memory.  A topic without chunks gets one span (neighboring chunks for a large message)
 of any size that is free, because a large message would otherwise never fit.
 
 `Holdings` counts chunks when they are allocated and freed, so the threshold costs no work for each message.  The pool

@@ -1,6 +1,6 @@
 """Encode Arrow batches for the daemon's stream socket, column by column, without Python per row.
 
-A message is joined from *pieces*. Each is a column of variable size, or a group of neighbouring fields of fixed size,
+A message is joined from *pieces*. Each is a column of variable size, or a group of neighboring fields of fixed size,
 packed as an Arrow binary column. `binary_join_element_wise` joins the pieces of each row; the data buffer of its result
 is the byte stream. `docs/protocol.md` has the layouts of a message's three versions.
 

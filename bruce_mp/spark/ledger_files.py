@@ -1,6 +1,6 @@
 """List the files of a ledger, which records how many messages each Spark commit sent, and merge these files.
 
-A commit writes one small file, and a stream may commit each second. So the files of 256 neighbouring micro-batches of a
+A commit writes one small file, and a stream may commit each second. So the files of 256 neighboring micro-batches of a
 query are merged into one file, and 256 such files into a larger one. A merged file is named after its first and last
 batch. Files of batch jobs have no batch numbers; instead they have the minute of their last modification.
 

@@ -2,7 +2,7 @@
 
 The *stamp* of a message is the record header `bruce.stamp`. It has the message's *writer* (a Spark task), the attempt
 of the task, the message's sequence number in the attempt, and the time of sending. A *fact* is a row about messages of
-one attempt in one partition with neighbouring numbers and equal times. Messages of other writers may lie between them.
+one attempt in one partition with neighboring numbers and equal times. Messages of other writers may lie between them.
 
 The *place* of a message is the offset of its attempt's first message in the partition, plus the count of the attempt's
 messages before it. So places are in the order of offsets, but have no gaps where messages of other writers lie.
@@ -57,7 +57,7 @@ The value of a stamp is 16 digits (the number), a space, and the *tail*, which i
 _PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "is_append_time"]
 """Columns that are equal for all messages of a *piece*, which is a part of a fact (`_split_at_gaps`)."""
 _NUMBERS_PER_BLOCK: Final = 64
-"""How many neighbouring sequence numbers, a *block*, are counted together as bits of an integer; a power of 2."""
+"""How many neighboring sequence numbers, a *block*, are counted together as bits of an integer; a power of 2."""
 _NUMBER_COLUMNS: Final = {"shift": "place - first", "first": "first", "last": "last"}
 """Columns of `SCHEMA` that are null without a stamp, each with the expression for stamped messages."""
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
