@@ -1,6 +1,6 @@
 """The processes of scripts/demo: a Kafka broker and the daemon, each stopped at the end of its `with` block.
 
-Each runs in a session of its own, so Ctrl-C in the terminal signals only the demo. The demo then stops the daemon, and
+Each runs in its own session, so Ctrl-C in the terminal signals only the demo. The demo then stops the daemon, and
 after it the broker, to which the daemon delivers its last messages.
 """
 

@@ -102,7 +102,7 @@ def render_applications() -> str:
 
 
 def _application_bars(size: str, figures: dict[str, Any]) -> list[Bar]:
-    # A figure without CPU time of the daemon is that of an application with a Kafka client of its own.
+    # A figure without CPU time of the daemon is that of an application with its own Kafka client.
     found = {name: loads[size] for name, loads in figures.items() if size in loads}
     return [
         Bar(name, figure["total_us"], "ours", figure["application_us"])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SOURCE: Final = Path(__file__).parent.parent / "docs" / "operating.md"
 TABLE: Final = "What `/healthz` says"
-"""Heading above the table whose rows get ids."""
+"""Heading above the table in which the rows get ids."""
 PAGE: Final = """\
 <!doctype html>
 <html lang="en">

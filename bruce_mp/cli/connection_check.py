@@ -64,8 +64,8 @@ _REMEDIES: Final = {
     FailureCause.BAD_DATA: _CHECK_PORT,
     FailureCause.NO_COMMON_VERSION: "Upgrade the broker, or set kafka.broker_version if it is older than 0.10",
 }
-"""The remedies of failures. They are omitted after an error whose text names a setting, as in "(kafka.tls.ca_file)",
-because such a text includes a remedy."""
+"""The remedies of failures. They are omitted after an error with the name of a setting in its text, as in
+"(kafka.tls.ca_file)", because such a text includes a remedy."""
 _AFTER_TLS: Final = frozenset({FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS})
 """Failures that occur only after TLS has succeeded."""
 

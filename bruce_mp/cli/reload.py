@@ -1,7 +1,7 @@
 """`bruce reload`: request a reload of the configuration from a running daemon, and print the outcome.
 
 Exit status: 0 if the daemon applied the reload, 1 if it refused the reload, 4 if it gave another response or none. With
-`--check` the daemon applies nothing, and the exit status is the one that the reload would have.
+`--check` the daemon applies nothing, and the exit status is the same as for the reload itself.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ BYTES_PER_GROUP: Final = 1 << 20
 LINGER_S: Final = 0.01
 """Time for which the client collects messages for one write."""
 MAX_ATTEMPTS: Final = 5
-"""The most attempts for a group whose attempts the daemon discards unfinished, such as during restarts."""
+"""The most attempts for a group if the daemon discards each attempt unfinished, such as during restarts."""
 POLL_S: Final = 0.1
 """Pause between two inquiries while messages have no outcome."""
 RECEIVE_BYTES: Final = 8192
@@ -186,8 +186,9 @@ class ReplayRun:
     """One run of the command. The public attributes are its result: numbers of messages or lines.
 
     `discarded` is by the daemon's reason. `cut_lines` counts last lines without a newline, and `copies` the lines that
-    an earlier file of another log had. `uncounted` counts messages whose outcomes the daemon has lost, and `undecided`,
-    in a dry run, the messages of unconfirmed groups, because a dry run does not ask the daemon for their outcomes.
+    an earlier file of another log had. `uncounted` counts messages for which the daemon has lost the outcomes, and
+    `undecided`, in a dry run, the messages of unconfirmed groups, because a dry run does not ask the daemon for their
+    outcomes.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The state file of `bruce replay`: a SQLite file that identifies each line that a run sent or was about to send.
 
-A *group* is the set of lines whose messages a run sends together. `bruce replay` stores a group before it sends the
+A *group* is a set of lines; a run sends their messages together. `bruce replay` stores a group before it sends the
 first message, and confirms the group when the daemon has answered for all messages. If a kill leaves a group
 unconfirmed, the group is in doubt: its messages may be in Kafka or not.
 """
@@ -36,7 +36,7 @@ _COLUMNS: Final = {
     *(("chunks", name) for name in ("name", "address", "started_ms", "confirmed")),
     *(("lines", name) for name in ("hash", "number", "chunk")),
 }
-"""The tables and columns of a state file, as pairs like those that the query `_LIST_COLUMNS` returns."""
+"""The tables and columns of a state file, as pairs in the form that the query `_LIST_COLUMNS` returns."""
 
 
 class ReplayStateError(BruceError):

@@ -74,7 +74,7 @@ class DatagramClient(Client):
 
     def _transmit(self, message: Buffer) -> None:
         try:
-            with self._counting:  # so that no thread closes the descriptor meanwhile
+            with self._counting:  # so that no thread closes the descriptor during the call
                 self._socket.sendto(message, socket.MSG_DONTWAIT, self._destination)
         except BlockingIOError as error:
             self._wait_and_send(message, error)

@@ -44,7 +44,8 @@ class OutageWarning:
             return
         self._has_warned = True
         text = f"No connection for {now_s - self._since_s:.0f} s; the client goes on trying. {error}"
-        # In a separate thread, because a log handler may send through this client, whose lock the caller holds.
+        # In a separate thread, because a log handler may send through this client while the caller holds the client's
+        # lock.
         warner = threading.Thread(target=log.warning, args=("%s", text), name="bruce-client-warning", daemon=True)
         with suppress(RuntimeError):  # a new thread cannot start while the interpreter ends
             warner.start()

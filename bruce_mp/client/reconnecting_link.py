@@ -177,7 +177,7 @@ class ReconnectingLink:
         return self._socket, self._reader
 
     def end_reading(self) -> None:
-        """Release the connection after reading, and close it if it was dropped meanwhile."""
+        """Release the connection after reading, and close it if it was dropped during the read."""
         if self._read_from is not None and self._read_from is not self._socket:
             self._read_from.close()
         self._read_from = None

@@ -53,7 +53,7 @@ class UsageError(BruceError):
 
 
 def _integer(low: int, high: int) -> Callable[[str], int]:
-    """Return the parser of an option whose value is an integer from `low` to `high`."""
+    """Return the parser of an option that takes an integer from `low` to `high`."""
 
     def parse(text: str) -> int:
         if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:

@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
 
 def list_changes(before: Config, after: Config) -> list[Change]:
-    """Return the settings whose values differ, in the order of the fields of `Config`."""
+    """Return the settings with different values in the two configurations, in the order of the fields of `Config`."""
     types = {path: setting for config in (before, after) for path, setting, _ in _settings(config)}
     old, new = ({path: value for path, _, value in _settings(config)} for config in (before, after))
     # If only one configuration has an entry of a map, `get` returns None for the other one: the settings of that entry

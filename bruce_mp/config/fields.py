@@ -139,7 +139,7 @@ hosts: Final = Kind("a list of host names without ports", "host names")
 
 
 def pattern(meaning: str, regex: str, example: str) -> Description:
-    """Describe a string setting whose values match `regex` (with ^ and $); error texts show the example."""
+    """Describe a string setting; its values match `regex` (with ^ and $), and error texts show the example."""
     return Description(plain, Meta(description=meaning, pattern=regex, examples=[example]))
 
 
@@ -154,7 +154,7 @@ LIVE: Final = ReloadRule()
 
 
 def restart(because: str) -> ReloadRule:
-    """Mark a setting whose changes need a restart; `because` is the reason, a clause that the operator reads."""
+    """Mark a setting that changes only at a restart; `because` is the reason, a clause that the operator reads."""
     return ReloadRule(because)
 
 

@@ -1,7 +1,7 @@
 """The whole configuration as one frozen, picklable value: `load_config()` returns it, and every process receives it.
 
-Clients send the names of topics as bytes, while the configuration has them as text. A topic whose name is not UTF-8
-cannot be configured by name, so the rule for unlisted topics applies to it.
+Clients send the names of topics as bytes, while the configuration has them as text. A topic with a name that is not
+UTF-8 cannot be configured by name, so the rule for unlisted topics applies to it.
 """
 
 from bruce_mp.config.fields import Section

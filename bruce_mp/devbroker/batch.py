@@ -101,7 +101,7 @@ class LogLimits(NamedTuple):
 
 
 class BatchCheck(NamedTuple):
-    """One check of a batch whose header can be unpacked."""
+    """One check of a batch, after its header has been unpacked."""
 
     is_wrong: Callable[[BatchHead, bytes, int, LogLimits], bool]
     """Called with the header, the whole batch, the version of the Produce request, and the limits."""

@@ -2,8 +2,8 @@
 
 The channel is TCP on the loopback interface, or a UNIX socket. A request is one line of JSON, such as
 `{"do": "move_leader", "topic": ...}`. The response is one line, `{"ok": true, "result": ...}` or
-`{"ok": false, "error": "a sentence"}`. Each command is a struct, whose fields are the command's arguments, and whose
-method `run` executes the command on a `DevServer`.
+`{"ok": false, "error": "a sentence"}`. Each command is a struct: the fields are the command's arguments, and the method
+`run` executes the command on a `DevServer`.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["CommandError", "ControlChannel", "DevBroker", "StoredRecord", "decode_batches"]
 
 RESPONSE_TIMEOUT_S: Final = 30.0  # longer than any command except WaitUntil takes, even on a busy machine
-STOP_TIMEOUT_S: Final = 10.0  # a process that still runs so long after SIGTERM is killed
+STOP_TIMEOUT_S: Final = 10.0  # a process that runs longer than this after SIGTERM is killed
 
 Result = TypeVar("Result")
 

@@ -2,7 +2,7 @@
 
 Exit status: 0 if the command was executed, 1 if it failed or no broker answered, 2 if there is no such command.
 
-Separate because it is a client with a parser of its own, while `process`, its only user, runs the broker.
+Separate because it is a client with its own parser, while `process`, its only user, runs the broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["main"]
 
 def create_parser() -> argparse.ArgumentParser:
     commands = [f"  {name} {' '.join(kind.__struct_fields__)}" for name, kind in sorted(COMMANDS_BY_NAME.items())]
-    fault_fields = Fault.__struct_fields__[1:]  # without `action`, whose values have a line of their own
+    fault_fields = Fault.__struct_fields__[1:]  # without `action`, because a separate line lists its values
     faults = [f"  actions: {' '.join(FaultAction)}", f"  fields: {' '.join(fault_fields)}"]
     options = argparse.ArgumentParser(
         prog="bruce dev-broker control",

@@ -141,8 +141,8 @@ class DiscardReporter:
 
         `timestamp` is the client's timestamp in ms. For several messages it is the smallest one, and `max_timestamp` is
         the largest. `sample` is the start of unparsed data, up to `sample_size` bytes. `version` or `api_key` is set if
-        it is the one that the daemon does not support. `is_tcp` marks an unclean disconnect of a TCP connection. `peer`
-        is the sender, if known.
+        the daemon does not support it. `is_tcp` marks an unclean disconnect of a TCP connection. `peer` is the sender,
+        if known.
         """
         if peer is not None:
             self._record_sender(reason, peer, count, sample)

@@ -103,8 +103,8 @@ class _TopicCodec:
 class Compressor:
     """Compresses batches and counts the results in the process row and, by topic, in `sums`.
 
-    `uncompressed_partitions` has the (topic, partition) pairs whose leader refuses compressed batches; `clock` returns
-    seconds of a monotonic clock.
+    `uncompressed_partitions` has the (topic, partition) pairs for which the leader refuses compressed batches; `clock`
+    returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Compressor:
         self.sums = CompressionSums()
 
     def apply_config(self, rule_of: Callable[[bytes], CompressionConfig], compression: Compression) -> None:
-        """Replace the rules; a topic whose rule does not change keeps the results of its trials."""
+        """Replace the rules; a topic with an unchanged rule keeps the results of its trials."""
         self._rule_of = rule_of
         self._size_threshold_percent = compression.size_threshold_percent
         self.is_off = all(config.type == "none" for config in used_compressions(compression))

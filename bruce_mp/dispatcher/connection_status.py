@@ -111,7 +111,7 @@ class ConnectionStatus:
 
 
 class PartitionErrors:
-    """The partitions whose last response is an error, at most `MAX_LISTED_SCOPES`; `now_ms` is a steady clock."""
+    """The partitions with an error as the last response, at most `MAX_LISTED_SCOPES`; `now_ms` is a steady clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms

@@ -91,7 +91,7 @@ class ResponseHandler:
         self.partition_errors = PartitionErrors(steady_ms)
         self.traffic = TrafficSums()
         self.uncompressed_partitions: set[tuple[bytes, int]] = set()
-        """The (topic, partition) pairs whose leader refuses compressed batches."""
+        """The (topic, partition) pairs for which the leader refuses compressed batches."""
 
     def on_accepted(self, batches: Sequence[SentBatch], error: int = 0) -> None:
         """Settle batches that the broker has written.

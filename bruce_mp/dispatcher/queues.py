@@ -75,8 +75,8 @@ class PartitionQueue:
         """The sequence number that the broker expects next; None before the broker has accepted a batch, and after it
         has accepted one without a number."""
         self.in_doubt = False
-        """True if the broker has, or may still get, batches whose numbers must not be used again.  If batches then need
-        other numbers, the producer epoch is bumped."""
+        """True if the broker has, or may still get, batches with numbers that must not be used again.  If batches then
+        need other numbers, the producer epoch is bumped."""
         self.hands_back = False
         """True if all records go back to the router once the queue is drained."""
         self._reset_error_state()

@@ -51,7 +51,7 @@ def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -
     """Replace the timestamps of the records at `indices` of a batch by their arrival times.
 
     Return the number of changed records, and a description of the first of them with its old timestamp.  A timestamp
-    that equals the arrival time, or whose record has OPTION_KEEPS_TIMESTAMP, stays.  Raise SlabError for a damaged
+    stays if it equals the arrival time, or if its record has OPTION_KEEPS_TIMESTAMP.  Raise SlabError for a damaged
     segment.
     """
     wall_offset_ms = wall_ms() - steady_ms()

@@ -1,4 +1,4 @@
-"""The send queue: the partitions that have records to send, whose queues take turns in it (round robin)."""
+"""The send queue: the queues of the partitions that have records to send; they take turns (round robin)."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class Barriers:
         self._pending = []
 
     def remove_client(self, client: StreamClientState) -> None:
-        """Forget the barriers of a client whose connection has ended, and close its flush groups."""
+        """Forget the barriers of a client after its connection has ended, and close its flush groups."""
         self._pending = [each for each in self._pending if each.client is not client]
         for flush_group in (*client.unfinished_groups, client.flush_group):
             self._flush_groups.close(flush_group)

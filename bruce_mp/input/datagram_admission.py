@@ -56,7 +56,7 @@ _PLAIN_COUNTERS: Final = PlainCounters(
     Counter.InputAgentProcessAnyPartitionMsg,
     Counter.InputAgentProcessPartitionKeyMsg,
 )
-"""The counters that the compiled `DatagramIntake` raises itself, for a batch whose messages are all in lanes."""
+"""The counters that the compiled `DatagramIntake` raises itself, for a batch with all messages in lanes."""
 
 
 class DatagramAdmission:

@@ -3,8 +3,8 @@
 The input appends the messages of an attempt to separate lanes of the slab and keeps them there.  The end frame
 completes the attempt: the input hands all its messages over to the router.  If the connection ends earlier, the input
 discards the messages.  Only the client can complete an attempt and so free its memory.  Therefore all open attempts of
-a worker together get a limited part of the slab.  An attempt that reaches its limit, or whose topic reaches its share
-of the slab, writes its further messages to a spill file (`slab/spill.py`).
+a worker together get a limited part of the slab.  When an attempt reaches its limit, or its topic reaches its share of
+the slab, the attempt writes its further messages to a spill file (`slab/spill.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["NOT_ALLOWED", "NOT_UNDERSTOOD", "SHUTDOWN", "UNREAD", "Attempt", "En
 
 log = logging.getLogger(__name__)
 _LINGER_MS: Final = 1 << 40
-"""Time after which an attempt's runs would be handed over; it is so long that none is due before the attempt ends."""
+"""Time after which an attempt's runs would be handed over; it is longer than any attempt lasts."""
 _MAX_NUMBER: Final = 0xFFFFFFFF
 """The largest attempt number that fits into a chunk header, in which 0 means no attempt."""
 _MAX_WAIT_MS: Final = 30_000

@@ -50,7 +50,7 @@ _PROCESSED_COUNTERS: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
     _PARTITION_KEY: Counter.InputAgentProcessPartitionKeyMsg,
 }
-"""The counter of each API key for examined messages, including those that are rejected or find no room."""
+"""The counter of each API key for examined messages, including messages that are rejected or find no room."""
 
 
 def processed_counter(message: memoryview) -> Counter:

@@ -69,9 +69,9 @@ class PausedConnections:
         return any(map(self.waits_for_room, self._clients))
 
     def rotate_due(self, now_ms: int) -> list[int]:
-        """Return the descriptors of the connections whose pauses have ended.
+        """Return the descriptors of the connections with pauses that have ended.
 
-        Those that wait for room stay in their places; the others move behind all connections.
+        Connections that wait for room stay in their places; the others move behind all connections.
         """
         due = [descriptor for descriptor, client in self._clients.items() if client.paused_until_ms <= now_ms]
         for descriptor in due:

@@ -43,7 +43,7 @@ _UNLIMITED_MESSAGES: Final = 1 << 30
 
 
 def coalescing_for(config: Config, queue_length: int) -> Coalescing:
-    """Return the limits for a socket whose queue holds `queue_length` datagrams; 0 (unknown) allows no naps."""
+    """Return the limits for a socket with a queue of `queue_length` datagrams; 0 (unknown) allows no naps."""
     if queue_length < MIN_QUEUE_LENGTH:
         return NO_COALESCING
     max_nap_us = min(MAX_NAP_US, shortest_linger_ms(config) * 1000 // LINGER_DIVISOR)

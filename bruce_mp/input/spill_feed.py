@@ -176,7 +176,7 @@ class SpillFeed:
             self._buffer = bytearray(split.size)
 
     def _count_before_full(self, extents: Extents, fed_ahead: frozenset[int]) -> int:
-        """Return how many messages at the beginning of a slice precede the first one that finds no room.
+        """Return how many messages at the beginning of a slice precede the first message without room.
 
         The messages with indexes in `fed_ahead` need no room, because they are in lanes already.
         """

@@ -79,7 +79,7 @@ class Spills:
         self._row.counters[lay.SPILL_BYTES] = sum(file.reserved for file in files.values())
 
     def add_completed(self, file: SpillFile, flush_group: FlushGroup) -> None:
-        """Queue the file of a complete attempt, whose messages belong to `flush_group`."""
+        """Queue the file of a complete attempt; the file's messages belong to `flush_group`."""
         flush_group.spill_file_count += 1
         self.completed.append(CompletedSpill(file, flush_group))
 

@@ -7,12 +7,12 @@ A successor counts the records that no transaction has counted.  Bytes that are 
 connection.
 
 Where senders wait for room (`when_full = "block"`), a message is appended only when it certainly finds room.  Otherwise
-it stays in the client's `unprocessed`, and the worker reads no more of that client for now.  The same happens to:
+it stays in the client's `unprocessed`, and the worker stops reading from that client for now.  The same happens to:
 
 * messages beyond a user's quota, until the next interval;
 * messages of a topic over its share of the slab: the lanes append the rest of the batch, and return these messages;
 * messages of a fenced attempt for which neither the slab nor a spill file (`slab/spill.py`) has room;
-* messages behind an attempt whose spill file is not yet fed back into the slab.
+* messages behind an attempt with a spill file that is not yet fed back into the slab.
 """
 
 from __future__ import annotations

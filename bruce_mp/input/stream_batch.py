@@ -86,7 +86,7 @@ class StreamBatch:
         return max(0, messages_that_fit(pool, count, largest, first_size) - len(self.extents))
 
     def _room_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
-        """Return how many messages find room before the first one that is larger than the pool.
+        """Return how many messages find room before the first message that is larger than the pool.
 
         If the oversized message is the first, return 1: it joins the batch, and the lanes then refuse it.
         """
@@ -107,7 +107,7 @@ class StreamBatch:
 
     @property
     def is_spilling(self) -> bool:
-        """Return True if the batch belongs to an attempt whose further messages go to its spill file."""
+        """Return True if the batch belongs to an attempt that writes its further messages to its spill file."""
         return self.attempt is not None and self.attempt.is_spilling
 
     @property
@@ -136,7 +136,7 @@ def join_extents(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memo
 
 
 def remove_over_share(ingested: Ingested) -> list[NoRoom]:
-    """Remove from `ingested.no_room` the messages whose topics are over their shares, and return these messages."""
+    """Remove from `ingested.no_room` the messages of topics that are over their shares, and return these messages."""
     over_share = DiscardReason.TOPIC_OVER_SHARE
     removed = [each for each in ingested.no_room if each.reason is over_share]
     ingested.no_room[:] = [each for each in ingested.no_room if each.reason is not over_share]

@@ -454,7 +454,7 @@ class StreamConnections:
             self._update_events(descriptor)
 
     def _close_idle(self) -> None:
-        """Close the connections that stopped inside a message, and whose sockets hold no unread bytes."""
+        """Close the connections that stopped inside a message and have no unread bytes in their sockets."""
         for client in self._unfinished.find_idle(steady_ms()):
             descriptor = self._descriptors[client]
             if not has_input(self._connections[descriptor].socket):

@@ -29,7 +29,7 @@ __all__ = ["ClockWatch", "wall_offset_ms", "warn_about_clock", "windows_for_data
 
 log = logging.getLogger(__name__)
 _SEARCH_MS: Final = 1000
-"""Length of a search for a sender with a wrong clock: the input requests the credentials of senders meanwhile."""
+"""Length of a search for a sender with a wrong clock. During it, the input requests the credentials of senders."""
 _SEARCH_INTERVAL_MS: Final = 30_000
 """Shortest time from the start of one search to the start of the next."""
 
@@ -62,7 +62,7 @@ def wall_offset_ms() -> int:
 def warn_about_clock(
     found: ReplacedTimestamps, peer: PeerCredentials | None, *, unknown_sender: str = "a sender of datagrams"
 ) -> None:
-    """Log that timestamps of a topic were replaced, and who sent them: `unknown_sender` without credentials."""
+    """Log that timestamps of a topic were replaced, and name the sender: `unknown_sender` without credentials."""
     topic = found.topic.decode("utf-8", "backslashreplace")
     log.warning(
         "Timestamps of topic %s from %s are too far from the arrival of their messages, such as %d: %d messages get "

@@ -132,7 +132,7 @@ class UnfinishedMessages:
         return granted
 
     def find_idle(self, now_ms: int) -> list[StreamClientState]:
-        """Return the clients whose messages have not grown for longer than the time limit.
+        """Return the clients with a message that has not grown for longer than the time limit.
 
         Clients that wait for a grant are not included, because the worker does not read their connections.
         """

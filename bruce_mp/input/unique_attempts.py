@@ -1,4 +1,4 @@
-"""Unique attempts: fenced attempts whose names the daemon remembers, so that it completes only one of each name.
+"""Unique attempts: fenced attempts with names that the daemon remembers, so that it completes only one of each name.
 
 A worker stores in the registry (`slab/attempt_registry.py`) that an attempt is prepared, then completed, and at last
 settled, which means that all its messages have outcomes.  A client sends an *inquiry* to learn the outcome of an
@@ -135,7 +135,7 @@ class UniqueAttempts:
         self._unsettled[self._id_of(attempt)] = attempt.flush_group
 
     def settle_finished(self) -> bool:
-        """Store the counts of attempts whose messages all have outcomes.
+        """Store the counts of the attempts that have outcomes for all their messages.
 
         Return True if there were such attempts, and all of them are stored.
         """

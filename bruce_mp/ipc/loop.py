@@ -172,7 +172,7 @@ class Loop:
     def _dispatch(self, ready: list[tuple[int, int]]) -> None:
         """Call the callbacks of the ready sources."""
         # A callback may close another ready descriptor, and the next callback may open a source that gets the same
-        # number and is not ready.  So a descriptor whose callback has changed is skipped; if it is ready, the next poll
+        # number and is not ready.  So a descriptor with a changed callback is skipped; if it is ready, the next poll
         # reports it again.
         callbacks = [(descriptor, events, self._callbacks[descriptor]) for descriptor, events in ready]
         for descriptor, events, callback in callbacks:

@@ -160,7 +160,7 @@ class Journal:
         self._add(kind, b"".join((fields, run.topic, run.data)))
 
     def add_commit(self) -> None:
-        """Add a COMMIT of the attempts whose runs were added since the last one, if there are any.
+        """Add a COMMIT of the attempts with runs that were added since the last COMMIT, if there are any.
 
         All runs of these attempts must have been added.
         """

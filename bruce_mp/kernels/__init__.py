@@ -12,15 +12,15 @@ neighboring records of a run.  docs/glossary.md has the other terms.
     DatagramReceiver    receives a batch of datagrams into the slab's landing zone
     DatagramIntake      receives datagrams and appends them to lanes, batch by batch; between two receives it may sleep
                         for the time that `ArrivalRate` computes, a *nap*
-    StreamIntake        reads the *plain* connections of a stream worker, whose messages need only be appended, and
-                        appends them to lanes, round by round
+    StreamIntake        reads the *plain* connections of a stream worker (their messages need only be appended), and
+                        appends the messages to lanes, round by round
     split_stream        finds the messages in a stream's bytes
     Lanes               parses and validates a batch of messages, and appends the valid ones to lanes
     count_outcomes      counts the outcomes of stream clients' messages in a chunk
     ChunkPool           allocates the chunks of an input, and reclaims them when all their records are settled
     ProcessRow          settles segments, moves them to other stages, and counts messages, in transactions of a
                         process row
-    claim               makes this process the holder of segments, such as those that a frame names
+    claim               makes this process the holder of segments, such as the segments that a frame names
     bind_partition      writes the partition of each segment, without sequence numbers
     write_sequence      writes the partition and the sequence numbers of consecutive segments
     assign_sequences    gives record batches the next sequence numbers of their partitions, and moves them to the

@@ -54,7 +54,7 @@ class Chunks(Protocol):
         """Close the chunk to further runs."""
 
     def allow_reclaim(self) -> None:
-        """Let the pool reclaim the chunks sealed so far, whose messages are all counted now."""
+        """Let the pool reclaim the chunks sealed so far, because all their messages are counted now."""
 
 
 class Thresholds(Protocol):

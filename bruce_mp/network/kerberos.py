@@ -1,4 +1,4 @@
-"""Log in by Kerberos: the SASL mechanism GSSAPI (RFC 4752) with a principal whose key is in a keytab file.
+"""Log in by Kerberos: the SASL mechanism GSSAPI (RFC 4752) with a principal and its key from a keytab file.
 
 The C library libkrb5 does the work; the Python package `gssapi` calls it. With the key, libkrb5 gets a ticket-granting
 ticket from a key distribution center (KDC), and replaces it after half of its lifetime. `/etc/krb5.conf` (or

@@ -51,7 +51,7 @@ def run_token_command(command: Sequence[str]) -> tuple[str, str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a process group of its own, so that `_kill` reaches the program's children
+            start_new_session=True,  # a separate process group, so that `_kill` reaches the program's children
         )
     except OSError as error:
         return "", f"cannot be started: {error.strerror}."

@@ -44,7 +44,7 @@ def is_undamaged(slab: Slab, segment: Segment) -> bool:
 
 
 def without_damaged(slab: Slab, row: ProcessRow, segments: Iterable[Segment]) -> list[Segment]:
-    """Return the segments whose state words can be found, and quarantine the others.
+    """Return the segments with state words that can be found, and quarantine the others.
 
     A run that was not split has only one state word, in the run's header. So the function does not detect damage in the
     records after that header; `is_undamaged` does.

@@ -202,7 +202,7 @@ class ProcessShell:
                 return
 
     def _set_alarm(self, due_ms: int) -> None:
-        """Replace the timer by one that wakes the loop at `due_ms`, so that `after_round` does the work then."""
+        """Replace the timer, so that the loop wakes at `due_ms` and `after_round` does the work then."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_ms = due_ms

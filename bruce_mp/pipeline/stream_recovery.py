@@ -35,14 +35,15 @@ __all__ = ["recover_stream_input"]
 
 log = logging.getLogger(__name__)
 _PROGRESS_COUNTERS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_COUNT)
-"""The counters in a row that name the attempt whose spill file its worker fed last, and the progress in that file."""
+"""The counters in a row for the spill file that its worker fed last: the number of the attempt, and the progress in the
+file."""
 
 
 def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
     """Close the open runs of a dead worker, count its uncounted messages, and end its fenced attempts.
 
-    An attempt whose completion has begun is completed; the other open attempts are discarded.  `index` is the number of
-    `row`.  If a crash interrupts the function, it may run again.
+    If the completion of an attempt has begun, the attempt is completed; the other open attempts are discarded.  `index`
+    is the number of `row`.  If a crash interrupts the function, it may run again.
     """
     close_open_runs(slab, index)
     spills = directory.files(index)
@@ -68,7 +69,7 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
 
 
 def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) -> None:
-    """Store the outcomes of the dead worker's unique (named) attempts; the slab has the last one that it completed."""
+    """Store the outcomes of the dead worker's unique (named) attempts; the slab has the last completed one."""
     try:
         if directory.registry.exists:
             directory.registry.resolve(index, last_completed(slab, index))
@@ -113,7 +114,7 @@ def _settle_spills(
 ) -> None:
     """Discard the spilled messages of incomplete attempts, and close or remove the files.
 
-    Messages of complete attempts whose file is missing are discarded as lost.
+    If the file of a complete attempt is missing, its messages are discarded as lost.
     """
     kept = [file for file in spills.values() if file.is_complete and file.remaining_count]
     remaining = sum(file.remaining_count for file in kept)

@@ -20,7 +20,7 @@ traffic if twice the number of brokers is a multiple of the spread; otherwise th
 Weights and orders come from Kronecker sequences (the fractional parts of start + turn * irrational step), because these
 spread the traffic of a few turns more evenly than random numbers.
 
-Large traffic needs all brokers at once, so each topic then chooses its partitions in a rotation of its own.  Traffic is
+Large traffic needs all brokers at once, so each topic then chooses its partitions in its own rotation.  Traffic is
 small while a batch of all topics fits into one produce request.
 """
 

@@ -5,8 +5,9 @@ Partitions without a leader stay known, so that a partition key keeps its partit
 Topics that are missing from a response get a grace period (`MissingTopics`).  A restarted broker responds before it
 knows all topics (seen on Kafka 4 in KRaft mode).  A router that trusted such a response would discard all queued
 messages of the missing topics.  So a known topic stays known, without leaders, until all responses of its grace period
-lack it; meanwhile its messages wait.  A *forbidden* topic, which the daemon's Kafka user may no longer see, stays known
-even after the grace period.  Brokers hide a forbidden topic, and report it only in response to a request by name.
+lack it; its messages wait during that period.  A *forbidden* topic, which the daemon's Kafka user may no longer see,
+stays known even after the grace period.  Brokers hide a forbidden topic, and report it only in response to a request by
+name.
 
 A topic with fewer partitions than before gets the same grace period.  Kafka removes no partitions: either the broker
 does not know of an increase yet, or the topic was deleted and created again.  The router uses the leaders in the

@@ -54,7 +54,7 @@ class ClusterStatus:
         self._report = replace(self._report, **fields)
 
     def on_fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
-        """Record a successful fetch: the brokers by id, and the forbidden topics, whose messages wait."""
+        """Record a successful fetch: the brokers by id, and the forbidden topics, for which messages wait."""
         listed_forbidden = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
         for name in listed_forbidden:
             log.error(
@@ -123,7 +123,7 @@ class ClusterStatus:
             yield name, ALL_PARTITIONS, None, WaitingSegments(segments)
 
     def _leaderless_partitions(self, router: Router) -> Iterator[PausedScope]:
-        """Yield the partitions whose messages wait for a leader, each with the time at which the wait began."""
+        """Yield the partitions with messages that wait for a leader, each with the time at which the wait began."""
         now_ms = self._clock_ms()
         self._leaderless = {key: self._leaderless.get(key, now_ms) for key in router.leaderless_partitions()}
         for (topic, partition), since_ms in self._leaderless.items():

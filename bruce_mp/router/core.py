@@ -122,7 +122,7 @@ class Router:
         self.paused_scopes, self.waiting_routes = self._assignments.paused_scopes, self._assignments.waiting_routes
 
     def apply_config(self, config: Config, now_ms: int) -> None:
-        """Apply a reloaded config.  Send the batches of topics whose batching settings change."""
+        """Apply a reloaded config.  Send the batches of topics with changed batching settings."""
         self._topics.apply_config(config)
         self._unknown.apply_config(autocreate=config.delivery.topic_autocreate)
         self._fetch_schedule.apply_config(config.delivery.failover_spread_s)

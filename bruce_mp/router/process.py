@@ -310,7 +310,7 @@ class _RouterProcess(ProcessShell):
         self._core.on_creation_answered(errors, steady_ms())
 
     def _report_recreated(self, topics: Mapping[bytes, TopicMetadata]) -> None:
-        """Store Kafka's ids of topics; count and report the topics whose previous id was another."""
+        """Store Kafka's ids of topics; count and report the topics that had another id before."""
         recreated = self._core.store_topic_ids({name: topic.topic_id for name, topic in topics.items()})
         self._row.add(Counter.TopicRecreated, len(recreated))
         self._cluster_status.on_recreated(recreated)

@@ -81,7 +81,7 @@ class RateLimits:
         """By topic number: the name of each topic in `_windows`."""
 
     def apply_config(self, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
-        """Replace the rules; a topic whose rule does not change keeps its windows."""
+        """Replace the rules; a topic with an unchanged rule keeps its windows."""
         self._rule_of = rule_of
         for topic, windows in list(self._windows.items()):
             rule = rule_of(self._names[topic])

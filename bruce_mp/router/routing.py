@@ -130,7 +130,7 @@ class RunRouter:
         """True if batching is disabled, because the daemon is about to stop."""
 
     def apply_config(self, config: Config, now_ms: int) -> None:
-        """Apply a reloaded config.  Pending batches of topics whose batching rule changes are sent first."""
+        """Apply a reloaded config.  Pending batches of topics with a changed batching rule are sent first."""
         self._max_payload = _max_payload_of(config)
         self.rate_limits.apply_config(config.rate_limit_for)
         self._turns.apply_config(config.batching)
@@ -388,6 +388,6 @@ def _max_payload_of(config: Config) -> int:
 
 
 def _raise_damaged(slab: Slab, segment: Segment) -> NoReturn:
-    """Raise SlabError for a segment whose run header could not be read."""
+    """Raise SlabError for a segment with a run header that could not be read."""
     read_run(slab, segment.chunk, segment.run)  # raises a more exact error if the header of the run is damaged
     raise_damage(slab, [segment])

@@ -25,7 +25,7 @@ __all__ = ["SWEEP_INTERVAL_MS", "SlabTables"]
 log = logging.getLogger(__name__)
 _HELD: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}
 """The states of messages that are neither delivered nor discarded.  The sweep does not need SPLIT, the state of a run
-whose records have states of their own, because it finds these records one by one."""
+with separate states of its records, because it finds these records one by one."""
 SWEEP_INTERVAL_MS: Final = 10_000
 """The shortest time between two sweeps that look for entries to free."""
 REPORT_INTERVAL_MS: Final = 60_000
@@ -40,7 +40,7 @@ class SlabTables:
         self.topics = TopicTable(slab)
         self.partitions = PartitionTable(slab)
         self._freed_names: dict[int, bytes] = {}
-        """The names of the topics whose entries were freed last, by number."""
+        """The names of the topics with the entries that were freed last, by number."""
         self._next_sweep_ms = 0
         self._next_report_ms: dict[str, int] = {}
 

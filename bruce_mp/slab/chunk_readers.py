@@ -45,7 +45,7 @@ def read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], I
         before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
         if generation == before:
             return found if has_runs else []
-    return []  # the owner keeps reopening the chunk, so all records that were found are settled by now
+    return []  # the owner keeps reopening the chunk, so all records that were found have been settled
 
 
 READ_TRIES: Final = 3

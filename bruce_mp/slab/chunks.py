@@ -1,9 +1,9 @@
 """The chunks of one input: allocation, sealing, reclaim.
 
 An input fills a chunk of 8 KiB with records.  A *span* of neighboring chunks serves as one, for a large message or a
-busy *lane* (a topic or partition whose messages the input collects).  A *share* is a group of chunks that belongs to
-one input at a time; `shares.py` divides the shares among the inputs, under a lock.  This module needs no lock, because
-only the input that owns a chunk changes the chunk's state.
+busy *lane* (a topic or partition for which the input collects messages).  A *share* is a group of chunks that belongs
+to one input at a time; `shares.py` divides the shares among the inputs, under a lock.  This module needs no lock,
+because only the input that owns a chunk changes the chunk's state.
 
 A *sealed* chunk gets no further records.  `ChunkPool` may free (*reclaim*) it when all its records are *settled*:
 delivered or discarded.  The pool does so lazily: when it needs memory, it inspects a few of the oldest sealed chunks.
@@ -141,7 +141,7 @@ class ChunkPool:
         first_landed = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
         adopted, self._unreclaimable = self._unreclaimable, []
         for chunk in adopted:
-            # True for all chunks of a stream input, whose arrival numbers exceed those of datagrams.
+            # True for all chunks of a stream input, because its arrival numbers exceed those of datagrams.
             if last_arrival(self._slab, chunk) >= first_landed:
                 self._unreclaimable.append(chunk)
             else:
@@ -167,7 +167,7 @@ class ChunkPool:
             self._shares.release(share)
 
     def _claim_share(self, span: int) -> bool:
-        """Claim one share, or those that a span larger than a share needs; return False if they are not obtainable."""
+        """Claim one share, or as many as a span larger than a share needs; return False if they are not obtainable."""
         if span > self._shares.size:
             return self._claim_shares_for_span(span)
         share = self._shares.claim_one()

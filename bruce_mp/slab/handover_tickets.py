@@ -54,8 +54,8 @@ class HandoverTickets:
     def catch_up(self, ticket: int) -> None:
         """Raise the row's ticket to at least `ticket`.
 
-        The row's ticket is too small for a run whose input died within `hand_over`, and for a run of another row whose
-        chunk this row takes over.
+        The row's ticket is too small for a run if its input died within `hand_over`, and for a run of another row in a
+        chunk that this row takes over.
         """
         self._slab.longs[self.last_at >> 3] = max(self._slab.longs[self.last_at >> 3], ticket)
 
@@ -111,7 +111,7 @@ def _progress_of(slab: Slab, row: int) -> InputProgress:
 
 
 def completing_attempt(slab: Slab, row: int) -> int:
-    """Return the number of the fenced attempt whose runs the input of a row is handing over, 0 for none."""
+    """Return the number of the fenced attempt with the runs that the input of a row is handing over, 0 for none."""
     return slab.words[(slab.row_at(row) + lay.ROW_COMPLETING) >> 2]
 
 

@@ -1,7 +1,7 @@
 """The chunks of an input by topic.
 
-`TopicThresholds` limits the chunks of each topic.  If a topic exceeds its limit, it searches the topic's chunks for
-those that can be freed, with pauses between the searches.
+`TopicThresholds` limits the chunks of each topic.  If a topic exceeds its limit, it searches for chunks of the topic
+that can be freed, with pauses between the searches.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Holdings:
         self.freed_spans = 0
         """Number of spans of all topics that became free."""
         self.numbered_count = 0
-        """Number of listed topics whose key is a number."""
+        """Number of listed topics with a number as the key."""
 
     @property
     def max_inspections(self) -> int:

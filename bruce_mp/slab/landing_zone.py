@@ -89,8 +89,8 @@ def landed_extents(slab: Slab) -> list[tuple[int, int]]:
 def landed_extents_within(slab: Slab, count: int, max_size: int) -> list[tuple[int, int]]:
     """Return (file offset, length) of the first `count` datagrams, with length 0 for those above `max_size` bytes.
 
-    `max_size` is at most the size of a slot.  A datagram of `max_size` bytes may be a longer one that the kernel has
-    truncated to the slot, so `was_truncated` decides.
+    `max_size` is at most the size of a slot.  A datagram of `max_size` bytes may be a longer datagram that the kernel
+    has truncated to the slot, so `was_truncated` decides.
     """
     extents = landed_extents(slab)[:count]
     if max(map(_length_of, extents), default=0) < max_size:

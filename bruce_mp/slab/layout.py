@@ -58,7 +58,7 @@ SUPER_PARTITION_COUNT: Final = 100  # u32, number of partition entries up to the
 SUPER_TOPICS_VERSION: Final = 104  # u32, incremented when an entry of the topic table changes
 SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch of a new entry of the partition table
 SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch of metadata (router)
-SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch whose metadata differed from the previous fetch's (router)
+SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch with other metadata than the fetch before (router)
 SUPER_METADATA_STEADY_MS: Final = 128  # i64, steady time of the last successful fetch; 0 in a slab of an older version
 SUPER_CLUSTER_CHANGES: Final = 136  # u32, incremented when an operator accepts another cluster (router)
 SUPER_CLUSTER_ID_LENGTH: Final = 140  # u32, bytes of the cluster id, stored after the id; 0 = not known yet
@@ -96,13 +96,13 @@ ROW_COUNT: Final = 96  # supervisor, router, status, 29 inputs (the last row is 
 ROW_PID: Final = 0  # u32
 ROW_INCARNATION: Final = 4  # u32, incremented at each start of the process
 ROW_HEARTBEAT_MS: Final = 8  # i64, steady time
-ROW_VERSION: Final = 16  # u64, odd while the counters change: readers repeat a read if it is odd, or changed meanwhile
+ROW_VERSION: Final = 16  # u64, odd while the counters change: readers repeat a read if it is odd or has changed
 ROW_STARTED_MS: Final = 24  # i64
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_LAST_COMPLETED: Final = 36  # u32, of a stream input: the last fenced attempt that it completed, 0 = none
 ROW_TICKET: Final = 40  # u64, of an input: the number of records that it has handed over = the last RUN_TICKET
 ROW_COUNTED: Final = 48  # u64, of a stream input: number of messages that it and its predecessors counted as received
-ROW_COMPLETING: Final = 56  # u32, of a stream input: the fenced attempt whose runs it is handing over, 0 = none
+ROW_COMPLETING: Final = 56  # u32, of a stream input: the fenced attempt that it is handing over, 0 = none
 ROW_GENERATION: Final = 60  # u32, of an input: the generation of the chunk that it opened last, 0 = none
 ROW_COUNTERS: Final = 64  # u64 each: telemetry/counters.py has their numbers
 ROW_COUNTER_CAPACITY: Final = 448  # with room for counters of later releases
@@ -248,7 +248,7 @@ FLAG_IN_DOUBT: Final = 8  # with FLAG_BATCH_START: the broker may have the batch
 FLAG_AFTER_GAP: Final = 16  # with FLAG_BATCH_START: the batch before it was discarded, and the broker may lack it
 
 OPTION_KEEPS_TIMESTAMP: Final = 1  # only the timestamp policy "arrival" replaces the client's timestamp
-OPTION_HASHED: Final = 2  # an AnyPartition message, whose partition key is a hash of its record key
+OPTION_HASHED: Final = 2  # an AnyPartition message, with a hash of its record key as the partition key
 OPTION_EMPTY_KEY: Final = 4  # a key of 0 bytes is sent as an empty key; without this option, as null
 OPTION_NULL_VALUE: Final = 8  # a value of 0 bytes is sent as null
 OPTION_EMPTY_VALUE: Final = 16  # a value of 0 bytes is sent as an empty value; with neither option the config decides

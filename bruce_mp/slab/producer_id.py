@@ -117,7 +117,7 @@ def change_cluster(slab: Slab, cluster_id: str, producer_id: int | None) -> None
 
     The new cluster has issued `producer_id`; None = send batches without sequence numbers.  Each partition enters
     another epoch, so that dispatchers renumber the batches that were built for the old cluster.  If the router is
-    killed during the call, the next router requests a producer id from the cluster whose id is in the slab.
+    killed during the call, the next router requests a producer id from the cluster with the id in the slab.
     """
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _CHANGING
     slab.words[lay.SUPER_CLUSTER_CHANGES >> 2] += 1

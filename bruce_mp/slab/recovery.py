@@ -51,7 +51,7 @@ __all__ = [
 
 
 class FoundSegment(NamedTuple):
-    """A segment whose records have the same state word, `word`.
+    """A segment of records with the same state word, `word`.
 
     `topic` is the topic number in the run's header.  The other fields come from the run's header as well, unless the
     run is split: then they come from the header of the segment's first record.

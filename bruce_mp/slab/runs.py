@@ -124,7 +124,7 @@ class Record(NamedTuple):
     def is_partition_key(self) -> bool:
         """Return True for a PartitionKey message, False for an AnyPartition message.
 
-        FLAG_PARTITION_KEY is also set for an AnyPartition message whose record key was hashed to a partition key.
+        FLAG_PARTITION_KEY is also set for an AnyPartition message with a record key that was hashed to a partition key.
         """
         return bool(self.flags & lay.FLAG_PARTITION_KEY) and not self.options & lay.OPTION_HASHED
 
@@ -306,7 +306,7 @@ def segment_words(slab: Slab, segment: Segment) -> list[int]:
 def matching_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
     """Return the indexes of a segment's state words if all of them are `expected`, else an empty list.
 
-    The list is also empty for a damaged segment, and for a segment whose chunk has been reused.
+    The list is also empty for a damaged segment, and for a segment in a chunk that has been reused.
     """
     try:
         indexes = segment_words(slab, segment)

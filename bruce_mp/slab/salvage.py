@@ -5,7 +5,7 @@ dead process's transaction or repair a count.
 
 `Salvage` skips damaged parts and describes each in a sentence of `damage`.  Memory that was overwritten with zeros
 looks like unused memory.  Messages that were there are then missed only in the books, which compare the number of
-received messages with those that are delivered, discarded or in the slab.
+received messages with the messages that are delivered, discarded or in the slab.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LandedDatagram(NamedTuple):
 class LandingZone(NamedTuple):
     """The datagrams in the landing zone.
 
-    `landed` is the number of all; `pending` has those that were not copied to a chunk, in order of arrival.
+    `landed` is the number of all; `pending` has the datagrams that were not copied to a chunk, in order of arrival.
     """
 
     landed: int

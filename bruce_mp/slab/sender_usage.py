@@ -5,7 +5,7 @@ that a user may send within an interval, holds for the whole daemon.  Inputs tha
 a quota together.  A table outlives its process, so the death of a process does not reset a quota.  The tables are not
 written in transactions: after a crash, their sums may lack one batch.
 
-A full table reuses the entry of the user whose last message is the oldest.
+A full table reuses the entry of the user that has sent no message for the longest time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SenderSums(NamedTuple):
     """Sums of one user since the creation of the user's entry.
 
     `received` counts all messages.  `not_allowed` counts messages that were discarded because the user may not send,
-    `over_quota` those that were discarded because of the quota.  `refused` counts refused connections.  `waited` counts
+    `over_quota` the ones discarded because of the quota.  `refused` counts refused connections.  `waited` counts
     the times that the quota suspended reading from a connection.
     """
 

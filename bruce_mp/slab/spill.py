@@ -4,8 +4,8 @@ A *fenced attempt* is a group of messages that are delivered together or not at 
 file.  A file consists of a header page and blocks.  A block consists of an arrival time and the messages that arrived
 at that time, in order and as the client sent them.
 
-A file has one writer: the stream worker (a process for stream connections) whose process row the header names.  Each
-store to the header is one small `pwrite()`, which SIGKILL does not interrupt.
+A file has one writer, a stream worker (a process for stream connections).  The header names the worker's process row.
+Each store to the header is one small `pwrite()`, which SIGKILL does not interrupt.
 
     OPEN ──completed──▶ COMPLETE ──all messages are in the slab──▶ removed
       └──abandoned──▶ removed

@@ -57,7 +57,7 @@ def _reconstruct_geometry(path: Path, error: SlabError) -> Geometry:
 def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
     """Return the geometry in which the first chunk is at the first chunk header of the file, None if there is none.
 
-    If several geometries fit, the one that agrees with the landing zone is preferred.
+    If several geometries fit, a geometry that agrees with the landing zone is preferred.
     """
     landing_at = Geometry(chunks=1).landing_at  # the same in each geometry
     pages = range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE)

@@ -1,17 +1,18 @@
 """The dynamic threshold of topics: an upper bound on one topic's part of an input's memory.
 
 The rule comes from shared-memory switches (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
-packet switches", 1998): a topic may hold at most `alpha` times the free memory.  A single topic whose messages brokers
-do not accept then fills `alpha / (1 + alpha)` of the memory.  Some memory stays free for any number of such topics.
+packet switches", 1998): a topic may hold at most `alpha` times the free memory.  A single topic with messages that
+brokers do not accept then fills `alpha / (1 + alpha)` of the memory.  Some memory stays free for any number of such
+topics.
 
 This free part shrinks with each such topic, so the last eighth of the memory is a reserve: within it, a topic may hold
 at most a quarter of the free memory.  A topic without chunks gets one span (neighboring chunks for a large message)
 of any size that is free, because a large message would otherwise never fit.
 
 `Holdings` counts chunks when they are allocated and freed, so the threshold costs no work for each message.  The pool
-frees chunks lazily: a chunk whose messages all have outcomes stays in use until the pool inspects it.  So before
-`TopicThresholds` refuses a topic, its *search* inspects some of the oldest chunks of the topic and of all topics, and
-frees the settled ones.
+frees chunks lazily: after all messages of a chunk have outcomes, the chunk stays in use until the pool inspects it.  So
+before `TopicThresholds` refuses a topic, its *search* inspects some of the oldest chunks of the topic and of all
+topics, and frees the settled ones.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class TopicThresholds:
     pause (see `must_pause`).
 
     With `blocks`, a topic over its threshold is *stuck* if none of its chunks becomes free for a second.  A stuck topic
-    is refused if another topic can use the memory: one that holds no chunks, or that has freed some in that time.  If
-    all topics are stuck, the input pauses, except for a *trial* each second, in which stuck topics are refused, and
+    is refused if another topic can use the memory: a topic that holds no chunks, or that has freed some in that time.
+    If all topics are stuck, the input pauses, except for a *trial* each second, in which stuck topics are refused, and
     messages of other topics are admitted.
     """
 

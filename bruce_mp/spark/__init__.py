@@ -3,8 +3,8 @@
 If this project is installed, Spark finds the data source through the top-level package `pyspark_bruce`. A session in
 which this search is disabled, or fails because of another package, needs `register(spark)`.
 
-`write(df, socket, ...)` sends the same messages, also with PySpark 3.5 and 4.0, whose data sources cannot write Arrow
-batches.
+`write(df, socket, ...)` sends the same messages, also with PySpark 3.5 and 4.0, in which data sources cannot write
+Arrow batches.
 
 This module must import quickly and without failure: Spark imports it on the driver and in every Python worker.
 """

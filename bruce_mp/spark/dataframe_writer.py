@@ -1,6 +1,6 @@
 """Write a DataFrame with any PySpark from 3.5 on.
 
-From PySpark 4.1 on, Spark writes the rows through the data source. Older versions run `mapInArrow`, whose function
+From PySpark 4.1 on, Spark writes the rows through the data source. Older versions run `mapInArrow` with a function that
 sends the rows: each task returns its pickled result as the only row, and the driver commits the results.
 """
 

@@ -1,6 +1,6 @@
 """Count the messages of a DataFrame without sending them, and check its rows as the sink does.
 
-A data source of its own, `bruce_dry_run`, counts the rows, because PySpark passes Arrow batches to a data source
+A separate data source, `bruce_dry_run`, counts the rows, because PySpark passes Arrow batches to a data source
 without pandas. Spark calls the data source's `commit` in another process than the driver's program. So `commit` writes
 the counts into a file, which the driver's program reads.
 """

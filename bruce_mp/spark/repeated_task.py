@@ -118,7 +118,7 @@ def _resolve_doubt(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskE
 
 
 class RepeatedRows:
-    """The rows of a repeated task whose earlier attempt is complete; they must be the same as the earlier rows.
+    """The rows of a task that repeats a complete attempt; they must be the same as that attempt's rows.
 
     `attempt` is the present attempt of the task.
     """

@@ -258,7 +258,7 @@ def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
 
 
 def _split(rows: Rows, max_rows: int) -> Iterator[Rows]:
-    """Yield slices of at most `max_rows` rows and `_SLICE_BYTES` bytes; a row with more bytes is a slice of its own."""
+    """Yield slices of at most `max_rows` rows and `_SLICE_BYTES` bytes; a row with more bytes is a separate slice."""
     end_bytes = np.cumsum(rows.sizes)
     start = 0
     while start < rows.count:

@@ -4,9 +4,9 @@ Each process counts messages in its row of the slab. Each message is a record in
 tells how far the record has come (its stage). A pass of the check counts all records by their state words, a few chunks
 at a time.
 
-A pass takes seconds in a large slab, and meanwhile the processes change the slab. So the counted records must be at
-least the messages that were held during the whole pass, and at most the messages held at its start plus those that
-entered the slab during it. If no row has changed, the numbers of each stage must be equal. The check reports a
+A pass takes seconds in a large slab, and the processes change the slab during this time. So the counted records must be
+at least the messages that were held during the whole pass, and at most the messages held at its start plus the messages
+that entered the slab during it. If no row has changed, the numbers of each stage must be equal. The check reports a
 difference only if two passes in a row find one.
 """
 

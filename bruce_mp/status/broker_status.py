@@ -25,7 +25,7 @@ __all__ = ["BrokerStatusStore", "ClusterReport"]
 STALE_MS: Final = 10_000
 """Age at which a report is ignored. Processes report once a second, so the sender of an older report has ended."""
 MAX_ERRORS: Final = 1000
-"""Limit of the partitions whose last errors are remembered; a cluster may cause errors for any number of partitions."""
+"""Most partitions for which the last error is remembered; a cluster may cause errors for any number of partitions."""
 STALL_SHOWN_MS: Final = 2_500
 """Time for which a stall is shown after its last report, because no process reports it while messages change hands."""
 

@@ -132,7 +132,7 @@ class _Status(ProcessShell):
 
     def close(self) -> int:
         self._server.stop()
-        self._receive_reports()  # those that have arrived since the last round of the event loop
+        self._receive_reports()  # the reports since the last round of the event loop
         self._recorder.stop()
         self._health.stop()
         self._hook.stop()

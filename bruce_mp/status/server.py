@@ -35,7 +35,7 @@ THREADS: Final = 4
 _STOP_S: Final = 2.0
 """Longest wait for running requests at the end of the process, and then for the server thread."""
 _EXTRA_CONNECTIONS: Final = 32
-"""Room beyond `HttpLimits.connections` for connections with a running request, and for those that are being closed."""
+"""Room beyond `HttpLimits.connections` for connections with a running request, and for those being closed."""
 _UCRED_BYTES: Final = 12
 """Size of Linux' `struct ucred`: pid, uid and gid, of 4 bytes each."""
 _UCRED_UID: Final = slice(4, 8)
@@ -156,7 +156,7 @@ class HttpServer:
         return channel
 
     def _enforce_limits(self) -> None:
-        """Accept connections again, and close those whose transfers take too long, even if bytes keep moving."""
+        """Accept connections again, and close those with transfers that take too long, even if bytes keep moving."""
         self._server.accepting = True
         now = time.monotonic()
         before, self._transfers = self._transfers, {}

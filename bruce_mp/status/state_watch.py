@@ -2,7 +2,7 @@
 
 `PauseWatch` compares each report of the router with the previous one, and logs one line for all partitions that have
 changed. A partition counts as flowing again only after several reports in a row without a pause of it, because between
-two pauses the router tries to send to a partition that brokers refuse. `HealthWatch` has a thread of its own, because
+two pauses the router tries to send to a partition that brokers refuse. `HealthWatch` has its own thread, because
 the evidence for the health takes long to read from a large slab. Both post their changes to the event hook.
 """
 

@@ -104,7 +104,7 @@ class _SocketKeeper:
         self._selector.register(connection, EVENT_READ, lambda: self._serve(connection))
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer the request of a starting daemon, or replace the sockets by those that a running daemon sends."""
+        """Answer the request of a starting daemon, or replace the sockets by the ones from a running daemon."""
         try:
             sockets = receive_message(connection)
             if sockets is None:  # a starting daemon requests the sockets
@@ -123,7 +123,7 @@ class _SocketKeeper:
         log.log(NOTICE, "bruce hold keeps the daemon's sockets open: %s.", ", ".join(self._kept))
 
     def _apply_config(self) -> None:
-        """Read the configuration, and open and close sockets so that the starting daemon gets those that it names."""
+        """Read the configuration, and open and close sockets so that the starting daemon gets the configured ones."""
         try:
             configured = {setting.name: setting for setting in _socket_settings(self._source.read())}
         except BruceError as error:

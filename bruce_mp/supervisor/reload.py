@@ -171,7 +171,8 @@ class Reloads:
         self._on_config(config)
 
     def _check_confirmations(self) -> None:
-        """Finish the reload if all processes have confirmed. At the time limit, kill those that have not."""
+        """Finish the reload if all processes have confirmed. At the time limit, kill the processes without a
+        confirmation."""
         if not self._group.unconfirmed:
             self._finish()
         elif self.due is not None and time.monotonic() >= self.due:

@@ -82,7 +82,7 @@ class Shutdown:
             if not keeps_sockets:
                 self._input_sockets.refuse_senders()
             # Only the datagram input uses this flag: messages never cease at a socket that stays open, so the input
-            # receives only those that wait in it now.
+            # receives only the messages that wait in it now.
             self._group.drain_inputs(datagrams_stay_open=keeps_sockets or self._input_sockets.datagrams_stay_open)
             self.phase = ShutdownPhase.INTAKE
         elif self.phase in {ShutdownPhase.INTAKE, ShutdownPhase.DELIVERY}:

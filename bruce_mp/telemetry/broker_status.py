@@ -38,7 +38,7 @@ CONNECTED: Final = "connected"
 FAILED: Final = "failed"
 
 NO_LEADER: Final = "no leader"
-"""The state of a partition or topic whose messages wait because the metadata has no available leader."""
+"""The state of a partition or topic with messages that wait because the metadata has no available leader."""
 ALL_PARTITIONS: Final = -1
 """The partition number in an entry for a whole topic or a whole dispatcher."""
 
@@ -65,7 +65,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
     connection. `needs_operator` is True if connections fail until an operator corrects the configuration.
     `certificate_ends_s` is the time at which the broker's certificate expires, in seconds since the epoch. `acked_ms`
     is the time of the first report after the last acknowledgment, 0 if there was none. `stalls` lists the partitions
-    whose oldest message stays the same.
+    with an oldest message that stays the same.
     """
 
     slot: int
@@ -115,9 +115,9 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     first.  `paused_by_topic` has the number of all pauses of each topic. `producer_error` is the error code with which
     a broker refused a producer id, or 0. `forbidden` lists topics with waiting messages that the brokers hide from the
     daemon's Kafka user. `asking` is the broker that the metadata fetch in progress asks, and `previous_failure` is the
-    last error of this fetch; both are empty if no fetch is in progress. `stalls` lists the partitions whose oldest
-    message stays the same in the router. `foreign_cluster` is the id of the brokers' cluster if the messages are for
-    another cluster, else empty. `recreated` lists the latest topics that were deleted and created again in the last
+    last error of this fetch; both are empty if no fetch is in progress. `stalls` lists the partitions with an oldest
+    message that stays the same in the router. `foreign_cluster` is the id of the brokers' cluster if the messages are
+    for another cluster, else empty. `recreated` lists the latest topics that were deleted and created again in the last
     hour.
     """
 

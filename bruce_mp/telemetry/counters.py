@@ -70,7 +70,7 @@ class Counter(IntEnum):
     StreamInputOverQuota = 93
     """Number of times that the quota suspended reading from a connection."""
     InputAgentReplaceTimestamp = 94
-    """Messages whose timestamp was replaced by their arrival time, because it was too far from the arrival time."""
+    """Messages that got their arrival time as the timestamp, because the client's timestamp was too far from it."""
     InputAgentDiscardMsgTopicOverShare = 95
 
     # router
@@ -155,7 +155,7 @@ class Counter(IntEnum):
     NoBatchAnyPartition = 185
     NoBatchPartitionKey = 186
     ConnectorReplaceTimestamp = 187
-    """Messages whose timestamp was replaced by their arrival time, because a broker refused it."""
+    """Messages that got their arrival time as the timestamp, because a broker refused the old timestamp."""
     AckErrorFirst = 192
     """The counter of responses with error code -1; the counters of other codes follow (see `response_counter`)."""
 

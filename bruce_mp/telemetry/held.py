@@ -102,7 +102,7 @@ def held_by_topic(slab: Slab) -> Tally[bytes | int]:
 def _held(slab: Slab) -> Iterator[tuple[bytes | int, int, int, int]]:
     """Yield topic, state word, number of messages and arrival time for each run with held messages.
 
-    In a split run each record has a state word of its own, so yield this for each held record. The topic is a number,
+    In a split run each record has its own state word, so yield this for each held record. The topic is a number,
     or a name if the topic has no number.
     """
     return read_each(slab, lambda chunk: _held_in(slab, chunk))

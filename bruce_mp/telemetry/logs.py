@@ -9,7 +9,7 @@ choose topic names, and a line feed in a name could forge a line.
 
 The log passes one record of each source line in 30 s; the next record that passes reports the number of suppressed
 ones.  A caller that logs about several subjects from one source line passes the subject as `extra={"about": ...}`, so
-that each subject has a limit of its own. A caller that limits its lines itself passes `extra={"is_limited": True}`.
+that each subject has a separate limit. A caller that limits its lines itself passes `extra={"is_limited": True}`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _LEVELS: Final = {
 _REPEAT_INTERVAL_S: Final = 30.0
 """The time for which repeated records are counted instead of written."""
 _MAX_SITES: Final = 1000
-"""The maximum number of pairs of source line and subject that the filter remembers, because subjects may be topics,
-whose number has no limit."""
+"""The maximum number of pairs of source line and subject that the filter remembers, because subjects may be topics, and
+the number of topics has no limit."""
 _SYSLOG: Final = Path("/dev/log")
 _JOURNALD: Final = Path("/run/systemd/journal/socket")
 _PRIORITIES: Final = {name: number for number, name in enumerate(_LEVELS)}

@@ -179,7 +179,7 @@ def _signed(number: int) -> int:
 
 
 def _carry_deficits(stages: list[int]) -> list[int]:
-    """Raise negative counts to 0, and subtract the difference from the next stage, whose count is too large.
+    """Raise negative counts to 0, and subtract the difference from the next stage, because its count is too large.
 
     The next stage already counts a message that moved on between the readings of two rows.  It also counts the messages
     that an input has handed over from a batch that the input has not counted yet.

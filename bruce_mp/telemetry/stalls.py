@@ -1,4 +1,4 @@
-"""Stalls: partitions whose oldest waiting message stays the same for too long.
+"""Stalls: partitions with an oldest waiting message that stays the same for too long.
 
 Dispatchers and the router report their stalls once a second; the health page decides which are problems.
 

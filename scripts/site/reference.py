@@ -19,7 +19,7 @@ __all__ = ["reference"]
 ALSO_RAISED: Final = ("LocalProtocolError", "BruceError")
 """Errors of `bruce_mp.errors` that the client raises, or that are bases of its errors."""
 WITH_INHERITED_MEMBERS: Final = "StreamClient"
-"""Class whose reference includes the members of its private base, which is also the base of `TcpClient`."""
+"""Class with a reference that includes the members of its private base, which is also the base of `TcpClient`."""
 PUBLIC: Final = {getattr(client, name) for name in client.__all__} | {getattr(errors, name) for name in ALSO_RAISED}
 """Classes with a place in the reference, to which subclasses can link."""
 

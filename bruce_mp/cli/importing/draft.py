@@ -101,7 +101,7 @@ class Draft:
         self._errors.append(f"{origin}: {text}")
 
     def suppress_errors(self, key: Key) -> None:
-        """Suppress the validation errors of a setting whose fault has been reported by `add_error`."""
+        """Suppress the validation errors of a setting after `add_error` has reported its fault."""
         self._suppressed.add(key)
 
     def render(self, title: str) -> str:

@@ -1,4 +1,4 @@
-"""APIs that the embedded broker serves, one module each, whose handler makes a response from a request.
+"""APIs that the embedded broker serves, one module each, with a handler that makes a response from a request.
 
 ApiVersions advertises the APIs of the table `APIS`, and `wire` decodes requests with it. A request of any other API
 closes the connection, as with a real broker.

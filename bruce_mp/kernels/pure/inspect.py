@@ -64,7 +64,7 @@ def group_by_partition(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[in
         segment_bounds(slab, segment)  # raises SlabError for a damaged segment
         run = read_run(slab, segment.chunk, segment.run)
         partition = run.partition
-        if run.state is RunState.SPLIT:  # each record has a partition of its own
+        if run.state is RunState.SPLIT:  # each record has its own partition
             _, first_record = next(segment_records(slab, segment))
             partition = first_record.partition
         groups.setdefault((run.topic, partition), []).append(segment)

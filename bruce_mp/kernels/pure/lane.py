@@ -111,7 +111,7 @@ class Lane:
         return record_size(item) <= self._limit - self._end - (0 if self.records else self.header.size)
 
     def append(self, buffer: memoryview, items: Sequence[Item], start: int, now_ms: int) -> int:
-        """Append messages from index `start` on while they fit; return the index of the first one that does not fit.
+        """Append messages from index `start` on while they fit; return the index of the first message without room.
 
         The message at `start` must fit.  `buffer` has the bytes of the messages.
         """

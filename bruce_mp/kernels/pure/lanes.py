@@ -10,7 +10,7 @@ is published at the next tick at the latest.
 The router gives each topic a number.  A topic without a number uses a *shared* lane, and its runs contain its name.  So
 does any topic when there are too many lanes.  `Lanes` closes the run of a shared lane after each group: the topic may
 get a separate lane later, and the input must hand over its earlier messages first.  A hash of the topic's name chooses
-the shared lane, so a topic whose messages are stuck keeps the chunks of only one shared lane.
+the shared lane, so a topic with stuck messages keeps the chunks of only one shared lane.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Lanes:
                 no_room += [NoRoom(topic, item[_TIMESTAMP], item[_ARRIVAL], reason) for item, reason in refused]
                 self._schedule_close(lane, topic, now_ms)
         keyed_items = chain.from_iterable(items for (_, keyed), items in batch.groups.items() if keyed)
-        # A message whose partition key is the hash of its record key arrived as an AnyPartition message.
+        # A message with a hash of its record key as the partition key arrived as an AnyPartition message.
         partition_key = sum(not item[_OPTIONS] & lay.OPTION_HASHED for item in keyed_items)
         valid = sum(map(len, batch.groups.values()))
         return Ingested(valid - partition_key, partition_key, batch.rejections, no_room)

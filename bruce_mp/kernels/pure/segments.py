@@ -1,7 +1,7 @@
 """Stores to segments (state words, partitions, sequence numbers), and splits of segments.
 
 A *state word* holds the state of a run and the process that holds the run.  When the records of a run get different
-partitions or batches, the run becomes SPLIT, and each of its records has a state word of its own.
+partitions or batches, the run becomes SPLIT, and each of its records has its own state word.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 def claim(slab: Slab, segments: Iterable[Segment], expected: int, state_word: int) -> list[Segment]:
-    """Store `state_word` in the segments whose state words are all `expected`, and return these segments.
+    """Store `state_word` in the segments that have `expected` as all their state words, and return these segments.
 
     The call skips damaged segments.  The frame that names the segments may come twice, so the call also skips segments
     that are claimed already, that another process holds, or that have an older generation.

@@ -2,9 +2,9 @@
 
 The intake serves *plain* connections: their messages need only be appended and counted.  In a *round* it reads each
 ready connection once, splits the bytes into messages, appends all messages as one batch and counts them.  All messages
-of a round go to the same lanes: those of the worker process, or those of one *fenced attempt*, whose messages are
-delivered together or not at all.  The caller handles the bytes behind the last whole message, the events of other
-connections, and batches with a message that is invalid, has no room or has a timestamp that clamping replaced.
+of a round go to the same lanes: those of the worker process, or those of one *fenced attempt*, which is delivered
+completely or not at all.  The caller handles the bytes behind the last whole message, the events of other connections,
+and batches with a message that is invalid, has no room or has a timestamp that clamping replaced.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class StreamIntake:
         return StreamIntakeResult(leftovers, uncounted, others)
 
     def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
-        """Read each ready source once, if it has the same lanes as the first one that was read.
+        """Read each ready source once, if it has the same lanes as the first source that was read.
 
         Return the reads, and the events that the caller must handle.  The next rounds read the sources that this round
         leaves out, before a new poll, so that all sources have a turn.

@@ -42,7 +42,7 @@ class ReplacedTimestamps(NamedTuple):
     messages: int
 
     def plus(self, message_count: int) -> ReplacedTimestamps:
-        """Return a copy whose count is larger by `message_count`."""
+        """Return a copy with a count that is larger by `message_count`."""
         return self._replace(messages=self.messages + message_count)
 
 
@@ -73,7 +73,7 @@ TimestampWindows = Callable[[bytes], TimestampWindow | None]
 
 
 def replace_timestamps(items: list[Item], window: TimestampWindow, arrived_ms: int) -> tuple[list[Item], list[Item]]:
-    """Return all items, with the timestamps to store, and the original items whose timestamps were replaced."""
+    """Return all items, with the timestamps to store, and the items with replaced timestamps in their original form."""
     earliest, latest = arrived_ms - window.before_ms, arrived_ms + window.after_ms
     outside = [item for item in items if not earliest <= item[1] <= latest]  # item[1] is the timestamp
     if not outside:

@@ -52,7 +52,7 @@ def wait_times(
 
 
 def _plus(sums: WaitTimes, segment: Segment, wait_ms: int, bucket: int) -> WaitTimes:
-    """Return `sums` with a segment added, each of whose messages has waited for `wait_ms`."""
+    """Return `sums` with a segment added; each of its messages has waited for `wait_ms`."""
     messages, size, waited_ms, delays = sums
     records = segment.records
     delays = {**delays, bucket: delays.get(bucket, 0) + records}

@@ -205,7 +205,7 @@ class _Body(NamedTuple):
 
 
 def _as_bytes(field: Buffer | None) -> Buffer | None:
-    """Return the field as a buffer whose `len` is the number of bytes.
+    """Return the field as a buffer with the number of bytes as its `len`.
 
     A memoryview may have items of several bytes; its `len` is the number of items, so it is converted.
     """
@@ -222,7 +222,7 @@ def _encode_topic(topic: bytes | str) -> bytes:
 
 
 def _checked_size(start: Struct, name: bytes, body: _Body) -> int:
-    """Return the size of a message whose first fields have the layout `start`; raise an error if it is too large."""
+    """Return the size of a message that starts with the layout `start`; raise an error if it is too large."""
     body_size = len(body.key) + len(body.value) + len(body.headers)
     size = start.size + len(name) + INT64.size + 2 * INT32.size + body_size
     if size > MAX_MESSAGE:

@@ -128,7 +128,7 @@ def line_of(data: bytes) -> DiscardLine | None:
 
 
 def message_of(line: DiscardLine) -> Message:
-    """Return the message of a line whose fate is SEND."""
+    """Return the message of a line with the fate SEND."""
     return Message(
         line.topic,
         line.value,

@@ -1,4 +1,4 @@
-"""Choose the version of each API (kind of request): the highest one that both the broker and the daemon support.
+"""Choose the version of each API (kind of request): the highest version supported by both the broker and the daemon.
 
 The broker lists its versions in the response to the request ApiVersions.  It may list versions that it refuses: Kafka 4
 lists Produce 0 to 2, because old releases of librdkafka require this, but closes the connection if such a request

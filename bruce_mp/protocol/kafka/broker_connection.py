@@ -430,7 +430,7 @@ class BrokerConnection:
     def _expect_owner_response(
         self, correlation_id: int, now: float, event_type: Callable[[int, T], Event], decode: Callable[[bytes], T]
     ) -> None:
-        """Expect the response to a request of the owner, to whom an event of `event_type` reports the response."""
+        """Expect the response to a request of the owner; an event of `event_type` reports the response to the owner."""
         self._expect_response(correlation_id, now, lambda frame: [event_type(correlation_id, decode(frame))])
 
     def _next_negotiation_request(self, now: float) -> bytes:

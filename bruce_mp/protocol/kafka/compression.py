@@ -1,4 +1,4 @@
-"""Compress record batches.  Each codec has several formats; the formats here are those that all consumers can read.
+"""Compress record batches.  Each codec has several formats; this module uses formats that all consumers can read.
 
 The library of a codec is loaded by `load_codecs`, or at the first use of the codec: all libraries together would take
 3 MB of each dispatcher, and most daemons use one codec or none.
@@ -76,7 +76,7 @@ def _compressor(codec: Codec, level: int) -> Callable[[bytes], bytes]:
     return function
 
 
-_GZIP_WBITS: Final = zlib.MAX_WBITS | 16  # 16 makes zlib write the gzip format instead of its own
+_GZIP_WBITS: Final = zlib.MAX_WBITS | 16  # 16 makes zlib write the gzip format instead of the zlib format
 
 
 def compress(codec: Codec, level: int | None, data: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """Encode the produce request, versions 0 to 12, as a list of buffers for one vectored send.
 
-A large record batch is not copied into the request: it is a buffer of its own, and this module encodes the bytes
+A large record batch is not copied into the request: it is a separate buffer, and this module encodes the bytes
 between the batches.  A small batch is copied, because a separate buffer costs more than the copy.
 
 The layout, with the fields in wire order (+: only in versions 3 and later; *: only in versions 9 and later, which also
@@ -168,7 +168,7 @@ def _write_topics(request_buffers: _RequestBuffers, layout: _Layout, data: Seque
 
 
 class _RequestBuffers:
-    """Collects the parts of a request; each large part is a buffer of its own, and small parts between are joined."""
+    """Collects the parts of a request; each large part is a separate buffer, and small parts between are joined."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

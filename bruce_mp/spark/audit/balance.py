@@ -159,17 +159,18 @@ _ANSWERED: Final = {
         from {ledger} left anti join {unclear} using (query, batch, partition, attempt) where size(discarded) > 0
     """
 }
-"""The ledger entries of attempts whose answer has discards and is not unclear."""
+"""The ledger entries of attempts with discards in the answer, without the unclear answers."""
 _POOLS: Final = {
     "pools": """
         select writer, topic, if(writer = 'plain', concat('plain ', min(first_topic)), writer) as pool
         from {answered} group by writer, topic
     """
 }
-"""writer, topic, pool: the name of the group of messages whose discards the same answers count.
+"""writer, topic, pool: the name of a group of messages; the same answers count the discards of the whole group.
 
 A pool has all messages of one writer. Plain messages do not name their task, so they have a pool for each query, with
-all plain messages in the query's topics. A topic of several queries belongs to the pool whose name sorts first.
+all plain messages in the query's topics. A topic of several queries belongs to the pool with the first name in sorted
+order.
 """
 _REPORTED: Final = {
     # All ledger entries of an attempt have the same discards, so one of them is taken.
@@ -353,7 +354,7 @@ _ANOMALIES: Final = {
 
 @dataclass(frozen=True)
 class AuditBooks:
-    """The books of the audit: its result tables. Leaving the `with` block releases those that are cached in memory.
+    """The books of the audit: its result tables. Leaving the `with` block releases the cached tables.
 
     `balance`, `doubled` and `unknown_ranges` are the results of the queries of these names, and `out_of_order` is the
     result of `out_of_order_messages`. `tables` has the inputs and `arrived`. `is_incomplete` is true if messages are

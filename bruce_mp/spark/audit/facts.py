@@ -73,7 +73,8 @@ def facts_of(messages: DataFrame) -> DataFrame:
 def _read_stamps(messages: DataFrame) -> DataFrame:
     """Return only the columns that `_count_blocks` needs; `number` and `tail` are null without a stamp.
 
-    Kafka's timestamps are rounded down to minutes, except those that are needed for the latency of stamped messages.
+    Kafka's timestamps are rounded down to minutes, except the timestamps that are needed for the latency of stamped
+    messages.
     """
     stamps = messages.selectExpr(
         "topic", "partition", "offset", "unix_millis(timestamp) as ms",
@@ -92,7 +93,7 @@ def _read_stamps(messages: DataFrame) -> DataFrame:
 
 
 def _count_blocks(stamped: DataFrame) -> DataFrame:
-    """Count the messages with equal columns whose numbers are in the same block; `bits` has a bit for each number.
+    """Count the messages with equal columns and with numbers in the same block; `bits` has a bit for each number.
 
     From here to `_join_pieces`, `first` and `last` are sequence numbers; for messages without a stamp they are offsets.
 

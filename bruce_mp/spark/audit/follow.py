@@ -147,7 +147,7 @@ def _oldest_time(plan: Follow) -> datetime:
 
 
 def _remove_old_facts(plan: Follow) -> None:
-    """Remove the facts of each micro-batch whose newest file is older than two windows."""
+    """Remove the facts of each micro-batch with no file newer than two windows."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = open_directory(plan.audit.facts_directory)

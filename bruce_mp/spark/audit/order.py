@@ -1,4 +1,4 @@
-"""Find the messages that are out of order: those that Kafka has after a message with a higher number.
+"""Find the messages that are out of order, which means after a message with a higher number in Kafka.
 
 Only messages of the same attempt and the same partition are compared. Facts and places are explained in `facts.py`.
 """
@@ -58,7 +58,7 @@ def out_of_order_messages(facts: DataFrame) -> DataFrame:
 
 
 def disordered_attempts(facts: DataFrame) -> DataFrame:
-    """Return the keys (`ATTEMPT_PARTITION`) of the attempts and partitions whose facts are not in order.
+    """Return the keys (`ATTEMPT_PARTITION`) of the attempts and partitions with facts that are not in order.
 
     Facts are in order if each fact begins after the end of the fact before, by numbers and also by places
     (number + `shift`).

@@ -1,9 +1,9 @@
 """Backfill topics from files, in chunks of files; a chunk is committed when Kafka has all its messages.
 
 A chunk is a micro-batch of a stream that ends after the last file (`availableNow`), so Spark's checkpoint records the
-committed chunks. After a kill, the next start repeats the interrupted chunk. Of the tasks of this chunk, those that had
-not ended have left no messages in Kafka, because their attempts are fenced. Those that had ended send their messages
-again, unless a ledger records that the messages were sent.
+committed chunks. After a kill, the next start repeats the interrupted chunk. Tasks of this chunk that had not ended
+have left no messages in Kafka, because their attempts are fenced. Tasks that had ended send their messages again,
+unless a ledger records that the messages were sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CORRUPT_COLUMN: Final = "_corrupt_record"
 """The column with the text of a malformed line, which the sink treats as a bad row; null for other lines."""
 MODES: Final = ("deadletter", "failfast", "permissive")
 _FORMATS_WITH_MODE: Final = frozenset({"csv", "json"})
-"""Formats whose lines may be malformed."""
+"""Formats with lines that may be malformed."""
 
 
 @dataclass(frozen=True)

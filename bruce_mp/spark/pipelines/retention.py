@@ -20,7 +20,7 @@ __all__ = ["RetentionCheck"]
 _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
 _DEFAULT_RETENTION_MS: Final = 7 * _DAY_MS
-"""Kafka's default of `retention.ms`, which is used for topics whose configuration is not known."""
+"""Kafka's default of `retention.ms`, which is used for topics with an unknown configuration."""
 
 
 @dataclass

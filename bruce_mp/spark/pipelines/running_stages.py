@@ -18,7 +18,7 @@ class StageCounts(NamedTuple):
 
 
 class RunningStages:
-    """The running stages of a session that read files or Kafka; with `shuffled`, instead those that read a shuffle.
+    """The running stages of a session that read files or Kafka; with `shuffled`, the ones that read a shuffle.
 
     Executors report their numbers of rows with each heartbeat (`spark.executor.heartbeatInterval`).
     """

@@ -69,7 +69,7 @@ class BrokerHistory:
         self._first_sample_ms: int | None = None
 
     def sample(self, now_ms: int) -> None:
-        """Sample the counters of each dispatcher whose next sample is due."""
+        """Sample the counters of each dispatcher that is due for a sample."""
         with self._lock:
             self._first_sample_ms = now_ms if self._first_sample_ms is None else self._first_sample_ms
             self._slots = {slot: self._samples_of(slot, node) for node, slot in dispatcher_slots(self._slab)}

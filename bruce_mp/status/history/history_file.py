@@ -1,12 +1,12 @@
 """Message counts of the last hour, day and month, of the daemon and by topic, in a file that outlives restarts.
 
-It is an SQLite file, which stays usable if its writer is killed and whose size one PRAGMA limits. Each period is
-divided into steps, whose length depends on the period. A write adds the new counts to the present step of each period.
+It is an SQLite file, which stays usable if its writer is killed; one PRAGMA limits its size. Each period is divided
+into steps of a length that depends on the period. A write adds the new counts to the present step of each period.
 `MAX_BYTES` limits the file, because clients may invent topics. When the file is full, old steps are removed to make
 room for a new one. The file is not synced; if a power failure damages it, a new file replaces it.
 
 The clock of the host may be wrong for a time, ahead or behind. So each period keeps a fixed number of steps, and when
-there are more, the steps whose times are farthest from the present time are removed, before or after it. While the
+there are more, the steps farthest from the present time are removed, before or after it. While the
 clock is wrong, each new step displaces at most one correct step; when the clock is right again, the wrong steps are
 removed first.
 """

@@ -150,7 +150,7 @@ class HistoryRecorder:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, now_s: int) -> None:
-        """Write the amounts since the last call, and those that could not be written before."""
+        """Write the amounts since the last call, and the amounts that could not be written before."""
         now_ms = self._now_ms()
         sample = self._rates.read(now_ms)
         amounts = {

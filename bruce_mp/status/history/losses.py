@@ -33,7 +33,8 @@ _LOST_COPIES: Final = 0
 """Index of the number of lost copies in the counts of a sample. The index of a discard reason's count is its number."""
 _REASONS: Final = tuple(DiscardReason)
 _RING_SAMPLES: Final = 62
-"""Places in a ring: 60 for the steps of its window, one for the sample before them, and one that is being written."""
+"""Places in a ring: 60 for the steps of its window, one for the sample before them, and one for the sample in
+progress."""
 
 
 class _Ring(NamedTuple):

@@ -82,7 +82,7 @@ class TopicTotals:
         return self._limit
 
     def apply_limit(self, limit: int) -> None:
-        """Change the limit. If there are more topics, those that have been idle for longest lose their series."""
+        """Change the limit. If there are more topics, the topics that have been idle for longest lose their series."""
         with self._lock:
             self._limit = limit
             self._next_idle_ms = 0

@@ -1,7 +1,7 @@
 """Traffic of each topic over the last minute: messages, bytes, latencies and errors, as dispatchers report them.
 
 The event loop adds the dispatchers' events, and HTTP threads read the sums. The minute is divided into steps of 10 s.
-The memory is bounded: if the table has `MAX_TOPICS` topics, it drops those that are idle; if none is, an entry with an
+The memory is bounded: if the table has `MAX_TOPICS` topics, it drops the idle topics; if none is idle, an entry with an
 empty name sums all further topics.
 """
 

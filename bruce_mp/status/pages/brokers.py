@@ -74,8 +74,8 @@ class BrokerLine(msgspec.Struct, frozen=True):
     `in_flight` messages are sent and await a response. `queued` messages wait in the dispatcher or, while the broker or
     a partition is paused, in the router; the messages in the router count only after the oldest message of their
     partition has waited for 500 ms. `oldest_ms` is the age of the oldest message in flight or queued, or None if there
-    is none. `retries` counts the responses that caused messages to be sent again. `troubles` lists the partitions whose
-    last response was an error. A broker that leads no partition has no dispatcher: `dispatcher` is None and
+    is none. `retries` counts the responses that caused messages to be sent again. `troubles` lists the partitions with
+    an error as the last response. A broker that leads no partition has no dispatcher: `dispatcher` is None and
     `connection` is unknown. Times are in seconds since the epoch.
     """
 
@@ -184,7 +184,7 @@ def dispatcher_slots(slab: Slab) -> Iterator[tuple[int, int]]:
 def _held_by_node(
     slab: Slab, groups: Iterable[HeldGroup], slot_by_node: dict[int, int], router_stalls: Iterable[PartitionStall]
 ) -> dict[int | None, HeldSums]:
-    """Sum the messages that each broker's dispatcher holds, and those that wait for it in the router."""
+    """Sum the messages that each broker's dispatcher holds, and the messages that wait for it in the router."""
     node_by_slot = {slot: node for node, slot in slot_by_node.items()}
     with_slot = (group for group in groups if group.state in _STATES_WITH_SLOT)
     held: dict[int | None, HeldSums] = sum_held(with_slot, lambda group: node_by_slot.get(group.holder))

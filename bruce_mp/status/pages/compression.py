@@ -34,7 +34,7 @@ class TopicCompression(msgspec.Struct, frozen=True):
     Dispatchers compressed `tried` batches and sent `kept` of them compressed; the others did not shrink enough.
     Dispatchers did not try to compress `skipped` batches, because earlier batches of the topic did not shrink enough.
     Bytes and time refer to the tried batches: `plain_bytes` became `packed_bytes` (`percent` of the plain bytes), which
-    took `cpu_ms` of the dispatchers' CPU time. If there are too many topics for a line each, lines whose topic is ""
+    took `cpu_ms` of the dispatchers' CPU time. If there are too many topics for a line each, lines with the topic ""
     sum the other topics, one line per codec.
     """
 
@@ -108,8 +108,7 @@ class CompressionSummary(msgspec.Struct, frozen=True):
     """Compression of all topics by codec, and of the largest topics.
 
     `codecs` has the sum of all topics for each codec, with "" as the topic. `topics` has the lines of the largest
-    topics, one per topic and codec. `topic_count` is the number of all topics; those that share the line "" count as
-    one.
+    topics, one per topic and codec. `topic_count` is the number of all topics; the topics of the line "" count as one.
     """
 
     codecs: list[TopicCompression]

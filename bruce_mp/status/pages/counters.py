@@ -64,7 +64,7 @@ ALWAYS_ZERO: Final = (
     *("BugProduceRequestEmpty", "ConnectorTruncateLongTimeout"),
     *("MongooseUrlDecodeError", "MongooseUnknownException"),
 )
-"""Names that monitors for Dory and Bruce read, and whose values are always 0.
+"""Names that monitors for Dory and Bruce read, with values that are always 0.
 
 The fault that such a counter would count cannot occur, or BadMetadataResponse or BadProduceResponse counts it.
 """
@@ -78,7 +78,7 @@ _LEGACY_ACK_NAMES: Final = {
     15: "AckErrorGroupCoordinatorNotAvailable",
     16: "AckErrorNotCoordinatorForGroup",
 }
-"""Dory's counter names for the error codes whose names in Kafka are different."""
+"""Dory's counter names for the error codes that have other names in Kafka."""
 
 _LOCATIONS: Final = (
     (0, "[books]"),

@@ -303,7 +303,7 @@ class ReasonLine(msgspec.Struct, frozen=True):
 
 
 class TopicDiscardLine(msgspec.Struct, frozen=True):
-    """Discarded messages of a topic. The line whose topic is "" sums the topics for which a report had no room."""
+    """Discarded messages of a topic. The line with the topic "" sums the topics for which a report had no room."""
 
     topic: str
     count: int

@@ -106,7 +106,7 @@ def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int
 def limit_series(
     values: Iterable[tuple[str, float]], limit: int, combine: Callable[[list[float]], float]
 ) -> list[Sample]:
-    """Return a series for each of the first `limit` topics of `values`, and one that combines all other topics."""
+    """Return a series for each of the first `limit` topics of `values`, and one series for all others."""
     named: dict[str, float] = {}
     others: list[float] = [0]  # so that `combine`, which is `sum` or `max`, never gets an empty list
     for topic, value in values:

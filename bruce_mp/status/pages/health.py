@@ -338,7 +338,7 @@ def _metadata_unreachable(evidence: Evidence) -> Iterator[str]:
 
 
 def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
-    """Warn about the partitions for which nothing is acknowledged, except those that the router lists as leaderless.
+    """Warn about the partitions for which nothing is acknowledged, except the ones listed by the router as leaderless.
 
     `_leaderless` reports the listed ones. The list has a limit, so this check also reports leaderless partitions that
     are not listed.

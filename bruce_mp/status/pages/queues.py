@@ -38,7 +38,7 @@ QUEUE_OF: Final[Mapping[int, str]] = {
 class TopicQueues(msgspec.Struct, frozen=True):
     """Messages of a topic that the router has taken over from the inputs.
 
-    `batch` counts those in the router that were never sent, `ack_wait` those that are sent and await a response, and
+    `batch` counts those in the router that were never sent, `ack_wait` the sent ones that await a response, and
     `send_wait` all others, which wait to be sent by a dispatcher or to be sent again.
     """
 

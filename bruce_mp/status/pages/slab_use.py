@@ -28,7 +28,7 @@ MIN_RATIO: Final = 0.01
 
 
 class SizeClass(msgspec.Struct, frozen=True):
-    """The `places` (their number) whose size is at most `bytes` and more than half of `bytes`.
+    """The `places` (their number) with a size of at most `bytes` and more than half of `bytes`.
 
     Places with unsettled messages have `in_use` bytes in all. Places in which all messages are settled have `settled`
     bytes in all, which can be reclaimed.
@@ -43,8 +43,8 @@ class SizeClass(msgspec.Struct, frozen=True):
 class SlabUse(msgspec.Struct, frozen=True):
     """Use of the slab in bytes. The rest of `size`, neither `in_use` nor `settled`, is free.
 
-    `chunk` is the size of the smallest places. A message that exceeds it, together with its header, has a place of its
-    own. `classes` begin with the smallest places.
+    `chunk` is the size of the smallest places. A message that exceeds it, together with its header, has a separate
+    place. `classes` begin with the smallest places.
     """
 
     size: int

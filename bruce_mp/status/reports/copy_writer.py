@@ -4,7 +4,7 @@ Delivery never waits for the writer. The writer drops and counts copies that arr
 and copies that it cannot write. After an error it tries the file again for the next copy, so lines appear again when
 the disk has room.
 
-Of the copies of discarded messages, the counter DiscardCopyQueued counts all, and DiscardCopySettled those that are
+The counter DiscardCopyQueued counts all copies of discarded messages, and DiscardCopySettled the copies that are
 written or lost. After a kill, the next start of the daemon counts the difference of the two as lost.
 """
 

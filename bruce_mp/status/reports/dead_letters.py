@@ -49,11 +49,11 @@ log = logging.getLogger(__name__)
 _REFUSED_SENDER_INFOS: Final = frozenset({DiscardReason.SENDER_NOT_ALLOWED.name, DiscardReason.OVER_QUOTA.name})
 """Values of `Copy.info` for messages that the quota or the permissions refuse, so they must not become dead letters."""
 PATIENCE_S: Final = 1.0
-"""Longest wait for the input per frame of copies; meanwhile further copies wait in the writer's queue."""
+"""Longest wait for the input per frame of copies; during the wait, further copies stay in the writer's queue."""
 PAUSE_S: Final = 5.0
 """Time after a wait of `PATIENCE_S` in which nothing is sent, and all dead letters are counted as lost."""
 _CLOSED_ERRNOS: Final = frozenset({errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN})
-"""Errors of a connection whose input process has ended; its successor accepts a new one."""
+"""Errors of a connection after its input process has ended; the process's successor accepts a new connection."""
 _MAX_BYTES_BEFORE_TOPIC: Final = 64
 """Limit of the bytes before the topic in a message of any version of the client protocol."""
 _SIZE_HEADER_BYTES: Final = 64

@@ -120,7 +120,7 @@ class RollingFile:
     def _open_with_room(self, line_size: int) -> None:
         """Open the file, and rotate it if the line does not fit.
 
-        A line larger than `max_size` gets a file of its own.
+        A line larger than `max_size` gets a separate file.
         """
         if self._descriptor is not None and not self._is_at_path(self._descriptor):
             self.close()

@@ -177,7 +177,7 @@ class ProcessGroup:
 
     @property
     def members(self) -> list[ManagedProcess]:
-        """Return all processes, including those that have ended."""
+        """Return all processes, including the ended ones."""
         return [*self._permanent, *self._dispatchers.values()]
 
     @property
@@ -397,7 +397,7 @@ class ProcessGroup:
             child.drain()
 
     def stop(self) -> None:
-        """Request the exit of all processes, and kill those that do not exit in time.
+        """Request the exit of all processes, and kill processes that do not exit in time.
 
         The status process ends last, because it records the last reports of the other processes.
         """

@@ -1,4 +1,4 @@
-"""Watchdog: finds live processes whose heartbeat (a number that each process changes every second) stays the same.
+"""Watchdog: finds live processes that stop changing their heartbeat, a number that each process changes every second.
 
 The supervisor kills these processes: a kill loses no messages, while a hung process blocks the partitions of a broker,
 or all messages. A pause of the whole machine does not count: after a long gap between two checks, the time of every
@@ -27,7 +27,7 @@ Instance = TypeVar("Instance", bound="Hashable")
 
 
 class Watchdog(Generic[Instance]):
-    """Finds the processes whose heartbeat has not changed for `limit_s` seconds.
+    """Finds the processes that have not changed their heartbeat for `limit_s` seconds.
 
     An `Instance` identifies one process; after a restart there is a new instance.
     """

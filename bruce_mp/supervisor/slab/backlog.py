@@ -25,7 +25,7 @@ __all__ = ["count_held_by_topic", "has_deliverable", "undelivered_lines"]
 
 LANDED: Final = "(not yet examined)"
 SPILLED: Final = "(in spill files)"
-"""Names that stand for a topic, for messages whose topic the slab does not tell."""
+"""Names in place of a topic, for messages without a topic in the slab."""
 
 
 def count_held_by_topic(slab: Slab) -> dict[str, int]:

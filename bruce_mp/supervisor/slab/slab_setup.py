@@ -138,7 +138,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill_path: Path) -> Slab | None:
     """Finish the transactions of dead processes, and return the slab. Or make way for a new slab, and return None.
 
-    A slab that the journal replaces is moved aside, and so is a damaged one. An empty slab whose size is not the
+    A slab that the journal replaces is moved aside, and so is a damaged one. An empty slab of another size than the
     `wanted` one is removed.
     """
     if journal.replaces(path):
@@ -168,7 +168,7 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
 
 
 def warn_of_other_size(slab: Slab, wanted: Geometry) -> None:
-    """Log a warning if the slab in use has another size than the one that the configuration sets (`wanted`)."""
+    """Log a warning if the slab in use has another size than the configuration sets (`wanted`)."""
     if slab.geometry != wanted:
         log.warning(
             "The slab %s keeps its old size until it is empty: slab.size and input.max_datagram_size take effect after "
@@ -259,11 +259,11 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
 
 
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
-    """Assign the chunks whose input no longer exists to the input of the first of these rows, the *successor*.
+    """Assign the chunks of inputs that no longer exist to the input of the first of these rows, the *successor*.
 
     Two values in the successor's row must fit the messages that it takes over. A router ignores a run (records that an
     input hands over as one unit) if the run's ticket is later than the ticket in the row of its input. So the
-    successor's ticket rises to the latest ticket of the inputs whose chunks it takes over. A stream input numbers
+    successor's ticket rises to the latest ticket of the inputs that it replaces. A stream input numbers
     arriving messages from `counted` of its row on. So `counted` rises to the maximum of all stream inputs.
     """
     successor, tickets = rows[0], last_tickets(slab)
@@ -278,7 +278,7 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
 
 
 def _validate_and_count(slab: Slab) -> int:
-    """Return the number of held messages, including those that are not in chunks. Raise an error if a chunk is damaged.
+    """Return the number of held messages, including messages outside chunks. Raise an error if a chunk is damaged.
 
     The error of a damaged run or record is a SlabError or ValueError.
     """

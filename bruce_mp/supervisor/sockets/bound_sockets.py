@@ -1,8 +1,8 @@
 """Bind the sockets of inputs, status pages and `bruce hold`; an address that is in use or unusable raises StartError.
 
 The supervisor keeps the sockets open while its processes restart, so data that the kernel has queued survives. A bind
-replaces a socket file that no process serves any more, but not one that a live process serves. A socket file never has
-wrong permission bits: the umask is set for the bind, and if the file gets another owner, it has mode 0 until then.
+replaces a socket file only if no process serves it any more. A socket file never has wrong permission bits: the umask
+is set for the bind, and if the file gets another owner, it has mode 0 until then.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _bind_unix(path: Path, kind: SocketKind, access: FileAccess, setting: str, b
 
 
 def _owner_of(access: FileAccess, setting: str) -> tuple[int, int] | None:
-    """Return the uid and gid for `chown`, -1 for the one that is not configured, or None if neither is configured."""
+    """Return the uid and gid for `chown`, -1 for an id that is not configured, or None if neither is configured."""
     if access.user is None and access.group is None:
         return None
     try:

@@ -1,7 +1,7 @@
 """The settings that name sockets, the sockets of the inputs, and the slab rows of the processes that serve them.
 
 A process that receives messages is an *input*: there is one for datagrams, and the stream workers share the stream
-sockets. Each has a row of its own in the slab, the file with the messages. The rows follow from the configuration and
+sockets. Each has its own row in the slab, the file with the messages. The rows follow from the configuration and
 from the slab. The datagram input also runs if it is disabled, but the landing zone (the part of the slab into which the
 kernel stores datagrams) still has some. A worker also runs if only it can deliver messages from spill files.
 """
@@ -104,7 +104,7 @@ class InputSockets(NamedTuple):
 
 
 def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSockets:
-    """Claim the configured sockets from the inherited ones, and bind those that were not inherited.
+    """Claim the configured sockets from the inherited ones, and bind the others.
 
     Raise StartError, and close the opened sockets, if an address is in use or unusable, or if another program passes a
     socket that no setting claims. The socket of the status pages must have been claimed before.
