@@ -28,16 +28,12 @@ Mode = Annotated[
     RESTART_TO_BIND,
 ]
 User = Annotated[
-    str | None, fields.plain("Owner of the socket file, by name or number. Absent: the daemon's user."), RESTART_TO_BIND
+    str | None, fields.plain("Owner of the socket, by name or number. Absent: the daemon's user."), RESTART_TO_BIND
 ]
-Group = Annotated[
-    str | None, fields.plain("Group of the socket file. Absent: as for any new file in its directory."), RESTART_TO_BIND
-]
+Group = Annotated[str | None, fields.plain("Group of the socket. Absent: as for new files beside it."), RESTART_TO_BIND]
 AllowUsers = Annotated[
     tuple[str, ...],
-    fields.accounts(
-        "Users that may send, among those that the mode admits. If this and `allow_groups` are empty, all of them may."
-    ),
+    fields.accounts("Users that may send, if the mode admits them. Both lists empty: all users."),
     LIVE,
 ]
 AllowGroups = Annotated[tuple[str, ...], fields.accounts("Groups that may send; see `docs/security.md`."), LIVE]
@@ -46,7 +42,7 @@ AllowGroups = Annotated[tuple[str, ...], fields.accounts("Groups that may send; 
 class Quota(Section, frozen=True):
     """Limits on the messages of a user; see `docs/security.md`."""
 
-    interval_ms: Annotated[int, fields.plain("Length of the interval of these limits.", 1, DAY_MS), LIVE] = 1000
+    interval_ms: Annotated[int, fields.plain("Length of an interval.", 1, DAY_MS), LIVE] = 1000
     max_messages: Annotated[
         int | None, fields.plain("Most messages of one user in an interval. Absent or 0: no limit.", 0, INT32_MAX), LIVE
     ] = None
@@ -63,21 +59,17 @@ class Quota(Section, frozen=True):
 class Timestamps(Section, frozen=True):
     """The timestamp of a message in Kafka; see `docs/delivery.md`."""
 
-    policy: Annotated[
-        TimestampPolicy, fields.plain("Policy for messages whose topic and input have none of their own."), LIVE
-    ] = "clamp"
+    policy: Annotated[TimestampPolicy, fields.plain("The policy if neither topic nor input has one."), LIVE] = "clamp"
     # Less than the shortest retention in common use: Kafka could delete a message with an older timestamp right after
     # the ack.
     before_max_ms: Annotated[
         int,
-        fields.plain("`clamp` accepts a client's timestamp up to this time before the arrival.", 0, INT32_MAX),
+        fields.plain("Longest time before the arrival that `clamp` accepts.", 0, INT32_MAX),
         LIVE,
     ] = 3_600_000
     # Brokers refuse timestamps that are later than log.message.timestamp.after.max.ms, by default one hour. This value
     # is so much less that the difference between the clocks of two hosts does not matter.
-    after_max_ms: Annotated[
-        int, fields.plain("`clamp` accepts a client's timestamp up to this time after the arrival.", 0, DAY_MS), LIVE
-    ] = 600_000
+    after_max_ms: Annotated[int, fields.plain("The same after the arrival.", 0, DAY_MS), LIVE] = 600_000
     topics: Annotated[dict[str, TimestampPolicy], fields.plain("The policy for this topic."), LIVE] = field(
         default_factory=dict
     )
@@ -114,7 +106,7 @@ class UnixStream(Section, frozen=True):
 
 
 class Tcp(Section, frozen=True):
-    """The stream of `[input.unix_stream]` over TCP. Every program that can connect may send."""
+    """The stream of `[input.unix_stream]` over TCP, open to every program that can connect."""
 
     enable: Annotated[bool, fields.plain("Accept connections."), RESTART_TO_BIND] = False
     host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), RESTART_TO_BIND] = (
@@ -143,21 +135,21 @@ class Streams(Section, frozen=True):
     max_connections_per_user: Annotated[
         int,
         fields.plain(
-            "Most connections of one user (TCP: of one address) to one worker; further ones are closed.", 1, 1_000_000
+            "Most connections of a user (TCP: an address) to one worker; further ones are closed.", 1, 1_000_000
         ),
         LIVE,
     ] = 8192
     max_unfinished_size: Annotated[
         int,
         fields.size(
-            "Memory of all workers for messages of which only a part has arrived; without room, connections wait.",
+            "Memory of all workers for partly received messages; without room, connections wait.",
             MIB,
             64 * GIB,
         ),
         LIVE,
     ] = 256 * MIB
     max_unfinished_size_per_user: Annotated[
-        int, fields.size("The same for the messages of one user (TCP: of one address).", MIB, 64 * GIB), LIVE
+        int, fields.size("The same, of a user (TCP: an address).", MIB, 64 * GIB), LIVE
     ] = 64 * MIB
     unfinished_timeout_s: Annotated[
         int, fields.plain("Longest pause inside a message; then the connection is closed.", 1, 86_400), LIVE
@@ -165,8 +157,8 @@ class Streams(Section, frozen=True):
     max_attempt_size: Annotated[
         int,
         fields.size(
-            "Memory of the slab for one fenced attempt; the rest of the attempt goes to a spill file. All "
-            "open attempts share half of the slab; with 0, one attempt may take that whole half.",
+            "Slab memory for a fenced attempt; the rest goes to a spill file. All "
+            "attempts share half of the slab; 0: one may take that whole half.",
             0,
             64 * GIB,
         ),
@@ -175,8 +167,8 @@ class Streams(Section, frozen=True):
     max_spill_size: Annotated[
         int,
         fields.size(
-            "Disk space of all spill files; a twentieth of the file system stays free. 0: no spill files; "
-            "attempts that are too large for the slab are discarded.",
+            "Disk space of all spill files; a twentieth of the file system stays free. 0: none; "
+            "attempts too large for the slab are discarded.",
             0,
             1024 * GIB,
         ),

@@ -28,8 +28,7 @@ __all__ = ["render"]
 INTRODUCTION: Final = """\
 # Configuration
 
-Each setting of the daemon's TOML file, the commands that check and apply it, and the notation of values. Only
-`kafka.bootstrap_servers` has no default.
+Each setting of the daemon's TOML file, its default and its notation.
 
 | command or file | use |
 |---|---|
@@ -38,8 +37,8 @@ Each setting of the daemon's TOML file, the commands that check and apply it, an
 | `bruce run --config FILE` | start the daemon, which also checks the addresses |
 | `bruce reload` | [apply](operating.md#changing-the-configuration) a changed file |
 | `--set slab.size=256m` | override a setting; repeatable, and kept by a reload |
-| `conf/bruce.minimal.toml` | an example with the only required setting |
-| `conf/bruce.toml` | an example with every setting and its default |
+| `conf/bruce.minimal.toml` | an example: only `kafka.bootstrap_servers` is required |
+| `conf/bruce.toml` | every setting with its default |
 
 ## How values are written
 
@@ -48,19 +47,19 @@ Each setting of the daemon's TOML file, the commands that check and apply it, an
 | size | bytes: an integer, or a string with `k`, `m` or `g` (powers of 1024), such as `"64k"` |
 | range `1..5` | an integer; durations in the unit that ends the key (`_ms`, `_s`, `_min`) |
 | mode | an octal string: `"0222"` |
-| path; path, 107 bytes | an absolute path; one of at most 107 bytes |
+| path, 107 bytes | an absolute path, here of at most 107 bytes |
 | address | `"host:port"`, for `http.listen` also `"unix:/path"` |
 | list | strings: the absolute path of a program and its arguments |
 | accounts | a list of names or numbers |
 
-A name with other characters than letters, digits, `_` and `-` needs quotes: `[batching.topics."a topic"]`. A setting
-without a default may be absent. The *state directory* is the directory of the slab. For a slab below `/dev/shm`,
-which is memory, it is systemd's `$STATE_DIRECTORY` or, without that variable, `/var/tmp`.
+A name with other characters than letters, digits, `_` and `-` needs quotes: `[batching.topics."a topic"]`. The
+*state directory* is that of the slab; for a slab in memory (`/dev/shm`) it is systemd's `$STATE_DIRECTORY`, or else
+`/var/tmp`.
 
 ## Changing it
 
-A reload applies all changes while messages flow; it loses, doubles and reorders none. It refuses a file with a fault,
-or with another value of a setting marked **restart**. `bruce reload --check` gives each reason.
+A reload applies all changes while messages flow; it loses, doubles and reorders none. It refuses a faulty file, and a
+change of a setting marked **restart**.
 
 ## How batches are made
 
@@ -70,7 +69,7 @@ A batch is sent when it reaches the first of its limits.
 |---|---|
 | `per_topic` | a batch for each partition of the topic |
 | `combined` | one batch for all combined topics of a broker |
-| `none` | no batch: each message is sent at once |
+| `none` | each message is sent at once |
 
 ```toml
 [batching.configs.quick]

@@ -38,7 +38,7 @@ RESTART_FOR_JOURNAL: Final = restart("the journal describes the slab from its st
 BatchingAction = Literal["per_topic", "combined", "none"]
 PartitionerName = Literal["none", "murmur2", "crc32", "fnv1a"]
 _ACTION_MEANING: str = "The kind of [batch](#how-batches-are-made)."
-_ALPHA_MEANING: str = "Memory of the slab that a topic may hold, as a multiple of the slab's free memory. 0: no limit."
+_ALPHA_MEANING: str = "Slab memory that a topic may hold, as a multiple of the free memory. 0: no limit."
 
 
 class Kafka(Section, frozen=True):
@@ -46,7 +46,7 @@ class Kafka(Section, frozen=True):
 
     bootstrap_servers: Annotated[
         tuple[str, ...],
-        fields.servers("Brokers to ask for metadata, at the start and when all known brokers are gone."),
+        fields.servers("Brokers to ask at the start, and when all known ones are gone."),
         LIVE,
     ]
     client_id: Annotated[
@@ -55,17 +55,17 @@ class Kafka(Section, frozen=True):
     required_acks: Annotated[
         Literal[-1, 0, 1],
         fields.plain(
-            "Acks that a batch needs: -1 from all in-sync replicas, 1 from the leader, 0 none; see `docs/delivery.md`."
+            "Acks of a batch: -1 from all in-sync replicas, 1 from the leader, 0 none; see `docs/delivery.md`."
         ),
         RESTART_FOR_SEQUENCES,
     ] = -1
     replication_timeout_ms: Annotated[
-        int, fields.plain("Longest time for which a broker waits for the acks of replicas.", 1, INT32_MAX), LIVE
+        int, fields.plain("Longest wait of a broker for its replicas' acks.", 1, INT32_MAX), LIVE
     ] = 10_000
     empty_values: Annotated[
         Literal["null", "empty"],
         fields.plain(
-            "Value in Kafka of a message without value bytes, unless the message's client chooses. Null "
+            "Kafka value of a message without value bytes, unless its client chooses. Null "
             "deletes the key from a compacted topic."
         ),
         LIVE,
@@ -73,7 +73,7 @@ class Kafka(Section, frozen=True):
     broker_version: Annotated[
         str | None,
         fields.pattern(
-            "Release of the brokers, for brokers before 0.10, which do not report it. Absent: the daemon asks them.",
+            "Release of brokers before 0.10, which do not report it. Absent: the daemon asks.",
             r"^[0-9]+(\.[0-9]+){1,3}$",
             "0.9.0.1",
         ),
@@ -94,15 +94,14 @@ class SlabSection(Section, frozen=True):
     path: Annotated[
         str | None,
         fields.path(
-            "The file; on a disk it survives a reboot. Absent: `/dev/shm/bruce-run-bruce.slab`, where "
-            "`run-bruce` stands for `daemon.run_dir`."
+            "On a disk, it survives a reboot. Absent: `/dev/shm/bruce-run-bruce.slab`, named after `daemon.run_dir`."
         ),
         RESTART_FOR_SLAB,
     ] = None
     size: Annotated[
         int,
         fields.size(
-            "Memory for messages. The file is 10 MiB larger, or up to 70 MiB with a large `input.max_datagram_size`.",
+            "Memory for messages. The file is 10 to 70 MiB larger, depending on `input.max_datagram_size`.",
             8 * MIB,
             64 * GIB,
         ),
@@ -111,17 +110,15 @@ class SlabSection(Section, frozen=True):
     sync: Annotated[
         Literal["off", "interval", "each flush"],
         fields.plain(
-            'When held messages are written to a journal on disk, which survives a power failure. "off": '
-            'never. "interval": each `sync_interval_ms`. "each flush": also at once for each '
+            'When held messages go to a journal on disk, which survives a power failure. "off": '
+            'never. "interval": each `sync_interval_ms`. "each flush": also at each '
             '`flush(level="durable")` of a client.'
         ),
         RESTART_FOR_JOURNAL,
     ] = "off"
     sync_interval_ms: Annotated[
         int,
-        fields.plain(
-            "Longest time for which a held message is only in the slab and not yet in the journal.", 10, 60_000
-        ),
+        fields.plain("Longest time before a held message is in the journal.", 10, 60_000),
         LIVE,
     ] = 1000
     journal_dir: Annotated[
@@ -148,12 +145,10 @@ class PartitionerSection(Section, frozen=True):
     `fnv1a_random` do. With `none`, or without a key, the daemon chooses. See `docs/delivery.md`.
     """
 
-    default: Annotated[PartitionerName, fields.plain("The partitioner of topics that are not in `topics`."), LIVE] = (
-        "none"
-    )
+    default: Annotated[PartitionerName, fields.plain("Partitioner of topics not in `topics`."), LIVE] = "none"
     without_leader: Annotated[
         Literal["wait", "next"],
-        fields.plain("While the partition of a key has no leader: its messages wait, or go to the next partition."),
+        fields.plain("While a key's partition has no leader: messages wait, or go to the next partition."),
         LIVE,
     ] = "wait"
     topics: Annotated[dict[str, PartitionerName], fields.plain("The partitioner of a topic."), LIVE] = field(
@@ -167,8 +162,8 @@ class Delivery(Section, frozen=True):
     topic_autocreate: Annotated[
         bool,
         fields.plain(
-            "Ask the brokers to create an unknown topic. Brokers before 0.10.1 need "
-            "`auto.create.topics.enable`. Brokers before 2.4 need that, or both of the next settings here."
+            "Ask the brokers to create an unknown topic. Before 0.10.1 they need "
+            "`auto.create.topics.enable`; before 2.4, that or both next settings."
         ),
         LIVE,
     ] = False
@@ -190,14 +185,12 @@ class Delivery(Section, frozen=True):
     max_in_flight: Annotated[int, fields.plain("Most unanswered produce requests to one broker.", 1, 5), LIVE] = 5
     shutdown_max_delay_ms: Annotated[
         int,
-        fields.plain("Longest wait for acks at a shutdown; messages without one stay in the slab.", 0, DAY_MS),
+        fields.plain("Longest wait for acks at a shutdown.", 0, DAY_MS),
         LIVE,
     ] = 30_000
     dispatcher_restart_max_delay_ms: Annotated[
         int,
-        fields.plain(
-            "Longest wait for outstanding answers of a broker, in a pause or after a change of leaders.", 0, DAY_MS
-        ),
+        fields.plain("Longest wait for outstanding answers, in a pause or after a change of leaders.", 0, DAY_MS),
         LIVE,
     ] = 5_000
     metadata_refresh_interval_min: Annotated[
@@ -205,22 +198,20 @@ class Delivery(Section, frozen=True):
     ] = 15
     start_spread_s: Annotated[
         int,
-        fields.plain(
-            "Longest random wait of a starting daemon before it asks the cluster; see `docs/scale.md`.", 0, 3_600
-        ),
+        fields.plain("Longest random wait before a starting daemon asks the cluster; see `docs/scale.md`.", 0, 3_600),
         LIVE,
     ] = 0
     failover_spread_s: Annotated[
         int,
         fields.plain(
-            "Longest random wait before metadata is fetched after the loss of a broker or leader; see `docs/scale.md`.",
+            "Longest random wait before the metadata fetch after the loss of a broker or leader; see `docs/scale.md`.",
             0,
             300,
         ),
         LIVE,
     ] = 0
     compare_metadata_on_refresh: Annotated[
-        bool, fields.plain("If false, each metadata refresh reroutes all messages, even if nothing has changed."), LIVE
+        bool, fields.plain("If false, each metadata refresh reroutes all messages."), LIVE
     ] = True
     kafka_socket_timeout_s: Annotated[
         int, fields.plain("Longest silence of a broker while an answer is due.", 1, 86_400), LIVE
@@ -229,14 +220,12 @@ class Delivery(Section, frozen=True):
     # traffic. Here a pause stops one partition or one broker.
     pause_rate_limit_initial_ms: Annotated[
         int,
-        fields.plain(
-            "Average length of the second in a series of pauses; it doubles with each further one.", 1, DAY_MS
-        ),
+        fields.plain("Average length of a series' second pause; each further one doubles it.", 1, DAY_MS),
         LIVE,
     ] = 500
-    pause_rate_limit_max_double: Annotated[int, fields.plain("Most doublings in a series of pauses.", 0, 20), LIVE] = 6
+    pause_rate_limit_max_double: Annotated[int, fields.plain("Most doublings in a series.", 0, 20), LIVE] = 6
     min_pause_delay_ms: Annotated[
-        int, fields.plain("Shortest pause; the first of a series is up to three times as long.", 0, DAY_MS), LIVE
+        int, fields.plain("Shortest pause; the first takes up to three times as long.", 0, DAY_MS), LIVE
     ] = 200
 
     @property
@@ -253,32 +242,30 @@ class Delivery(Section, frozen=True):
 class BatchLimits(Section, frozen=True):
     """A named set of limits for a batch; give at least one."""
 
-    time_ms: Annotated[
-        int | None, fields.plain("Age of the oldest message in the batch. Absent: no limit.", 1, DAY_MS), LIVE
-    ] = None
-    messages: Annotated[int | None, fields.plain("Number of messages. Absent: no limit.", 1, INT32_MAX), LIVE] = None
-    bytes: Annotated[int | None, fields.size("Size of all keys and values. Absent: no limit.", 1, GIB), LIVE] = None
+    time_ms: Annotated[int | None, fields.plain("Age of the oldest message.", 1, DAY_MS), LIVE] = None
+    messages: Annotated[int | None, fields.plain("Number of messages.", 1, INT32_MAX), LIVE] = None
+    bytes: Annotated[int | None, fields.size("Size of all keys and values.", 1, GIB), LIVE] = None
 
 
 class CombinedBatching(Section, frozen=True):
-    """Batches of all combined topics together, one per broker."""
+    """The combined batches."""
 
     enable: Annotated[bool, fields.plain("If false, combined topics are not batched."), LIVE] = True
-    config: Annotated[str, fields.plain("Name of the limits in `[batching.configs.NAME]`."), LIVE] = "standard"
+    config: Annotated[str, fields.plain("Name of the limits."), LIVE] = "standard"
 
 
 class DefaultBatching(Section, frozen=True):
-    """The rule of topics that have no `[batching.topics.NAME]`."""
+    """Topics without their own rule."""
 
     action: Annotated[BatchingAction, fields.plain(_ACTION_MEANING), LIVE] = "combined"
-    config: Annotated[str | None, fields.plain("Name of the limits, only for the action `per_topic`."), LIVE] = None
+    config: Annotated[str | None, fields.plain("Name of the limits, for `per_topic`."), LIVE] = None
 
 
 class TopicRule(Section, frozen=True):
     """A topic with its own rule."""
 
     action: Annotated[BatchingAction, fields.plain(_ACTION_MEANING), LIVE]
-    config: Annotated[str | None, fields.plain("Name of the limits, only for the action `per_topic`."), LIVE] = None
+    config: Annotated[str | None, fields.plain("Name of the limits, for `per_topic`."), LIVE] = None
 
 
 class Batching(Section, frozen=True):
@@ -322,20 +309,16 @@ class Compression(Section, frozen=True):
 
     size_threshold_percent: Annotated[
         int,
-        fields.plain(
-            "A batch is sent compressed if that size is at most this percentage of the uncompressed size.", 0, 100
-        ),
+        fields.plain("Largest compressed size to send, in percent of the uncompressed size.", 0, 100),
         LIVE,
     ] = 100
-    default: Annotated[
-        str | None, fields.plain("The config of topics that are not in `topics`. Absent: no compression."), LIVE
-    ] = None
+    default: Annotated[str | None, fields.plain("Config of topics not in `topics`. Absent: none."), LIVE] = None
     configs: dict[str, CompressionConfig] = field(default_factory=dict)
     topics: Annotated[dict[str, str], fields.plain("The config of a topic."), LIVE] = field(default_factory=dict)
 
 
 class RateLimitConfig(Section, frozen=True):
-    """A named limit, which applies to each topic separately."""
+    """A named limit for each topic separately."""
 
     interval_ms: Annotated[int, fields.plain("Length of a window.", 1, DAY_MS), LIVE]
     max_count: Annotated[
@@ -346,14 +329,9 @@ class RateLimitConfig(Section, frozen=True):
 
 
 class RateLimit(Section, frozen=True):
-    """Limits on the messages of a topic; by default none.
+    """Limits on the messages of a topic from all inputs, by time of arrival; by default none."""
 
-    A message counts in the window of its arrival, for all inputs together.
-    """
-
-    default: Annotated[
-        str | None, fields.plain("The config of topics that are not in `topics`. Absent: no limit."), LIVE
-    ] = None
+    default: Annotated[str | None, fields.plain("Config of topics not in `topics`. Absent: no limit."), LIVE] = None
     configs: dict[str, RateLimitConfig] = field(default_factory=dict)
     topics: Annotated[dict[str, str], fields.plain("The config of a topic."), LIVE] = field(default_factory=dict)
 
@@ -361,11 +339,11 @@ class RateLimit(Section, frozen=True):
 class TopicAlpha(Section, frozen=True):
     """A topic with its own `alpha`."""
 
-    alpha: Annotated[int, fields.plain(_ALPHA_MEANING, 0, MAX_ALPHA), LIVE]
+    alpha: Annotated[int, fields.plain("The same for this topic. 0: no limit.", 0, MAX_ALPHA), LIVE]
 
 
 class TopicShare(Section, frozen=True):
-    """Limits on the part of the slab that a topic takes while its delivery is stuck; see `docs/operating.md`."""
+    """Limits on the slab memory of a topic with stuck delivery; see `docs/operating.md`."""
 
     alpha: Annotated[int, fields.plain(_ALPHA_MEANING, 0, MAX_ALPHA), LIVE] = 16
     topics: dict[str, TopicAlpha] = field(default_factory=dict)
@@ -379,7 +357,7 @@ class Http(Section, frozen=True):
     ] = "127.0.0.1:9090"
     allowed_hosts: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[^\s:/\[\]]+$")], ...],
-        fields.hosts("Further host names to accept in the `Host` header of requests; see `docs/security.md`."),
+        fields.hosts("Further host names to accept in `Host` headers; see `docs/security.md`."),
         LIVE,
     ] = ()
     discard_report_interval_s: Annotated[int, fields.plain("Time that one discard report covers.", 1, 86_400), LIVE] = (
@@ -387,20 +365,20 @@ class Http(Section, frozen=True):
     )
     stalled_after_s: Annotated[
         int,
-        fields.plain("`/healthz` reports messages that have waited longer than this for an acknowledgement.", 1, 3600),
+        fields.plain("`/healthz` reports messages that wait longer for an acknowledgment.", 1, 3600),
         LIVE,
     ] = 5
     bad_msg_prefix_size: Annotated[
-        int, fields.size("Bytes of a bad message that a discard report shows.", 0, 64 * KIB), LIVE
+        int, fields.size("Bytes of a bad message in a discard report.", 0, 64 * KIB), LIVE
     ] = 256
     metrics_topics: Annotated[
         int,
-        fields.plain("Topics with series of their own on `/metrics`; the series of the others are summed.", 0, 5000),
+        fields.plain("Topics with their own series on `/metrics`; the others are summed.", 0, 5000),
         LIVE,
     ] = 100
     history_dir: Annotated[
         str | None,
-        fields.path("Parent of the history's directory, which takes up to 64 MiB. Absent: the *state directory*."),
+        fields.path("Parent of the history's directory (up to 64 MiB). Absent: the *state directory*."),
         restart("the status process opens the file at its start"),
     ] = None
     mode: Annotated[
@@ -410,9 +388,9 @@ class Http(Section, frozen=True):
     ] = None
     user: User = None
     group: Group = None
-    token_file: Annotated[
-        str | None, fields.path("File with the token that a request must have if it changes something."), LIVE
-    ] = None
+    token_file: Annotated[str | None, fields.path("File with the token of requests that change something."), LIVE] = (
+        None
+    )
     token_env: Annotated[
         str | None, fields.pattern("Environment variable with that token.", ENV_VARIABLE, "BRUCE_TOKEN"), LIVE
     ] = None
@@ -426,8 +404,8 @@ class Http(Section, frozen=True):
 class Events(Section, frozen=True):
     """A program that gets the daemon's events; see `docs/operating.md`."""
 
-    command: Annotated[tuple[str, ...] | None, fields.command("A program to run at events. Absent: none."), LIVE] = None
-    interval_s: Annotated[int, fields.plain("Least time between two starts of the program.", 1, 3600), LIVE] = 10
+    command: Annotated[tuple[str, ...] | None, fields.command("The program. Absent: none."), LIVE] = None
+    interval_s: Annotated[int, fields.plain("Least time between two starts.", 1, 3600), LIVE] = 10
     timeout_s: Annotated[int, fields.plain("The program is killed after this time.", 1, 300), LIVE] = 10
 
 
@@ -454,7 +432,7 @@ class DeadLetterSection(Section, frozen=True):
 
     topic: Annotated[
         str,
-        fields.pattern("The topic. Empty: discarded messages go to no topic.", r"^[A-Za-z0-9._-]{0,249}$", "dead"),
+        fields.pattern("The topic. Empty: none.", r"^[A-Za-z0-9._-]{0,249}$", "dead"),
         LIVE,
     ] = ""
 
@@ -464,10 +442,8 @@ class MsgDebug(Section, frozen=True):
 
     enable: Annotated[bool, fields.plain("Write the copies."), LIVE] = False
     path: Annotated[str, fields.path("Directory of the files."), LIVE] = "/var/log/bruce/debug"
-    time_limit_s: Annotated[int, fields.plain("End the copying after this time.", 1, INT32_MAX), LIVE] = 3_600
-    byte_limit: Annotated[
-        int, fields.size("End the copying when all files together have this size.", 0, 64 * GIB), LIVE
-    ] = 2 * GIB
+    time_limit_s: Annotated[int, fields.plain("Stop after this time.", 1, INT32_MAX), LIVE] = 3_600
+    byte_limit: Annotated[int, fields.size("Stop when all files together have this size.", 0, 64 * GIB), LIVE] = 2 * GIB
 
 
 class LogFile(Section, frozen=True):
@@ -489,9 +465,7 @@ class Logging(Section, frozen=True):
     stdout_stderr: Annotated[
         bool, fields.plain("Log WARNING and worse to standard error, the rest to standard output."), LIVE
     ] = True
-    format: Annotated[Literal["plain", "json"], fields.plain("Plain text, or a JSON object on each line."), LIVE] = (
-        "plain"
-    )
+    format: Annotated[Literal["plain", "json"], fields.plain("Plain text, or a JSON object per line."), LIVE] = "plain"
     syslog: Annotated[bool, fields.plain("Log to syslog."), LIVE] = False
     journald: Annotated[bool, fields.plain("Log to systemd's journal, with fields."), LIVE] = False
     log_discards: Annotated[bool, fields.plain("Log discards, each kind at most once in 30 s."), LIVE] = True

@@ -25,31 +25,24 @@ class Tls(Section, frozen=True):
     enable: Annotated[bool, fields.plain("Use TLS."), LIVE] = False
     ca_file: Annotated[
         str | None,
-        fields.path(
-            "Certificates (PEM) of the authorities that issue the brokers' certificates. Absent: the "
-            "system's authorities."
-        ),
+        fields.path("Authorities (PEM) of the brokers' certificates. Absent: the system's."),
         LIVE,
     ] = None
     certificate_file: Annotated[
         str | None, fields.path("The daemon's certificate (PEM, with its chain). Absent: none."), LIVE
     ] = None
-    key_file: Annotated[
-        str | None, fields.path("Private key of that certificate (PEM). Absent: `certificate_file` has it."), LIVE
-    ] = None
+    key_file: Annotated[str | None, fields.path("Its private key (PEM). Absent: in `certificate_file`."), LIVE] = None
     key_password_file: Annotated[
         str | None,
-        fields.path("File with the key's password. Absent: the key has none, or `key_password_env` gives it."),
+        fields.path("File with the password of an encrypted key."),
         LIVE,
     ] = None
     key_password_env: Annotated[
         str | None,
-        fields.pattern("Environment variable with the key's password.", ENV_VARIABLE, "KAFKA_KEY_PASSWORD"),
+        fields.pattern("Environment variable with that password.", ENV_VARIABLE, "KAFKA_KEY_PASSWORD"),
         LIVE,
     ] = None
-    verify_host_name: Annotated[
-        bool, fields.plain("Require that a broker's certificate names the broker's host."), LIVE
-    ] = True
+    verify_host_name: Annotated[bool, fields.plain("Require that brokers' certificates name their hosts."), LIVE] = True
     min_version: Annotated[Literal["1.2", "1.3"], fields.plain("Oldest accepted version of TLS."), LIVE] = "1.2"
 
 
@@ -58,7 +51,7 @@ class Sasl(Section, frozen=True):
 
     mechanism: Annotated[
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None,
-        fields.plain("Mechanism of the login. Absent: no login."),
+        fields.plain("Absent: no login."),
         LIVE,
     ] = None
     username: Annotated[str | None, fields.pattern("The user, for PLAIN and SCRAM.", r"^[^\x00]+$", "bruce"), LIVE] = (
@@ -78,9 +71,7 @@ class Sasl(Section, frozen=True):
     ] = None
     extensions: Annotated[
         dict[str, str],
-        fields.pattern(
-            "For OAUTHBEARER: value of the SASL extension NAME, such as `logicalCluster`.", r"^[\x20-\x7e]+$", "lkc-1"
-        ),
+        fields.pattern("For OAUTHBEARER: a SASL extension, such as `logicalCluster`.", r"^[\x20-\x7e]+$", "lkc-1"),
         LIVE,
     ] = field(default_factory=dict)
     kerberos_principal: Annotated[
