@@ -60,8 +60,8 @@ def _file_findings(config: Config) -> Iterator[Finding]:
 def _space_finding(subject: str, path: Path, size: int, level: CheckLevel, remedy: str) -> Finding:
     """Compare the space for the files at `path` with `size`, the bytes that they may grow to in total.
 
-    The space is what is free, plus what these files already occupy. If it is too small, the finding has `level`, else
-    OK.
+    The space is the free space, plus the space that these files already occupy. If it is too small, the finding has
+    `level`, else OK.
     """
     directory = next(parent for parent in path.parents if os.access(parent, os.F_OK))
     file_system = os.statvfs(directory)

@@ -17,8 +17,8 @@ class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
     """`count` discarded messages of a topic, with the reason.
 
     `topic` is empty if it could not be parsed or if there were too many topics. Timestamps are the clients', in ms.
-    `samples` are the beginnings of the last messages, the oldest first. `version` or `api_key` is set if it is the one
-    that the daemon does not support. `is_tcp` marks an unclean disconnect of a TCP connection.
+    `samples` are the beginnings of the last messages, the oldest first. `version` or `api_key` is set if the daemon
+    does not support it. `is_tcp` marks an unclean disconnect of a TCP connection.
     """
 
     reason: DiscardReason

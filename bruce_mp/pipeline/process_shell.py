@@ -90,7 +90,7 @@ class ProcessShell:
         """Start the process's own sources, timers and threads, before it sends Ready."""
 
     def after_round(self, now_ms: int) -> int | None:
-        """Do the work that is due at `now_ms`, and send what the last round of the loop produced.
+        """Do the work that is due at `now_ms`, and send the output of the last round of the loop.
 
         Return the time at which the next work is due even if no event arrives, in ms on the steady clock, else None.
         """

@@ -174,7 +174,7 @@ class TopicThresholds:
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
         """Return True if a topic with `span` more chunks is within its threshold."""
         chunks = holding.chunks + span
-        # The limit within the reserve is checked first, because it applies whatever `alpha` is.
+        # The limit within the reserve is checked first, because it applies to any `alpha`.
         if not holding.chunks or chunks * RESERVE_ALPHA_DIVISOR <= self._pool.own_free - span:
             return True  # the usual case, decided without a count of the chunks in unclaimed shares
         free = self._pool.free_count - span

@@ -45,7 +45,7 @@ _CHUNKS_AT_ONCE: Final = 256
 class Verdict(NamedTuple):
     """Result of the last pass: its wall-clock time (0 before the first pass), and the number of unaccounted messages.
 
-    This number is the difference between the records and what the counts in the rows allow.
+    This number is the difference between the number of records and the range that the counts in the rows allow.
     """
 
     checked_ms: int = 0

@@ -1,1 +1,1 @@
-"""Counters, books, logs, latencies, and what processes report to the status process."""
+"""Counters, books, logs, latencies, and the reports of processes to the status process."""

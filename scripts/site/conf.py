@@ -58,7 +58,7 @@ DIAGRAM_THEME: Final = '%%{init: {"theme": "neutral"}}%%\n'
 
 
 def add_generated_parts(app: Sphinx, page: str, source: list[str]) -> None:
-    """Append to a page what it has only on the site: its entries of the sidebar, or the generated reference.
+    """Append to a page the parts that only the site has: its entries of the sidebar, or the generated reference.
 
     Sphinx calls this function for each page; `source` is a list of one string, the text of the page.
     """

@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 class TopState:
-    """The last page that was read, and what the user has chosen by keys."""
+    """The last page that was read, and the user's choices by keys."""
 
     def __init__(self, client: StatusClient, interval_s: float) -> None:
         self._client = client

@@ -83,7 +83,7 @@ class LineSelection:
             return LineFate.NO_MESSAGE
         if not self._selects(line):
             return LineFate.FILTERED
-        if self.infos:  # they contain the line's info, whatever it is
+        if self.infos:  # they contain the line's info, because the line is selected
             return LineFate.SEND
         if line.info == ABANDONED and not self.includes_abandoned:
             return LineFate.ABANDONED

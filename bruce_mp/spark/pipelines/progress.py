@@ -76,8 +76,8 @@ class Progress:
 class ProgressMeter:
     """The time since the start of a pipeline, and texts about its rate and its time left.
 
-    `unit` names what is counted, such as "messages". `done_before` is the fraction of all work, 0 to 1, that was done
-    before this start of the pipeline.
+    `unit` names the counted things, such as "messages". `done_before` is the fraction of all work, 0 to 1, that was
+    done before this start of the pipeline.
     """
 
     def __init__(self, unit: str, done_before: float = 0.0) -> None:

@@ -146,7 +146,7 @@ _FAULTS: Final = {
 
 
 def fault_of(error: sqlite3.Error) -> str:
-    """Return a clause for operators that says what is wrong with the file."""
+    """Return a clause for operators that names the fault of the file."""
     name: str = getattr(error, "sqlite_errorname", "")  # some names extend a name of `_FAULTS`: SQLITE_BUSY_SNAPSHOT
     return next((text for start, text in _FAULTS.items() if name.startswith(start)), f"SQLite reports {name or error}")
 
