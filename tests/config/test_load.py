@@ -97,6 +97,7 @@ def test_the_slab_is_named_after_the_run_directory(load: Load) -> None:
         ("/var/lib/b/slab", None, None, "/var/lib/b/slab.spill"),
         ("/var/lib/b/slab", None, "/state", "/var/lib/b/slab.spill"),
         ("/dev/shm/bruce-run-bruce.slab", None, None, "/var/tmp/bruce-run-bruce.slab.spill"),
+        ("/dev/shm/bruce-run-bruce.slab", None, "", "/var/tmp/bruce-run-bruce.slab.spill"),
         ("/dev/shm/bruce-run-bruce.slab", None, "/var/lib/bruce:/x", "/var/lib/bruce/bruce-run-bruce.slab.spill"),
         ("/dev/shm/bruce-run-bruce.slab", "/data", "/var/lib/bruce", "/data/bruce-run-bruce.slab.spill"),
         ("/var/lib/b/slab", "/data", None, "/data/slab.spill"),
