@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PERIODS",
+    "READ_TIMEOUT_S",
     "WHOLE",
     "HistoryError",
     "HistoryFile",
@@ -44,7 +45,8 @@ WHOLE: Final = b""
 _PAGE_BYTES: Final = 4096
 _LAYOUT: Final = 1
 """Version of the table's columns; a table of another version is replaced."""
-_READ_TIMEOUT_S: Final = 2.0
+READ_TIMEOUT_S: Final = 2.0
+"""Longest wait of a reader for a write."""
 _KEPT_RATIOS: Final = (1.0, 0.75, 0.5, 0.25)
 """Ratios of the steps that are kept when the file is full. They are tried one after the other until a new step fits."""
 
@@ -234,7 +236,7 @@ class HistoryFile:
         """Return the amounts of a period's steps by the start of the step, the oldest first. Raise HistoryError."""
         try:
             uri = f"{self._path.as_uri()}?mode=ro"
-            with closing(sqlite3.connect(uri, timeout=_READ_TIMEOUT_S, uri=True)) as reader:
+            with closing(sqlite3.connect(uri, timeout=READ_TIMEOUT_S, uri=True)) as reader:
                 rows: Iterable[tuple[int, *tuple[float, ...]]] = reader.execute(
                     _READ, (period.step_s, now_s - period.length_s, now_s, topic)
                 )

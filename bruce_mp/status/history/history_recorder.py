@@ -12,6 +12,7 @@ import logging
 import sqlite3
 import time
 from collections import deque
+from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.slab.private_directory import create_private_directory
 from bruce_mp.status.history.history_file import (
     PERIODS,
+    READ_TIMEOUT_S,
     WHOLE,
     HistoryError,
     HistoryFile,
@@ -32,7 +34,7 @@ from bruce_mp.status.pages.text import topic_bytes
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from bruce_mp.status.history.rates import CounterSample, RateHistory, Series
@@ -113,7 +115,11 @@ class HistoryRecorder:
         self._held: Mapping[bytes, int] = {}
         self._next_count_s = 0.0
         """No count of held messages starts before this time of `time.monotonic()`."""
+        self._file_lock = Lock()
+        """Held while a write changes the file and then `_last_sample`, and while a reader needs both as one write left
+        them."""
         self._lock = Lock()
+        """Guards `_last_sample` and `_hour_steps`, for readers that do not wait for a disk."""
         self._last_sample = rates.read(now_ms())
         """The counters at the last write."""
         self._last_totals: dict[bytes, TopicTotal] = {}
@@ -158,6 +164,13 @@ class HistoryRecorder:
             **self._by_topic(now_ms, sample.at_ms - self._last_sample.at_ms),
         }
         self._unwritten.append((now_s, amounts))
+        with self._file_lock:
+            self._write_unwritten()
+            hour_steps = self._read_hour(now_s)
+            with self._lock:
+                self._last_sample, self._hour_steps = sample, hour_steps
+
+    def _write_unwritten(self) -> None:
         try:
             while self._file is not None and self._unwritten:
                 self._file.add(*self._unwritten[0])
@@ -169,9 +182,6 @@ class HistoryRecorder:
             self._is_failing = True
         else:
             self._is_failing = False
-        hour_steps = self._read_hour(now_s)
-        with self._lock:
-            self._last_sample, self._hour_steps = sample, hour_steps
 
     def _by_topic(self, now_ms: int, interval_ms: int) -> dict[bytes, StepAmounts]:
         """Return the amounts of the topics with the most messages since the last write, `interval_ms` ago."""
@@ -222,12 +232,12 @@ class HistoryRecorder:
 
     def series(self, period: str, topic: bytes, now_s: int) -> Series:
         """Return the series of a topic, or of the daemon if `topic` is `WHOLE`, over a period. Raise HistoryError."""
-        with self._lock:
+        with self._between_writes():
             last_sample = self._last_sample
-        whole = self._read(period, WHOLE, now_s)
+            whole = self._read(period, WHOLE, now_s)
+            steps = whole if topic == WHOLE else self._read(period, topic, now_s)
         if topic == WHOLE:
             return _series(period, self._with_pending(period, whole, last_sample, now_s), now_s)
-        steps = self._read(period, topic, now_s)
         # The file has no row of the topic for a step in which it had no messages. So the daemon's rows give the steps,
         # and the time in which messages were counted.
         topic_steps = {
@@ -235,8 +245,18 @@ class HistoryRecorder:
         }
         return _series(period, topic_steps, now_s)
 
-    def _read(self, period: str, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
+    @contextmanager
+    def _between_writes(self) -> Iterator[None]:
+        """Wait for the file, and let the thread write nothing within the `with` block. Raise HistoryError."""
         self._opened.wait(_OPEN_S)
+        if not self._file_lock.acquire(timeout=READ_TIMEOUT_S):
+            raise HistoryError("The history cannot be read now: it is being written. Ask again.")
+        try:
+            yield
+        finally:
+            self._file_lock.release()
+
+    def _read(self, period: str, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
         if self._file is None:
             raise HistoryError("There is no history: its file is not open. If this stays so, see the daemon's log.")
         return self._file.read(PERIODS[period], topic, now_s)

@@ -156,7 +156,7 @@ def test_a_file_of_another_layout_is_replaced(path: Path) -> None:
 def test_a_file_that_is_being_written_is_named_so(
     file: HistoryFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_file, "_READ_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(history_file, "READ_TIMEOUT_S", 0.0)
     other = sqlite3.connect(path)
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(HistoryError, match=r"^The history cannot be read now: it is being written\. Ask again\.$"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from threading import Event, Timer
+from threading import Event, Thread, Timer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,13 +19,21 @@ from bruce_mp.telemetry.traffic import TrafficEvent
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from bruce_mp.status.history.history_file import HistoryPeriod, StepAmounts
     from support.status_pages import OfflineStatusPages
 
 
 def run_minute(daemon: OfflineStatusPages, received: int, delivered: int, lost: int = 0) -> None:
     """Let a minute pass in which all messages are of the topic news, and write it."""
+    count_minute(daemon, received, delivered, lost)
+    daemon.recorder.write(daemon.now_ms // 1000)
+
+
+def count_minute(daemon: OfflineStatusPages, received: int, delivered: int, lost: int = 0) -> None:
+    """Let a minute pass in which all messages are of the topic news."""
     daemon.now_ms += 60_000
     daemon.steady_ms += 60_000
     counted = {Counter.MsgReceived: received, Counter.MsgDelivered: delivered, discarded(DiscardReason.BUG): lost}
@@ -36,7 +44,6 @@ def run_minute(daemon: OfflineStatusPages, received: int, delivered: int, lost: 
     if lost:
         event = DiscardEvent(DiscardReason.BUG, b"news", lost, 0, 0, (), -1, -1)
         daemon.histories.totals.record([event], daemon.steady_ms)
-    daemon.recorder.write(daemon.now_ms // 1000)
 
 
 def ask(daemon: OfflineStatusPages, period: str, topic: str = "") -> Any:
@@ -115,6 +122,58 @@ def test_minutes_of_a_failing_disk_are_logged_once_and_written_later(
     daemon.history_file._writer.execute("PRAGMA query_only = OFF")
     run_minute(daemon, 60, 30)
     assert ask(daemon, "hour")["delivered"] == [1.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize(("topic", "delivered"), [(WHOLE, 0.5), (b"news", 0.0)])
+def test_a_write_during_a_read_changes_no_amounts(
+    daemon: OfflineStatusPages, monkeypatch: pytest.MonkeyPatch, topic: bytes, delivered: float
+) -> None:
+    run_minute(daemon, 60, 0)
+    count_minute(daemon, 0, 60)
+    now_s, read = daemon.now_ms // 1000, daemon.history_file.read
+    writer = Thread(target=daemon.recorder.write, args=(now_s,))
+
+    def read_late(period: HistoryPeriod, name: bytes, now_s: int) -> dict[int, StepAmounts]:
+        if name == topic and writer.ident is None:
+            writer.start()
+            writer.join(0.2)
+        return read(period, name, now_s)
+
+    monkeypatch.setattr(daemon.history_file, "read", read_late)
+    assert daemon.recorder.series("day", topic, now_s).delivered == [delivered]
+    writer.join()
+    assert daemon.recorder.series("day", topic, now_s).delivered == [0.5]
+
+
+def test_a_read_during_a_write_counts_the_minute_once(
+    daemon: OfflineStatusPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_minute(daemon, 60, 0)
+    count_minute(daemon, 0, 60)
+    now_s, add = daemon.now_ms // 1000, daemon.history_file.add
+    found: list[list[float]] = []
+    reader = Thread(target=lambda: found.append(daemon.recorder.series("day", WHOLE, now_s).delivered))
+
+    def add_and_linger(now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
+        add(now_s, amounts)
+        reader.start()
+        reader.join(0.2)
+
+    monkeypatch.setattr(daemon.history_file, "add", add_and_linger)
+    daemon.recorder.write(now_s)
+    reader.join()
+    assert found == [[0.5]]
+
+
+def test_a_write_that_hangs_fails_a_reader(daemon: OfflineStatusPages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_recorder, "READ_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(daemon.history_file, "add", lambda *_: ask_while_busy())
+
+    def ask_while_busy() -> None:
+        answer = daemon.client.get("/history/json?period=hour")
+        assert (answer.status_code, "it is being written. Ask again." in answer.get_data(as_text=True)) == (503, True)
+
+    run_minute(daemon, 60, 60)
 
 
 # --- the place of the file --------------------------------------------------------------------------------------------
