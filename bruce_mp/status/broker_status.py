@@ -83,7 +83,9 @@ class BrokerStatusStore:
 
     def _record_errors(self, errors: Iterable[PartitionError]) -> None:
         for each in errors:
-            self._last_errors[each.topic, each.partition] = each.error
+            key = each.topic, each.partition
+            self._last_errors.pop(key, None)  # a dict keeps the place of a known key, but the loop below drops by age
+            self._last_errors[key] = each.error
         while len(self._last_errors) > MAX_ERRORS:
             del self._last_errors[next(iter(self._last_errors))]
 
