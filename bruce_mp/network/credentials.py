@@ -29,31 +29,31 @@ _OTHERS_ACCESS: Final = {stat.S_IROTH: "read", stat.S_IWOTH: "written"}
 def read_secret(file: str | None, variable: str | None, subject: str) -> str | None:
     """Return the secret in `file` or, if that is None, in the environment variable `variable`; None if both are None.
 
-    Raises ConfigError if the secret is missing or empty, or if the file cannot be read or is not UTF-8. The text of the
+    Raises ConfigError if the secret is missing, empty or not UTF-8, or if the file cannot be read. The text of the
     error begins with `subject`, such as "The password".
     """
     if file is not None:
-        secret = _read(Path(file), subject)
+        data, place = _read(Path(file), subject), file
     elif variable is not None:
-        secret = os.environ.get(variable, "")
+        data, place = os.environb.get(variable.encode(), b""), f"the environment variable {variable}"
     else:
         return None
-    if not secret:
-        place = file or f"the environment variable {variable}"
+    if not data:
         raise ConfigError(f"{subject} is not in {place}: that is empty or missing.")
-    return secret
-
-
-def _read(file: Path, subject: str) -> str:
     try:
-        with file.open("rb") as opened:
-            data = opened.read(_MAX_BYTES)
-        return data.decode().removesuffix("\n").removesuffix("\r")
-    except OSError as error:
-        raise ConfigError(f"{subject} cannot be read from {file}: {error.strerror}.{read_remedy(error)}") from error
+        return data.decode()
     except UnicodeDecodeError:
         # `from None`, because the UnicodeDecodeError contains the bytes of the secret.
-        raise ConfigError(f"{subject} in {file} is not UTF-8.") from None
+        raise ConfigError(f"{subject} in {place} is not UTF-8.") from None
+
+
+def _read(file: Path, subject: str) -> bytes:
+    """Return the contents of the file without a line feed at the end. Raises ConfigError."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_MAX_BYTES).removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise ConfigError(f"{subject} cannot be read from {file}: {error.strerror}.{read_remedy(error)}") from error
 
 
 def read_remedy(error: OSError) -> str:

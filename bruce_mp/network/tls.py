@@ -247,13 +247,12 @@ def _load_certificate(context: ssl.SSLContext, tls: Tls, certificate_file: str) 
         context.load_cert_chain(certificate_file, tls.key_file, password)
     except OSError as error:
         raise ConfigError(_explain_unusable(tls, certificate_file, error)) from error
-    except ValueError:
-        # `from None`, because a ValueError of the encoding contains the password.
+    except ValueError as error:
         place = tls.key_password_file or f"the environment variable {tls.key_password_env}"
         raise ConfigError(
-            f"The password of the key in {place} is too long for OpenSSL or not UTF-8. Check that {place} contains "
-            "only the password."
-        ) from None
+            f"The password of the key in {place} is too long for OpenSSL. Check that {place} contains only the "
+            "password."
+        ) from error
 
 
 def _explain_unusable(tls: Tls, certificate_file: str, error: OSError) -> str:
