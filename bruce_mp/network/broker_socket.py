@@ -1,7 +1,7 @@
 """Run one connection to a broker: a non-blocking socket on an event loop, which feeds the sans-IO `BrokerConnection`.
 
-* The socket tries all addresses of the host in turn. One timeout bounds the whole connect: each address gets the
-  remaining time, divided by the number of addresses that were not tried yet.
+* The socket tries all addresses of the host in turn. One timeout bounds the resolution of the name and all tries: each
+  address gets the remaining time, divided by the number of addresses that were not tried yet.
 * If a broker does not report its API versions, the socket closes the connection and opens another one for each
   fallback (`protocol.kafka.version_negotiation`).
 * With TLS, the Kafka protocol starts after the TLS handshake, and all its bytes pass through the TLS session.
@@ -113,7 +113,6 @@ class BrokerSocket:
         self.connection = self._new_connection()
         self._socket: socket.socket | None = None
         self._addresses: deque[Address] = deque()
-        self._connect_deadline = 0.0
         self._unsent: deque[memoryview] = deque()
         self._deadline_timer: Timer | None = None
         """The timer for the connection's next deadline."""
@@ -216,13 +215,14 @@ class BrokerSocket:
         if self._is_closed:
             return
         self._addresses = deque(addresses)
-        self._connect_deadline = time.monotonic() + self._timeout_s
         self._connect_next(error or "it has no address")
 
     def _connect_next(self, last_error: str) -> None:
         """Try the next address; if none remains, fail with the text `last_error`."""
         while self._addresses:
-            limit_s = (self._connect_deadline - time.monotonic()) / len(self._addresses)
+            connect_deadline = self.connection.next_deadline()
+            assert connect_deadline is not None
+            limit_s = (connect_deadline - time.monotonic()) / len(self._addresses)
             try:
                 self._start_connect(self._addresses.popleft())
             except (OSError, OverflowError) as error:  # for example, this host has no IPv6, or the port is out of range

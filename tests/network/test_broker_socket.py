@@ -266,6 +266,19 @@ def test_a_silent_address_leaves_time_for_the_others(stack: ExitStack, server: S
     assert time.monotonic() - start >= 4 * ANSWER_S
 
 
+def test_a_slow_resolution_leaves_time_for_all_addresses(
+    stack: ExitStack, server: Server, silent_address: Address
+) -> None:
+    server.play(agree_on_versions)
+    waiting: list[Callable[[list[Address], str], None]] = []
+    names = Names()
+    names.resolve = lambda _host, _port, callback: waiting.append(callback)  # type: ignore[method-assign]
+    client = Client(stack, names, timeout_s=4 * ANSWER_S)
+    client.run_for(2 * ANSWER_S)
+    waiting[0]([silent_address, server.address], "")
+    client.wait_ready()
+
+
 def test_an_established_connection_outlives_the_connect_timeout(
     stack: ExitStack, server: Server, dead_address: Address
 ) -> None:
