@@ -152,7 +152,7 @@ class _ConnectedClient(Client):
         reports the outcome. `name` identifies the sender in the daemon's log. With `keep_timestamps`, from this attempt
         until the next one begins, the daemon keeps the timestamps of messages, however old they are. With `unique` the
         daemon delivers one attempt of this name, and discards repetitions. Raise `AttemptLostError` if the connection
-        broke, and `LocalProtocolError` for an attempt within an attempt.
+        broke, and `LocalProtocolError` for an attempt within an attempt, or a `name` that is too long or has a NUL.
         """
         self._begin_attempt(encode_begin(name, keeps_timestamps=keep_timestamps, is_unique=unique))
         try:

@@ -101,8 +101,10 @@ class AttemptBegin(NamedTuple):
 def encode_begin(name: str, *, keeps_timestamps: bool = False, is_unique: bool = False) -> bytes:
     """Return the frame that begins an attempt.
 
-    Raises LocalProtocolError if name and options have more than 255 bytes together.
+    Raises LocalProtocolError if the name has a NUL, or if name and options have more than 255 bytes together.
     """
+    if "\0" in name:  # the daemon would take the rest of the name for options
+        raise LocalProtocolError(f"The name of an attempt, {name!r}, has a NUL. Leave it out.")
     options = b" ".join([_TIMESTAMPS_OPTION] * keeps_timestamps + [_UNIQUE_OPTION] * is_unique)
     text = name.encode() + (_SEPARATOR + options if options else b"")
     if len(text) > MAX_NAME_BYTES:
@@ -134,8 +136,8 @@ def encode_end() -> bytes:
 
 
 def encode_ended(reason: EndReason, text: str) -> bytes:
-    """Return the ended frame; a text of more than 4000 bytes is truncated."""
-    data = text.encode()[:_MAX_TEXT_BYTES]
+    """Return the ended frame; a text of more than 4000 bytes is truncated after a whole character."""
+    data = text.encode()[:_MAX_TEXT_BYTES].decode(errors="ignore").encode()
     return _ENDED.pack(_ENDED.size + len(data), ENDED_KEY, API_VERSION, reason, len(data)) + data
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.errors import AttemptEndedError, RemoteProtocolError
+from bruce_mp.errors import AttemptEndedError, LocalProtocolError, RemoteProtocolError
 from bruce_mp.protocol.client.answer_reader import AnswerReader
 from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, encode_answer
 from bruce_mp.protocol.client.fence import (
@@ -47,7 +47,16 @@ def test_every_end_reason_is_documented() -> None:
 def test_a_reason_survives_and_a_long_text_is_truncated(reason: EndReason, text: str) -> None:
     found, cut = decode_ended(encode_ended(reason, text))
     assert found is reason
-    assert text.startswith(cut.rstrip("\ufffd"))
+    assert text.startswith(cut)
+
+
+def test_a_truncated_text_ends_with_a_whole_character() -> None:
+    assert decode_ended(encode_ended(EndReason.NO_ROOM, "x" + "ä" * 3000))[1] == "x" + "ä" * 1999
+
+
+def test_an_attempt_name_with_a_nul_is_refused() -> None:
+    with pytest.raises(LocalProtocolError, match="NUL"):
+        encode_begin("a\0name=unique")
 
 
 def test_an_unknown_reason_is_returned_as_its_number() -> None:
