@@ -11,9 +11,11 @@ A message is unknown if its writer is in no ledger.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from bruce_mp.errors import BruceError
 from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, discard_lines, fill_books, read_ledger
@@ -61,6 +63,8 @@ _ADAPTIVE_SETTINGS: Final = {  # adaptive execution merges the 512 partitions of
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.shuffle.partitions": "512",
 }
+_GLOB_CHARACTERS: Final = frozenset("*?[{")
+_LOCAL: Final = "file://"
 _DISCARD_COLUMNS: Final = "event string, topic string, info string"
 
 
@@ -213,13 +217,30 @@ def compare(
     `minute_condition` is an SQL condition on the column `minute` that selects the minutes to report. Ledger files last
     written before `changed_after` are not read. `absent_topics` are topics that the brokers do not have.
     """
-    is_small = sum(map(file_size, [plan.facts_directory, *plan.ledgers])) < _SMALL_AUDIT_BYTES
+    ledgers = [match for path in plan.ledgers for match in _expand_glob(spark, path)]
+    is_small = sum(map(file_size, [plan.facts_directory, *ledgers])) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
-    ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
+    ledger = read_ledger(spark, ledgers, plan.topics, changed_after)
     if is_small:
         facts, ledger = facts.coalesce(1), ledger.coalesce(1)  # one partition needs no shuffle
     with temporary_settings(spark, _SMALL_SETTINGS if is_small else _ADAPTIVE_SETTINGS):
         return _compare(plan, facts, ledger, minute_condition, absent_topics)
+
+
+def _expand_glob(spark: SparkSession, path: str) -> list[str]:
+    """Return the directories with files, and the files, that match the path of a ledger; [path] if it is no glob.
+
+    Spark could read a glob, too, but then with the files that merged ones cover.
+    """
+    is_local = "://" not in path
+    if _GLOB_CHARACTERS.isdisjoint(path) or (is_local and Path(path).exists()):
+        return [path]
+    pattern = f"{_LOCAL}{os.path.normpath(absolute_path(path))}" if is_local else path.rstrip("/")
+    # `inputFiles` lists the files below each match without reading them. A match has as many parts as the pattern.
+    part_count = len(pattern.split("/"))
+    uris = spark.read.text(path).inputFiles()
+    matches = sorted({"/".join(uri.split("/")[:part_count]) for uri in uris})
+    return [unquote(uri.removeprefix(_LOCAL)) if uri.startswith(_LOCAL) else uri for uri in matches] or [path]
 
 
 def _compare(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
@@ -14,6 +15,7 @@ from bruce_mp.errors import ExitCode
 from bruce_mp.spark.audit import run
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
+from bruce_mp.spark.ledger_files import MERGE_WIDTHS, merge_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,9 +47,9 @@ class Place:
         result = TaskResult(attempt, "host", {(topic, self.minute): rows}, "delivered", stamped=True, delivered=rows)
         write_ledger(f"{self.directory}/ledger", [result])
 
-    def run(self, *arguments: str) -> int:
+    def run(self, *arguments: str, ledger: str = "ledger") -> int:
         places = [f"--bootstrap={self.broker.bootstrap}", f"--output={self.directory}/audit"]
-        return main(["audit", f"--ledger={self.directory}/ledger", *places, *arguments])
+        return main(["audit", f"--ledger={self.directory}/{ledger}", *places, *arguments])
 
 
 @pytest.fixture
@@ -96,3 +98,17 @@ def test_a_wrong_path_names_its_option(place: Place, capfd: pytest.CaptureFixtur
     assert not (place.directory / "audit" / "facts").exists(), "no topic is read before"
     (place.directory / "discard.log.1").touch()
     assert place.run(topic, f"--discards={pattern}") == ExitCode.OK
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_glob_of_ledgers_leaves_merged_files_out(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    for number, ledger in enumerate(("ledger 1", "ledger-2%20")):
+        query = str(UUID(int=number))
+        for batch in (0, 1, MERGE_WIDTHS[0]):
+            result = TaskResult(
+                TaskAttempt(query, batch, 0, 0), "host", {(HERE, place.minute): 10}, "sent", stamped=True
+            )
+            write_ledger(f"{place.directory}/{ledger}", [result], name=f"{query}-{batch}")
+        assert merge_ledger(f"{place.directory}/{ledger}").merged == 2
+    assert place.run(f"--topic={HERE}", ledger="ledger[ -]*") == ExitCode.PROBLEMS_FOUND
+    assert "sent 60 = delivered 0 + discarded 0 + missing 60;" in capfd.readouterr().out
