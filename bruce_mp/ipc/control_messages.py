@@ -1,8 +1,8 @@
 """The control messages between the supervisor and a process of the daemon, and the pipe that carries them.
 
 Each process has a `multiprocessing` pipe to the supervisor. End-of-file on the pipe tells the process that the
-supervisor is dead. The first words of a message's docstring name its sender and its receivers. A message from "status
-to supervisor to router" goes through two pipes: the supervisor forwards it.
+supervisor is dead. The docstring of a message begins with the sender and the receivers. A message from "status to
+supervisor to router" goes through two pipes: the supervisor forwards it.
 """
 
 # No `from __future__ import annotations` here: msgspec resolves the annotations at run time.
@@ -68,7 +68,7 @@ class Dispatchers(msgspec.Struct, frozen=True, tag=True):
 
 
 class PeerDied(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to router: the process `name` died and was restarted; search the slab for the records that it held."""
+    """Supervisor to router: the process `name` died and was restarted; search the slab for the records it held."""
 
     name: str
 
@@ -92,7 +92,7 @@ class RefreshMetadata(msgspec.Struct, frozen=True, tag=True):
 
 
 class AcceptCluster(msgspec.Struct, frozen=True, tag=True):
-    """Status to supervisor to router: send the held messages to this cluster, although they were for another one."""
+    """Status to supervisor to router: send the held messages to this cluster, not to their old one."""
 
     cluster_id: str
 
@@ -100,7 +100,7 @@ class AcceptCluster(msgspec.Struct, frozen=True, tag=True):
 class DebugTopics(msgspec.Struct, frozen=True, tag=True):
     """Status to supervisor to router and dispatchers: copy messages to the debug files of the status process.
 
-    Only messages of `topics` are copied or, with `all_topics`, messages of every topic. While at least one topic is
+    Messages of `topics` are copied; if `all_topics` is True, messages of every topic. While at least one topic is
     chosen, the supervisor also sends this message to each process that it starts, except inputs.
     """
 
@@ -129,7 +129,7 @@ class ConfigApplied(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReloadRequest(msgspec.Struct, frozen=True, tag=True):
-    """Status to supervisor: reload the configuration; with `only_check`, only report the effect that this would have.
+    """Status to supervisor: reload the configuration; if `only_check` is True, only report what would change.
 
     The answer is a ReloadOutcome with the same number.
     """
@@ -147,16 +147,15 @@ class ReloadOutcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class ActiveConfig(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to status: the file of the active configuration, the time of its activation, and the last reload.
+    """Supervisor to status: the configuration from the file `path` is active since `since_ms`.
 
-    `reloads` is the number of accepted reloads. `refused` is the reason for which the last reload was refused, and
-    `refused_ms` the time; `refused` is "" if the last reload was accepted or if there was none. Times are in ms since
-    the epoch.
+    `reload_count` is the number of accepted reloads. If the last reload was refused, `refused` is the reason and
+    `refused_ms` the time of the refusal; else `refused` is "". Times are in ms since the epoch.
     """
 
     path: str
     since_ms: int
-    reloads: int = 0
+    reload_count: int = 0
     refused: str = ""
     refused_ms: int = 0
 
@@ -180,7 +179,7 @@ ControlMessage = (
 )
 MAX_MESSAGE_BYTES: Final = 128 << 10
 """Size limit of a control message. A pipe that `select` reports writable has room for this many bytes, so
-`Control.send` does not block. Only a configuration could be larger: a reload checks its size."""
+`Control.send` does not block. Only NewConfig could be larger, so a reload checks the size of the configuration."""
 
 _DECODER: msgspec.msgpack.Decoder[ControlMessage] = msgspec.msgpack.Decoder(ControlMessage)
 
@@ -198,8 +197,8 @@ class Control:
     def send(self, message: ControlMessage) -> None:
         """Send a message without blocking; the message may be lost.
 
-        It is lost if the peer has exited; then `receive` returns None. It is also lost if the pipe is full, because the
-        peer hangs and has not read hundreds of messages: the supervisor must not wait for such a peer.
+        It is lost if the peer has exited; then `receive` returns None. It is also lost if the pipe is full: then the
+        peer hangs and has not read hundreds of messages, and the supervisor must not wait for such a peer.
         """
         if not select([], [self._connection], [], 0)[1]:
             return

@@ -36,13 +36,10 @@ class ParcelKind(IntEnum):
     BATCH = 2
     """Router to dispatcher: records that form a complete batch, ready to send."""
     QUEUE = 3
-    """Router to dispatcher: records for the dispatcher to batch, already assigned to partitions of any topics.
-
-    The router puts all such records that it sends at a time into one parcel, for perhaps a thousand partitions.
-    """
+    """Router to dispatcher: records for the dispatcher to batch; each record has a partition, of any topic."""
     SENT = 4
-    """Router to dispatcher: record batches that a dispatcher has built, and perhaps sent. Send each one unchanged: its
-    partition, sequence numbers and boundaries are final.
+    """Router to dispatcher: record batches that a dispatcher has built, and perhaps sent. Send each batch unchanged:
+    its partition, sequence numbers and boundaries are final.
     """
     HAND_BACK = 5
     """Router to dispatcher: return all records of this partition, or of EVERYTHING."""
@@ -60,9 +57,8 @@ class ParcelKind(IntEnum):
     SENDER = 10
     """Between router and dispatchers, first in each frame: the identity of the sender.
 
-    From a dispatcher, `topic` is the dispatcher's slot, which is its number; from the router, `topic` is 0. `partition`
-    is the sender's incarnation, the number of the process's life, by which the receiver recognizes frames of a dead
-    process.
+    From a dispatcher, `topic` is the dispatcher slot; from the router, `topic` is 0. `partition` is the sender's
+    incarnation, by which the receiver recognizes frames of a dead process.
     """
     HELLO = 11
     """Dispatcher to router: the dispatcher has started and ignores all frames until RESYNC."""
@@ -78,16 +74,15 @@ class ParcelKind(IntEnum):
     `topic` is the number of the RESYNC, `partition` the incarnation of the router that sent the RESYNC.
     """
     WAITED = 14
-    """Router to dispatcher: records that waited in the router, so that they must not wait for a batch to fill.
+    """Router to dispatcher: records that have waited in the router; send them without waiting for a full batch.
 
-    The dispatcher first sends the records of the same topic that it has accumulated, because they are older, and then
-    these records at once.
+    The dispatcher sends its accumulated records of the same topic before these records, because they are older.
     """
     FLUSH = 15
     """Input to router, router to dispatchers: a client waits for messages of this topic; send the topic's batches now.
 
-    The client's request is a barrier. The input repeats FLUSH while the barrier waits. The router sends FLUSH to each
-    dispatcher only once: if it is lost, the batches are sent when they reach their age limit.
+    The input repeats FLUSH while the client's barrier waits. The router sends FLUSH to each dispatcher only once: if
+    the frame is lost, the dispatcher sends the batches when they reach their age limit.
     """
 
 
@@ -118,18 +113,18 @@ def unpack_parcels(data: bytes) -> list[Parcel]:
     """Decode a frame into its parcels, the inverse of `pack_parcels`. Raises SlabError for a malformed frame."""
     parcels: list[Parcel] = []
     view = memoryview(data)
-    at = 0
-    while at < len(view):
-        segments_at = at + _HEADER.size
-        if segments_at > len(view):
-            left = len(view) - at
+    offset = 0
+    while offset < len(view):
+        segments_offset = offset + _HEADER.size
+        if segments_offset > len(view):
+            left = len(view) - offset
             raise SlabError(f"A frame between processes ends within a parcel's header ({left} bytes).")
-        kind_number, topic, partition, segment_count = _HEADER.unpack_from(view, at)
-        at = segments_at + segment_count * SEGMENT.size
+        kind_number, topic, partition, segment_count = _HEADER.unpack_from(view, offset)
+        offset = segments_offset + segment_count * SEGMENT.size
         kind = _KIND_BY_NUMBER.get(kind_number)
-        if at > len(view) or kind is None:
+        if offset > len(view) or kind is None:
             raise SlabError(
                 f"A frame between processes has a malformed parcel of kind {kind_number} with {segment_count} segments."
             )
-        parcels.append(Parcel(kind, topic, partition, unpack_segments(view[segments_at:at])))
+        parcels.append(Parcel(kind, topic, partition, unpack_segments(view[segments_offset:offset])))
     return parcels

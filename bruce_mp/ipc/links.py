@@ -3,7 +3,7 @@
 If a receiver is killed, the frames in its queue are lost. So a frame is only a *doorbell*: it names records in the
 slab, and the messages stay there. The receiver checks each frame against the slab, and a process that starts sweeps the
 slab for the records of lost frames. Only the links to the status process carry data. They have a high-water mark; the
-other links have none, because the slab bounds the number of frames in them.
+other links need none, because their frames name records in the slab, and its room for records is limited.
 
 The receiver binds a link's socket, and the sender connects to it; either may start first. The socket files lie in the
 run directory (mode 0700). A receiver logs and ignores a malformed frame, because such a frame must not end a process.
@@ -43,15 +43,15 @@ ROUTER_FROM_INPUTS: Final = "router-runs"
 ROUTER_FROM_DISPATCHERS: Final = "router-events"
 REPORTS: Final = "status-reports"  # discards and other events, to the status process
 COPIES: Final = "status-copies"  # copies of messages for the status process's files
-JOURNAL_REQUESTS: Final = "journal-requests"
+JOURNAL_REQUESTS: Final = "journal-requests"  # from stream inputs to the journal process: write the journal now
 log = logging.getLogger(__name__)
 _HIGH_WATER_MARKS: Final = {REPORTS: 100, COPIES: 20}
 """Number of frames that a link to the status process queues; a sender keeps the data that a full link refuses."""
 
 _RECONNECT_MS: Final = 10
-"""Time between two tries to connect, a tenth of ZeroMQ's default: messages wait while a receiver restarts."""
+"""Time between two tries to connect, a tenth of ZeroMQ's default, because messages wait while a receiver restarts."""
 CLOSE_TIMEOUT_MS: Final = 500
-"""Maximum time that an ending process waits until the status process has received the process's last frames."""
+"""Maximum time that a process, when it ends, waits for the status process to receive its last frames."""
 
 
 def dispatcher_link(slot: int) -> str:
@@ -136,8 +136,8 @@ class Links:
         except zmq.ZMQError as error:
             socket.close()
             raise StartError(
-                f"The socket {self._directory / name}.ipc cannot be created: {error.strerror}. Check that path and "
-                "the permissions of the directory; only the daemon should use it."
+                f"The socket {self._directory / name}.ipc cannot be created: {error.strerror}. Check the "
+                "path and the permissions of the directory; no other program should use the directory."
             ) from error
         return LinkReceiver(socket)
 

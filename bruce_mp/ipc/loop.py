@@ -35,11 +35,11 @@ Result = TypeVar("Result")
 log: Final = logging.getLogger(__name__)
 _THREAD_RETRY_S: Final = 1.0
 _READABLE: Final = int(zmq.POLLIN)  # an int, because `&` with the enum would cost more than the rest of `has_frame`
-_SLACK: Final = 0.25
-"""The lateness that `call_about` allows, as a fraction of the delay."""
+_MAX_LATENESS: Final = 0.25
+"""The maximum lateness of a `call_about`, as a fraction of its delay."""
 _GC_THRESHOLD: Final = 20_000
-"""Number of allocations between two garbage collections. With the default, thousands of segments a second would cause
-many collections, which would find nothing: segments never form cycles."""
+"""Number of allocations between two garbage collections. With Python's default, the thousands of segments each second
+would cause many useless collections: segments never form cycles."""
 
 
 class Timer:
@@ -77,7 +77,7 @@ class Loop:
         self._results: deque[Callable[[], None]] = deque()  # calls that pass the results of threads to callbacks
         self._results_eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
         self.watch(self._results_eventfd, partial(_handle_result, self._results_eventfd, self._results))
-        # Not at the exit of the process, when a thread may still write to the eventfd.
+        # `atexit` is False, because a thread may still write to the eventfd when the process exits.
         weakref.finalize(self, os.close, self._results_eventfd).atexit = False
 
     def watch(self, source: Any, callback: Callable[[int], None], events: int = select.POLLIN) -> None:
@@ -114,12 +114,12 @@ class Loop:
         return self.call_at(time.monotonic() + delay, callback)
 
     def call_about(self, delay: float, callback: Callable[[], None]) -> Timer:
-        """Call once, `delay` seconds from now or up to a quarter of `delay` later.
+        """Call once, after `delay` seconds at the earliest and a quarter of `delay` later at the latest.
 
-        The loop wakes up for this timer only at the end of that time. If another source or timer causes a round before,
-        this round makes the call, and the timer costs no wake-up.
+        The loop wakes up for this timer only at the latest time. If another source or timer causes a round between the
+        two times, this round makes the call, and the timer costs no wake-up.
         """
-        timer = self.call_later(delay * (1 + _SLACK), callback)
+        timer = self.call_later(delay * (1 + _MAX_LATENESS), callback)
         heapq.heappush(self._early_timers, (time.monotonic() + delay, next(self._timer_numbers), timer))
         return timer
 
@@ -147,7 +147,7 @@ class Loop:
         self._is_running = False
 
     def run(self, after_round: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`. Call `after_round` at the end of each round, to send the output of all its callbacks."""
+        """Serve until `stop`. Call `after_round` at the end of each round, to send the output of its callbacks."""
         self._is_running = True
         gc.freeze()  # the present objects live as long as the process, so the collector need not scan them
         gc.set_threshold(_GC_THRESHOLD)
@@ -180,7 +180,7 @@ class Loop:
                 callback(events)
 
     def timeout_ms(self) -> int | None:
-        """Return the time until the first timer is due; None if there is no timer."""
+        """Return the time until the next timer is due; None if there is no timer."""
         while self._timers and self._timers[0][2].cancelled:
             heapq.heappop(self._timers)
         if not self._timers:
@@ -200,12 +200,12 @@ class Loop:
 
 
 def has_frame(link: zmq.Socket[bytes]) -> bool:
-    """Return True if a frame waits in a ZeroMQ socket; the socket's descriptor may be ready although none does."""
+    """Return True if a frame waits in a ZeroMQ socket; the socket's descriptor may be ready although no frame waits."""
     return bool(int(link.get(zmq.EVENTS)) & _READABLE)
 
 
 def _handle_result(eventfd: int, results: deque[Callable[[], None]], _: int) -> None:
-    os.eventfd_read(eventfd)  # lowers the counter by 1, because of EFD_SEMAPHORE; it is the number of waiting results
+    os.eventfd_read(eventfd)  # lowers the number of waiting results by 1, because of EFD_SEMAPHORE
     results.popleft()()
 
 

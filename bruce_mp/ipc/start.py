@@ -19,12 +19,12 @@ __all__ = ["Start"]
 class Start:
     """The arguments of a process, except its control pipe.
 
-    * `row`: the number of the process's row, which is the process's part of the slab for counters and state
+    * `row`: the number of the process row
     * `listener`: the socket of the datagram input or of the status process; the supervisor keeps the socket open while
       the process restarts
     * `queue_length`: maximum number of datagrams that the kernel queues in the datagram input's socket; 0 if unknown
-    * `slot`, `broker`: the slot of a dispatcher, which is its number, and the broker to which it sends
-    * `input_rows`: for an input, the numbers of the rows of all inputs
+    * `slot`, `broker`: for a dispatcher, its slot and the broker to which it sends
+    * `input_rows`: for an input, the numbers of the process rows of all inputs
     * `unix_stream`, `tcp`: the listening sockets that all stream workers (inputs for stream connections) share
     * `clock_offset_ms`: the offset of the supervisor's steady clock (`telemetry.clock`), which the process adopts; None
       if the process computes its own offset

@@ -5,8 +5,8 @@
 * If a broker does not report its API versions, the socket closes the connection and opens another one for each
   fallback (`protocol.kafka.version_negotiation`).
 * With TLS, the Kafka protocol starts after the TLS handshake, and all its bytes pass through the TLS session.
-* With `renews_login`, the socket renews a login that has a lifetime before the login expires. The timeout also bounds
-  each wait for credentials, from a Kerberos KDC or from the program `kafka.sasl.token_command`.
+* If `renews_login` is True, the socket renews a login before the login's lifetime ends. The timeout also bounds each
+  wait for credentials, from a Kerberos KDC or from the program `kafka.sasl.token_command`.
 
 The socket handles the events `Send` and `LoggedIn` itself. It passes all other events of
 `protocol.kafka.connection_events` to the owner through one callback. An unreachable broker, too, is a `Failed` event.
@@ -64,9 +64,9 @@ the same default.
 The broker closes the connection when the login expires."""
 _RETRY_FRACTION: Final = 0.05
 """Time between two tries to renew a login, as a fraction of the login's lifetime. So three more tries fit between the
-first one and the expiry."""
+first try and the expiry."""
 _MIN_RETRY_S: Final = 1.0
-"""The shortest time between two tries; it applies to logins with a short lifetime."""
+"""The shortest time between two tries to renew a login with a short lifetime."""
 _BEFORE_READY: Final = frozenset({ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.LOGGING_IN})
 """States in which a TCP reset counts as an end of stream: a broker that closes the connection before it has read all
 requests causes a reset."""
@@ -75,9 +75,9 @@ requests causes a reset."""
 class BrokerSocket:
     """One connection, from `open` to the event `Failed` or `Closed`, or to `close`; it cannot be opened a second time.
 
-    All sockets of a process share `probes`, a cache of the version negotiation that each broker needs; without
-    `probes`, each socket starts with a version request. Without `security`, the connection is plain text. With
-    `renews_login`, the owner must check `is_blocked` before it sends, because no request may be sent during a renewal.
+    All sockets of a process share `probes`, a cache of the version negotiation that each broker needs; if it is None,
+    the socket starts with a version request. If `security` is None, the connection is plain text. If `renews_login` is
+    True, the owner must check `is_blocked` before it sends, because no request may be sent during a renewal.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class BrokerSocket:
         self._unsent: deque[memoryview] = deque()
         self._deadline_timer: Timer | None = None
         """The timer for the connection's next deadline."""
-        self._deadline_timer_at = 0.0
+        self._deadline_timer_time = 0.0
         self._address_timer: Timer | None = None
         """The time limit of the address that is being tried. The last address has no timer: the deadline of the whole
         connect limits it."""
@@ -141,7 +141,7 @@ class BrokerSocket:
         timer = self._credentials_timer = self._loop.call_later(self._timeout_s, lambda: on_answer(None, reason))
 
         def answer(mechanism: Mechanism | None, reason: str) -> None:
-            # `close` cancels the timer, and the loop marks an expired timer as cancelled: both make this answer void
+            # `close` cancels the timer, and the loop marks an expired timer as cancelled: then this answer is void
             if not timer.cancelled:
                 timer.cancel()
                 on_answer(mechanism, reason)
@@ -297,7 +297,7 @@ class BrokerSocket:
             return
         try:
             while self._unsent:
-                buffers = [self._unsent[at] for at in range(min(_MAX_BUFFERS, len(self._unsent)))]
+                buffers = [self._unsent[index] for index in range(min(_MAX_BUFFERS, len(self._unsent)))]
                 self._remove_sent(self._socket.sendmsg(buffers))
         except BlockingIOError:
             self._loop.watch(self._socket, self._on_socket_events, select.POLLIN | select.POLLOUT)
@@ -429,10 +429,10 @@ class BrokerSocket:
         if self._is_closed or deadline is None:
             return
         if self._deadline_timer is not None:
-            if self._deadline_timer_at <= deadline:
+            if self._deadline_timer_time <= deadline:
                 return
             self._deadline_timer.cancel()
-        self._deadline_timer_at = deadline
+        self._deadline_timer_time = deadline
         self._deadline_timer = self._loop.call_at(deadline, self._on_deadline_timer)
 
     def _on_deadline_timer(self) -> None:

@@ -19,14 +19,14 @@ __all__ = ["Security", "connection_settings", "create_security"]
 
 
 class Security(NamedTuple):
-    """TLS contexts and SASL logins of the connections; each is None if it is not configured."""
+    """TLS contexts and SASL logins of the connections; None = not configured."""
 
     tls: TlsContexts | None = None
     logins: SaslSessions | None = None
 
 
 def connection_settings(config: Config) -> tuple[object, ...]:
-    """Return all settings that a broker connection depends on: if one of them changes, a new connection is needed."""
+    """Return the settings of a broker connection; if one of them changes, a new connection is needed."""
     kafka = config.kafka
     return kafka.client_id, kafka.broker_version, kafka.tls, kafka.sasl, config.delivery.kafka_socket_timeout_s
 

@@ -1,6 +1,6 @@
 """Read passwords and tokens from the files or environment variables that the configuration names.
 
-The daemon keeps no copy of a secret: each use reads it again.
+The daemon keeps no copy of a secret: each use reads the file or variable again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["exposed_files", "read_remedy", "read_secret", "unreadable_files"]
 
 _MAX_BYTES: Final = 64 * 1024
-"""Maximum number of bytes to read: far more than a secret has, but a wrongly configured file may be huge."""
+"""Maximum number of bytes to read, because a wrongly configured file may be huge; a secret has far fewer."""
 _OTHERS_ACCESS: Final = {stat.S_IROTH: "read", stat.S_IWOTH: "written"}
-"""Mode bits that give all users access to a file, and the word for that access in `exposed_files`."""
+"""Mode bits that give all users access to a file, and the word for this access in `exposed_files`."""
 
 
 def read_secret(file: str | None, variable: str | None, subject: str) -> str | None:
-    """Return the secret in `file` or, if that is None, in the environment variable `variable`; None if both are None.
+    """Return the secret in `file` or in the environment variable `variable`; None if both parameters are None.
 
     Raises ConfigError if the secret is missing, empty or not UTF-8, or if the file cannot be read. The text of the
     error begins with `subject`, such as "The password".
@@ -101,7 +101,7 @@ def unreadable_files(config: Config) -> Iterator[str]:
 
 
 def _secret_files(config: Config) -> dict[str, str | None]:
-    """Return the path of each file that contains a secret, by the name of its setting; None if it is not set."""
+    """Return the path of each file that contains a secret, by the setting that names the file; None if it is absent."""
     tls, sasl = config.kafka.tls, config.kafka.sasl
     # If no key_file is set, the certificate_file must contain the key.
     key_setting = "kafka.tls.key_file" if tls.key_file else "kafka.tls.certificate_file"

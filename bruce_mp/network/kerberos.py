@@ -28,34 +28,33 @@ if TYPE_CHECKING:
 __all__ = ["GssapiExchange", "Kerberos"]
 
 _NO_SECURITY_LAYER: Final = 1
-"""The bit for connections that GSSAPI neither signs nor encrypts. Kafka has only such connections; it leaves both to
-TLS."""
+"""The bit for connections that GSSAPI neither signs nor encrypts. Kafka supports no others, and leaves both to TLS."""
 _NO_PACKAGE: Final = (
     "The Python package gssapi is not installed. Install python3-gssapi if bruce was installed as a Debian or RPM "
     "package; otherwise install bruce's extra kerberos with pip."
 )
-_KRB5: Final = 2**32 - 1765328384
-"""The first of libkrb5's error numbers (krb5.h, ERROR_TABLE_BASE_krb5). It is negative there; GSSAPI gives the same 32
-bits as an unsigned number."""
+_KRB5_BASE: Final = 2**32 - 1765328384
+"""The first of libkrb5's error numbers. It is negative in krb5.h (ERROR_TABLE_BASE_krb5); GSSAPI gives the same bits
+as an unsigned number."""
 _OUTDATED_KEY: Final = "The keytab has an old key of the principal: export the keytab again"
 _NO_KDC: Final = "Check the KDC, and the firewalls between this host and it"
 _NO_REALM: Final = "Correct the realm of kafka.sasl.kerberos_principal, or add the realm's KDC to /etc/krb5.conf"
 _REMEDIES: Final[Mapping[int, str]] = {
     # KDC_ERR_C_PRINCIPAL_UNKNOWN: the client's principal is unknown
-    _KRB5 + 6: "Create the principal at the KDC, or correct kafka.sasl.kerberos_principal",
+    _KRB5_BASE + 6: "Create the principal at the KDC, or correct kafka.sasl.kerberos_principal",
     # KDC_ERR_S_PRINCIPAL_UNKNOWN: the server's principal is unknown
-    _KRB5 + 7: (
+    _KRB5_BASE + 7: (
         "Create the broker's principal at the KDC, name the broker in advertised.listeners as its principal does, or "
         "correct kafka.sasl.kerberos_service_name"
     ),
-    _KRB5 + 24: _OUTDATED_KEY,  # KDC_ERR_PREAUTH_FAILED
-    _KRB5 + 31: _OUTDATED_KEY,  # KRB_AP_ERR_BAD_INTEGRITY: if the KDC uses no preauthentication
-    _KRB5 + 37: "Set the clocks of this host, the KDC and the brokers",  # KRB_AP_ERR_SKEW
-    _KRB5 + 154: _NO_REALM,  # KRB5_REALM_UNKNOWN
-    _KRB5 + 156: _NO_KDC,  # KRB5_KDC_UNREACH
-    _KRB5 + 220: _NO_REALM,  # KRB5_REALM_CANT_RESOLVE
+    _KRB5_BASE + 24: _OUTDATED_KEY,  # KDC_ERR_PREAUTH_FAILED
+    _KRB5_BASE + 31: _OUTDATED_KEY,  # KRB_AP_ERR_BAD_INTEGRITY: if the KDC uses no preauthentication
+    _KRB5_BASE + 37: "Set the clocks of this host, the KDC and the brokers",  # KRB_AP_ERR_SKEW
+    _KRB5_BASE + 154: _NO_REALM,  # KRB5_REALM_UNKNOWN
+    _KRB5_BASE + 156: _NO_KDC,  # KRB5_KDC_UNREACH
+    _KRB5_BASE + 220: _NO_REALM,  # KRB5_REALM_CANT_RESOLVE
 }
-_NO_KEY: Final = _KRB5 + 195
+_NO_KEY: Final = _KRB5_BASE + 195
 """KRB5_FCC_NOFILE: there is no cache of tickets, because libkrb5 found no key of the principal in the keytab."""
 _DISCARD_INTERVAL_S: Final = 600.0
 """The shortest time between two discards of tickets. It limits the memory that is lost, because libkrb5 never frees a
@@ -70,7 +69,7 @@ _CACHE_NUMBERS: Final = count(1)
 class GssapiExchange:
     """One SASL exchange. `context` is a client's `gssapi.SecurityContext` that has produced `first_token`.
 
-    `error_type` is `gssapi`'s `GSSError`: a parameter, because only `Kerberos.try_start` imports `gssapi`.
+    `error_type` is `gssapi`'s `GSSError`; it is a parameter, because only `Kerberos.try_start` imports `gssapi`.
     """
 
     name: Final = "GSSAPI"
@@ -94,7 +93,7 @@ class GssapiExchange:
         """
         if self._has_chosen_layer:
             if challenge:
-                raise RemoteProtocolError("It sent a challenge after the end of the GSSAPI exchange.")
+                raise RemoteProtocolError("The broker sent a challenge after the end of the GSSAPI exchange.")
             return None
         try:
             return self._choose_layer(challenge) if self._context.complete else self._context.step(challenge) or b""
@@ -102,15 +101,15 @@ class GssapiExchange:
             raise LoginRefusedError(_explain(error)) from error
 
     def _choose_layer(self, challenge: bytes) -> bytes:
-        """Answer the broker's offer of security layers with the choice of none.
+        """Choose no security layer from the broker's offer.
 
         An offer has one byte with a bit for each layer, and three bytes with the maximum length of a message.
         """
         offer = self._context.unwrap(challenge).message
         if len(offer) != 4:
-            raise RemoteProtocolError(f"Its GSSAPI offer has {len(offer)} bytes instead of 4.")
+            raise RemoteProtocolError(f"The broker's GSSAPI offer has {len(offer)} bytes instead of 4.")
         if not offer[0] & _NO_SECURITY_LAYER:
-            raise LoginRefusedError("It requires a security layer of GSSAPI. Set sasl.qop to auth on the brokers.")
+            raise LoginRefusedError("The broker requires a GSSAPI security layer. Set sasl.qop to auth on the brokers.")
         self._has_chosen_layer = True
         choice: bytes = self._context.wrap(bytes([_NO_SECURITY_LAYER, 0, 0, 0]), encrypt=False).message
         return choice
@@ -124,7 +123,7 @@ class Kerberos:
         self._principal = sasl.kerberos_principal or ""
         self._keytab = Path(sasl.kerberos_keytab_file or "")
         self._cache_number = next(_CACHE_NUMBERS)
-        self._discarded_at_s = -math.inf
+        self._discard_time_s = -math.inf
         # One lock for each broker's host, and so for each cache: libkrb5 replaces a cache's tickets in two steps, and
         # another thread must not read the cache between them.
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
@@ -135,8 +134,8 @@ class Kerberos:
         New cache names make libkrb5 request new tickets.
         """
         now_s = time.monotonic()
-        if now_s - self._discarded_at_s >= _DISCARD_INTERVAL_S:
-            self._cache_number, self._discarded_at_s = next(_CACHE_NUMBERS), now_s
+        if now_s - self._discard_time_s >= _DISCARD_INTERVAL_S:
+            self._cache_number, self._discard_time_s = next(_CACHE_NUMBERS), now_s
 
     def try_start(self, host: str) -> tuple[Mechanism | None, str]:
         """Return (exchange with the broker on `host`, "") or (None, reason). Blocks while libkrb5 asks the KDC."""

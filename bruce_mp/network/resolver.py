@@ -3,8 +3,8 @@
 `getaddrinfo()` may take many seconds while name servers are unreachable, so a thread calls it. Each connect resolves
 the name again, because a restarted broker may have another address.
 
-Each name that is being resolved has one thread. Further requests for the same name get the answer of this thread. So
-there are never more threads than names, and no name waits for the look-up of another name.
+Each name that is being resolved has one thread, also for several requests. So there are never more threads than names,
+and no name waits for the look-up of another name.
 """
 
 from __future__ import annotations

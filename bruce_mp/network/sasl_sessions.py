@@ -1,9 +1,8 @@
 """Supply a new SASL exchange for each login, with the credentials that are valid at that time.
 
-Several logins share a token from `kafka.sasl.token_command`. The command runs again for a login after 80% of the
-token's lifetime, or after a broker has refused the token. If the command fails, a token that was not refused stays in
-use until it expires. A token without an expiry time is used only for the logins that waited for this run of the
-command.
+Several logins share a token from `kafka.sasl.token_command`. The first login after 80% of the token's lifetime, or
+after a broker has refused the token, runs the command again. If the command fails, a token that was not refused stays
+in use until it expires. A token without an expiry time is used only for the logins that waited for the command.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class SaslSessions:
         self._token_waiters: list[OnMechanism] = []
         """Callbacks of the logins that wait for the running token command; empty if it does not run."""
         self._token = _NO_TOKEN
-        self._renewal_s = self._expiry_s = 0.0
-        """The times of the token's renewal and expiry, in seconds since the epoch."""
+        self._renewal_time_s = self._expiry_time_s = 0.0
+        """The token's renewal and expiry, in seconds since the epoch."""
         self._kerberos = Kerberos(sasl)
 
     def request(self, host: str, callback: OnMechanism) -> None:
@@ -60,7 +59,7 @@ class SaslSessions:
         if self._sasl.mechanism == "GSSAPI":
             start = partial(self._kerberos.try_start, host)  # in a thread, because it may ask the KDC over the network
             self._loop.call_in_thread(f"kerberos-{host}", start, lambda result: callback(*result))
-        elif self._sasl.token_command is not None and time.time() >= self._renewal_s:
+        elif self._sasl.token_command is not None and time.time() >= self._renewal_time_s:
             self._run_token_command(self._sasl.token_command, callback)
         else:
             self._supply(callback)
@@ -75,8 +74,8 @@ class SaslSessions:
         callback(mechanism, "")
 
     def on_refused(self) -> None:
-        """Treat the cached token as expired, and discard the tickets, because a broker refused one of them."""
-        self._renewal_s = self._expiry_s = 0.0
+        """Treat the cached token as expired and discard the Kerberos tickets, because a broker refused a login."""
+        self._renewal_time_s = self._expiry_time_s = 0.0
         self._kerberos.on_refused()
 
     def _create_mechanism(self) -> Mechanism:
@@ -116,13 +115,13 @@ class SaslSessions:
             self._token = decode_token(output, exit_error, now_s)
         except ConfigError as error:
             reason = f"kafka.sasl.token_command ({program}) {error}"
-            if now_s >= self._expiry_s:
+            if now_s >= self._expiry_time_s:
                 for callback in callbacks:
                     callback(None, reason)
                 return
-            log.warning("%s The present token stays in use for %.0f s.", reason, self._expiry_s - now_s)
+            log.warning("%s The present token stays in use for %.0f s.", reason, self._expiry_time_s - now_s)
         else:
-            self._renewal_s = now_s + _RENEWAL_FRACTION * self._token.lifetime_s
-            self._expiry_s = now_s + self._token.lifetime_s
+            self._renewal_time_s = now_s + _RENEWAL_FRACTION * self._token.lifetime_s
+            self._expiry_time_s = now_s + self._token.lifetime_s
         for callback in callbacks:
             self._supply(callback)

@@ -1,7 +1,7 @@
 """TLS to brokers: the contexts with the certificates and keys of [kafka.tls], and the session of one connection.
 
 `TlsContexts` reloads the files when one of them changes.  While the new files are unusable, the context from the old
-files stays in use: an operator replaces certificate and key one after the other, and in between they do not match.
+files stays in use: an operator replaces certificate and key one after the other, and they do not match in between.
 
 A session has no socket: the caller passes received bytes in and fetches the bytes to send.
 
@@ -32,7 +32,7 @@ __all__ = ["TlsContexts", "TlsSession"]
 
 log = logging.getLogger(__name__)
 _READ_BYTES: Final = 256 * 1024
-"""Maximum number of decrypted bytes of one read; a TLS record has at most 16 KiB."""
+"""Maximum number of decrypted bytes that one read returns."""
 # SSLZeroReturnError: the broker announced the end by the alert close_notify.  SSLEOFError: the stream ended without
 # this alert; Python 3.11.2 raises SSLZeroReturnError for that, too.
 _STREAM_ENDED: Final = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
@@ -172,7 +172,7 @@ class TlsSession:
 # --- contexts ---------------------------------------------------------------------------------------------------------
 _TLS_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _NO_PEM: Final = frozenset({"NO_CERTIFICATE_OR_CRL_FOUND", "NO_START_LINE"})
-"""OpenSSL's names of the reason for which it found no certificate in a file."""
+"""OpenSSL's names for the failure to find a certificate in a file."""
 
 _FileVersion = tuple[int, int, int]
 """Inode, size and time of modification: if one differs, the file was changed or replaced."""
@@ -195,8 +195,8 @@ class TlsContexts:
     def current_context(self) -> ssl.SSLContext:
         """Return the context for a new connection.
 
-        If the files cannot be loaded, raises ConfigError, which names the file, or returns the context of an earlier
-        load.
+        If the files cannot be loaded, return the context of an earlier load; without one, raise ConfigError, which
+        names the file.
         """
         versions = tuple(_file_version(file) for file in self._files)
         if self._context is not None and versions == self._loaded_versions:
@@ -241,7 +241,7 @@ def _load_authorities(context: ssl.SSLContext, ca_file: str | None) -> None:
 
 
 def _load_certificate(context: ssl.SSLContext, tls: Tls, certificate_file: str) -> None:
-    # "" instead of no password, because OpenSSL would then ask for the password of an encrypted key on the terminal.
+    # "" instead of None: without a password, OpenSSL would ask on the terminal for the password of an encrypted key.
     password = read_secret(tls.key_password_file, tls.key_password_env, "The password of the key") or ""
     try:
         context.load_cert_chain(certificate_file, tls.key_file, password)

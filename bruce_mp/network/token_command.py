@@ -32,11 +32,11 @@ __all__ = ["BearerToken", "TokenResponse", "decode_token", "printable_text", "ru
 _TIMEOUT_S: Final = 30.0
 """Time limit of the program; it is generous, because the program may ask a server over the network."""
 _REAP_S: Final = 0.1
-"""Maximum wait for the end of a killed program. If it ends later, `subprocess` reaps it when it starts another one."""
+"""Maximum wait for the end of a killed program. If it ends later, `subprocess` reaps it at the start of another one."""
 _MAX_OUTPUT_BYTES: Final = 64 * 1024
-"""Limit of the output: far more than a token has, but a wrongly configured program may write without end."""
+"""Limit of the output, because a wrongly configured program may write without end; a token has far fewer bytes."""
 _MAX_TEXT_CHARACTERS: Final = 600
-"""Limit of a server's text in the log."""
+"""Maximum length of a server's text in the log."""
 
 
 def run_token_command(command: Sequence[str]) -> tuple[str, str]:

@@ -62,26 +62,26 @@ def certificate_validity(der: bytes) -> tuple[float, float]:
 def _read_elements(data: bytes, count: int) -> list[_Element]:
     """Return the first `count` elements of `data`, the content of a sequence."""
     elements = []
-    at = 0
+    offset = 0
     for _ in range(count):
-        size, start = _read_length(data, at + 1)
+        size, start = _read_length(data, offset + 1)
         end = start + size
         if end > len(data):
             raise RemoteProtocolError("A certificate of the file is truncated.")
-        elements.append(_Element(data[at], data[start:end]))
-        at = end
+        elements.append(_Element(data[offset], data[start:end]))
+        offset = end
     return elements
 
 
-def _read_length(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the length field at byte `at`; return the length, and the index of the byte after the field."""
-    if at >= len(data):
+def _read_length(data: bytes, offset: int) -> tuple[int, int]:
+    """Decode the length field at `offset`; return the length, and the offset of the byte after the field."""
+    if offset >= len(data):
         raise RemoteProtocolError("A certificate of the file is truncated.")
-    first = data[at]
+    first = data[offset]
     if first < 0x80:  # short form: the byte is the length
-        return first, at + 1
-    end = at + 1 + (first & 0x7F)  # long form: the low 7 bits are the number of bytes that the length occupies
-    return int.from_bytes(data[at + 1 : end], "big"), end
+        return first, offset + 1
+    end = offset + 1 + (first & 0x7F)  # long form: the low 7 bits are the number of bytes that the length occupies
+    return int.from_bytes(data[offset + 1 : end], "big"), end
 
 
 def _parse_date(element: _Element) -> float:

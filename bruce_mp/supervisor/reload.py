@@ -182,7 +182,7 @@ class Reloads:
     def _finish(self) -> None:
         self.due = None
         keys = ", ".join(change.key for change in self._changes) or NO_CHANGE
-        self._active_config = ActiveConfig(self._active_config.path, wall_ms(), self._active_config.reloads + 1)
+        self._active_config = ActiveConfig(self._active_config.path, wall_ms(), self._active_config.reload_count + 1)
         log.log(NOTICE, "Reloaded %s: %s.", self._source.path, keys, extra={"about": self._active_config})
         for warning in (*risk_warnings(self.config), *exposed_files(self.config)):
             # The log suppresses repeats from one source line unless "about" differs.
@@ -192,7 +192,7 @@ class Reloads:
     def _refuse(self, reason: str) -> None:
         before = self._active_config
         self._active_config = ActiveConfig(
-            before.path, before.since_ms, before.reloads, refused=reason.replace("\n", " "), refused_ms=wall_ms()
+            before.path, before.since_ms, before.reload_count, refused=reason.replace("\n", " "), refused_ms=wall_ms()
         )
         text = "Reload refused: {} The old configuration stays in force."
         log.error(text.format(self._active_config.refused), extra={"about": self._active_config})

@@ -81,7 +81,7 @@ def test_sighup_sends_a_changed_configuration_to_every_process(daemon: FakeDaemo
         (config,) = configs(daemon, name)
         assert "max_in_flight=2" in config
     wait_until(
-        lambda: "reloads=1, refused=''" in daemon.active_config_messages()[-1], "the config of the status process"
+        lambda: "reload_count=1, refused=''" in daemon.active_config_messages()[-1], "the config of the status process"
     )
 
 
@@ -100,7 +100,7 @@ def test_a_change_that_needs_a_restart_refuses_the_whole_reload(daemon: FakeDaem
     assert not any(configs(daemon, name) for name in EVERYBODY)
     daemon.configure("delivery.max_in_flight = 2")
     assert "number=8, accepted=True" in ask(daemon, 8)
-    assert "reloads=1, refused=''" in daemon.active_config_messages()[-1]
+    assert "reload_count=1, refused=''" in daemon.active_config_messages()[-1]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_check_changes_nothing_and_reports_the_outcome(daemon: FakeDaemon) -> 
     daemon.configure("input.tcp.enable = true")
     assert "accepted=False, text='It would be refused: input.tcp.enable" in ask(daemon, 3, only_check=True)
     assert not any(configs(daemon, name) for name in EVERYBODY)
-    assert "reloads=0, refused=''" in daemon.active_config_messages()[-1]
+    assert "reload_count=0, refused=''" in daemon.active_config_messages()[-1]
 
 
 def test_an_unchanged_file_is_a_successful_reload(unchanged: FakeDaemon) -> None:

@@ -67,7 +67,7 @@ def read_server_info(
         foreign_cluster_id=router.foreign_cluster if router is not None else "",
         config_file=active_config.path,
         config_since=active_config.since_ms // 1000,
-        config_reloads=active_config.reloads,
+        config_reloads=active_config.reload_count,
         config_refused=active_config.refused,
     )
 
