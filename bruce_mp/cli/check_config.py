@@ -20,7 +20,7 @@ from bruce_mp.config.load import load_config
 from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.config.sizes import MIB, format_size
 from bruce_mp.errors import ExitCode, creation_remedy
-from bruce_mp.network.credentials import exposed_files, unreadable_files
+from bruce_mp.network.credentials import exposed_file_warnings, unreadable_file_warnings
 from bruce_mp.slab.file import Geometry
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{args.file}: OK")
     for title, text in _summary(config).items():
         print(f"  {title:{_TITLE_WIDTH}}{text}")
-    file_warnings = (*unreadable_files(config), *exposed_files(config))
+    file_warnings = (*unreadable_file_warnings(config), *exposed_file_warnings(config))
     for warning in (*risk_warnings(config), *file_warnings, *directory_warnings(config)):
         print(f"Note: {warning}")
     return _check_surroundings(config) if args.connect else ExitCode.OK

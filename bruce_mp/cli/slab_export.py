@@ -106,7 +106,7 @@ def compare_with_books(salvage: Salvage, held_count: int) -> list[str]:
     books = count_books(salvage.slab)
     zone = salvage.read_landing_zone()
     # Datagrams that have a record already, but that the books do not count as received yet.
-    uncounted = zone.landed - len(zone.pending)
+    uncounted = zone.landed_count - len(zone.pending)
     settled = books.delivered + sum(books.discarded.values())
     expected = books.received + uncounted - settled - books.held[SPILLED]  # spilled messages have no record
     if held_count == expected:
@@ -168,7 +168,7 @@ class _Lines:
     def _line_of_datagram(self, landed: LandedDatagram) -> DiscardLine:
         slab = self._salvage.slab
         stored_bytes = min(landed.length, slab.geometry.landing_slot_size)
-        data = bytes(slab.view[landed.at : landed.at + stored_bytes])
+        data = bytes(slab.view[landed.offset : landed.offset + stored_bytes])
         message = parse_message(data) if landed.is_whole else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
             return self._create_line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))

@@ -210,7 +210,7 @@ def _add_record(topic: TopicHeld, record: SalvagedRecord) -> None:
 
 def _summarize_landing_zone(salvage: Salvage) -> LandingUsage:
     zone = salvage.read_landing_zone()
-    return LandingUsage(zone.landed, len(zone.pending), sum(datagram.length for datagram in zone.pending))
+    return LandingUsage(zone.landed_count, len(zone.pending), sum(datagram.length for datagram in zone.pending))
 
 
 # --- the report ------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from bruce_mp.protocol.kafka.connection_events import (
 )
 from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 from bruce_mp.slab.producer_id import (
-    cluster_changes,
+    cluster_change_count,
     cluster_of,
     foreign_cluster_sentence,
     is_idempotent,
@@ -96,7 +96,7 @@ class ProduceSession:
         self._is_ready = False
         """True if requests may be sent over the connection."""
         self._cluster_change_count = 0
-        """The value of `cluster_changes` when the connection was opened."""
+        """The value of `cluster_change_count` when the connection was opened."""
         self._old_connection_count = 0
         """The number of successive connections, with the last one, on which the broker looked older than Kafka 0.10."""
         self._is_outdated = False
@@ -134,7 +134,7 @@ class ProduceSession:
 
     def send_requests(self) -> None:
         """Send all batches that may be sent now; if there is no connection, open one if there are records to send."""
-        has_changed_cluster = self._cluster_change_count != cluster_changes(self._slab)
+        has_changed_cluster = self._cluster_change_count != cluster_change_count(self._slab)
         if self._socket is not None and (self._is_outdated or has_changed_cluster):
             self._is_outdated = True
             self._close_outdated(self._socket)
@@ -176,7 +176,7 @@ class ProduceSession:
 
     def _connect(self) -> None:
         self._row.add(Counter.ConnectorStartConnect)
-        self._cluster_change_count = cluster_changes(self._slab)
+        self._cluster_change_count = cluster_change_count(self._slab)
         self._status.on_connecting()
         self._socket = BrokerSocket(
             self._loop,

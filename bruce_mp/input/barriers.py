@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.input_shell import RunPublisher
     from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.ipc.loop import Loop, Timer
-    from bruce_mp.slab.handover_tickets import JournaledTickets
+    from bruce_mp.slab.handover_tickets import JournalProgress
 
 __all__ = ["BarrierWatch", "Barriers"]
 
@@ -79,7 +79,7 @@ class Barriers:
         outcomes: Outcomes,
         flush_groups: FlushGroups,
         answer: Callable[[StreamClientState, bytes], None],
-        journal: JournaledTickets | None = None,
+        journal: JournalProgress | None = None,
     ) -> None:
         self._journal = journal
         self._outcomes = outcomes

@@ -345,12 +345,12 @@ class FencedAttempts:
 
     def _abandon_spill(self, attempt: Attempt, file: SpillFile) -> None:
         reason = DiscardReason.ABANDONED_ATTEMPT
-        increments = {lay.SPILL_OUT: file.messages, discarded(reason): file.messages}
+        increments = {lay.SPILL_OUT: file.message_count, discarded(reason): file.message_count}
         self._row.settle((), RunState.DISCARDED, reason, increments)
-        attempt.flush_group.discard(reason, file.messages)
-        self._reporter.record(reason, count=file.messages)
+        attempt.flush_group.discard(reason, file.message_count)
+        self._reporter.record(reason, count=file.message_count)
         if self._reporter.keeps_copies:
-            self._row.add(Counter.MsgCopyLost, file.messages)  # no copies are made, because nothing reads the file
+            self._row.add(Counter.MsgCopyLost, file.message_count)  # no copies are made, because nothing reads the file
         self._spills.remove(file)
 
     def _close(self, attempt: Attempt) -> list[Segment]:

@@ -30,7 +30,7 @@ from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.kernels import split_stream
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.room import chunks_for, messages_that_fit
+from bruce_mp.slab.room import chunks_for, count_fitting_messages
 from bruce_mp.slab.spill import MAX_SLICE_MESSAGES, wrapping_delta
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -197,7 +197,7 @@ class SpillFeed:
             if not lengths:
                 return 1
             largest = max(lengths)
-        return messages_that_fit(self._pool, len(lengths), largest, lengths[0])
+        return count_fitting_messages(self._pool, len(lengths), largest, lengths[0])
 
     def _ingest(self, completed: CompletedSpill, view: memoryview, extents: Extents, now_ms: int) -> bool:
         """Append a slice, and count it; return False if the lanes accepted none of its messages."""
@@ -214,7 +214,7 @@ class SpillFeed:
         # The messages were counted as received when they were spilled.
         increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
         at, length = extents[-1]
-        offset, fed_count = file.offset + at + length, file.fed + len(extents)
+        offset, fed_count = file.offset + at + length, file.fed_count + len(extents)
         progress = {lay.SPILL_FED_ATTEMPT: file.number, lay.SPILL_FED_OFFSET: offset, lay.SPILL_FED_COUNT: fed_count}
         for counter, number in progress.items():
             increments[counter] = wrapping_delta(number - self._row.counters[counter])  # sets the counter to `number`
@@ -319,4 +319,4 @@ class SpillFeed:
         self._row.settle((), RunState.DISCARDED, reason, increments)
         self._reporter.record(reason, count=lost_count)
         self._discard(completed, reason, lost_count)
-        file.advance_to(file.end, file.messages)
+        file.advance_to(file.end, file.message_count)

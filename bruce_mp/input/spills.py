@@ -76,7 +76,7 @@ class Spills:
         files = self._directory.files(self._row_index)  # by attempt number
         self.completed.extend(CompletedSpill(file, None) for file in files.values())
         self.last_number = max(files, default=0)
-        self._row.counters[lay.SPILL_BYTES] = sum(file.reserved for file in files.values())
+        self._row.counters[lay.SPILL_BYTES] = sum(file.reserved_bytes for file in files.values())
 
     def add_completed(self, file: SpillFile, flush_group: FlushGroup) -> None:
         """Queue the file of a complete attempt; the file's messages belong to `flush_group`."""
@@ -103,7 +103,7 @@ class Spills:
 
         A block is urgent if its messages cannot wait in their connection.  An urgent block may exceed the bound.
         """
-        missing_bytes = file.end + BLOCK_HEADER + size - file.reserved
+        missing_bytes = file.end + BLOCK_HEADER + size - file.reserved_bytes
         if missing_bytes <= 0:
             return SpillRoom.GRANTED
         step = max(missing_bytes, min(max(file.size, _MIN_STEP), _MAX_STEP))  # `file.size` has the bytes of all blocks
@@ -133,5 +133,5 @@ class Spills:
     def remove(self, file: SpillFile) -> None:
         """Remove a file, and subtract its reserved bytes from the worker's counter."""
         # `min` keeps the unsigned counter from wrapping around.
-        self._row.counters[lay.SPILL_BYTES] -= min(file.reserved, self._row.counters[lay.SPILL_BYTES])
+        self._row.counters[lay.SPILL_BYTES] -= min(file.reserved_bytes, self._row.counters[lay.SPILL_BYTES])
         file.remove()

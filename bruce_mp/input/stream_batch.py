@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.room import chunks_for, messages_that_fit
+from bruce_mp.slab.room import chunks_for, count_fitting_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -83,7 +83,7 @@ class StreamBatch:
             return self._room_before_oversized(pool, more)
         _, first_size = (self.extents or more)[0]
         count, largest = len(self.extents) + len(more), max(largest, self.largest)
-        return max(0, messages_that_fit(pool, count, largest, first_size) - len(self.extents))
+        return max(0, count_fitting_messages(pool, count, largest, first_size) - len(self.extents))
 
     def _room_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
         """Return how many messages find room before the first message that is larger than the pool.

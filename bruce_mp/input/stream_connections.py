@@ -474,7 +474,7 @@ class StreamConnections:
     def _schedule_retry(self) -> None:
         """Schedule a retry; stop reading all connections if one waits for room and no chunk is free."""
         self._paused.schedule_retry()
-        if self._paused.any_waits_for_room and not self._pool.own_free:
+        if self._paused.any_waits_for_room and not self._pool.own_free_count:
             self._loop.unwatch(self._epoll)
 
     def _retry(self) -> None:
@@ -485,10 +485,10 @@ class StreamConnections:
             self._paused.retry_one(
                 descriptor, lambda client: self._admission.may_resume(client, steady_ms()), self._admit_rest
             )
-            if self._paused.waits_for_room(descriptor) and not self._pool.own_free:
+            if self._paused.waits_for_room(descriptor) and not self._pool.own_free_count:
                 break  # no other client finds room either, and each search for room costs time
         self._paused.pause_stuck_topics(steady_ms())
         if len(self._paused):
             self._schedule_retry()
-        if self._pool.own_free or not self._paused.any_waits_for_room:
+        if self._pool.own_free_count or not self._paused.any_waits_for_room:
             self._loop.watch(self._epoll, lambda _: self._on_wakeup())

@@ -27,7 +27,7 @@ from bruce_mp.ipc.links import JOURNAL_REQUESTS
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.protocol.client.inquiry import is_inquiry
-from bruce_mp.slab.handover_tickets import JournaledTickets
+from bruce_mp.slab.handover_tickets import JournalProgress
 from bruce_mp.slab.layout import CHUNK_BYTES
 from bruce_mp.slab.recovery import sweep_filled
 from bruce_mp.slab.spill import SpillDirectory
@@ -72,7 +72,7 @@ class _StreamWorker(InputShell):
             self._outcomes,
             self._flush_groups,
             self._answer,
-            None if config.slab.sync == "off" else JournaledTickets(slab, start.row),
+            None if config.slab.sync == "off" else JournalProgress(slab, start.row),
         )
         self._spill_directory = SpillDirectory.for_slab(slab, config.spill_path)
         self._spills = Spills(slab, self._row, start.row, self._spill_directory, config.input.streams.max_spill_size)

@@ -118,8 +118,8 @@ class UniqueAttempts:
         if earlier is None:
             return None
         explanation = (
-            f"an earlier attempt of this name with {earlier.messages} messages is complete. An inquiry returns its "
-            "outcome"
+            f"an earlier attempt of this name with {earlier.message_count} messages is complete. An inquiry returns "
+            "its outcome"
         )
         return EndReason.NAME_IN_USE, explanation
 
@@ -174,7 +174,7 @@ class UniqueAttempts:
             return answer
         outcome = AttemptOutcome.LOST if self._registry.is_lost(found) else _OUTCOME_OF_STATE[found.state]
         return replace(
-            answer, outcome=outcome, received=found.messages, delivered=found.delivered, reasons=found.discards
+            answer, outcome=outcome, received=found.message_count, delivered=found.delivered, reasons=found.discards
         )
 
     def _empty_answer(self, inquiry: Inquiry, outcome: AttemptOutcome, since_ms: int) -> InquiryAnswer:

@@ -58,7 +58,7 @@ class Timer:
 class Loop:
     """An event loop. A *source* is a descriptor, a ZeroMQ socket, or an object with a fileno().
 
-    Each round calls the callbacks of all ready sources, and then those of all due timers.
+    Each round calls the callbacks of all ready sources, then the callbacks of all due timers.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from bruce_mp.journal.journal_file import AttemptKey, Journal, JournaledRun, Run
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import read_each
 from bruce_mp.slab.fences import attempt_of
-from bruce_mp.slab.handover_tickets import InputProgress, input_progress, store_journaled
+from bruce_mp.slab.handover_tickets import InputProgress, input_progress, store_journaled_tickets
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.private_directory import create_private_directory
 from bruce_mp.slab.producer_id import cluster_of
@@ -85,7 +85,7 @@ class JournalRecorder:
         except OSError:
             self._close_journal()
             raise
-        store_journaled(self._slab, {row: progress.ticket for row, progress in self._progress.items()})
+        store_journaled_tickets(self._slab, {row: progress.ticket for row, progress in self._progress.items()})
         self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
 
     def rewrite(self, *, is_clean: bool = False) -> None:
@@ -170,4 +170,4 @@ class JournalRecorder:
         # A run with topic number 0 contains the name of its topic.
         topic = self._topics.name_of(run.topic) if run.topic else name_of(self._slab, chunk, offset, run)
         at = self._slab.chunk_at(chunk) + offset
-        return JournaledRun(topic, run.records, bytes(self._slab.view[at + run.body_at : at + run.size]), attempt)
+        return JournaledRun(topic, run.records, bytes(self._slab.view[at + run.body_offset : at + run.size]), attempt)

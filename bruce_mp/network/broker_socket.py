@@ -179,7 +179,7 @@ class BrokerSocket:
         return None if self._tls is None else self._tls.certificate_ends_s
 
     def send(self, buffers: Iterable[bytes]) -> None:
-        """Queue the buffers behind those of earlier calls, and write as many queued bytes as the kernel accepts."""
+        """Queue the buffers behind buffers of earlier calls, and write as many queued bytes as the kernel accepts."""
         views = [memoryview(buffer) for buffer in buffers if buffer]
         if self._tls is None:
             self._unsent += views

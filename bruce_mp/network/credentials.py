@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
 
-__all__ = ["exposed_files", "read_remedy", "read_secret", "unreadable_files"]
+__all__ = ["exposed_file_warnings", "read_remedy", "read_secret", "unreadable_file_warnings"]
 
 _MAX_BYTES: Final = 64 * 1024
 """Maximum number of bytes to read, because a wrongly configured file may be huge; a secret has far fewer."""
 _OTHERS_ACCESS: Final = {stat.S_IROTH: "read", stat.S_IWOTH: "written"}
-"""Mode bits that give all users access to a file, and the word for this access in `exposed_files`."""
+"""Mode bits that give all users access to a file, and the word for this access in `exposed_file_warnings`."""
 
 
 def read_secret(file: str | None, variable: str | None, subject: str) -> str | None:
@@ -65,7 +65,7 @@ def read_remedy(error: OSError) -> str:
     return remedies.get(error.errno or 0, "")
 
 
-def exposed_files(config: Config) -> Iterator[str]:
+def exposed_file_warnings(config: Config) -> Iterator[str]:
     """Yield a sentence for each secret file that every user of this host can read or write."""
     for setting, file in _secret_files(config).items():
         if file is not None and (mode := _mode(file)) & sum(_OTHERS_ACCESS):
@@ -76,7 +76,7 @@ def exposed_files(config: Config) -> Iterator[str]:
             )
 
 
-def unreadable_files(config: Config) -> Iterator[str]:
+def unreadable_file_warnings(config: Config) -> Iterator[str]:
     """Yield a sentence for each secret or certificate file that is missing, or that the present user may not read.
 
     Such a file does not prevent the daemon's start: the daemon waits for the file.

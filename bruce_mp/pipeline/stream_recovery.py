@@ -16,11 +16,16 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.fences import clear_last_completed, finish_completion, incomplete_segments, last_completed
+from bruce_mp.slab.fences import (
+    clear_last_completed_attempt,
+    finish_completion,
+    incomplete_segments,
+    last_completed_attempt,
+)
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import close_open_runs, uncounted_records
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.slab.spill import completed_messages, spilled_messages, wrapping_delta
+from bruce_mp.slab.spill import completed_message_count, spilled_message_count, wrapping_delta
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -72,11 +77,11 @@ def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) 
     """Store the outcomes of the dead worker's unique (named) attempts; the slab has the last completed one."""
     try:
         if directory.registry.exists:
-            directory.registry.resolve(index, last_completed(slab, index))
+            directory.registry.resolve(index, last_completed_attempt(slab, index))
     except (OSError, SlabError) as error:
         log.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
     else:
-        clear_last_completed(slab, index)
+        clear_last_completed_attempt(slab, index)
 
 
 def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
@@ -118,7 +123,7 @@ def _settle_spills(
     """
     kept = [file for file in spills.values() if file.is_complete and file.remaining_count]
     remaining = sum(file.remaining_count for file in kept)
-    spilled, completed = spilled_messages(slab, index), completed_messages(slab, index)  # by the row's counters
+    spilled, completed = spilled_message_count(slab, index), completed_message_count(slab, index)
     # The files should have all messages of complete attempts. The other spilled messages are of incomplete attempts.
     lost = max(0, min(completed, spilled) - remaining)
     abandoned = max(0, spilled - remaining - lost)

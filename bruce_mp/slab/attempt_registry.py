@@ -3,8 +3,8 @@
 A *fenced attempt* is a group of messages that are delivered together or not at all.  A *unique attempt* is a fenced
 attempt that has a name from the client.  A client that does not know if its attempt was delivered inquires about
 the name, instead of sending the messages twice.  All stream workers (the processes for stream connections) append to
-one file in the directory of the spill files, so that any worker can answer.  (The journal of `slab.sync` is another
-file; the registry's file keeps the name `attempts.journal` of earlier releases.)
+one file in the directory of the spill files, so that any worker can answer.  (The file keeps its old name
+`attempts.journal`, but is not the journal of `slab.sync`.)
 
     PREPARED ──▶ COMPLETED ──▶ SETTLED
        │            └───────▶ UNCOUNTED
@@ -85,7 +85,7 @@ class RememberedAttempt:
     name: str
     id: AttemptId
     state: AttemptState
-    messages: int
+    message_count: int
     delivered: int = 0
     discards: Mapping[DiscardReason | int, int] = field(default_factory=dict)
 
@@ -148,9 +148,9 @@ class AttemptRegistry:
         return is_unsettled and slab != self._slab_id and slab not in self._ended_slabs
 
     def complete_since_ms(self) -> int:
-        """Return the time, in ms since 1970, from which on no entry is missing.
+        """Return a time, in ms since 1970, after which no entry is missing.
 
-        The time is never before the host's boot, because a power failure may have removed the last entries before it.
+        The time is never before the host's boot, because a power failure may have removed the last entries before then.
         """
         with self._locked():
             return max(self._oldest_ms, _boot_time_ms())
@@ -160,14 +160,14 @@ class AttemptRegistry:
     def prepare(self, attempt: RememberedAttempt) -> RememberedAttempt | None:
         """Store that a worker is about to complete an attempt, and return None.
 
-        If an earlier attempt has the same name and is not cancelled, store nothing and return the earlier attempt.  A
-        cancelled one does not matter, because none of its messages is delivered.
+        If an earlier attempt has the same name, store nothing and return that attempt, unless it is cancelled: none of
+        the messages of a cancelled attempt is delivered.
         """
         with self._locked():
             existing = self._attempts.get(attempt.name)
             if existing is not None and existing.state is not AttemptState.CANCELLED:
                 return existing
-            self._append(AttemptState.PREPARED.value, *attempt.id, attempt.name, attempt.messages)
+            self._append(AttemptState.PREPARED.value, *attempt.id, attempt.name, attempt.message_count)
         return None
 
     def store(
@@ -181,17 +181,17 @@ class AttemptRegistry:
         with self._locked():
             self._append(state.value, *attempt, delivered, {int(key): count for key, count in (discards or {}).items()})
 
-    def resolve(self, row: int, last_completed: int) -> None:
+    def resolve(self, row: int, last_completed_attempt: int) -> None:
         """Store the new states of the attempts of a dead worker.
 
-        `row` is the worker's process row; `last_completed` is the number of the attempt in ROW_LAST_COMPLETED.
+        `row` is the worker's process row; `last_completed_attempt` is the value of ROW_LAST_COMPLETED in this row.
         """
         with self._locked():
             for attempt in list(self._attempts.values()):
                 slab, owner, number = attempt.id
                 if (slab, owner) != (self._slab_id, row):
                     continue
-                state = _RESOLUTIONS.get((attempt.state, number == last_completed))
+                state = _RESOLUTIONS.get((attempt.state, number == last_completed_attempt))
                 if state is not None:
                     self._append(state.value, *attempt.id, 0, {})
 
@@ -282,9 +282,9 @@ class AttemptRegistry:
     def _apply_state(self, state: AttemptState, slab: int, row: int, number: int, *items: Any) -> None:
         attempt = (slab, row, number)
         if state is AttemptState.PREPARED:
-            name, messages = items
+            name, message_count = items
             self._names[attempt] = name
-            self._attempts[name] = RememberedAttempt(name, attempt, state, messages)
+            self._attempts[name] = RememberedAttempt(name, attempt, state, message_count)
             return
         delivered, counts = items
         name = self._names[attempt]
@@ -301,7 +301,7 @@ _RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
     (AttemptState.COMPLETED, False): AttemptState.UNCOUNTED,
     (AttemptState.COMPLETED, True): AttemptState.UNCOUNTED,
 }
-"""The new state of a dead worker's attempt; the key is its old state, and True if the row completed this attempt last.
+"""The new state of a dead worker's attempt, by its old state, and True if it is the row's last completed attempt.
 
 A worker stores the attempt's number in its row before it stores COMPLETED here.  So a PREPARED attempt is complete if
 the row has its number."""

@@ -27,7 +27,7 @@ def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
     """Yield the items of `read(chunk)` for each chunk in use.
 
     If `read` raises SlabError, only the items before the damage are yielded.  If the owner reopens the chunk during the
-    read, its items are discarded and the chunk is read again.  If the owner frees it, it yields nothing.
+    read, its items are discarded and the chunk is read again.  If the owner frees the chunk, it has no items.
     """
     for chunk, _, _, generation in used_chunk_headers(slab):
         yield from read_stable(slab, chunk, generation, read)

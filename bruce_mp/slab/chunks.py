@@ -7,8 +7,8 @@ because only the input that owns a chunk changes the chunk's state.
 
 A *sealed* chunk gets no further records.  `ChunkPool` may free (*reclaim*) it when all its records are *settled*:
 delivered or discarded.  The pool does so lazily: when it needs memory, it inspects a few of the oldest sealed chunks.
-Each allocation gets a *generation* that is unique in the life of the slab, so that a reader recognizes a reference to
-an earlier use of the chunk as stale.
+Each allocation gets a *generation* that is unique in the life of the slab, by which a reader recognizes a reference to
+an earlier use of the chunk.
 
 A chunk that is not settled some seconds after its opening is *stuck*, for example because its partitions have no
 leader.  The pool inspects stuck chunks less often than other sealed chunks, which are likely to be settled soon.
@@ -38,7 +38,7 @@ __all__ = ["ChunkPool", "chunk_headers", "is_settled", "last_arrival", "used_chu
 _Queue = OrderedDict[int, None]  # the keys are chunks; the pool inspects the first one next
 
 INSPECTIONS_PER_ALLOCATION: Final = 4
-"""Number of sealed chunks that each allocation inspects: more than it opens, so that reclaiming keeps pace with use."""
+"""Number of sealed chunks that each allocation inspects: more than one, so that reclaiming keeps pace with use."""
 INSPECTIONS_WHEN_FULL: Final = 256
 """Number of further inspections, for each chunk of the wanted span, if an allocation finds no room."""
 MAX_INSPECTIONS_PER_RECLAIM: Final = 512
@@ -53,13 +53,13 @@ SEARCH_PAUSE_MS: Final = 5
 STUCK_AFTER_MS: Final = 5000
 """Time since its opening after which an unsettled chunk counts as stuck."""
 STUCK_DIVISOR: Final = 8
-"""While there are other sealed chunks, only one in this many inspections is of a stuck chunk."""
+"""While there are other sealed chunks, only one of this many inspections inspects a stuck chunk."""
 _KEPT_FREE_PART: Final = 0.1
 """Part of the usable chunks that stays free for other topics when a busy lane gets a larger span than it needs."""
 _FRAGMENTATION_FACTOR: Final = 1.25
-"""Free chunks to obtain for each chunk of the wanted spans, because not all free chunks are neighbors."""
+"""Number of free chunks to obtain for each chunk of the wanted spans, because not all free chunks are neighbors."""
 _GENERATION_STEP: Final = 32
-"""More than the number of input rows: a generation modulo this step is its input's row, so inputs never share one."""
+"""More than the number of input rows: a generation modulo this step is the row of its input, and so never another's."""
 
 
 class ChunkWatcher(Protocol):
@@ -100,7 +100,7 @@ class ChunkPool:
         self._search_pause_ends_ms = 0
         self._reserved, self._reserved_span = 0, 1
         """The arguments of the last `reserve`."""
-        self.own_free = 0
+        self.own_free_count = 0
         """Number of free chunks in the shares of this input."""
         self._generation_at = slab.row_at(owner) + lay.ROW_GENERATION
         self._adopt()
@@ -108,7 +108,7 @@ class ChunkPool:
     @property
     def free_count(self) -> int:
         """Return the number of free chunks in this input's shares, and in shares that it could claim now."""
-        return self.own_free + self._shares.division.obtainable_chunks
+        return self.own_free_count + self._shares.division.obtainable_chunk_count
 
     @property
     def capacity(self) -> int:
@@ -117,7 +117,7 @@ class ChunkPool:
 
     @property
     def usable(self) -> int:
-        """Return the capacity less the stuck chunks, or 0 if more chunks are stuck, because the capacity has shrunk."""
+        """Return the capacity less the stuck chunks; 0 if the capacity has shrunk below their number."""
         return max(0, self.capacity - self.stuck_count)
 
     def _adopt(self) -> None:
@@ -137,11 +137,11 @@ class ChunkPool:
         self._refill()
 
     def _queue_adopted(self) -> None:
-        """Allow the reclaim of adopted chunks, except those with records of datagrams that are in the landing zone."""
+        """Allow the reclaim of adopted chunks, except chunks with records of datagrams that are in the landing zone."""
         first_landed = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
         adopted, self._unreclaimable = self._unreclaimable, []
         for chunk in adopted:
-            # True for all chunks of a stream input, because its arrival numbers exceed those of datagrams.
+            # True for all chunks of a stream input, because its arrival numbers exceed the numbers of datagrams.
             if last_arrival(self._slab, chunk) >= first_landed:
                 self._unreclaimable.append(chunk)
             else:
@@ -150,7 +150,7 @@ class ChunkPool:
     def _set_used(self, chunk: int, span: int, used: int) -> None:
         """Set `_used` of chunks to 1 or 0, and adjust the count of free chunks by the changes."""
         changed = self._used.count(not used, chunk, chunk + span)
-        self.own_free += -changed if used else changed
+        self.own_free_count += -changed if used else changed
         self._used[chunk : chunk + span] = bytes([used]) * span
 
     def _add_share(self, share: int) -> None:
@@ -167,7 +167,7 @@ class ChunkPool:
             self._shares.release(share)
 
     def _claim_share(self, span: int) -> bool:
-        """Claim one share, or as many as a span larger than a share needs; return False if they are not obtainable."""
+        """Claim a share, or all that a span larger than a share needs; return False if that is impossible."""
         if span > self._shares.size:
             return self._claim_shares_for_span(span)
         share = self._shares.claim_one()
@@ -214,7 +214,7 @@ class ChunkPool:
         return chunk
 
     def _find_after_reclaim(self, span: int, now_ms: int) -> int | None:
-        """Reclaim more chunks, then search; after a failure, return None at once for a while, to save CPU."""
+        """Reclaim more chunks, then search; for SEARCH_PAUSE_MS after a failure, return None at once, to save CPU."""
         if now_ms < self._search_pause_ends_ms:
             return None
         self._reclaim(INSPECTIONS_WHEN_FULL * span)
@@ -238,12 +238,12 @@ class ChunkPool:
         return None if found < 0 else found
 
     def _find_one(self) -> int | None:
-        # `_free` may contain chunks that a larger span uses now.  Until the next `_refill` it lacks freed larger spans.
+        # `_free` may contain chunks that a larger span uses now, and may lack chunks of larger spans that became free.
         while self._free:
             chunk = self._free.pop()
             if not self._used[chunk]:
                 return chunk
-        if not self.own_free:
+        if not self.own_free_count:
             return None
         self._refill()
         return self._free.pop()
@@ -267,13 +267,13 @@ class ChunkPool:
         """Allow the reclaim of the chunks sealed so far, after the commit of the batch in the landing zone.
 
         If the input dies before the commit, its successor looks for records to see which datagrams of the batch were
-        copied to chunks.  So their chunks must stay until then, even if all records are settled.
+        copied to chunks.  So the chunks of these records must stay until the commit, even if all records are settled.
         """
         self._sealed.update(dict.fromkeys(self._unreclaimable))
         self._unreclaimable = []
 
     def reclaim(self, target_free: int) -> None:
-        """Free settled chunks until `target_free` are free; about MAX_INSPECTIONS_PER_RECLAIM inspections at most."""
+        """Free settled chunks until `target_free` are free; end after about MAX_INSPECTIONS_PER_RECLAIM inspections."""
         inspections = min(len(self._sealed) + len(self._stuck), MAX_INSPECTIONS_PER_RECLAIM)
         while inspections > 0 and self.free_count < target_free:
             self._reclaim(min(inspections, INSPECTIONS_PER_STEP))
@@ -310,17 +310,17 @@ class ChunkPool:
             self._claim_share(span)
 
     def can_spare(self, span: int) -> bool:
-        """Claim shares so that a busy lane can get a span of this size, longer than it needs; return True if it may.
+        """Return True if a busy lane may get a span of this size, longer than it needs; claim shares for the span.
 
-        A tenth of the usable chunks has to stay free, and the reserved chunks, with each reserved span in one piece.
+        A tenth of the usable chunks must stay free.  The reserved chunks, too, must stay free, each span in one piece.
         """
         if self.free_count - span < self.usable * _KEPT_FREE_PART:
             return False
         if self._reserved_span > 1:
-            return self._can_spare_neighbours(span)
+            return self._can_spare_spans(span)
         return self._obtain(self._reserved + span)
 
-    def _can_spare_neighbours(self, span: int) -> bool:
+    def _can_spare_spans(self, span: int) -> bool:
         """Return True if the reserved spans stay free wherever the pool allocates a span of this size."""
         size = self._reserved_span
         touched_count = (span - 2) // size + 2  # the most spans of `size` chunks that this span can overlap
@@ -330,9 +330,9 @@ class ChunkPool:
 
     def _obtain(self, chunks: int) -> bool:
         """Claim shares until `chunks` chunks in this input's shares are free; return False if that is impossible."""
-        while self.own_free < chunks and self._claim_share(1):
+        while self.own_free_count < chunks and self._claim_share(1):
             pass
-        return self.own_free >= chunks
+        return self.own_free_count >= chunks
 
     def count_free_spans(self, span: int, limit: int) -> int:
         """Count the disjoint spans of `span` neighboring free chunks in this input's shares, up to `limit`."""
@@ -394,7 +394,7 @@ class ChunkPool:
         span = self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
         # If the process dies after this store, the span without runs counts as settled, and is released again.
         self._slab.words[(at + lay.CHUNK_RUNS) >> 2] = 0
-        # The later chunks of the span have record bytes in the place of the headers that they will have.
+        # In the later chunks of the span, record bytes are in the places of chunk headers.
         for header_at in range(at + lay.CHUNK_BYTES, at + span * lay.CHUNK_BYTES, lay.CHUNK_BYTES):
             self._slab.view[header_at : header_at + lay.CHUNK_HEADER] = bytes(lay.CHUNK_HEADER)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.FREE
@@ -409,7 +409,7 @@ class ChunkPool:
             self._free.append(chunk)
         if self._shares.division.are_scarce:
             for share in range(chunk // self._shares.size, (chunk + span - 1) // self._shares.size + 1):
-                if self.own_free - self._shares.size >= self._reserved:  # else a peer could claim the reserved chunks
+                if self.own_free_count - self._shares.size >= self._reserved:  # else a peer could claim reserved chunks
                     self._return_share(share)
 
     def _generation_after(self, generation: int) -> int:
@@ -422,7 +422,7 @@ class ChunkPool:
 def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
     """Yield (first chunk, state, number of chunks, generation) of every span, in order of position.
 
-    A free chunk is a span of 1.  A chunk with a damaged header counts as free, because no field can be trusted.
+    A free chunk is yielded as a span of 1, also a chunk with a damaged header, because no field can be trusted.
     """
     chunk = 0
     while chunk < slab.geometry.chunks:

@@ -2,7 +2,7 @@
 
 A *fenced attempt* is a group of messages of a stream client that are delivered together or not at all.  They stay with
 the input until the client declares the attempt complete.  The chunks of an attempt contain no other messages, and their
-headers contain the number of the attempt.  Its runs (sequences of records) stay OPEN, so only the input may change
+headers contain the number of the attempt.  The runs of an incomplete attempt stay OPEN, so only the input may change
 them.  Messages that exceed the room for attempts go to a *spill file*.
 
 The completion of an attempt begins with one store to the input's process row, ROW_COMPLETING.  If the input dies before
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = [
     "assign_chunk",
     "attempt_of",
-    "clear_last_completed",
+    "clear_last_completed_attempt",
     "complete_attempt",
     "finish_completion",
     "incomplete_segments",
-    "last_completed",
+    "last_completed_attempt",
 ]
 
 
@@ -54,30 +54,30 @@ def complete_attempt(
     slab: Slab, row: int, attempt: int, segments: Iterable[Segment], spill: SpillFile | None = None
 ) -> None:
     """Complete an attempt: mark its spill file complete, and hand its runs over to the router in the order given."""
-    slab.words[_index(slab, row, lay.ROW_COMPLETING)] = attempt
+    slab.words[_word_index(slab, row, lay.ROW_COMPLETING)] = attempt
     if spill is not None:
         spill.complete()
-        slab.longs[(slab.row_at(row) + lay.ROW_COUNTERS + 8 * lay.SPILL_COMPLETED) >> 3] += spill.messages
+        slab.longs[(slab.row_at(row) + lay.ROW_COUNTERS + 8 * lay.SPILL_COMPLETED) >> 3] += spill.message_count
     _hand_over_completed(slab, row, attempt, segments)
 
 
-def last_completed(slab: Slab, row: int) -> int:
+def last_completed_attempt(slab: Slab, row: int) -> int:
     """Return the number of the last attempt that the input of a row completed, 0 for none.
 
     If the input has died, call `finish_completion` first.
     """
-    return slab.words[_index(slab, row, lay.ROW_LAST_COMPLETED)]
+    return slab.words[_word_index(slab, row, lay.ROW_LAST_COMPLETED)]
 
 
-def clear_last_completed(slab: Slab, row: int) -> None:
+def clear_last_completed_attempt(slab: Slab, row: int) -> None:
     """Clear the last completed attempt, because the next worker of the row numbers its attempts from 1."""
-    slab.words[_index(slab, row, lay.ROW_LAST_COMPLETED)] = 0
+    slab.words[_word_index(slab, row, lay.ROW_LAST_COMPLETED)] = 0
 
 
 def finish_completion(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
     """Finish a completion that the dead input of a row began.
 
-    Call it after `HandoverTickets.catch_up`, because the handed over runs get tickets after the row's last ticket.
+    Call it after `HandoverTickets.catch_up`, because the runs must get larger tickets than all earlier runs of the row.
     `spills` maps the numbers of attempts to the spill files of the row.
     """
     attempt = completing_attempt(slab, row)
@@ -111,10 +111,10 @@ def _hand_over_completed(slab: Slab, row: int, attempt: int, segments: Iterable[
     tickets = HandoverTickets(slab, row)
     for segment in segments:
         tickets.hand_over(slab.chunk_at(segment.chunk) + segment.run)  # the offset of the run's header
-    slab.words[_index(slab, row, lay.ROW_LAST_COMPLETED)] = attempt
-    slab.words[_index(slab, row, lay.ROW_COMPLETING)] = 0
+    slab.words[_word_index(slab, row, lay.ROW_LAST_COMPLETED)] = attempt
+    slab.words[_word_index(slab, row, lay.ROW_COMPLETING)] = 0
 
 
-def _index(slab: Slab, row: int, field: int) -> int:
+def _word_index(slab: Slab, row: int, field: int) -> int:
     """Return the index in `slab.words` of a field of a process row."""
     return (slab.row_at(row) + field) >> 2

@@ -33,9 +33,9 @@ __all__ = ["MAX_LANDING_SLOTS", "Geometry", "Slab", "create_slab", "lock_exclusi
 MAX_LANDING_SLOTS: Final = 64
 """Maximum number of slots for received datagrams, and so of datagrams that one `recvmmsg()` receives."""
 _MIN_LANDING_SLOTS: Final = 4
-"""Number of slots for the largest datagrams: with fewer, `recvmmsg()` would save little over `recvmsg()`."""
+"""Minimum number of slots: with fewer, `recvmmsg()` would save little over `recvmsg()`."""
 _MAX_LANDING_BYTES: Final = 4 << 20
-"""Limit for the size of all slots: if datagrams may be large, there are fewer slots, but at least the minimum."""
+"""Limit of the size of all slots together; only _MIN_LANDING_SLOTS slots may exceed it."""
 _MIN_CHUNKS: Final = 16
 """Number of chunks of the smallest slab."""
 
@@ -44,8 +44,8 @@ _MIN_CHUNKS: Final = 16
 class Geometry:
     """The number of entries in each part of the file, from which the offsets of the parts follow.
 
-    `topics` and `partitions` are the numbers of topics and partitions that have room in the tables: docs/slab.md
-    describes the daemon's behavior at these limits.  `landing_slot_size` is in bytes.
+    `topics` and `partitions` are the capacities of the two tables: docs/slab.md describes the daemon's behavior when a
+    table is full.  `landing_slot_size` is in bytes.
     """
 
     chunks: int
@@ -115,15 +115,15 @@ class Geometry:
 class Slab:
     """A mapped slab file.
 
-    `view` is the file as bytes, `words` as unsigned 32-bit and `longs` as unsigned 64-bit integers: an index into them
-    is a file offset divided by 4 or 8.
+    `view` is the file as bytes, `words` as unsigned 32-bit and `longs` as unsigned 64-bit integers.  An index into
+    `words` is a file offset divided by 4, an index into `longs` a file offset divided by 8.
     """
 
     def __init__(self, path: Path, *, private: bool = False, geometry: Geometry | None = None) -> None:
         """Map the slab at `path`.  Raises SlabError when it is missing, damaged or of another layout version.
 
-        With `private` the file is only read, and stores to the mapping stay in this process.  If `geometry` is given,
-        the superblock is not read, and SlabError is raised when the file is too small for the geometry.
+        If `private` is True, the file is only read, and stores to the mapping stay in this process.  If `geometry` is
+        given, the superblock is not read, and SlabError is raised when the file is too small for the geometry.
         """
         self.path = path
         self.is_private = private
@@ -205,7 +205,7 @@ _POPULATE_STEP: Final = 8 << 20
 _MADV_POPULATE_WRITE: Final = 23
 """MADV_POPULATE_WRITE of Linux 5.14, which Python's mmap module lacks."""
 _MAP_NORESERVE: Final = 0x4000
-"""MAP_NORESERVE, which mmap has from Python 3.13 on: a private copy uses memory only for pages that it changes."""
+"""MAP_NORESERVE, which Python's mmap module lacks before 3.13: a private copy uses memory only for changed pages."""
 
 
 def _open(path: Path, mode: int) -> int:

@@ -1,10 +1,10 @@
 """Tickets: the order in which an input hands runs over, which makes a sweep a snapshot.
 
-A starting router *sweeps* the slab for runs to take over, while inputs hand further runs over.  It could find a run and
-miss an older run of the same topic, if it read the older run's chunk before that run's hand-over.  Their messages would
-then change their order.  So each run has a larger *ticket* than all runs that its input handed over before, and the
-input's row has the last ticket.  The router reads the rows before its sweep, and ignores runs with larger tickets: the
-input also announces each run to the router in a frame, and the router takes these runs over when it reads the frames.
+A starting router *sweeps* the slab for runs to take over, while inputs hand further runs over.  The router could find a
+run and miss an older run of the same topic, if it read the older run's chunk before that run's hand-over.  It would
+then send the newer messages first.  So each run has a larger *ticket* than all runs that its input handed over before,
+and the input's row has the last ticket.  The router reads the rows before its sweep, and ignores runs with larger
+tickets.  It takes these runs over later: the input also announces each run to the router in a frame.
 
 The ticket of a run is the previous run's ticket plus the run's number of records.  So the ticket in the row is the
 number of records that the input has handed over.
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 __all__ = [
     "HandoverTickets",
     "InputProgress",
-    "JournaledTickets",
+    "JournalProgress",
     "completing_attempt",
     "input_progress",
     "last_tickets",
-    "store_journaled",
+    "store_journaled_tickets",
 ]
 
 
 class HandoverTickets:
-    """The ticket counter of one input process; `row` is the input's."""
+    """The ticket counter of the input with process row `row`."""
 
     def __init__(self, slab: Slab, row: int) -> None:
         self._slab = slab
@@ -60,14 +60,14 @@ class HandoverTickets:
         self._slab.longs[self.last_at >> 3] = max(self._slab.longs[self.last_at >> 3], ticket)
 
 
-def store_journaled(slab: Slab, tickets: Mapping[int, int]) -> None:
+def store_journaled_tickets(slab: Slab, tickets: Mapping[int, int]) -> None:
     """Store, for each input row, the ticket up to which the journal has all held runs of the row."""
     for row, ticket in tickets.items():
         slab.longs[_journaled_index(row)] = ticket
 
 
-class JournaledTickets:
-    """The progress of the journal, which copies runs to the disk, through the runs of the input of row `row`."""
+class JournalProgress:
+    """How far the journal process has copied the runs of the input of row `row` to the disk."""
 
     def __init__(self, slab: Slab, row: int) -> None:
         self._slab = slab
@@ -88,9 +88,9 @@ def _journaled_index(row: int) -> int:
 
 
 class InputProgress(NamedTuple):
-    """The progress of an input's hand-overs: the last ticket, and the number of the fenced attempt in progress, or 0.
+    """The progress of an input's hand-overs: the last ticket, and the fenced attempt in progress.
 
-    An attempt is in progress if some of its runs may be handed over and others not.
+    `attempt` is the number of the attempt that has perhaps some, but not all runs handed over; 0 = none.
     """
 
     ticket: int
@@ -111,7 +111,7 @@ def _progress_of(slab: Slab, row: int) -> InputProgress:
 
 
 def completing_attempt(slab: Slab, row: int) -> int:
-    """Return the number of the fenced attempt with the runs that the input of a row is handing over, 0 for none."""
+    """Return the number of the fenced attempt that the input of a row is handing over, 0 for none."""
     return slab.words[(slab.row_at(row) + lay.ROW_COMPLETING) >> 2]
 
 

@@ -56,14 +56,14 @@ class SearchPause:
 class Holding:
     """The spans of chunks that one topic holds."""
 
-    __slots__ = ("alpha", "chunks", "freed_spans", "pause", "spans")
+    __slots__ = ("alpha", "chunk_count", "freed_span_count", "pause", "spans")
 
     def __init__(self) -> None:
         self.spans: OrderedDict[int, int] = OrderedDict()
         """The length of each span by its first chunk; a search inspects the first span next."""
-        self.chunks = 0
+        self.chunk_count = 0
         """Number of chunks in all spans."""
-        self.freed_spans = 0
+        self.freed_span_count = 0
         """Number of spans of the topic that became free."""
         self.alpha: int | None = None
         """The topic's `topic_share.alpha` in the config, see `TopicThresholds`; None if it is not looked up yet."""
@@ -77,7 +77,7 @@ class Holdings:
         self.by_topic: dict[TopicKey, Holding] = {}
         self._topics: dict[int, TopicKey] = {}
         """The topic of each span by its first chunk."""
-        self.freed_spans = 0
+        self.freed_span_count = 0
         """Number of spans of all topics that became free."""
         self.numbered_count = 0
         """Number of listed topics with a number as the key."""
@@ -97,7 +97,7 @@ class Holdings:
             self.by_topic[topic] = holding
             self.numbered_count += isinstance(topic, int)
         holding.spans[chunk] = span
-        holding.chunks += span
+        holding.chunk_count += span
         self._topics[chunk] = topic
 
     def remove(self, chunk: int) -> None:
@@ -106,9 +106,9 @@ class Holdings:
         if topic is None:
             return
         holding = self.by_topic[topic]
-        holding.chunks -= holding.spans.pop(chunk)
-        holding.freed_spans += 1
-        self.freed_spans += 1
+        holding.chunk_count -= holding.spans.pop(chunk)
+        holding.freed_span_count += 1
+        self.freed_span_count += 1
         if not holding.spans:
             del self.by_topic[topic]
             self.numbered_count -= isinstance(topic, int)
@@ -120,14 +120,14 @@ class Holdings:
             self.add(number, new_holding, chunk, span)
 
     def adopt(self, slab: Slab, chunk: int, span: int) -> None:
-        """Add a span that a predecessor or a complete fenced attempt has filled, to the topic of its first run."""
+        """Add a span with runs, of a predecessor or a completed fenced attempt, to the topic of its first run."""
         topic = topic_of_chunk(slab, chunk)
         if topic is not None:
             self.add(topic, self.holding_of(topic), chunk, span)
 
 
 def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:
-    """Return the topic of a chunk's first run; None if it is damaged, empty, or of an incomplete fenced attempt."""
+    """Return the topic of a chunk's first run; None if it has no run, a damaged one, or an OPEN one of an attempt."""
     at, words = slab.chunk_at(chunk), slab.words
     run_at = at + lay.CHUNK_HEADER
     if not words[(at + lay.CHUNK_RUNS) >> 2]:

@@ -1,7 +1,7 @@
 """The landing zone: slots in shared memory that the kernel fills with datagrams.
 
 `recvmmsg()` stores bytes into the slots and lengths into the message headers before it returns, so a process that dies
-after that loses nothing.  Message header i belongs to slot i and has the layout of `struct mmsghdr`.  The datagram in
+afterwards loses nothing.  Message header i belongs to slot i and has the layout of `struct mmsghdr`.  The datagram in
 slot i has the *arrival number* base + i.  The input copies the datagram to a chunk as a record with the same arrival
 number.  If the input dies, its successor recognizes by this number the datagrams that were already copied.
 """
@@ -87,7 +87,7 @@ def landed_extents(slab: Slab) -> list[tuple[int, int]]:
 
 
 def landed_extents_within(slab: Slab, count: int, max_size: int) -> list[tuple[int, int]]:
-    """Return (file offset, length) of the first `count` datagrams, with length 0 for those above `max_size` bytes.
+    """Return (file offset, length) of the first `count` datagrams; length 0 = more than `max_size` bytes.
 
     `max_size` is at most the size of a slot.  A datagram of `max_size` bytes may be a longer datagram that the kernel
     has truncated to the slot, so `was_truncated` decides.

@@ -7,12 +7,13 @@ machine instruction, so SIGKILL leaves the old value or the new one.
 Inputs receive messages from clients, the router assigns the messages to dispatchers, and dispatchers send them to the
 brokers.  The parts of the file, in the order of their offsets:
 
-    superblock       one page from offset 0 topic table      written by the router partition table  written by the
-    router; a partition's next sequence number by the dispatcher of the partition process rows     one for each process,
-    its only writer: counters, and a record of the last transaction (slab/rows.py) senders          a table for each
-    input, its only writer: sums of each sending user (slab/sender_usage.py) landing zone     received datagrams,
-    written by the datagram input (slab/landing_zone.py) chunks           messages; a chunk is written by the input that
-    owns it, a state word by the owner of the run
+    superblock       one page
+    topic table      written by the router
+    partition table  written by the router; a partition's next sequence number by the partition's dispatcher
+    process rows     one for each process, its only writer: counters and the last transaction (slab/rows.py)
+    senders          a table for each input, its only writer: sums of each sending user (slab/sender_usage.py)
+    landing zone     received datagrams, written by the datagram input (slab/landing_zone.py)
+    chunks           messages, written by the input that owns the chunk; state words, written by the run's owner
 
 A *chunk* (8 KiB) consists of a chunk header and *runs* without gaps.  A run is a sequence of messages that an input
 hands over as one unit.  It consists of a run header, the topic's name if the topic had no number when the run was
@@ -32,8 +33,8 @@ A process hands a run over with one store to the state word, and only then sends
 owner.  Increment LAYOUT_VERSION with any incompatible change.
 
 The name of a field's offset begins with the field's part (SUPER, TOPIC, ROW, CHUNK, RUN, RECORD); the comment beside it
-begins with the field's type.  All times are in ms: *steady* times by the clock of `telemetry/clock.py`, other times by
-the wall clock, since 1970.
+begins with the field's type.  In other modules, `at` or a name that ends in `_at` is a file offset.  All times are in
+ms: *steady* times by the clock of `telemetry/clock.py`, other times by the wall clock, since 1970.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ SUPERBLOCK: Final = Struct("<8sIIQIIIIII")
 """magic, layout version, chunk size, file size, numbers of: chunks, topic entries, partition entries, rows, landing
 slots; landing slot size"""
 SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none
-SUPER_IDEMPOTENCE: Final = 84  # u32: 0 = unknown, 1 = supported by the brokers, 2 = not, 3 = the cluster is changing
+SUPER_IDEMPOTENCE: Final = 84  # u32: 0 = unknown, 1 = brokers support it, 2 = they do not, 3 = the cluster changes
 SUPER_CREATED_MS: Final = 88  # i64
-SUPER_TOPIC_COUNT: Final = 96  # u32, number of topic entries up to the last used one; stored after that entry
-SUPER_PARTITION_COUNT: Final = 100  # u32, number of partition entries up to the last used one; stored after that entry
+SUPER_TOPIC_COUNT: Final = 96  # u32, number of topic entries up to the last used one, which is stored first
+SUPER_PARTITION_COUNT: Final = 100  # u32, the same number for partition entries
 SUPER_TOPICS_VERSION: Final = 104  # u32, incremented when an entry of the topic table changes
 SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch of a new entry of the partition table
 SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch of metadata (router)
-SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch with other metadata than the fetch before (router)
+SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch that brought changed metadata (router)
 SUPER_METADATA_STEADY_MS: Final = 128  # i64, steady time of the last successful fetch; 0 in a slab of an older version
 SUPER_CLUSTER_CHANGES: Final = 136  # u32, incremented when an operator accepts another cluster (router)
 SUPER_CLUSTER_ID_LENGTH: Final = 140  # u32, bytes of the cluster id, stored after the id; 0 = not known yet
@@ -89,7 +90,7 @@ PARTITION_ENTRY: Final = 16  # bytes of an entry
 PARTITION: Final = Struct("<Iiii")
 """topic number (0 = the entry is free), partition, next sequence number, its producer epoch"""
 PARTITION_NEXT_SEQUENCE: Final = 8  # stored with the epoch in one aligned 8-byte store
-LAST_EPOCH: Final = 32767  # the largest 16-bit epoch, after which none is left: its batches have no sequence numbers
+LAST_EPOCH: Final = 32767  # the largest 16-bit epoch; none follows, so its batches have no sequence numbers
 
 # --- process rows ----------------------------------------------------------------------------------------------------
 ROW_COUNT: Final = 96  # supervisor, router, status, 29 inputs (the last row is the journal process'), 64 dispatchers
@@ -117,7 +118,7 @@ FLOW_ASSIGNED: Final = 8  # router: messages handed over to dispatchers
 FLOW_SENT: Final = 9  # dispatcher: messages that became IN_FLIGHT, from QUEUED or from ASSIGNED_SENT
 FLOW_RETURNED: Final = 10  # dispatcher: messages returned to the router that were in no built batch
 FLOW_RETURNED_SENT: Final = 11  # dispatcher: messages returned to the router that were in a built batch
-FLOW_BASE: Final = 12  # supervisor: the first of four corrections, each to the number of messages in one stage
+FLOW_BASE: Final = 12  # supervisor: the first of four counters that correct the numbers of messages in the stages
 
 # Numbers of the counters of a stream input for its spill files (slab/spill.py), from which messages are *fed* into
 # chunks.  SPILL_IN and SPILL_OUT are part of the books (received = delivered + discarded + held), so only transactions
@@ -145,7 +146,7 @@ DISPATCHER_SLOTS: Final = ROW_COUNT - ROW_FIRST_DISPATCHER
 DISPATCHER_ROWS: Final = range(ROW_FIRST_DISPATCHER, ROW_COUNT)
 
 # --- senders: messages of each user, a table for each input -----------------------------------------------------------
-SENDER_ENTRY: Final = 64  # bytes of an entry: u64 user + 2 (0 = free), quota interval, messages in it, `SenderSums`
+SENDER_ENTRY: Final = 64  # bytes of an entry of u64: user + 2 (0 = free), interval, messages in it, `SenderSums`
 SENDERS_PER_INPUT: Final = 64  # entries; a further user gets the entry of the user that has been silent for longest
 
 # --- landing zone: written by recvmmsg(), in shared memory -----------------------------------------------------------
@@ -205,9 +206,9 @@ RUN_FLAGS: Final = 30  # u8, FLAG_...
 RUN_RETRIES: Final = 31  # u8, number of answers with a retriable error
 RUN_ARRIVED_MS: Final = 32  # i64, steady time at which the run was opened
 RUN_PAYLOAD: Final = 40  # u32, sum of the records' key, value and header bytes
-RUN_PARTITION_INDEX: Final = 44  # i32, all records' partition key mod RUN_PARTITION_COUNT; -1 = it differs, or no keys
-RUN_PARTITION_COUNT: Final = 48  # u32, with FLAG_PARTITION_KEY: number of partitions that the input knew; 0 = none
-RUN_NAME_LENGTH: Final = 52  # u16, of the topic's name behind the header; 0 = the topic had a number
+RUN_PARTITION_INDEX: Final = 44  # i32, all records' partition key mod RUN_PARTITION_COUNT; -1 = differs, or no key
+RUN_PARTITION_COUNT: Final = 48  # u32, if FLAG_PARTITION_KEY is set: number of partitions that the input knew, or 0
+RUN_NAME_LENGTH: Final = 52  # u16, length of the topic's name behind the header; 0 = the topic had a number
 RUN_REASON: Final = 54  # u8, DiscardReason
 RUN_LARGEST: Final = 56  # u32, the largest payload of a record
 RUN_MAGIC_AT: Final = 60  # u32, RUN_MAGIC
@@ -238,12 +239,12 @@ RECORD_TIMESTAMP: Final = 32  # i64, the client's timestamp or the arrival time
 RECORD_ARRIVAL: Final = 40  # u64, the arrival number
 
 ARRIVAL_STREAM: Final = 1 << 63  # set in arrival numbers of stream inputs: see `stream_arrival`
-ARRIVAL_SOURCE_BITS: Final = 20  # number of low bits, which have the source; the 43 above them have the message number
+ARRIVAL_SOURCE_BITS: Final = 20  # number of low bits that have the source; the 43 bits above have the number
 ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
 
 FLAG_PARTITION_KEY: Final = 1  # a PartitionKey message, or one with OPTION_HASHED; on a run: true of all its records
 FLAG_BATCH_START: Final = 2  # the record, or the run's first one, begins a built record batch
-FLAG_ADMITTED: Final = 4  # on a run: the topic's rate limit has counted its records
+FLAG_ADMITTED: Final = 4  # on a run: the topic's rate limit has counted the run's records
 FLAG_IN_DOUBT: Final = 8  # with FLAG_BATCH_START: the broker may have the batch, although no response confirms this
 FLAG_AFTER_GAP: Final = 16  # with FLAG_BATCH_START: the batch before it was discarded, and the broker may lack it
 
@@ -259,7 +260,8 @@ OPTIONS_OF_EMPTY: Final = OPTION_EMPTY_KEY | OPTION_NULL_VALUE | OPTION_EMPTY_VA
 class RunState(IntEnum):
     """The state of a run or record: the low byte of its state word.
 
-    The text of each state begins with the owner.  An owner *claims* a run that it was handed by storing the next state.
+    The text of each state begins with the owner.  After a hand-over, the new owner *claims* the run: it stores the next
+    state.
     """
 
     OPEN = 0

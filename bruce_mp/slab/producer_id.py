@@ -4,9 +4,9 @@ Brokers recognize a repeated batch by its producer id, epoch and sequence number
 from the brokers when it starts; the sequence numbers of all partitions then begin at 0.  If the slab holds a batch that
 was built with sequence numbers, the daemon keeps the old producer id, because the numbers are valid only with that id.
 
-A producer id belongs to one cluster: another cluster may have given the same id to another producer, and would take our
-batches for repetitions.  So the slab also has the id of the cluster, and `change_cluster` replaces both ids.  It stores
-the cluster's id first, so that no daemon ever sends batches to a cluster with a producer id of another cluster.
+A producer id belongs to one cluster: another cluster may have given the same id to another producer, and would take the
+daemon's batches for repetitions.  So the slab also has the id of the cluster, and `change_cluster` replaces both ids.
+It stores the cluster's id first, so that no daemon ever sends a cluster batches with another cluster's producer id.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "change_cluster",
-    "cluster_changes",
+    "cluster_change_count",
     "cluster_of",
     "disable_idempotence",
     "foreign_cluster_sentence",
     "is_idempotent",
     "is_same_cluster",
-    "reset_idempotence",
+    "reset_producer_id",
     "store_cluster",
     "store_producer",
 ]
@@ -43,7 +43,7 @@ def is_idempotent(slab: Slab) -> bool:
     return slab.words[lay.SUPER_IDEMPOTENCE >> 2] == _SUPPORTED
 
 
-def reset_idempotence(slab: Slab) -> None:
+def reset_producer_id(slab: Slab) -> None:
     """Make the router request a new producer id, unless a batch in the slab has sequence numbers.
 
     Only the supervisor calls this, when the daemon starts.
@@ -71,12 +71,12 @@ def disable_idempotence(slab: Slab) -> None:
 
 
 def cluster_of(slab: Slab) -> str:
-    """Return the id of the cluster that the slab's messages are for; empty if it is not known yet."""
+    """Return the id of the cluster to which the slab's messages go; empty if the id is not known yet."""
     length = min(slab.words[lay.SUPER_CLUSTER_ID_LENGTH >> 2], lay.CLUSTER_ID_MAX)
     return bytes(slab.view[lay.SUPER_CLUSTER_ID : lay.SUPER_CLUSTER_ID + length]).decode("utf-8", "replace")
 
 
-def cluster_changes(slab: Slab) -> int:
+def cluster_change_count(slab: Slab) -> int:
     """Return the number of times that an operator accepted another cluster."""
     return slab.words[lay.SUPER_CLUSTER_CHANGES >> 2]
 

@@ -1,9 +1,7 @@
 """Recovery from the slab: the records that a starting process takes over from its predecessor.
 
-Runs of records stay in the slab when a process dies.  The *state word* of a run or record contains its state, and the
-*holder*, which identifies the process that owns it.  `sweep` finds records by state and holder.  It returns them as
-segments, which are neighboring records of one run that all have the same state word.  `close_open_runs` hands over the
-runs that a dead input left open.  `rebuild_batches` restores record batches that a dead dispatcher had built.
+Runs of records stay in the slab when a process dies.  The state word of a run or record contains its state and its
+*holder*, which identifies the process that owns the records.
 """
 
 from __future__ import annotations
@@ -189,16 +187,16 @@ def _segments_of_run(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[
         yield _with_run_fields(segment_of(chunk, offset, run), run)
         return
     members: list[tuple[int, Record]] = []
-    for record_at, record in until_damage(records_of(slab, chunk, offset, run)):
-        if members and not _continues(members[-1][1], record):
+    for record_offset, record in until_damage(records_of(slab, chunk, offset, run)):
+        if members and not _continues_segment(members[-1][1], record):
             yield _found_segment(chunk, offset, run, members)
             members = []
-        members.append((record_at, record))
+        members.append((record_offset, record))
     if members:
         yield _found_segment(chunk, offset, run, members)
 
 
-def _continues(previous: Record, record: Record) -> bool:
+def _continues_segment(previous: Record, record: Record) -> bool:
     """Return True if a record of a split run belongs to the same segment as the previous record."""
     is_alike = (record.word, record.partition, record.epoch) == (previous.word, previous.partition, previous.epoch)
     is_in_sequence = record.sequence == NO_SEQUENCE or record.sequence == next_sequence(previous.sequence, 1)
@@ -207,9 +205,9 @@ def _continues(previous: Record, record: Record) -> bool:
 
 def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, Record]]) -> FoundSegment:
     """Return the segment of these records of a split run, given as (offset in the chunk, header)."""
-    first_at, first = members[0]
+    first_offset, first = members[0]
     payload = sum(record.payload for _, record in members)
-    return _with_record_fields(Segment(chunk, run.generation, offset, first_at, len(members), payload), run, first)
+    return _with_record_fields(Segment(chunk, run.generation, offset, first_offset, len(members), payload), run, first)
 
 
 def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
@@ -247,10 +245,8 @@ def _split_at_batch_starts(members: list[FoundSegment]) -> Iterator[list[FoundSe
 def close_open_runs(slab: Slab, owner: int) -> None:
     """Hand over the runs that the dead input of row `owner` left open, except the runs of fenced attempts.
 
-    Those stay open, because the messages of a fenced attempt are delivered only after its completion: see `fences.py`.
-
-    To append a record, an input first updates the totals in the run's header, then the record count.  It may have died
-    in between, so the call computes the totals again.
+    An input appends a record in two steps: it updates the totals in the run's header, then the record count.  It may
+    have died in between, so the call computes the totals again.
     """
     own_runs = [(chunk, offset, run) for chunk, offset, run in all_runs(slab) if slab.owner_of(chunk) == owner]
     tickets = HandoverTickets(slab, owner)
@@ -279,7 +275,7 @@ def _close_run(slab: Slab, tickets: HandoverTickets, chunk: int, offset: int, ru
 def arrivals_in_chunks(slab: Slab, first_arrival: int) -> frozenset[int]:
     """Return the arrival numbers of the datagrams that were copied from the landing zone to a chunk.
 
-    Numbers before `first_arrival` are left out.  Settled records are included.
+    Smaller numbers than `first_arrival` are left out.  Settled records are included.
     """
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, first_arrival))
     # Messages from stream connections have larger arrival numbers.
@@ -289,9 +285,9 @@ def arrivals_in_chunks(slab: Slab, first_arrival: int) -> frozenset[int]:
 def partition_counts_from(slab: Slab, first_arrival: int) -> dict[int, int]:
     """Return the partition count that the dead datagram input used for each topic (by number).
 
-    Only the runs of datagrams from arrival number `first_arrival` on are read.  The input chose the *lane*, the chunk
-    that it fills, by the partition key modulo this count.  Its successor uses the same counts, so that messages of one
-    key stay in one lane, in order.
+    Only runs with a datagram of arrival number `first_arrival` or later are read.  The input chose a message's lane by
+    the partition key modulo this count.  Its successor uses the same counts, so that messages of one key stay in one
+    lane, in order.
     """
     return dict(read_each(slab, lambda chunk: _partition_counts_in(slab, chunk, first_arrival)))
 

@@ -9,7 +9,7 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
 
-__all__ = ["PAUSE_RATIO", "chunks_for", "messages_that_fit", "room_for", "room_for_largest"]
+__all__ = ["PAUSE_RATIO", "chunks_for", "count_fitting_messages", "room_for", "room_for_largest"]
 
 PAUSE_RATIO: Final = 0.75
 """An input pauses between receives if it uses more than this part of its usable chunks."""
@@ -39,13 +39,13 @@ def room_for(pool: ChunkPool, span: int, count: int) -> int:
         return room_for_largest(pool, span, count)
     # Single chunks need no neighbors, so each free chunk has room for a message.
     pool.reserve(count)
-    return min(count, pool.own_free)
+    return min(count, pool.own_free_count)
 
 
-def messages_that_fit(pool: ChunkPool, count: int, largest_size: int, first_size: int) -> int:
-    """Return the number of the first messages, up to `count`, that fit; reclaim chunks if none does.
+def count_fitting_messages(pool: ChunkPool, count: int, largest_size: int, first_size: int) -> int:
+    """Return the number of messages, from the first one and up to `count`, that fit; reclaim chunks if none fits.
 
-    Each message has at most `largest_size` bytes, and the first one has `first_size` bytes: it may fit although a
+    Each message has at most `largest_size` bytes.  The first message has `first_size` bytes: it may fit although a
     message of the largest size does not.
     """
     span = chunks_for(largest_size)

@@ -96,9 +96,8 @@ class ProcessRow:
         # An incarnation has 24 bits, because state words contain it as the holder.
         incarnation = (self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] + 1) & 0xFFFFFF
         self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] = incarnation
-        self._slab.words[(self._at + lay.ROW_COUNTING) >> 2] = (
-            incarnation  # tells `stage_counts` that moves are counted
-        )
+        # By this value `stage_counts` knows that the process counts its moves.
+        self._slab.words[(self._at + lay.ROW_COUNTING) >> 2] = incarnation
         self._slab.words[(self._at + lay.ROW_PID) >> 2] = pid
         self._slab.store_signed(self._at + lay.ROW_STARTED_MS, now_ms)
         self._slab.store_signed(self._at + lay.ROW_HEARTBEAT_MS, heartbeat_ms)
@@ -134,7 +133,7 @@ class ProcessRow:
     def settle(
         self, segments: Sequence[Segment], outcome: RunState, reason: int, increments: Mapping[int, int]
     ) -> None:
-        """Settle segments and raise counters in one transaction; `increments` has the addend of each counter.
+        """Settle segments and raise counters in one transaction; `increments` maps counters to addends.
 
         `reason` is a DiscardReason, 0 for delivered segments.  Raises SlabError, and changes nothing, if there are more
         than MAX_SETTLED_SEGMENTS segments, or if a segment disagrees with the headers of its chunk and run.
@@ -191,7 +190,7 @@ class ProcessRow:
         if len(increments) > _MAX_COUNTERS:
             raise SlabError(f"One transaction raises at most {_MAX_COUNTERS} counters, not {len(increments)}.")
         for segment in segments:
-            segment_words(self._slab, segment)  # raises SlabError for a damaged one, before the redo record is valid
+            segment_words(self._slab, segment)  # raises SlabError if damaged, before the redo record is valid
         at, view = self._at + lay.ROW_REDO, self._slab.view
         _REDO.pack_into(view, at, 0, outcome, reason, len(increments), len(segments), landed, base)
         values = [(counter, self.counters[counter] + amount & _MAX_UINT64) for counter, amount in increments.items()]

@@ -3,8 +3,8 @@
 A *run* is a sequence of records that an input hands over as one unit; `layout.py` has its format.  A `Segment` names
 neighboring records of one run by their location and by the chunk's *generation*, which changes with each reuse of the
 chunk.  Frames and queues contain segments; only a state word tells which process owns the records.  Before a function
-reads a segment's records, it compares the segment with the headers of the chunk and the run.  If they disagree, it
-raises SlabError: the segment or the slab is damaged, or the chunk has been reused.
+reads a segment's records, it compares the segment with the headers of the chunk and the run.  It raises SlabError if
+they disagree: the segment or the slab is damaged, or the chunk has been reused.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Run(NamedTuple):
         return RunState(self.word & 0xFF)
 
     @property
-    def body_at(self) -> int:
+    def body_offset(self) -> int:
         """Return the number of bytes from the start of the run to its first record."""
         return lay.RUN_HEADER + lay.align(self.name_length)
 
@@ -140,7 +140,7 @@ class Record(NamedTuple):
 
 
 def pack_segments(segments: Iterable[Segment]) -> bytes:
-    """Encode segments for a pipe, 24 bytes each."""
+    """Encode segments for a frame, 24 bytes each."""
     pack = SEGMENT.pack
     return b"".join([pack(*segment) for segment in segments])
 
@@ -170,7 +170,7 @@ def read_run(slab: Slab, chunk: int, offset: int) -> Run:
     """Return the header of the run at byte `offset` of `chunk`.  Raises SlabError for an invalid run."""
     at, limit = _locate_run(slab, chunk, offset)
     run = Run._make(lay.RUN.unpack_from(slab.view, at))
-    body_size = run.size - run.body_at
+    body_size = run.size - run.body_offset
     is_size_valid = not run.size & 7 and run.size <= limit - at and run.records * lay.RECORD_HEADER <= body_size
     if run.word & 0xFF not in _KNOWN_STATES or not is_size_valid:
         raise SlabError(f"The run at byte {offset} of chunk {chunk} is damaged.")
@@ -223,7 +223,7 @@ def name_of(slab: Slab, chunk: int, offset: int, run: Run) -> bytes:
 
 def records_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[int, Record]]:
     """Yield (offset in the chunk, header) of a run's records, in order.  Raises SlabError at a damaged record."""
-    return _walk_records(slab, chunk, offset + run.body_at, run.records, offset + run.size)
+    return _walk_records(slab, chunk, offset + run.body_offset, run.records, offset + run.size)
 
 
 def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]]:
@@ -239,8 +239,8 @@ def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]
 def raise_damage(slab: Slab, segments: Iterable[Segment]) -> NoReturn:
     """Raise the SlabError that explains why one of these segments could not be processed.
 
-    The error describes the first segment that disagrees with its headers.  If all segments agree with them, it says
-    that records go past the end of a run.
+    The error describes the first segment that disagrees with its headers.  If there is none, the error says that
+    records go past the end of a run.
     """
     for segment in segments:
         segment_bounds(slab, segment)
@@ -282,7 +282,7 @@ _RECORD_STATES: Final = _KNOWN_STATES - {RunState.SPLIT}
 
 def segment_of(chunk: int, offset: int, run: Run) -> Segment:
     """Return the segment that covers a whole run."""
-    return Segment(chunk, run.generation, offset, offset + run.body_at, run.records, run.payload)
+    return Segment(chunk, run.generation, offset, offset + run.body_offset, run.records, run.payload)
 
 
 def segment_words(slab: Slab, segment: Segment) -> list[int]:
@@ -312,9 +312,9 @@ def matching_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
         indexes = segment_words(slab, segment)
     except SlabError:
         return []
-    # Check the generation after the words: if the words match, this process owns the records, and their chunk cannot
-    # be reused.
-    is_match = all(slab.words[at] == expected for at in indexes) and is_current(slab, segment)
+    # Check the generation after the words: if the words match, this process owns the records, so their chunk cannot be
+    # reused any more.
+    is_match = all(slab.words[index] == expected for index in indexes) and is_current(slab, segment)
     return indexes if is_match else []
 
 
@@ -331,11 +331,12 @@ def split_run(slab: Slab, chunk: int, offset: int) -> None:
     sequence = run.sequence
     # These flags of a run are about the batch that begins with it, so only the first record gets them.
     flags = run.flags & (lay.FLAG_BATCH_START | lay.FLAG_IN_DOUBT | lay.FLAG_AFTER_GAP)
-    for at, record in records_of(slab, chunk, offset, run):
-        slab.words[(base + at) >> 2] = run.word
-        slab.view[base + at + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flags
-        slab.view[base + at + lay.RECORD_RETRIES] = run.retries
-        _PLACEMENT.pack_into(slab.view, base + at + lay.RECORD_PARTITION, run.partition, sequence, run.epoch)
+    for record_offset, record in records_of(slab, chunk, offset, run):
+        at = base + record_offset
+        slab.words[at >> 2] = run.word
+        slab.view[at + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flags
+        slab.view[at + lay.RECORD_RETRIES] = run.retries
+        _PLACEMENT.pack_into(slab.view, at + lay.RECORD_PARTITION, run.partition, sequence, run.epoch)
         sequence = next_sequence(sequence, 1)
         flags = 0
     slab.words[(base + offset) >> 2] = RunState.SPLIT
@@ -359,10 +360,10 @@ def next_sequence(sequence: int, count: int) -> int:
 def write_placement(
     slab: Slab, segment: Segment, partition: int, sequence: int, epoch: int, *, opens_batch: bool
 ) -> None:
-    """Write the partition and sequence numbers of a segment; with `opens_batch` its first record begins a batch.
+    """Write the partition and sequence numbers of a segment, into the header of its run or, if split, of each record.
 
-    A split run has them in the header of each record, another run in its own header.  The call clears FLAG_AFTER_GAP
-    and FLAG_ADMITTED in these headers.
+    If `opens_batch` is True, the segment's first record begins a batch.  The call clears FLAG_AFTER_GAP and
+    FLAG_ADMITTED in these headers.
     """
     view, flag = slab.view, lay.FLAG_BATCH_START if opens_batch else 0
     run_at = slab.chunk_at(segment.chunk) + segment.run

@@ -4,8 +4,8 @@
 dead process's transaction or repair a count.
 
 `Salvage` skips damaged parts and describes each in a sentence of `damage`.  Memory that was overwritten with zeros
-looks like unused memory.  Messages that were there are then missed only in the books, which compare the number of
-received messages with the messages that are delivered, discarded or in the slab.
+looks like unused memory.  Messages that were there are missed only by the books, which compare the number of received
+messages with the messages that are delivered, discarded or in the slab.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = ["ChunkCounts", "LandedDatagram", "LandingZone", "RecordBody", "Salvag
 class SalvagedRecord(NamedTuple):
     """A record in the slab, with the location of its bytes.
 
-    `topic` is empty if its name is lost.  `partition_key` is None for an AnyPartition message.  The key extends from
-    file offset `key_at` to `value_at`, the value from `value_at` to `headers_at`, the record headers from `headers_at`
-    to `end`.
+    `topic` is empty if the topic's name is lost.  `partition_key` is None for an AnyPartition message.  The key extends
+    from file offset `key_at` to `value_at`, the value from `value_at` to `headers_at`, the record headers from
+    `headers_at` to `end`.
     """
 
     chunk: int
@@ -73,13 +73,13 @@ class RecordBody(NamedTuple):
 
 
 class LandedDatagram(NamedTuple):
-    """A datagram at file offset `at` in the landing zone.
+    """A datagram in the landing zone, at a file offset.
 
-    `is_whole` is False if the datagram was longer than its slot, and if `length` is damaged: larger than a slot.
+    `is_whole` is False if the datagram was longer than its slot, or if `length` is damaged: larger than a slot.
     """
 
     arrival: int
-    at: int
+    offset: int
     length: int
     is_whole: bool
 
@@ -87,10 +87,10 @@ class LandedDatagram(NamedTuple):
 class LandingZone(NamedTuple):
     """The datagrams in the landing zone.
 
-    `landed` is the number of all; `pending` has the datagrams that were not copied to a chunk, in order of arrival.
+    `landed_count` is their number; `pending` has the datagrams that were not copied to a chunk, in order of arrival.
     """
 
-    landed: int
+    landed_count: int
     pending: list[LandedDatagram]
 
 
@@ -119,7 +119,7 @@ the later records of the run."""
 class Salvage:
     """The slab at `path`, mapped privately; `damage` grows while the caller reads records.
 
-    `is_live` is True if a running daemon uses the slab, so that results may be outdated.  If it is False, the
+    `is_live` is True if a running daemon uses the slab, so that results may be outdated.  If `is_live` is False, the
     constructor finishes unfinished transactions in the private copy, as the next daemon would do in the slab.  Raises
     SlabError for an unreadable file.
     """
@@ -161,7 +161,7 @@ class Salvage:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def records(self, *, settled: bool = False) -> Iterator[SalvagedRecord]:
-        """Yield the records in order of arrival; with `settled` also delivered and discarded records.
+        """Yield the records in order of arrival; if `settled` is True, also delivered and discarded records.
 
         The function merges the runs, each of which is in order.  It reads a run only when the merge reaches the run's
         first record.
@@ -172,17 +172,17 @@ class Salvage:
             while locations and (not heap or locations[-1].first_arrival <= heap[0][0]):
                 self._push(heap, len(locations), self._records_in(locations.pop()))  # a different number for each run
             if heap:
-                _, run_number, record, later = heappop(heap)
+                _, run_number, record, later_records = heappop(heap)
                 if settled or record.state not in lay.SETTLED:
                     yield record
-                self._push(heap, run_number, later)
+                self._push(heap, run_number, later_records)
 
     @staticmethod
-    def _push(heap: list[_HeapEntry], run_number: int, later: Iterator[SalvagedRecord]) -> None:
+    def _push(heap: list[_HeapEntry], run_number: int, later_records: Iterator[SalvagedRecord]) -> None:
         """Push the next record of a run, if there is one."""
-        record = next(later, None)
+        record = next(later_records, None)
         if record is not None:
-            heappush(heap, (record.arrival, run_number, record, later))
+            heappush(heap, (record.arrival, run_number, record, later_records))
 
     def _locations(self, *, settled: bool) -> Iterator[_RunLocation]:
         """Yield the locations of runs, and add damage; leave out delivered and discarded runs unless `settled`."""
@@ -207,8 +207,8 @@ class Salvage:
         try:
             run = read_run(self.slab, chunk, offset)
             topic = self._topic_of(chunk, offset, run)
-            for at, record in records_of(self.slab, chunk, offset, run):
-                yield self._salvage_record(chunk, topic, run, at, record)
+            for record_offset, record in records_of(self.slab, chunk, offset, run):
+                yield self._salvage_record(chunk, topic, run, record_offset, record)
         except SlabError as error:
             if self._generation_of(chunk) == generation:  # else a running daemon has reused the chunk
                 self.damage.append(f"{error} It was skipped, with the rest of the run.")

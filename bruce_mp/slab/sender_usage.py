@@ -25,9 +25,9 @@ __all__ = ["SenderSums", "SenderTable", "read_senders"]
 class SenderSums(NamedTuple):
     """Sums of one user since the creation of the user's entry.
 
-    `received` counts all messages.  `not_allowed` counts messages that were discarded because the user may not send,
-    `over_quota` the ones discarded because of the quota.  `refused` counts refused connections.  `waited` counts
-    the times that the quota suspended reading from a connection.
+    `received` counts all messages.  `not_allowed` counts messages that were discarded because the user may not
+    send, `over_quota` messages that were discarded because of the quota.  `refused` counts refused connections.
+    `waited` counts how often the quota suspended the reading from a connection.
     """
 
     received: int = 0

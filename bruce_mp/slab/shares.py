@@ -2,14 +2,13 @@
 
 Neighboring chunks are grouped into *shares*.  A table in the superblock has, for each share, the row of the input that
 owns the share; 0 means free.  An input claims a share when it runs out of chunks, under a file lock that the kernel
-releases if the process dies.  When shares are scarce, it releases each share of which no chunk is in use, with one
+releases if the process dies.  When shares are scarce, an input releases each share without a chunk in use, by one
 store.  A dead input's shares stay with its row, for its successor.
 
-Half of the slab is guaranteed to the inputs, in equal parts; any input may claim the other half.  The guarantee matters
-because some inputs let their clients wait for room, and others have to discard messages: the former cannot take all the
-memory of the latter.  For an input that owns no share, only an eighth of its guaranteed part is kept free, so that the
-others may use nearly all of the slab.  When that input receives messages, it claims the shares that the others release,
-up to its guaranteed part.
+Half of the slab is guaranteed to the inputs, in equal parts; any input may claim the other half.  Without a guarantee,
+inputs that let their clients wait for room could take all memory from inputs that must discard messages.  For an input
+that owns no share, only an eighth of its guaranteed part is kept free, so that the others may use nearly all of the
+slab.  When that input receives messages, it claims the shares that the others release, up to its guaranteed part.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ _LOCK_PAUSE_S: Final = 0.0001
 _IDLE_DIVISOR: Final = 8
 """An input without shares is guaranteed only its equal part divided by this number."""
 _SCARCE_DIVISOR: Final = 4
-"""Shares are scarce if fewer are free than the number of all shares divided by this number."""
+"""Shares are scarce if less than one in this many is free."""
 
 
 class Division(NamedTuple):
     """One state of the table, with the numbers that an input computes from it."""
 
     table: bytes
-    claimable_shares: int
+    claimable_share_count: int
     """Number of shares that the input may claim; below 1 if all free shares are kept for guarantees."""
     capacity: int
-    """Number of chunks of the slab, less those guaranteed to other inputs at present."""
-    obtainable_chunks: int
+    """Number of chunks of the slab, less the chunks that are guaranteed to other inputs at present."""
+    obtainable_chunk_count: int
     """Number of chunks in the shares that the input may claim."""
     are_scarce: bool
     """True if inputs should release their shares without used chunks."""
@@ -61,16 +60,16 @@ class Shares:
         chunks = slab.geometry.chunks
         self.size = share_size(chunks)
         """Number of chunks in a share; the last share may have fewer."""
-        self.count = _divide_up(chunks, self.size)
+        self.count = _ceil_divide(chunks, self.size)
         """Number of shares in the slab."""
         self._last_size = chunks - (self.count - 1) * self.size
         """Number of chunks in the last share."""
         self._table = slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + self.count]
         self._owner = owner
-        self._others = [peer for peer in peers if peer != owner]
-        self._full_guarantee = self.count // (2 * (len(self._others) + 1))
+        self._other_inputs = [peer for peer in peers if peer != owner]
+        self._full_guarantee = self.count // (2 * (len(self._other_inputs) + 1))
         """Number of shares that are guaranteed to each input that owns a share."""
-        self._lock_file = os.open(slab.path, os.O_RDWR | os.O_CLOEXEC) if self._others else -1
+        self._lock_file = os.open(slab.path, os.O_RDWR | os.O_CLOEXEC) if self._other_inputs else -1
         self._cached_division = self._divide(bytes(self._table))
 
     def __del__(self) -> None:
@@ -95,8 +94,8 @@ class Shares:
 
     def _divide(self, table: bytes) -> Division:
         # The number of shares that each other input owns, and the number that is guaranteed to it at present.
-        owned_counts = [table.count(other) for other in self._others]
-        idle_guarantee = _divide_up(self._full_guarantee, _IDLE_DIVISOR)
+        owned_counts = [table.count(other) for other in self._other_inputs]
+        idle_guarantee = _ceil_divide(self._full_guarantee, _IDLE_DIVISOR)
         guaranteed_counts = [self._full_guarantee if owned else idle_guarantee for owned in owned_counts]
         free_count = table.count(0)
         # The number of free shares that are kept for inputs that own fewer than are guaranteed to them.
@@ -107,10 +106,10 @@ class Shares:
         last_shortfall = 0 if table[-1] else self.size - self._last_size  # a free last share may have fewer chunks
         return Division(
             table=table,
-            claimable_shares=free_count - kept_count,
+            claimable_share_count=free_count - kept_count,
             capacity=chunks - sum(guaranteed_counts) * self.size,
-            obtainable_chunks=max(0, (free_count - kept_count) * self.size - last_shortfall),
-            are_scarce=bool(self._others) and free_count * _SCARCE_DIVISOR < self.count,
+            obtainable_chunk_count=max(0, (free_count - kept_count) * self.size - last_shortfall),
+            are_scarce=bool(self._other_inputs) and free_count * _SCARCE_DIVISOR < self.count,
         )
 
     @property
@@ -121,7 +120,7 @@ class Shares:
         """Claim the first free share and return it; return None if this input may claim none."""
         with self._lock() as is_locked:
             division = self.division
-            if not is_locked or division.claimable_shares < 1:
+            if not is_locked or division.claimable_share_count < 1:
                 return None
             share = division.table.index(0)
             self._table[share] = self._owner
@@ -132,7 +131,7 @@ class Shares:
         with self._lock() as is_locked:
             division = self.division
             are_free = not any(division.table[share] for share in shares)
-            if not is_locked or division.claimable_shares < len(shares) or not are_free:
+            if not is_locked or division.claimable_share_count < len(shares) or not are_free:
                 return False
             for share in shares:
                 self._table[share] = self._owner
@@ -144,10 +143,7 @@ class Shares:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Hold the lock that all inputs share; yield False after 5 ms without it.
-
-        The process that holds the lock may be stopped in a debugger.
-        """
+        """Hold the lock that all inputs share; yield False if another process, perhaps stopped, keeps it for 5 ms."""
         if self._lock_file < 0:
             yield True
             return
@@ -172,10 +168,10 @@ class Shares:
 
 def share_size(chunks: int) -> int:
     """Return the number of chunks in each share of a slab with `chunks` chunks."""
-    return _divide_up(chunks, lay.SHARES_MAX)
+    return _ceil_divide(chunks, lay.SHARES_MAX)
 
 
-def _divide_up(number: int, divisor: int) -> int:
+def _ceil_divide(number: int, divisor: int) -> int:
     """Return the quotient, rounded up."""
     return -(-number // divisor)
 
@@ -189,7 +185,7 @@ def claimed_chunks(slab: Slab) -> list[range]:
     if slab.is_private:
         return [range(chunks)]
     size = share_size(chunks)
-    table = bytes(slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + _divide_up(chunks, size)])
+    table = bytes(slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + _ceil_divide(chunks, size)])
     return [range(found.start() * size, min(found.end() * size, chunks)) for found in _OWNED.finditer(table)]
 
 

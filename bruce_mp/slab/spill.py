@@ -43,8 +43,8 @@ __all__ = [
     "SPILL_SETTING",
     "SpillDirectory",
     "SpillFile",
-    "completed_messages",
-    "spilled_messages",
+    "completed_message_count",
+    "spilled_message_count",
     "wrapping_delta",
 ]
 
@@ -73,7 +73,7 @@ MAX_SLICE_MESSAGES: Final = 8 * (_BLOCKS_AT - _FED_AHEAD_AT)
 
 
 class SpillFile:
-    """The file of one attempt.  Its methods raise OSError as the file system does."""
+    """The spill file of one attempt.  All methods may raise OSError."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -87,32 +87,32 @@ class SpillFile:
         magic, version, self.row, self.slab_id, self.number, keeps_timestamps = _HEADER.unpack_from(header)
         self.keeps_timestamps = keeps_timestamps == 1
         self.is_valid = (magic, version) == (_MAGIC, _VERSION)
-        self.messages: int
+        self.message_count: int
         """Number of messages in all blocks."""
         self.end: int
         """Offset of the end of the blocks."""
-        state, self.messages, self.end = _SEAL.unpack_from(header, _SEAL_AT)
+        state, self.message_count, self.end = _SEAL.unpack_from(header, _SEAL_AT)
         self.is_complete = state == 1
         self.offset: int
         """Offset of the next message to feed."""
-        self.fed: int
+        self.fed_count: int
         """Number of messages before `offset`."""
-        self.offset, self.fed, bits_from = _PROGRESS.unpack_from(header, _PROGRESS_AT)
-        # The bits are outdated if they count from another offset.
-        bits = int.from_bytes(header[_FED_AHEAD_AT:], "little") if bits_from == self.offset else 0
+        self.offset, self.fed_count, bits_offset = _PROGRESS.unpack_from(header, _PROGRESS_AT)
+        # The bits are outdated if their indexes count from another offset.
+        bits = int.from_bytes(header[_FED_AHEAD_AT:], "little") if bits_offset == self.offset else 0
         self.fed_ahead = frozenset(index for index in range(bits.bit_length()) if bits >> index & 1)
-        self.reserved = os.fstat(descriptor).st_size
+        self.reserved_bytes = os.fstat(descriptor).st_size
         """Bytes of the file that the file system has allocated."""
         self.arrived_ms = 0
         """Arrival time of the messages of the last read, in ms since 1970."""
         self._block_end = _BLOCKS_AT
-        """End of the block that `read` reads."""
+        """Offset of the end of the block that `read` reads."""
 
     @classmethod
     def create(cls, path: Path, slab_id: int, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:
         """Create the file of attempt `number`.
 
-        With `keeps_timestamps`, only the timestamp policy "arrival" may replace the timestamps of its messages.
+        If `keeps_timestamps` is True, only the timestamp policy "arrival" may replace the timestamps of its messages.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
@@ -136,7 +136,7 @@ class SpillFile:
     @property
     def remaining_count(self) -> int:
         """Return the number of messages of a complete file that have not been fed."""
-        return max(0, self.messages - self.fed - len(self.fed_ahead))
+        return max(0, self.message_count - self.fed_count - len(self.fed_ahead))
 
     @property
     def is_exhausted(self) -> bool:
@@ -150,11 +150,11 @@ class SpillFile:
 
     def reserve(self, size: int) -> None:
         """Allocate `size` further bytes in the file system."""
-        os.posix_fallocate(self._descriptor, self.reserved, size)
-        self.reserved += size
+        os.posix_fallocate(self._descriptor, self.reserved_bytes, size)
+        self.reserved_bytes += size
 
-    def append(self, data: memoryview | bytes, messages: int, arrived_ms: int) -> None:
-        """Append a block.  `data` contains `messages` whole messages that arrived at `arrived_ms` since 1970."""
+    def append(self, data: memoryview | bytes, message_count: int, arrived_ms: int) -> None:
+        """Append a block of whole messages, which arrived at `arrived_ms` (ms since 1970)."""
         self._store(self.end, _BLOCK.pack(arrived_ms, len(data)))
         at = self.end + _BLOCK.size
         for start in range(0, len(data), _MAX_WRITE_BYTES):
@@ -163,31 +163,31 @@ class SpillFile:
                 written = os.pwrite(self._descriptor, part, at)
                 at, part = at + written, part[written:]
         self.end = at
-        self.messages += messages
+        self.message_count += message_count
 
     def seal(self) -> None:
         """Store the number of messages and the end of the blocks, before the completion of the attempt."""
-        self._store(_SEAL_AT, _SEAL.pack(0, self.messages, self.end))
+        self._store(_SEAL_AT, _SEAL.pack(0, self.message_count, self.end))
 
     def complete(self) -> None:
         """Mark the file complete, after the store to `ROW_COMPLETING`."""
-        self._store(_SEAL_AT, _SEAL.pack(1, self.messages, self.end))
+        self._store(_SEAL_AT, _SEAL.pack(1, self.message_count, self.end))
         self.is_complete = True
 
-    def advance_to(self, offset: int, fed: int) -> None:
-        """Store that the `fed` messages before `offset` have been fed."""
-        self.offset, self.fed, self.fed_ahead = offset, fed, frozenset()
-        self._store(_PROGRESS_AT, _PROGRESS.pack(offset, fed, 0))
+    def advance_to(self, offset: int, fed_count: int) -> None:
+        """Store that the `fed_count` messages before `offset` have been fed."""
+        self.offset, self.fed_count, self.fed_ahead = offset, fed_count, frozenset()
+        self._store(_PROGRESS_AT, _PROGRESS.pack(offset, fed_count, 0))
 
     def store_fed_ahead(self, indexes: Collection[int]) -> None:
-        """Add the indexes, counted from `offset`, of messages that were fed before an earlier one."""
+        """Add the indexes, counted from `offset`, of messages that were fed before an earlier message."""
         self.fed_ahead |= frozenset(indexes)
         bits = sum(1 << index for index in self.fed_ahead)
         self._store(_FED_AHEAD_AT, bits.to_bytes(_BLOCKS_AT - _FED_AHEAD_AT, "little"))
-        self._store(_PROGRESS_AT, _PROGRESS.pack(self.offset, self.fed, self.offset))
+        self._store(_PROGRESS_AT, _PROGRESS.pack(self.offset, self.fed_count, self.offset))
 
     def read(self, buffer: memoryview) -> int:
-        """Read bytes of one block from `offset` on into `buffer`, and set `arrived_ms`.
+        """Read the bytes at `offset`, at most to the end of the block, into `buffer`, and set `arrived_ms`.
 
         Return the number of bytes, 0 for a damaged block.
         """
@@ -267,7 +267,7 @@ class SpillDirectory:
         return dict(sorted(found.items()))
 
     def remove_outdated(self) -> int:
-        """Remove files of earlier slabs; return the number of unfed messages of complete attempts that are lost so."""
+        """Remove files of earlier slabs; return the number of lost messages: unfed ones of complete attempts."""
         lost = 0
         for file in self._open_all():
             if file.is_valid and file.slab_id == self.slab_id:
@@ -278,7 +278,7 @@ class SpillDirectory:
         return lost
 
     def remove(self) -> None:
-        """Remove all spill files, and the directory if it then is empty, before an empty slab is removed.
+        """Remove all spill files, and the directory if it is then empty, before the supervisor removes an empty slab.
 
         The registry of unique attempts stays in the directory, because clients may inquire about attempts later.
         """
@@ -304,16 +304,16 @@ class SpillDirectory:
 
 
 def wrapping_delta(amount: int) -> int:
-    """Return the unsigned number that a 64-bit counter needs as an addend to change by `amount`, maybe negative."""
+    """Return the unsigned addend that changes a 64-bit counter by `amount`, which may be negative."""
     return amount & _MAX_UINT64
 
 
-def spilled_messages(slab: Slab, row: int) -> int:
+def spilled_message_count(slab: Slab, row: int) -> int:
     """Return the number of messages in the spill files of a row, according to the row's counters."""
     return (_counter(slab, row, lay.SPILL_IN) - _counter(slab, row, lay.SPILL_OUT)) & _MAX_UINT64
 
 
-def completed_messages(slab: Slab, row: int) -> int:
+def completed_message_count(slab: Slab, row: int) -> int:
     """Return the number of messages in the complete spill files of a row, according to the row's counters."""
     return _counter(slab, row, lay.SPILL_COMPLETED)
 

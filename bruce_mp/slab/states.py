@@ -10,7 +10,7 @@ state that the run had.
 
 In each state only one process may store the next state, so no state word has two writers.  A restarted process finds
 its records by the state and the holder in the state word.  A restarted router stores the same state again, with its new
-incarnation (the number of its start) as the holder.
+incarnation as the holder.
 
 No process reads `TRANSITIONS`: tests check the stores of the processes against the table, and `scripts/draw_states.py`
 draws it.

@@ -1,10 +1,9 @@
 """The private mapping of a slab file, even if the file has a damaged superblock.
 
 The superblock has the *geometry*: the numbers from which the offsets of the file's parts follow.  They are the same in
-each slab, except for the number of chunks, and the number and size of landing slots, which depend on the largest
-datagram.  So if the superblock is inconsistent, the repair searches the file for the first chunk header, and computes
-the slot size with which the first chunk has the offset of this header.  A slab of another layout version is not
-repaired.
+each slab, except the number of chunks, and the number and size of landing slots, which depend on the largest datagram.
+So if the superblock is inconsistent, the repair searches the file for the first chunk header, and computes the slot
+size with which the first chunk has the offset of this header.  A slab of another layout version is not repaired.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def _reconstruct_geometry(path: Path, error: SlabError) -> Geometry:
 
 
 def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
-    """Return the geometry in which the first chunk is at the first chunk header of the file, None if there is none.
+    """Return the geometry in which the first chunk is at the file's first chunk header; None if no geometry fits.
 
     If several geometries fit, a geometry that agrees with the landing zone is preferred.
     """

@@ -89,7 +89,7 @@ class TopicTable:
 
     @property
     def version(self) -> int:
-        """Return a number that grows with each change of the table; readers skip the table if it is unchanged."""
+        """Return a number that grows with each change of the table, so that readers can skip an unchanged table."""
         return self._slab.words[lay.SUPER_TOPICS_VERSION >> 2]
 
     def number_of(self, name: bytes) -> int:
@@ -254,7 +254,7 @@ class PartitionTable:
         self._read_entries()
 
     def _read_entries(self, first: int = 0) -> None:
-        """Read the entries from index `first` on."""
+        """Read the entries, beginning at index `first`."""
         count = self._slab.words[lay.SUPER_PARTITION_COUNT >> 2]
         entries = self._slab.view[self._at(first) : self._at(count)]
         for index, (topic, partition, _, _) in enumerate(lay.PARTITION.iter_unpack(entries), first):
@@ -342,7 +342,7 @@ class PartitionTable:
         self._reread_entries()
         for topic, partition in self._entries:
             epoch, _ = self.epoch_and_sequence(topic, partition)
-            # The epoch only has to differ from the last one: the new cluster knows none of ours.
+            # The epoch only has to differ from the last one: the new cluster knows none of this slab's epochs.
             epoch = epoch + 1 if epoch + 1 < lay.LAST_EPOCH else 0
             self.store_next_sequence(topic, partition, sequence=0, epoch=epoch)
 

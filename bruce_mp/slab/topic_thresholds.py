@@ -38,7 +38,7 @@ RESERVE_ALPHA_DIVISOR: Final = 4
 TOPIC_STUCK_AFTER_MS: Final = 1000
 """Time without a freed chunk after which a topic over its threshold counts as stuck."""
 INSPECTIONS_PER_MS: Final = 50
-"""Limit for the searches of all stuck topics together; to keep it, pauses may exceed `MAX_SEARCH_PAUSE_MS`."""
+"""Limit for the searches of all stuck topics together; to keep this limit, pauses may exceed `MAX_SEARCH_PAUSE_MS`."""
 TRIAL_INTERVAL_MS: Final = 1000
 """Interval of trials: see `TopicThresholds.must_pause`."""
 TRIAL_MESSAGES: Final = 8
@@ -48,13 +48,13 @@ TRIAL_MESSAGES: Final = 8
 class _Excess(NamedTuple):
     """A topic over its threshold, which has freed no chunk since the time `since_ms`.
 
-    `freed_spans` is the number of spans that the topic had freed by that time.  `freed_spans_of_all` is the number of
-    spans that all topics had freed by then.
+    `freed_span_count` is the number of spans that the topic had freed by that time, `freed_span_count_of_all` the
+    number of spans that all topics had freed.
     """
 
     since_ms: int
-    freed_spans: int
-    freed_spans_of_all: int
+    freed_span_count: int
+    freed_span_count_of_all: int
 
 
 class TopicThresholds:
@@ -62,14 +62,13 @@ class TopicThresholds:
 
     `alpha_of` takes the name of a topic and returns its factor `alpha`; 0 = no threshold.
 
-    Without `blocks`, a topic over its threshold is refused: `allocate` returns None.  If `blocks` is set, the input
+    If `blocks` is False, a topic over its threshold is refused: `allocate` returns None.  If it is True, the input
     slows its senders down instead of discarding messages: the topic is tolerated and gets its chunk, but the input must
     pause (see `must_pause`).
 
-    With `blocks`, a topic over its threshold is *stuck* if none of its chunks becomes free for a second.  A stuck topic
-    is refused if another topic can use the memory: a topic that holds no chunks, or that has freed some in that time.
-    If all topics are stuck, the input pauses, except for a *trial* each second, in which stuck topics are refused, and
-    messages of other topics are admitted.
+    A tolerated topic is *stuck* if none of its chunks becomes free for a second.  A stuck topic is refused if another
+    topic can use the memory: a topic that holds no chunks, or that has freed some in that second.  If all topics are
+    stuck, the input pauses, except for a *trial* each second: it then admits messages of topics that are not stuck.
     """
 
     def __init__(self, pool: ChunkPool, topics: TopicTable, alpha_of: Callable[[bytes], int]) -> None:
@@ -78,7 +77,7 @@ class TopicThresholds:
         self._alpha_of = alpha_of
         self.blocks = False
         self._excesses: dict[TopicKey, _Excess] = {}
-        """The topics over their thresholds; empty without `blocks`."""
+        """The topics over their thresholds; empty if `blocks` is False."""
         self._pause = SearchPause()
         """The pause between searches of all topics' oldest chunks."""
         self._next_trial_ms = 0
@@ -123,12 +122,12 @@ class TopicThresholds:
         With room for fewer chunks, it would not be worth the CPU to parse the messages in waiting connections again.
         """
         holding = self._pool.holdings.holding_of(topic)
-        return self._fits_after_search(topic, holding, min(span, 1 + holding.chunks // 2), now_ms)
+        return self._fits_after_search(topic, holding, min(span, 1 + holding.chunk_count // 2), now_ms)
 
     def must_pause(self, now_ms: int) -> bool:
-        """Return True if the input should receive nothing, because it tolerates a topic over its threshold.
+        """Return True if the input must receive nothing now, because it tolerates a topic over its threshold.
 
-        If all such topics are stuck, the call begins a *trial* once a second and returns False: the input may then
+        If all tolerated topics are stuck, the call begins a *trial* once a second and returns False: the input may then
         receive `TRIAL_MESSAGES` messages.  Without trials, messages of other topics would stay behind the messages of
         stuck topics in the socket's queue.
         """
@@ -156,13 +155,13 @@ class TopicThresholds:
         if not self.blocks:
             return False
         holdings, excess = self._pool.holdings, self._excesses.get(topic)
-        freed_spans = holdings.holding_of(topic).freed_spans
-        if excess is None or excess.freed_spans != freed_spans:
-            excess = self._excesses[topic] = _Excess(now_ms, freed_spans, holdings.freed_spans)
+        freed_span_count = holdings.holding_of(topic).freed_span_count
+        if excess is None or excess.freed_span_count != freed_span_count:
+            excess = self._excesses[topic] = _Excess(now_ms, freed_span_count, holdings.freed_span_count)
         if not self._is_stuck(topic, now_ms):
             return True
         has_idle_topic = holdings.numbered_count < len(self._topics)  # some topic in the table holds no chunks
-        are_all_stuck = holdings.freed_spans == excess.freed_spans_of_all and not has_idle_topic
+        are_all_stuck = holdings.freed_span_count == excess.freed_span_count_of_all and not has_idle_topic
         return are_all_stuck and not self.is_on_trial
 
     def _fits_after_search(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
@@ -173,9 +172,9 @@ class TopicThresholds:
 
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
         """Return True if a topic with `span` more chunks is within its threshold."""
-        chunks = holding.chunks + span
-        # The limit within the reserve is checked first, because it applies to any `alpha`.
-        if not holding.chunks or chunks * RESERVE_ALPHA_DIVISOR <= self._pool.own_free - span:
+        chunks = holding.chunk_count + span
+        # The limit within the reserve is checked first, because it applies whatever `alpha` is.
+        if not holding.chunk_count or chunks * RESERVE_ALPHA_DIVISOR <= self._pool.own_free_count - span:
             return True  # the usual case, decided without a count of the chunks in unclaimed shares
         free = self._pool.free_count - span
         if chunks * RESERVE_ALPHA_DIVISOR <= free:
@@ -194,7 +193,7 @@ class TopicThresholds:
             return b""
 
     def _search(self, holding: Holding, now_ms: int) -> bool:
-        """Free settled chunks, with a bounded number of inspections; return False if there were none."""
+        """Free settled chunks, with a bounded number of inspections; return True if a chunk became free."""
         has_freed_own = self._search_own(holding, now_ms)
         return self._search_oldest(now_ms) or has_freed_own
 

@@ -31,7 +31,7 @@ from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.journal.recorder import JOURNAL_SETTING
 from bruce_mp.kernels import CHOICE
-from bruce_mp.network.credentials import exposed_files
+from bruce_mp.network.credentials import exposed_file_warnings
 from bruce_mp.pipeline.configured_partitioners import partitioners_of
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
@@ -92,7 +92,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     set_up_logging(config.logging, "supervisor")
     log.log(NOTICE, "bruce %s starts with %s.", __version__, config_path)
     log.log(NOTICE if CHOICE.compiled else logging.WARNING, "It uses %s.", CHOICE.sentence)
-    for warning in (*risk_warnings(config), *exposed_files(config)):
+    for warning in (*risk_warnings(config), *exposed_file_warnings(config)):
         # The log suppresses repeats from one source line unless "about" differs.
         log.warning("%s", warning, extra={"about": warning})
     handover = read_handover()

@@ -25,7 +25,7 @@ from bruce_mp.config.load import load_config
 from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.errors import BruceError, ConfigError
 from bruce_mp.ipc.control_messages import MAX_MESSAGE_BYTES, ActiveConfig, NewConfig, ReloadOutcome
-from bruce_mp.network.credentials import exposed_files
+from bruce_mp.network.credentials import exposed_file_warnings
 from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.logs import NOTICE, set_up_logging
@@ -184,7 +184,7 @@ class Reloads:
         keys = ", ".join(change.key for change in self._changes) or NO_CHANGE
         self._active_config = ActiveConfig(self._active_config.path, wall_ms(), self._active_config.reload_count + 1)
         log.log(NOTICE, "Reloaded %s: %s.", self._source.path, keys, extra={"about": self._active_config})
-        for warning in (*risk_warnings(self.config), *exposed_files(self.config)):
+        for warning in (*risk_warnings(self.config), *exposed_file_warnings(self.config)):
             # The log suppresses repeats from one source line unless "about" differs.
             log.warning("%s", warning, extra={"about": warning})
         self._answer(ReloadOutcome(number=0, accepted=True, text=f"Reloaded {self._source.path}: {keys}."))

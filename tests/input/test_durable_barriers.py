@@ -12,7 +12,7 @@ from bruce_mp.input.input_shell import RunPublisher
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.handover_tickets import last_tickets, store_journaled
+from bruce_mp.slab.handover_tickets import last_tickets, store_journaled_tickets
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from support.slabs import datagram, new_slab
@@ -83,7 +83,7 @@ def test_a_durable_barrier_waits_for_the_runs_of_spilled_messages(
         worker.outcomes,
         publisher,
         after_poll=lambda: None,
-        wake_journal=lambda: store_journaled(worker.slab, last_tickets(worker.slab)),
+        wake_journal=lambda: store_journaled_tickets(worker.slab, last_tickets(worker.slab)),
     )
     worker.feed((worker.connect(), BEGIN + spilled(0) + END + BARRIER))
     watch.start()
@@ -115,7 +115,7 @@ def answer_journaled(worker: StreamInput) -> None:
     """Hand all runs over, write the journal, and answer the barriers that it finishes."""
     worker.close_runs()
     worker.waiting.on_handed_over()
-    store_journaled(worker.slab, last_tickets(worker.slab))
+    store_journaled_tickets(worker.slab, last_tickets(worker.slab))
     worker.waiting.answer_finished(worker.now_ms)
 
 
@@ -124,6 +124,6 @@ def test_an_open_attempt_of_another_client_does_not_delay_a_durable_barrier(work
     worker.feed((worker.connect(), datagram(b"t1", b"value") + BARRIER))
     worker.close_runs()
     worker.waiting.on_handed_over()
-    store_journaled(worker.slab, last_tickets(worker.slab))
+    store_journaled_tickets(worker.slab, last_tickets(worker.slab))
     worker.waiting.answer_finished(worker.now_ms)
     assert statuses(worker) == [BarrierStatus.DONE]

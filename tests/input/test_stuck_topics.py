@@ -200,10 +200,10 @@ def test_chunks_of_an_attempt_count_for_its_topic_after_completion() -> None:
         client = worker.connect()
         worker.feed((client, ATTEMPT[: -len(encode_end())]))
         stuck = worker.pool.holdings.holding_of(1)
-        assert (stuck.chunks, ChunkPool(slab, WORKER_ROW).holdings.by_topic) == (0, {})
+        assert (stuck.chunk_count, ChunkPool(slab, WORKER_ROW).holdings.by_topic) == (0, {})
         worker.feed((client, encode_end()))
-        assert worker.pool.holdings.holding_of(1).chunks == 10
-        assert ChunkPool(slab, WORKER_ROW).holdings.holding_of(1).chunks == 10
+        assert worker.pool.holdings.holding_of(1).chunk_count == 10
+        assert ChunkPool(slab, WORKER_ROW).holdings.holding_of(1).chunk_count == 10
         deliver(worker)
         worker.pool.reclaim_idle()
         assert worker.pool.holdings.by_topic == {}

@@ -22,7 +22,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab import producer_id
 from bruce_mp.slab.fences import assign_chunk
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.handover_tickets import JournaledTickets, input_progress
+from bruce_mp.slab.handover_tickets import JournalProgress, input_progress
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import segment_records
@@ -205,7 +205,7 @@ def test_a_long_recording_reports_its_progress_on_the_disk(
 
 
 def test_tickets_follow_the_sync(slab: Slab, keeper: JournalRecorder) -> None:
-    source, progress = Input(slab, topics=TOPICS), JournaledTickets(slab, INPUT_ROW)
+    source, progress = Input(slab, topics=TOPICS), JournalProgress(slab, INPUT_ROW)
     source.receive([datagram(b"t1", b"value")])
     source.close_all()
     last = progress.last_handed_over
@@ -257,11 +257,11 @@ def test_runs_handed_over_during_the_recording_wait_for_the_next_one(
     monkeypatch.setattr("bruce_mp.journal.recorder.input_progress", lambda _: before)
     keeper.record()
     assert content_of(tmp_path / "journal").messages == 1
-    assert not JournaledTickets(slab, INPUT_ROW).has(JournaledTickets(slab, INPUT_ROW).last_handed_over)
+    assert not JournalProgress(slab, INPUT_ROW).has(JournalProgress(slab, INPUT_ROW).last_handed_over)
 
 
 def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
-    source, progress = Input(slab, topics=TOPICS), JournaledTickets(slab, INPUT_ROW)
+    source, progress = Input(slab, topics=TOPICS), JournalProgress(slab, INPUT_ROW)
     keeper.record()
     source.receive([datagram(b"t1", bytes(15_000))])
     source.close_all()

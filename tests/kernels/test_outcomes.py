@@ -103,5 +103,5 @@ def test_a_last_record_that_goes_past_its_run_is_not_counted(field: int, is_spli
         slab.words[at >> 2] = RunState.DELIVERED
         if is_split:
             split_run(slab, chunk, offset)
-        slab.words[(at + run.body_at + field) >> 2] = 1000
+        slab.words[(at + run.body_offset + field) >> 2] = 1000
         assert count_outcomes(slab, chunk, CountedPosition()) == (CountedPosition(), {})

@@ -90,7 +90,7 @@ class Sender:
 
     def held(self) -> dict[object, int]:
         """Return the counted chunks by topic."""
-        return {topic: holding.chunks for topic, holding in self.pool.holdings.by_topic.items()}
+        return {topic: holding.chunk_count for topic, holding in self.pool.holdings.by_topic.items()}
 
 
 def counted(slab: Slab) -> dict[object, int]:
@@ -230,7 +230,7 @@ def test_the_counts_are_those_of_the_slab_also_after_a_restart(
         sender.lanes.close_all()
         sender.lanes.drain_closed()
         adopted = ChunkPool(slab, INPUT_ROW)
-        assert {topic: each.chunks for topic, each in adopted.holdings.by_topic.items()} == counted(slab)
+        assert {topic: each.chunk_count for topic, each in adopted.holdings.by_topic.items()} == counted(slab)
 
 
 def pressed(slab: Slab, *topics: bytes) -> Sender:

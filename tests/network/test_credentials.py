@@ -22,7 +22,7 @@ from bruce_mp.config.security import Sasl, Tls
 from bruce_mp.errors import ConfigError, TlsError
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network import token_command
-from bruce_mp.network.credentials import exposed_files, read_secret, unreadable_files
+from bruce_mp.network.credentials import exposed_file_warnings, read_secret, unreadable_file_warnings
 from bruce_mp.network.sasl_sessions import SaslSessions
 from bruce_mp.network.tls import TlsContexts, TlsSession
 from support.certificates import Authority
@@ -81,7 +81,7 @@ def test_world_accessible_secret_files_are_named(tmp_path: Path, mode: int, acce
     file.write_text("x")
     file.chmod(mode)
     kafka = Kafka(("b:1",), tls=Tls(certificate_file=str(file)), sasl=Sasl(password_file=str(file)))
-    found = list(exposed_files(Config(kafka, http=Http(token_file=str(file)))))
+    found = list(exposed_file_warnings(Config(kafka, http=Http(token_file=str(file)))))
     exposed = ["kafka.tls.certificate_file", "kafka.sasl.password_file", "http.token_file"]
     assert [text.partition(" = ")[0] for text in found] == (exposed if access else [])
     assert all(f"can be {access} by every user" in text and f"chmod o-rw {file}" in text for text in found)
@@ -91,7 +91,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     there, away = tmp_path / "there", str(tmp_path / "away")
     there.write_text("x")
     kafka = Kafka(("b:1",), tls=Tls(ca_file=str(there), certificate_file=away), sasl=Sasl(password_file=away))
-    settings = [text.partition(" = ")[0] for text in unreadable_files(Config(kafka))]
+    settings = [text.partition(" = ")[0] for text in unreadable_file_warnings(Config(kafka))]
     assert sorted(settings) == ["kafka.sasl.password_file", "kafka.tls.certificate_file"]
 
 
@@ -100,7 +100,7 @@ def test_files_closed_to_the_present_user_are_named() -> None:
     user = os.geteuid()
     os.seteuid(user or 40001)  # root can read every file
     try:
-        [text] = unreadable_files(Config(kafka))
+        [text] = unreadable_file_warnings(Config(kafka))
     finally:
         os.seteuid(user)
     assert "kafka.sasl.password_file = /etc/shadow cannot be read by the present user" in text

@@ -48,7 +48,7 @@ def test_a_registry_shows_each_state_to_other_processes(directory: SpillDirector
     writer.store((SLAB, ROW, 1), AttemptState.SETTLED, 2, {DiscardReason.BAD_TOPIC: 1})
     found = reader.find("a")
     assert found is not None
-    assert (found.messages, found.delivered, found.discards) == (3, 2, {DiscardReason.BAD_TOPIC: 1})
+    assert (found.message_count, found.delivered, found.discards) == (3, 2, {DiscardReason.BAD_TOPIC: 1})
     assert registry_in(directory).find("a") == found
 
 

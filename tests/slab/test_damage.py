@@ -111,7 +111,7 @@ def headers(slab: Slab) -> list[int]:
         base = chunk * lay.CHUNK_BYTES
         places += range(base, base + lay.CHUNK_HEADER)
         places += range(base + offset, base + offset + lay.RUN_HEADER)
-        places += range(base + offset + run.body_at, base + offset + run.body_at + lay.RECORD_HEADER)
+        places += range(base + offset + run.body_offset, base + offset + run.body_offset + lay.RECORD_HEADER)
     return places
 
 

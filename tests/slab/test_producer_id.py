@@ -58,7 +58,7 @@ def test_a_new_producer_id_starts_all_partitions_at_zero(slab: Slab) -> None:
 @pytest.mark.parametrize("state", BUILT)
 def test_sequence_numbers_in_use_keep_the_producer_id(slab: Slab, state: RunState) -> None:
     fill(slab, state, 3)
-    producer_id.reset_idempotence(slab)
+    producer_id.reset_producer_id(slab)
     assert producer_id.is_idempotent(slab)
 
 
@@ -67,14 +67,14 @@ def test_idempotence_is_negotiated_again_without_sequence_numbers_in_use(
     slab: Slab, state: RunState, sequence: int
 ) -> None:
     fill(slab, state, sequence)
-    producer_id.reset_idempotence(slab)
+    producer_id.reset_producer_id(slab)
     assert not producer_id.is_idempotent(slab)
 
 
 def test_missing_idempotence_support_is_not_remembered(slab: Slab) -> None:
     producer_id.disable_idempotence(slab)
     assert slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 2
-    producer_id.reset_idempotence(slab)
+    producer_id.reset_producer_id(slab)
     assert slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 0
 
 
@@ -102,6 +102,6 @@ def test_a_change_of_cluster_renumbers_all_partitions(slab: Slab, epoch: int, fo
     producer_id.change_cluster(slab, "cluster-b", 9)
     assert PartitionTable(slab).epoch_and_sequence(1, 0) == (following, 0)
     assert slab.read_signed(lay.SUPER_PRODUCER_ID) == 9
-    assert (producer_id.cluster_of(slab), producer_id.cluster_changes(slab)) == ("cluster-b", 1)
+    assert (producer_id.cluster_of(slab), producer_id.cluster_change_count(slab)) == ("cluster-b", 1)
     producer_id.change_cluster(slab, "cluster-c", None)
     assert not producer_id.is_idempotent(slab)

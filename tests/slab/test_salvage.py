@@ -46,7 +46,7 @@ class Found:
         self.values = [pair.value for pair in pairs if pair]
         self.topics = [kept.topic for kept in self.records]
         self.zone = salvage.read_landing_zone()
-        self.pending = [bytes(salvage.slab.view[item.at : item.at + item.length]) for item in self.zone.pending]
+        self.pending = [bytes(salvage.slab.view[item.offset : item.offset + item.length]) for item in self.zone.pending]
         self.damage = salvage.damage
         salvage.close()
 

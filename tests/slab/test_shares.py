@@ -151,9 +151,9 @@ def test_reserved_chunks_stay_until_the_input_returns_their_share() -> None:
             greedy.seal(chunk)
             greedy.allow_reclaim()
             greedy.reclaim_settled([chunk])
-        assert greedy.own_free == len(some)
+        assert greedy.own_free_count == len(some)
         greedy.reclaim_idle()
-        assert greedy.own_free == 0
+        assert greedy.own_free_count == 0
 
 
 def test_shares_freed_by_a_busy_input_go_to_a_waiting_one() -> None:

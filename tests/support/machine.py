@@ -76,7 +76,7 @@ class Machine:
         self.words = CrashingWords(slab)
         slab.words = self.words  # type: ignore[assignment]
         is_idempotent = self.config.kafka.required_acks == ACKS_ALL
-        slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1 if is_idempotent else 2  # as `reset_idempotence` stores it
+        slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1 if is_idempotent else 2  # as `reset_producer_id` stores it
         self.input = Input(slab, linger_ms=0, topics=[])
         self.now_ms = self.input.now_ms = 1000
         self.down: set[int] = set()

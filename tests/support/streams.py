@@ -23,7 +23,7 @@ from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
 from bruce_mp.protocol.client.inquiry import InquiryAnswer, decode_inquiry_answer, is_inquiry
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
-from bruce_mp.slab.handover_tickets import JournaledTickets
+from bruce_mp.slab.handover_tickets import JournalProgress
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.slab.tables import TopicTable
@@ -86,7 +86,7 @@ class StreamInput:
         self.row = ProcessRow.recover(slab, row)
         self.flush_groups = FlushGroups()
         self.outcomes = Outcomes(slab, self.flush_groups)
-        journal = JournaledTickets(slab, row) if keeps_journal else None
+        journal = JournalProgress(slab, row) if keeps_journal else None
         self.waiting = Barriers(self.outcomes, self.flush_groups, self._answer, journal)
         self.inquiries: list[InquiryAnswer] = []
         self.answers: list[tuple[StreamClientState, BarrierAnswer]] = []

@@ -23,17 +23,17 @@ from bruce_mp.pipeline.stage_counts import count_by_stage, has_counts, invalidat
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
-from bruce_mp.slab.fences import last_completed
+from bruce_mp.slab.fences import last_completed_attempt
 from bruce_mp.slab.file import Geometry, Slab, create_slab, lock_exclusive
 from bruce_mp.slab.handover_tickets import HandoverTickets, last_tickets
 from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.producer_id import reset_idempotence
+from bruce_mp.slab.producer_id import reset_producer_id
 from bruce_mp.slab.recovery import close_open_runs
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.slab.shares import rebuild_table
-from bruce_mp.slab.spill import SpillDirectory, completed_messages, spilled_messages
+from bruce_mp.slab.spill import SpillDirectory, completed_message_count, spilled_message_count
 from bruce_mp.supervisor.slab.lock_retry import retry_lock
 from bruce_mp.telemetry.books import counter_total, spilled_total
 from bruce_mp.telemetry.clock import wall_ms
@@ -150,7 +150,7 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
         for row in range(lay.ROW_COUNT):
             retire_row(slab, row)
         held_count = _validate_and_count(slab)
-        reset_idempotence(slab)
+        reset_producer_id(slab)
     except (SlabError, ValueError, IndexError, struct.error) as error:
         _move_aside(path, str(error) if isinstance(error, SlabError) else f"The slab {path} is damaged.")
         return None
@@ -206,7 +206,7 @@ def recover_after_upgrade(slab: Slab, input_rows: Sequence[int], spills: SpillDi
     for row in range(lay.ROW_COUNT):
         if row != lay.ROW_SUPERVISOR:
             retire_row(slab, row)
-    reset_idempotence(slab)
+    reset_producer_id(slab)
     recover_inputs(slab, input_rows, spills)
     _count_lost_copies(slab)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)
@@ -244,9 +244,9 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
     owners = {slab.owner_of(chunk) for chunk, _ in spans}
     for index in lay.STREAM_ROWS:
         row = ProcessRow(slab, index)
-        has_spills = spilled_messages(slab, index) or completed_messages(slab, index)
+        has_spills = spilled_message_count(slab, index) or completed_message_count(slab, index)
         has_open_batch = row.version & 1  # odd from `begin_batch` until the batch is committed
-        if index in owners or has_open_batch or has_spills or last_completed(slab, index):
+        if index in owners or has_open_batch or has_spills or last_completed_attempt(slab, index):
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)  # of the datagram input
     if not owners.issubset(rows):

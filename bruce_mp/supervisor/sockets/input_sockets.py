@@ -17,7 +17,7 @@ from bruce_mp.errors import StartError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.handover_tickets import completing_attempt
 from bruce_mp.slab.landing_zone import landed_lengths
-from bruce_mp.slab.spill import completed_messages
+from bruce_mp.slab.spill import completed_message_count
 from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
     HTTP_SETTING,
@@ -146,7 +146,7 @@ def input_rows(config: Input, slab: Slab, *, ran_datagram_input: bool = False) -
     # All messages of a complete fenced attempt must be delivered. Those in a spill file can be delivered only by a
     # worker that has the same row as the worker that wrote the file.
     rows_with_spills = [
-        row for row in lay.STREAM_ROWS if completed_messages(slab, row) or completing_attempt(slab, row)
+        row for row in lay.STREAM_ROWS if completed_message_count(slab, row) or completing_attempt(slab, row)
     ]
     # Worker N has the row `datagram_row + N`.
     worker_count = max([worker_count, *(row - datagram_row for row in rows_with_spills)])
