@@ -88,7 +88,7 @@ class ChunkPool:
         """For each chunk of the slab: 0 if it is free and in a share of this input, else 1."""
         self._free: list[int] = []
         """Free chunks for spans of one chunk: see `_find_one`."""
-        self._sealed: _Queue = OrderedDict()  # without stuck chunks
+        self._sealed: _Queue = OrderedDict()  # sealed chunks that are not stuck
         self._stuck: _Queue = OrderedDict()
         self.holdings = Holdings()
         self.stuck_count = 0

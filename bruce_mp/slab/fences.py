@@ -41,7 +41,7 @@ __all__ = [
 
 
 def attempt_of(slab: Slab, chunk: int) -> int:
-    """Return the number of the fenced attempt that a chunk belongs to, 0 for none."""
+    """Return the number of the fenced attempt in a chunk, 0 for none."""
     return slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]
 
 

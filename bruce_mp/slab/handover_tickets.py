@@ -54,8 +54,8 @@ class HandoverTickets:
     def catch_up(self, ticket: int) -> None:
         """Raise the row's ticket to at least `ticket`.
 
-        The row's ticket is too small for a run if its input died within `hand_over`, and for a run of another row in a
-        chunk that this row takes over.
+        The row's ticket is smaller than the ticket of a run if the input died within `hand_over`, or if the row takes
+        over the run's chunk from another row.
         """
         self._slab.longs[self.last_at >> 3] = max(self._slab.longs[self.last_at >> 3], ticket)
 

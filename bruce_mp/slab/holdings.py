@@ -38,7 +38,7 @@ MAX_SEARCH_PAUSE_MS: Final = 80
 
 
 class SearchPause:
-    """The pause before the next search; it doubles after each search that frees nothing, to save CPU."""
+    """The pause before the next search; the pause doubles after each search that frees nothing, to save CPU."""
 
     __slots__ = ("duration_ms", "ends_ms")
 
@@ -79,7 +79,7 @@ class Holdings:
         """The topic of each span by its first chunk."""
         self.freed_span_count = 0
         """Number of spans of all topics that became free."""
-        self.numbered_count = 0
+        self.numbered_topic_count = 0
         """Number of listed topics with a number as the key."""
 
     @property
@@ -95,13 +95,13 @@ class Holdings:
         """Add an allocated span to a topic and list the topic; `holding` is the result of `holding_of(topic)`."""
         if topic not in self.by_topic:
             self.by_topic[topic] = holding
-            self.numbered_count += isinstance(topic, int)
+            self.numbered_topic_count += isinstance(topic, int)
         holding.spans[chunk] = span
         holding.chunk_count += span
         self._topics[chunk] = topic
 
     def remove(self, chunk: int) -> None:
-        """Remove a freed span from the holding of its topic, if it has one."""
+        """Remove a freed span from the holding of its topic, if the span has a topic."""
         topic = self._topics.pop(chunk, None)
         if topic is None:
             return
@@ -111,7 +111,7 @@ class Holdings:
         self.freed_span_count += 1
         if not holding.spans:
             del self.by_topic[topic]
-            self.numbered_count -= isinstance(topic, int)
+            self.numbered_topic_count -= isinstance(topic, int)
 
     def assign_number(self, name: bytes, number: int) -> None:
         """List the spans of a topic under the number that the router gave it, instead of its name."""

@@ -118,14 +118,14 @@ def _with_record_fields(segment: Segment, run: Run, first: Record) -> FoundSegme
 
 
 def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -> list[FoundSegment]:
-    """Return the segments in one of `states`, in order of arrival; if `holder` is set, only segments of this holder."""
-    found = [
-        item
-        for item in read_each(slab, lambda chunk: _segments_in(slab, chunk, states))
-        if item.state in states and (holder is None or item.holder == holder)
+    """Return the segments in one of `states`, in order of arrival; if `holder` is not None, only of this holder."""
+    segments = [
+        found
+        for found in read_each(slab, lambda chunk: _segments_in(slab, chunk, states))
+        if found.state in states and (holder is None or found.holder == holder)
     ]
-    found.sort(key=lambda item: item.arrival)
-    return found
+    segments.sort(key=lambda found: found.arrival)
+    return segments
 
 
 def sweep_filled(slab: Slab) -> list[FoundSegment]:
@@ -216,29 +216,29 @@ def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
     key = attrgetter("topic", "partition", "epoch")
     for (topic, partition, epoch), members in groupby(sorted(found, key=key), key=key):
         for batch in _split_at_batch_starts(_sort_by_sequence(list(members))):
-            segments = tuple(item.segment for item in batch)
+            segments = tuple(member.segment for member in batch)
             batches.append(SentBatch(topic, partition, epoch, batch[0].sequence, segments))
     return batches
 
 
 def _sort_by_sequence(members: list[FoundSegment]) -> list[FoundSegment]:
     """Sort by sequence number, also where the numbers wrap around to 0."""
-    members.sort(key=lambda item: item.sequence)
+    members.sort(key=lambda member: member.sequence)
     half_range = 1 << 30  # half of the numbers; a partition's batches in flight have far fewer records
     has_wrapped = members[-1].sequence - members[0].sequence > half_range
     if has_wrapped:
         # Shift each number by half of the range: numbers before the wrap become small, numbers after it large.
-        members.sort(key=lambda item: next_sequence(item.sequence, half_range))
+        members.sort(key=lambda member: next_sequence(member.sequence, half_range))
     return members
 
 
 def _split_at_batch_starts(members: list[FoundSegment]) -> Iterator[list[FoundSegment]]:
     batch: list[FoundSegment] = []
-    for item in members:
-        if batch and item.flags & lay.FLAG_BATCH_START:
+    for member in members:
+        if batch and member.flags & lay.FLAG_BATCH_START:
             yield batch
             batch = []
-        batch.append(item)
+        batch.append(member)
     yield batch
 
 

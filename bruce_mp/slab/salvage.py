@@ -276,4 +276,4 @@ class Salvage:
             )
             for slot, (at, length) in enumerate(extents)
         )
-        return LandingZone(len(extents), [item for item in landed if item.arrival not in copied])
+        return LandingZone(len(extents), [datagram for datagram in landed if datagram.arrival not in copied])

@@ -49,7 +49,7 @@ class _Excess(NamedTuple):
     """A topic over its threshold, which has freed no chunk since the time `since_ms`.
 
     `freed_span_count` is the number of spans that the topic had freed by that time, `freed_span_count_of_all` the
-    number of spans that all topics had freed.
+    number of spans that all topics together had freed.
     """
 
     since_ms: int
@@ -160,7 +160,7 @@ class TopicThresholds:
             excess = self._excesses[topic] = _Excess(now_ms, freed_span_count, holdings.freed_span_count)
         if not self._is_stuck(topic, now_ms):
             return True
-        has_idle_topic = holdings.numbered_count < len(self._topics)  # some topic in the table holds no chunks
+        has_idle_topic = holdings.numbered_topic_count < len(self._topics)  # some topic in the table holds no chunks
         are_all_stuck = holdings.freed_span_count == excess.freed_span_count_of_all and not has_idle_topic
         return are_all_stuck and not self.is_on_trial
 
