@@ -153,7 +153,7 @@ def test_the_socket_file_of_a_dead_receiver_is_replaced(tmp_path: Path, links: L
 
 def test_an_impossible_socket_path_is_named(tmp_path: Path, links: Links) -> None:
     (tmp_path / f"{LINK}.ipc").mkdir()
-    with pytest.raises(StartError, match=rf"{tmp_path}/{LINK}\.ipc cannot be created: .* Check that path"):
+    with pytest.raises(StartError, match=rf"{tmp_path}/{LINK}\.ipc cannot be created: .* Check the path"):
         links.receiver(LINK)
 
 
