@@ -1,4 +1,4 @@
-"""Errors, exit codes and discard reasons that every part of the daemon shares.
+"""Errors, exit codes and discard reasons that all parts of the daemon share.
 
 Every deliberately raised error keeps three promises:
 
@@ -34,24 +34,20 @@ class ExitCode(IntEnum):
 
     OK = 0
     SETUP = 1
-    """A mistake in the setup, such as a wrong configuration. Commands return it for every other failure as well, and
-    for damage that they find."""
+    """The setup is wrong, such as an invalid configuration. Commands also return it for damage that they find, and for
+    each failure without an exit status in this class."""
     USAGE = 2
     PROBLEMS_FOUND = 3
-    """`bruce check`: the daemon does not account for all messages.  `bruce-spark`: messages are lost, doubled or
-    invalid."""
+    """`bruce check`: the books do not balance.  `bruce-spark`: messages are lost, doubled or invalid."""
     UNREADABLE = 4
-    """Commands that ask a running daemon: the daemon did not respond, or its responses were unusable."""
+    """A command that asks a running daemon got no response, or an unusable one."""
     BOOT_LOOP = 70
     """A process of the daemon failed repeatedly during its start."""
 
 
 @unique
 class DiscardReason(IntEnum):
-    """The reasons for which the daemon discards messages; `discards/reasons.py` explains them.
-
-    The slab, the file that holds the messages, stores the number of the reason.
-    """
+    """Why the daemon discards a message; `discards/reasons.py` explains each reason, and the slab stores its number."""
 
     MALFORMED = 1
     UNSUPPORTED_API_KEY = 2
@@ -90,7 +86,7 @@ class StartError(BruceError):
 
 
 class SlabError(BruceError):
-    """A slab file is damaged, has another layout version or is locked, or a record in it is damaged."""
+    """A slab file or a record in it is damaged, or the file is locked or has another layout version."""
 
 
 class ProtocolError(BruceError):
@@ -108,7 +104,7 @@ class RemoteProtocolError(ProtocolError):
 class TlsError(RemoteProtocolError):
     """A TLS handshake or session failed.
 
-    If `is_closed`, the broker only closed the connection, so the cause may be temporary.
+    `is_closed` is True if the broker closed the connection without an error; the cause may then be temporary.
     """
 
     def __init__(self, text: str, *, is_closed: bool = False) -> None:
@@ -117,11 +113,11 @@ class TlsError(RemoteProtocolError):
 
 
 class AttemptEndedError(RemoteProtocolError):
-    """The daemon ended the client's open fenced attempt (messages delivered all or none); the text gives the reason."""
+    """The daemon ended the client's open fenced attempt; the text gives the reason."""
 
 
 def creation_remedy(error: OSError, directory: object) -> str:
-    """Return the remedy if the creation of a file in `directory` failed with `error`: a sentence without its period."""
+    """Return the remedy, a sentence without its period, for the `error` that prevents a new file in `directory`."""
     if error.errno == errno.ENOENT:
         return f"Create the directory {directory}, with write permission for the daemon's user"
     return f"Give the daemon's user write permission in {directory}"

@@ -1,10 +1,8 @@
 """The choice between the compiled and the pure kernels of a package: the compiled ones, if they are usable.
 
-A *kernel* is a function that does the work for each message. It exists twice: compiled from Cython, and in pure Python.
-
-Compiled kernels are unusable if their sources have changed since the build, as in a checkout that was not rebuilt.  The
-environment variable BRUCE_KERNELS=pure selects the pure kernels; BRUCE_KERNELS=compiled makes missing or unusable
-compiled kernels an error.
+Compiled kernels are unusable if they are missing, or if their sources have changed since the build, as in a checkout
+that was not rebuilt.  The environment variable BRUCE_KERNELS=pure selects the pure kernels; with
+BRUCE_KERNELS=compiled, unusable compiled kernels are an error.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KernelChoice", "choose", "kernel_names"]
 
-_VARIABLE: Final = "BRUCE_KERNELS"
+_CHOICE_VARIABLE: Final = "BRUCE_KERNELS"
 _COST_OF_PURE: Final = "a message costs several times as much CPU"
 
 
@@ -35,7 +33,7 @@ class KernelChoice(NamedTuple):
 
 
 def kernel_names(package: Path) -> tuple[str, ...]:
-    """Return the names of the kernel modules, which the subpackages `pure` and `compiled` have in common."""
+    """Return the names of the kernel modules; they are the same in the subpackages `pure` and `compiled`."""
     return tuple(sorted(module.name for module in iter_modules([str(package / "pure")])))
 
 
@@ -44,24 +42,21 @@ def choose(name: str, package: Path) -> KernelChoice:
 
     Raise StartError if the environment requests compiled kernels that are not usable.
     """
-    requested = os.environ.get(_VARIABLE, "")
+    requested = os.environ.get(_CHOICE_VARIABLE, "")
     if requested == "pure":
         return KernelChoice(
-            compiled=False, sentence=f"pure Python kernels, because {_VARIABLE} is pure: {_COST_OF_PURE}"
+            compiled=False, sentence=f"pure Python kernels, because {_CHOICE_VARIABLE} is pure: {_COST_OF_PURE}"
         )
     defect = _find_defect(f"{name}.compiled", package / "compiled", kernel_names(package))
     if defect is None:
         return KernelChoice(compiled=True, sentence="compiled kernels")
     if requested == "compiled":
-        raise StartError(f"{_VARIABLE} requests the compiled kernels, which {defect}.")
+        raise StartError(f"{_CHOICE_VARIABLE} requests the compiled kernels, which {defect}.")
     return KernelChoice(compiled=False, sentence=f"pure Python kernels: {_COST_OF_PURE}; the compiled ones {defect}")
 
 
 def _find_defect(package_name: str, directory: Path, module_names: Iterable[str]) -> str | None:
-    """Return the reason why the compiled kernels in `directory` are unusable; None if they are usable.
-
-    The reason is the end of a sentence that begins with the kernels.
-    """
+    """Return why the compiled kernels in `directory` are unusable, such as "were not built: ...", or None if usable."""
     try:
         file_names = {path.name for path in directory.iterdir()}
     except OSError:

@@ -1,1 +1,1 @@
-"""Parts that the processes on the path of a message share: pending batches, message debugging, corrupted memory."""
+"""Parts that the processes on the path of a message share."""

@@ -14,12 +14,12 @@ __all__ = ["partitioners_of"]
 
 
 def partitioners_of(config: Config) -> Partitioners | None:
-    """Return the function from a topic to its partitioner.
+    """Return a function from a topic to its partitioner.
 
-    Return None if no topic has a partitioner, so that the callers need not call a function for each message.
+    Return None if no topic has a partitioner, which saves the callers a function call for each message.
     """
     names = {config.partitioner.default, *config.partitioner.topics.values()}
     if names == {"none"}:
         return None
-    by_name = {partitioner.name.lower(): partitioner for partitioner in Partitioner}
-    return lambda topic: by_name[config.partitioner_for(topic)]
+    partitioner_by_name = {partitioner.name.lower(): partitioner for partitioner in Partitioner}
+    return lambda topic: partitioner_by_name[config.partitioner_for(topic)]

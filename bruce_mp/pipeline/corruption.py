@@ -1,9 +1,6 @@
-"""Quarantine of damaged records in the slab, the memory-mapped file that holds the messages.
+"""Quarantine of damaged records in the slab.
 
-Damaged records stay in place, and the process that holds them keeps them, because their contents cannot be trusted.
-
-A *run* is a sequence of records that an input hands over as one unit; a *segment* names neighboring records of a run.
-A *state word* has the state and the holder of a run, or of a record of a run that was split.
+Damaged records stay in place and keep their holder, because their contents cannot be trusted.
 """
 
 from __future__ import annotations
@@ -44,10 +41,10 @@ def is_undamaged(slab: Slab, segment: Segment) -> bool:
 
 
 def without_damaged(slab: Slab, row: ProcessRow, segments: Iterable[Segment]) -> list[Segment]:
-    """Return the segments with state words that can be found, and quarantine the others.
+    """Quarantine each segment if its state words cannot be found. Return the other segments.
 
-    A run that was not split has only one state word, in the run's header. So the function does not detect damage in the
-    records after that header; `is_undamaged` does.
+    A run that was not split has only one state word, in the run's header. In such a run, the function does not detect
+    damaged records; `is_undamaged` does.
     """
     undamaged: list[Segment] = []
     for segment in segments:

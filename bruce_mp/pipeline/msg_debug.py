@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["WireTap"]
 
 _NO_INFO: Final = ""
-"""The field `info` of a debug copy. It has the reason of a discard, and debug copies have none."""
+"""The field `info` of a debug copy: empty, because the field is for the reason of a discard."""
 
 
 class WireTap(CopyQueue):
@@ -31,23 +31,23 @@ class WireTap(CopyQueue):
     def __init__(self, slab: Slab, sender: ByteSender, count: Callable[[Counter, int], None]) -> None:
         super().__init__(sender, count)
         self._slab = slab
-        self._chosen = DebugTopics()
+        self._chosen_topics = DebugTopics()
         self.is_active = False
         """True if a topic is chosen."""
 
     def choose(self, chosen: DebugTopics) -> None:
-        self._chosen = chosen
+        self._chosen_topics = chosen
         self.is_active = chosen.has_topics
 
     close = CopyQueue.flush
     """Send the last copies; `process_shell.Output` requires this method."""
 
     def copy(self, target: CopyTarget, topic: bytes, segments: Iterable[Segment]) -> None:
-        """Copy the messages of claimed segments to the file `target` if their topic is chosen.
+        """Copy the messages of claimed segments to the file of `target` if their topic is chosen.
 
         Skip damaged segments; the process that claimed them reports them.
         """
-        if not self._chosen.covers(topic):
+        if not self._chosen_topics.covers(topic):
             return
         now_ms = wall_ms()
         for segment in segments:

@@ -1,11 +1,10 @@
-"""Batches with three limits: age, number of messages and bytes. The first limit that is reached completes the batch.
+"""Batches with limits on age, number of messages and bytes. A batch that reaches one of its limits is complete.
 
-A batch consists of segments. A *segment* names neighboring messages of a *run*, the unit that an input hands over. If
-a segment does not fit, `add` splits it at the message that reaches the limit. `add_whole` never splits a segment,
+If a segment does not fit, `add` splits it at the message that reaches the limit. `add_whole` never splits a segment,
 because a split costs work for each message of the run.
 
-The age of a batch counts from the arrival of its oldest message at the input.  The router accumulates the messages of
-per-topic batching that leave their partition to the daemon (AnyPartition), the dispatchers all other batched messages.
+The age of a batch counts from the arrival of its oldest message at the input.  The router batches the AnyPartition
+messages of topics with per-topic batching, the dispatchers all other messages of batched topics.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["SIZE_OVERHEAD", "UNLIMITED", "PendingBatch"]
 
 SIZE_OVERHEAD: Final = 26
-"""The overhead of message format 0. The size limits of a message and of a record batch count it in addition to key and
-value; the limit of a `PendingBatch` does not."""
+"""The bytes that Kafka's message format 0 adds to a key and a value. The size limits of a message and of a record batch
+include these bytes; the limit of a `PendingBatch` does not."""
 UNLIMITED: Final = 1 << 62
 """The value of an absent limit, which no size, number or time reaches."""
 
@@ -50,7 +49,7 @@ class PendingBatch:
         return self._due_ms if self._due_ms < UNLIMITED else None
 
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
-        """Add a segment, and return the batches that are complete then, in order."""
+        """Add a segment, and split it if necessary. Return the batches that it completes, in order."""
         arrival_ms = arrived_ms(self._slab, segment)
         stays_incomplete = (
             self._record_count + segment.records < self._max_records
@@ -59,22 +58,22 @@ class PendingBatch:
         if self._segments and stays_incomplete and now_ms < self._due_ms:
             self._append(segment, arrival_ms, now_ms)  # the usual case
             return []
-        completed: list[list[Segment]] = []
+        completed_batches: list[list[Segment]] = []
         rest: Segment | None = segment
         while rest is not None:
             if self._fits(rest):
                 self._append(rest, arrival_ms, now_ms)
                 rest = None
             else:
-                rest = self._split_and_flush(rest, arrival_ms, completed, now_ms)
+                rest = self._split_and_flush(rest, arrival_ms, completed_batches, now_ms)
             if self._is_full() or now_ms >= self._due_ms:
-                completed.append(self.flush())
-        return completed
+                completed_batches.append(self.flush())
+        return completed_batches
 
     def add_whole(self, segment: Segment, arrival_ms: int, now_ms: int) -> list[Segment]:
-        """Add a segment unsplit. Return the segments of the batch if it is complete then, else an empty list."""
-        # The code of `_append`, repeated here because dispatchers add each run, so that the call would cost time.
-        if arrival_ms + self._max_age_ms < self._due_ms:  # usually true only for the first segment
+        """Add a segment unsplit. If this completes the batch, flush the batch and return its segments, else []."""
+        # This repeats `_append`: dispatchers call `add_whole` for each run, and a further call would cost them time.
+        if arrival_ms + self._max_age_ms < self._due_ms:  # usually true only for the batch's first segment
             self._due_ms = min(arrival_ms, now_ms) + self._max_age_ms
         self._segments.append(segment)
         self._record_count += segment.records
@@ -90,23 +89,23 @@ class PendingBatch:
         )
 
     def _split_and_flush(
-        self, segment: Segment, arrival_ms: int, completed: list[list[Segment]], now_ms: int
+        self, segment: Segment, arrival_ms: int, completed_batches: list[list[Segment]], now_ms: int
     ) -> Segment | None:
-        """Add the part of a segment that fits, and add the batch to `completed`. Return the rest of the segment."""
-        first, rest = split_at(
+        """Add the part of a segment that fits, and flush the batch to `completed_batches`. Return the rest, if any."""
+        fitting_part, rest = split_at(
             self._slab, segment, self._max_records - self._record_count, self._max_bytes - self._byte_count
         )
-        if first is None and not self._segments:
+        if fitting_part is None and not self._segments:
             # A message larger than the limit forms its own batch.
-            first, rest = split_at(self._slab, segment, 1, UNLIMITED)
-        if first is not None:
-            self._append(first, arrival_ms, now_ms)
-        completed.append(self.flush())
+            fitting_part, rest = split_at(self._slab, segment, 1, UNLIMITED)
+        if fitting_part is not None:
+            self._append(fitting_part, arrival_ms, now_ms)
+        completed_batches.append(self.flush())
         return rest
 
     def _append(self, segment: Segment, arrival_ms: int, now_ms: int) -> None:
-        since_ms = min(arrival_ms, now_ms)  # an earlier daemon's clock may have been ahead
-        self._due_ms = min(self._due_ms, since_ms + self._max_age_ms)
+        age_start_ms = min(arrival_ms, now_ms)  # an arrival can be after now if an earlier daemon's clock was ahead
+        self._due_ms = min(self._due_ms, age_start_ms + self._max_age_ms)
         self._segments.append(segment)
         self._record_count += segment.records
         self._byte_count += segment.payload

@@ -2,11 +2,11 @@
 
 A process derives from `ProcessShell` and overrides the hooks that differ.  It starts in this order:
 
-1. The derived constructor recovers the *process row*, the slab's part for this process.  The recovery finishes a
-   transaction of the process's predecessor, so that later steps read no half-settled records.  A process that uses
-   kernels takes the class `ProcessRow` from them, the others take the one in `slab/rows.py`.
-2. The constructor of `ProcessShell` stores the pid and a new incarnation (the number of the process's life) in the row.
-3. The derived constructor binds the *links*, from which the process receives frames.  From then on they queue frames.
+1. The derived constructor recovers the process row: it finishes the transaction of the process's predecessor, so that
+   later steps read no half-settled records.  The row is a `kernels.ProcessRow` in a process that uses kernels, else the
+   `ProcessRow` of `slab/rows.py`.
+2. The constructor of `ProcessShell` stores the pid and a new incarnation in the row.
+3. The derived constructor binds the links from which the process receives; frames then wait in the links.
 4. `recover` searches the slab for records to claim, before the loop serves any frame or control message.
 5. The heartbeat and the process's own sources start (`start`).  Then Ready tells the supervisor that the process works.
 
@@ -41,7 +41,7 @@ __all__ = ["MAX_FRAMES_PER_ROUND", "Output", "ProcessShell"]
 MAX_FRAMES_PER_ROUND: Final = 64
 """The most frames of one link that the loop serves before it serves its other sources again."""
 _FLUSH_DELAY_S: Final = 0.5
-"""The delay from the first report to a flush, so that an output sends many reports together."""
+"""The time from the round that leaves a first report in an output to the flush, so that a flush sends many reports."""
 
 
 class Output(Protocol):
@@ -77,9 +77,9 @@ class ProcessShell:
         self._outputs: list[Output] = []
         self._is_flush_planned = False
         self._alarm: Timer | None = None
-        """The timer for the earliest work that `after_round` announced."""
+        """The timer for the earliest work that `after_round` announced; None if no work is announced."""
         self._alarm_ms = 0
-        """The time at which the timer `_alarm` is due, on the steady clock."""
+        """The time at which `_alarm` is due, in ms on the steady clock."""
 
     # --- hooks -------------------------------------------------------------------------------------------------------
 
@@ -92,13 +92,13 @@ class ProcessShell:
     def after_round(self, now_ms: int) -> int | None:
         """Do the work that is due at `now_ms`, and send the output of the last round of the loop.
 
-        Return the time at which the next work is due even if no event arrives, in ms on the steady clock, else None.
+        Return the time at which the next work is due, in ms on the steady clock; None if only events bring work.
         """
         del now_ms
         return None
 
     def apply_config(self, config: Config, before: Config) -> None:
-        """Apply a reloaded config; `before` is the old config.  Settings that need a restart keep their old values."""
+        """Apply a reloaded config; `before` is the old one.  Settings that need a restart are equal in both."""
 
     def drain(self, _: Drain) -> None:
         """Send all accumulated messages now, because the daemon stops and no further messages follow."""
@@ -137,10 +137,7 @@ class ProcessShell:
         self._loop.watch(receiver.socket, lambda _: _serve(receiver.receive, on_frame))
 
     def serve_bytes(self, link: str, on_bytes: Callable[[bytes], None]) -> Callable[[], None]:
-        """Bind a link, and call `on_bytes` with each frame.
-
-        Return a function that serves the waiting frames at once.
-        """
+        """Bind a link, and call `on_bytes` with each frame. Return a function that serves the frames that wait."""
         receiver = self._links.receiver(link)
         serve = partial(_serve, receiver.receive_bytes, on_bytes)
         self._loop.watch(receiver.socket, lambda _: serve())

@@ -1,13 +1,12 @@
 """The linger: the time that a run waits in the input for more messages of its topic.
 
-A *run* is the unit of messages that an input hands over, and a *frame* names runs.  A frame costs the router and each
-dispatcher a wake-up, for one message or for a hundred, so the messages of a batch should come in one frame.  A run
-therefore lingers for the time limit of the topic's batches less `TRANSIT_MS`, but at most for `MAX_LINGER_MS`.  If the
-time limit is short, the run lingers for half of the limit.  A batch's age counts from the arrival of its messages, so
-the linger delays no delivery.  Runs of unbatched topics do not linger.
+A frame that names runs costs the router and each dispatcher a wake-up, for one message or for a hundred, so the
+messages of a batch should come in one frame.  A run therefore lingers for the time limit of its topic's batches less
+`TRANSIT_MS`, or for half of a short time limit, but at most for `MAX_LINGER_MS`.  The linger delays no delivery,
+because a batch's age counts from the arrival of its messages.  Runs of unbatched topics do not linger.
 
-In two cases, a run lingers for at most `SHORT_LINGER_MS`.  If batches of its topic have no time limit, a batch may be
-full at any time.  If its topic has a rate limit, the limit counts the whole run in the window of the first message.
+In two cases, a run lingers for at most `SHORT_LINGER_MS`.  If its topic's batches have no time limit, a batch may be
+full at any time.  If its topic has a rate limit, the whole run counts in the time window of the run's first message.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ __all__ = ["linger_ms", "lingers_of", "shortest_linger_ms"]
 MAX_LINGER_MS: Final = 250
 """The longest linger; `docs/decisions/long-runs.md` has the measurements behind it."""
 SHORT_LINGER_MS: Final = 25
-"""The longest linger in the two cases above, in which the router needs recent runs."""
+"""The longest linger in the two cases of the module's head, in which the router needs recent runs."""
 TRANSIT_MS: Final = 10
 """Upper bound of the time from the end of a run's linger to its addition to a batch."""
 TRANSIT_APPLIES_FROM_MS: Final = 50
-"""The shortest time limit from which `TRANSIT_MS` is subtracted; of a shorter limit, it would be a large part."""
+"""The shortest time limit from which `TRANSIT_MS` is subtracted; a shorter limit is halved instead."""
 
 
 def lingers_of(config: Config) -> Callable[[bytes], int]:
@@ -45,11 +44,11 @@ def lingers_of(config: Config) -> Callable[[bytes], int]:
 
 
 def shortest_linger_ms(config: Config) -> int:
-    """Return the shortest linger of all topics, in the configuration or not."""
+    """Return the shortest linger of any topic, whether or not the configuration names the topic."""
     linger_of = lingers_of(config)
-    unnamed = b""  # gets the rules for topics that the configuration does not name, because no topic has an empty name
+    unnamed_topic = b""  # gets the rules for all topics that the configuration does not name
     named_topics = {*config.batching.topics, *config.rate_limit.topics}
-    return min(map(linger_of, [unnamed, *map(str.encode, named_topics)]))
+    return min(map(linger_of, [unnamed_topic, *map(str.encode, named_topics)]))
 
 
 def linger_ms(batching: TopicBatching, *, is_limited: bool = False) -> int:

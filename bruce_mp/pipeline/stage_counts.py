@@ -1,11 +1,8 @@
 """Held messages by stage, counted from the state words of all records in the slab.
 
-A *held* message is neither delivered nor discarded yet, and its *stage* is how far it has come, such as in the router.
-A *state word* stores the state of a run or record of messages.
-
 This count takes longer, the more messages are held.  `telemetry/stages.py` has a faster count, from the process rows:
-a row stores how many messages its process has moved between the stages.  The daemon compares the faster count with this
-one.  A slab of an older release lacks the faster count; there, this count gives the starting values.
+each row stores how many messages its process has moved between the stages.  The daemon compares the two counts.  In a
+slab of an older release, the rows lack these numbers; `recount` then gives the faster count its starting values.
 """
 
 from __future__ import annotations
@@ -30,9 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["count_books", "count_by_stage", "has_counts", "invalidate_counts", "recount"]
 
 _MAX_READINGS: Final = 5
-"""The most readings of a slab in use.  A reading may overlap a transaction; the last one is returned even then."""
+"""The most readings in search of a consistent one; in a slab in use, a reading may overlap a transaction."""
 _NO_INCARNATION: Final = 0xFFFFFFFF
-"""A number that differs from every incarnation, because an incarnation (the number of a process's life) has 24 bits."""
+"""A number that differs from every incarnation, because an incarnation has 24 bits."""
 _INPUT_STAGE: Final = 0
 """The index of the inputs' stage in `STAGE_NAMES`."""
 
@@ -40,7 +37,7 @@ _INPUT_STAGE: Final = 0
 def count_books(slab: Slab) -> Books:
     """Return the books with the held messages counted from the state words.
 
-    Repeat the count until a reading is consistent, up to `_MAX_READINGS` times.
+    Repeat an inconsistent reading. If none of `_MAX_READINGS` readings is consistent, return the last one.
     """
     books = _count_once(slab)
     for _ in range(_MAX_READINGS - 1):
@@ -56,7 +53,7 @@ def _count_once(slab: Slab) -> Books:
     first, step = (slab.geometry.rows_at + lay.ROW_COUNTERS) >> 3, lay.ROW_BYTES >> 3
     rows = [slab.longs[at : at + BOOK_COUNTERS].tolist() for at in range(first, first + lay.ROW_COUNT * step, step)]
     used_rows = filter(any, rows)
-    counters = [sum(counts) for counts in zip(*used_rows, strict=True)] or rows[0]  # without a used row, all are 0
+    counters = [sum(counts) for counts in zip(*used_rows, strict=True)] or rows[0]  # if no row is used, all are 0
     held = {**_held_by_stage(slab), SPILLED: spilled_total(slab)}
     is_unchanged = versions == row_integers(slab, lay.ROW_VERSION)
     has_transaction = any(version & 1 for version in versions)  # a version is odd during a transaction
@@ -68,19 +65,16 @@ def _held_by_stage(slab: Slab) -> dict[str, int]:
     return count_by_stage(kernels.count_states(slab, chunks))
 
 
-def count_by_stage(states: Sequence[int]) -> dict[str, int]:
-    """Return the number of held records by stage; `states` has the number of records in each state, by its number."""
+def count_by_stage(record_counts: Sequence[int]) -> dict[str, int]:
+    """Return the number of held records by stage; `record_counts[state]` is the number of records in a state."""
     held = dict.fromkeys(STAGE_NAMES, 0)
     for state, stage in STAGES.items():
-        held[stage] += states[state]
+        held[stage] += record_counts[state]
     return held
 
 
 def has_counts(slab: Slab) -> bool:
-    """Return True if the faster counts in the process rows are valid.
-
-    They are valid if the last process of each row counted the messages that it moved between stages.
-    """
+    """Return True if the faster count is valid: in each row, the last process counted the messages that it moved."""
     return all(_incarnation(slab, row) == slab.words[_counted_index(slab, row)] for row in range(lay.ROW_COUNT))
 
 
@@ -90,7 +84,7 @@ def invalidate_counts(slab: Slab, row: int) -> None:
 
 
 def recount(slab: Slab) -> None:
-    """Set the corrections at FLOW_BASE, one for each stage, so that the rows' counts agree with the state words.
+    """Set each stage's correction (FLOW_BASE), so that the faster count agrees with the state words.
 
     No other process may change the slab during the call.
     """
@@ -112,5 +106,5 @@ def _incarnation(slab: Slab, row: int) -> int:
 
 
 def _counted_index(slab: Slab, row: int) -> int:
-    """Return the index in `slab.words` of the last incarnation that counted the messages that it moved."""
+    """Return the index in `slab.words` of ROW_COUNTING, the last incarnation that counted the messages it moved."""
     return (slab.row_at(row) + lay.ROW_COUNTING) >> 2

@@ -1,11 +1,10 @@
 """Recovery after the death of a stream worker, by the next worker of its process row or by the supervisor.
 
-The recovery counts the messages that the worker appended to the slab but did not count.  A *fenced attempt* is a group
-of messages that the daemon delivers all or none; large attempts continue in *spill files*.  The recovery discards
-incomplete attempts, in the slab and in spill files.  Spilled messages of complete attempts stay in their files for the
-next worker of the row.
+The recovery counts the messages that the worker appended to the slab but did not count.  It discards the messages of
+incomplete fenced attempts, in the slab and in spill files, which hold the rest of large attempts.  Spilled messages of
+complete attempts stay in their files for the next worker of the row.
 
-A worker *feeds* a spill file: it appends the messages in the file to the slab.  The worker's row and the header of the
+A worker *feeds* a spill file when it appends the file's messages to the slab.  The worker's row and the header of the
 file store the progress.
 """
 
@@ -40,65 +39,61 @@ __all__ = ["recover_stream_input"]
 
 log = logging.getLogger(__name__)
 _PROGRESS_COUNTERS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_COUNT)
-"""The counters in a row for the spill file that its worker fed last: the number of the attempt, and the progress in the
-file."""
+"""The row's counters about the spill file that its worker fed last: the attempt's number, the offset and the count."""
 
 
-def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
+def recover_stream_input(slab: Slab, row: ProcessRow, row_number: int, directory: SpillDirectory) -> None:
     """Close the open runs of a dead worker, count its uncounted messages, and end its fenced attempts.
 
-    If the completion of an attempt has begun, the attempt is completed; the other open attempts are discarded.  `index`
-    is the number of `row`.  If a crash interrupts the function, it may run again.
+    An attempt is completed if its completion has begun, else discarded.  `row_number` is the number of `row`.  The
+    caller may call the function again if a crash interrupts it.
     """
-    close_open_runs(slab, index)
-    spills = directory.files(index)
-    finish_completion(slab, index, spills)
-    _resolve_unique_attempts(slab, index, directory)
-    _update_progress(row, spills)
-    uncounted = uncounted_records(slab, index, row.counted)
+    close_open_runs(slab, row_number)
+    spill_files = directory.files(row_number)
+    finish_completion(slab, row_number, spill_files)
+    _resolve_unique_attempts(slab, row_number, directory)
+    _update_progress(row, spill_files)
+    uncounted = uncounted_records(slab, row_number, row.counted)
     # While a worker feeds a file, it appends nothing else, so all uncounted records come from that file. They are not
     # counted as received again: the worker counted them when it spilled them.
     is_feeding = row.counters[lay.SPILL_FEEDING] > 0
-    increments = _store_fed(row, spills, uncounted) if is_feeding else {int(Counter.MsgReceived): len(uncounted)}
+    increments = _mark_fed(row, spill_files, uncounted) if is_feeding else {int(Counter.MsgReceived): len(uncounted)}
     keyed_count = sum(1 for record in uncounted if record.is_partition_key)
     increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed_count
     increments[Counter.InputAgentProcessAnyPartitionMsg] = len(uncounted) - keyed_count
     # The headers of the files have the progress now, so the counters of the row are set to 0: a later attempt may get
     # the same number, and must not inherit the progress.
     increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS_COUNTERS}
-    counted = max((lay.stream_number(record.arrival) + 1 for record in uncounted), default=row.counted)
+    new_counted = max((lay.stream_number(record.arrival) + 1 for record in uncounted), default=row.counted)
     # At least 1, because in a redo record 0 stands for an unchanged number.
-    row.commit_counted(max(1, counted), {counter: number for counter, number in increments.items() if number})
-    _discard_incomplete(slab, row, index)
-    _settle_spills(slab, row, index, directory, spills)
+    row.commit_counted(max(1, new_counted), {counter: number for counter, number in increments.items() if number})
+    _discard_incomplete(slab, row, row_number)
+    _settle_spills(slab, row, row_number, directory, spill_files)
 
 
-def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) -> None:
-    """Store the outcomes of the dead worker's unique (named) attempts; the slab has the last completed one."""
+def _resolve_unique_attempts(slab: Slab, row_number: int, directory: SpillDirectory) -> None:
+    """Store the outcomes of the dead worker's unique (named) attempts; the slab names the last completed one."""
     try:
         if directory.registry.exists:
-            directory.registry.resolve(index, last_completed_attempt(slab, index))
+            directory.registry.resolve(row_number, last_completed(slab, row_number))
     except (OSError, SlabError) as error:
         log.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
     else:
-        clear_last_completed_attempt(slab, index)
+        clear_last_completed(slab, row_number)
 
 
-def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
+def _update_progress(row: ProcessRow, spill_files: Mapping[int, SpillFile]) -> None:
     """Copy the progress from the row to the header of the file that was fed last, unless the header is ahead."""
-    file, offset = spills.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
+    file, offset = spill_files.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
     if file is not None and file.is_complete and file.offset < offset <= file.end:
         file.advance_to(offset, row.counters[lay.SPILL_FED_COUNT])
 
 
-def _store_fed(row: ProcessRow, spills: Mapping[int, SpillFile], uncounted: list[Record]) -> dict[int, int]:
-    """Mark the uncounted messages as fed, in the header of the spill file that they come from.
-
-    Return the increments of the spill counters.
-    """
+def _mark_fed(row: ProcessRow, spill_files: Mapping[int, SpillFile], uncounted: list[Record]) -> dict[int, int]:
+    """Mark the uncounted messages as fed in the header of their spill file. Return the spill counters' increments."""
     attempt = row.counters[lay.SPILL_FEEDING]
-    if attempt in spills and uncounted:
-        spills[attempt].store_fed_ahead({lay.stream_number(record.arrival) - row.counted for record in uncounted})
+    if attempt in spill_files and uncounted:
+        spill_files[attempt].store_fed_ahead({lay.stream_number(record.arrival) - row.counted for record in uncounted})
     fed_count = min(len(uncounted), row.counters[lay.SPILL_COMPLETED])  # the counter must not fall below 0
     return {
         lay.SPILL_OUT: len(uncounted),
@@ -107,43 +102,46 @@ def _store_fed(row: ProcessRow, spills: Mapping[int, SpillFile], uncounted: list
     }
 
 
-def _discard_incomplete(slab: Slab, row: ProcessRow, index: int) -> None:
-    abandoned, reason = incomplete_segments(slab, index), DiscardReason.ABANDONED_ATTEMPT
+def _discard_incomplete(slab: Slab, row: ProcessRow, row_number: int) -> None:
+    abandoned, reason = incomplete_segments(slab, row_number), DiscardReason.ABANDONED_ATTEMPT
     for start in range(0, len(abandoned), MAX_SETTLED_SEGMENTS):
         group = abandoned[start : start + MAX_SETTLED_SEGMENTS]
         row.settle(group, RunState.DISCARDED, reason, {discarded(reason): sum(segment.records for segment in group)})
 
 
 def _settle_spills(
-    slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory, spills: Mapping[int, SpillFile]
+    slab: Slab, row: ProcessRow, row_number: int, directory: SpillDirectory, spill_files: Mapping[int, SpillFile]
 ) -> None:
-    """Discard the spilled messages of incomplete attempts, and close or remove the files.
+    """Discard spilled messages: those of incomplete attempts, and those of complete attempts without a file.
 
-    If the file of a complete attempt is missing, its messages are discarded as lost.
+    Close the files that still have messages to feed, and remove the other files.
     """
-    kept = [file for file in spills.values() if file.is_complete and file.remaining_count]
-    remaining = sum(file.remaining_count for file in kept)
-    spilled, completed = spilled_message_count(slab, index), completed_message_count(slab, index)
-    # The files should have all messages of complete attempts. The other spilled messages are of incomplete attempts.
-    lost = max(0, min(completed, spilled) - remaining)
-    abandoned = max(0, spilled - remaining - lost)
-    if lost:
+    kept_files = [file for file in spill_files.values() if file.is_complete and file.remaining_count]
+    remaining_count = sum(file.remaining_count for file in kept_files)
+    # These two counts come from the row's counters.
+    spilled_count, completed_count = spilled_messages(slab, row_number), completed_messages(slab, row_number)
+    # The files should have all messages of complete attempts. The other spilled ones are of incomplete attempts.
+    lost_count = max(0, min(completed_count, spilled_count) - remaining_count)
+    abandoned_count = max(0, spilled_count - remaining_count - lost_count)
+    if lost_count:
         log.error(
-            "Spill files in %s are missing: %d messages of complete fenced attempts are lost.", directory.path, lost
+            "Spill files in %s are missing: %d messages of complete fenced attempts are lost.",
+            directory.path,
+            lost_count,
         )
     increments = {
-        lay.SPILL_OUT: lost + abandoned,
-        lay.SPILL_COMPLETED: wrapping_delta(remaining - completed),
-        discarded(DiscardReason.SPILL_LOST): lost,
-        discarded(DiscardReason.ABANDONED_ATTEMPT): abandoned,
+        lay.SPILL_OUT: lost_count + abandoned_count,
+        lay.SPILL_COMPLETED: wrapping_delta(remaining_count - completed_count),
+        discarded(DiscardReason.SPILL_LOST): lost_count,
+        discarded(DiscardReason.ABANDONED_ATTEMPT): abandoned_count,
     }
     increments = {counter: number for counter, number in increments.items() if number}
     if increments:
         # Without segments, the transaction only raises all counters at once.
         row.settle((), RunState.DISCARDED, 0, increments)
     row.counters[lay.SPILL_OLDEST] = 0  # because no attempt is open now
-    for file in spills.values():
-        if file in kept:
+    for file in spill_files.values():
+        if file in kept_files:
             file.close()
         else:
             file.remove()
