@@ -1,7 +1,7 @@
 """`bruce accept-cluster`: let a daemon send the messages that it holds for an earlier Kafka cluster to the present one.
 
-Exit status: 0 if the daemon accepts the cluster, 1 if the daemon's brokers do not belong to the given cluster or its
-messages are for that cluster already, 4 if the daemon gives another response or none.
+Exit status: 0 if the daemon accepts the cluster, 1 if the daemon's brokers do not belong to the given cluster or the
+held messages are for that cluster already, 4 if the daemon gives another response or none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`bruce check`: verify that a daemon accounts for every message that it received.
 
-The *books* are the daemon's counts of messages. They balance if received = delivered + discarded + held.
+The daemon's books balance if received = delivered + discarded + held.
 
 Exit status: 0 if the books balance, 3 if they do not, 4 if no consistent reading of the books succeeded.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 TIMEOUT_S: Final = 5.0
-"""Time limit for all readings. A reading is repeated if traffic changed the books during the reading, or if the status
-process did not respond because it was restarting."""
-RETRY_S: Final = 0.1
+"""Time limit for all readings. A reading is repeated if traffic changed the books during the reading, or if the daemon
+did not respond, because its status process may be restarting."""
+RETRY_PAUSE_S: Final = 0.1
 """Pause before the next reading."""
 
 
@@ -58,4 +58,4 @@ def _read_books(client: StatusClient) -> Books:
             failure = error
         if time.monotonic() >= deadline:
             raise failure
-        time.sleep(RETRY_S)
+        time.sleep(RETRY_PAUSE_S)

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["directory_warnings", "main"]
 
 _TITLE_WIDTH: Final = len("run directory ")
-"""Width of the longest title in the summary, with a space."""
+"""Width of the longest title in the summary, including a space."""
 _LEVEL_WIDTH: Final = len("warning  ")
-"""Width of the longest `CheckLevel`, with two spaces."""
+"""Width of the longest `CheckLevel`, including two spaces."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,10 +55,10 @@ def main(argv: Sequence[str]) -> int:
     file_warnings = (*unreadable_file_warnings(config), *exposed_file_warnings(config))
     for warning in (*risk_warnings(config), *file_warnings, *directory_warnings(config)):
         print(f"Note: {warning}")
-    return _check_surroundings(config) if args.connect else ExitCode.OK
+    return _check_brokers_and_host(config) if args.connect else ExitCode.OK
 
 
-def _check_surroundings(config: Config) -> ExitCode:
+def _check_brokers_and_host(config: Config) -> ExitCode:
     """Check the brokers and this host, and print each finding as soon as it is known. Return the exit status."""
     # Imported here, because a check without --connect needs neither TLS nor the network.
     from bruce_mp.cli.connection_check import CheckLevel, broker_findings  # noqa: PLC0415
@@ -94,7 +94,7 @@ def _check_writable(directory: Path) -> None:
 
 
 def _required_directories(config: Config) -> Iterator[tuple[str, Path]]:
-    """Yield each setting that names a file or directory for the daemon to create, and the directory to create it in."""
+    """Yield each setting that names a file or directory of the daemon, and the directory that must exist for it."""
     run_dir = Path(config.daemon.run_dir)
     yield "daemon.run_dir", _required_directory(run_dir, run_dir)
     yield "slab.path", _required_directory(Path(config.slab_path).parent, run_dir)
@@ -106,7 +106,7 @@ def _required_directories(config: Config) -> Iterator[tuple[str, Path]]:
     if config.logging.file.enable:
         yield "logging.file.path", Path(config.logging.file.path).parent
     if config.discard_log.enable:
-        # The daemon creates the missing parents of this file, so only the nearest existing one is required.
+        # The daemon creates missing parent directories of this file, so it needs only the nearest existing parent.
         parents = Path(config.discard_log.path).parents
         yield "discard_log.path", next(parent for parent in parents if os.access(parent, os.F_OK))
 
@@ -129,7 +129,7 @@ def _summary(config: Config) -> dict[str, str]:
 
 
 def _describe_security(kafka: Kafka) -> str:
-    """Return the end of the summary's line of brokers, such as " by TLS and PLAIN"; empty without TLS and login."""
+    """Return the end of the line "brokers", such as " by TLS and PLAIN", or "" if there is neither TLS nor a login."""
     protections = " and ".join(filter(None, ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)))
     return f" by {protections}" if protections else ""
 

@@ -21,7 +21,7 @@ __all__ = ["BLOCKED_AT_START", "COMMANDS", "EXIT_SIGPIPE", "main", "run_with_sig
 
 
 class Command(NamedTuple):
-    """A subcommand: the name of its module, which has `main(argv) -> int`, and its line in the help."""
+    """A subcommand: the name of its module, and its line in the help."""
 
     module: str
     summary: str
@@ -89,12 +89,11 @@ BLOCKED_AT_START: Final = (Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
 def signals_blocked() -> Iterator[None]:
     """Block the signals of `BLOCKED_AT_START` inside a `with` statement, and restore the mask at its end.
 
-    A service manager or a log rotation may send signals right after a start, and their default action would end the
-    process. The command blocks them before it imports the supervisor, and the supervisor's `SignalPipe` receives them
-    later. SIGTERM and SIGINT are not blocked: they end a daemon at once while it starts or waits for a lock. Signals
-    that arrive before the interpreter runs cannot be blocked.
+    A service manager or a log rotation may send these signals right after a start, and their default action would end
+    the process. So they are blocked before the import of the supervisor, and its `SignalPipe` receives them later.
+    SIGTERM and SIGINT are not blocked: they end a daemon at once while it starts or waits for a lock.
 
-    Signals that are still pending at the end are discarded, because the daemon has ended or did not start.
+    Signals that still wait at the end are discarded, because the daemon has ended or did not start.
     """
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_AT_START)
     try:
@@ -115,8 +114,8 @@ def run_with_sigpipe(command: Callable[[], int]) -> int:
     """Run a command, flush its output, and return its exit status.
 
     If the reader of the output has exited, as in `bruce status | head -1`, the command ends without a message, and the
-    exit status is EXIT_SIGPIPE. The function leaves SIGPIPE ignored, as the interpreter sets it, because a broken
-    connection must end neither a daemon nor a reconnecting sender. A BrokenPipeError of a connection propagates.
+    exit status is EXIT_SIGPIPE. SIGPIPE stays ignored, the interpreter's default, because a broken connection must end
+    neither a daemon nor a reconnecting sender. A BrokenPipeError of a connection propagates.
     """
     try:
         try:
@@ -125,10 +124,10 @@ def run_with_sigpipe(command: Callable[[], int]) -> int:
             if sys.stdout is not None:  # None if the descriptor is closed
                 sys.stdout.flush()
     except BrokenPipeError:
-        unread = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_no_reader(stream)]
-        if not unread:
+        readerless = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_no_reader(stream)]
+        if not readerless:
             raise  # the error is one of a connection
-        _redirect_to_null(unread)
+        _redirect_to_null(readerless)
         return EXIT_SIGPIPE
 
 

@@ -64,10 +64,10 @@ _REMEDIES: Final = {
     FailureCause.BAD_DATA: _CHECK_PORT,
     FailureCause.NO_COMMON_VERSION: "Upgrade the broker, or set kafka.broker_version if it is older than 0.10",
 }
-"""The remedies of failures. They are omitted after an error with the name of a setting in its text, as in
-"(kafka.tls.ca_file)", because such a text includes a remedy."""
-_AFTER_TLS: Final = frozenset({FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS})
-"""Failures that occur only after TLS has succeeded."""
+"""The remedy for each cause of a failure. It is omitted if the error's text names a setting, as in
+"(kafka.tls.ca_file)", because such a text has a remedy itself."""
+_CAUSES_AFTER_TLS: Final = frozenset({FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS})
+"""Causes of failures that occur only after TLS has succeeded."""
 
 
 @unique
@@ -80,7 +80,7 @@ class CheckLevel(StrEnum):
 
 
 class Finding(NamedTuple):
-    """A line of the output about `subject`; the text of a warning or failure includes a remedy."""
+    """A line of the output about `subject`; the `text` of a warning or failure includes a remedy."""
 
     level: CheckLevel
     subject: str
@@ -88,10 +88,11 @@ class Finding(NamedTuple):
 
 
 class BrokerResult(NamedTuple):
-    """The result for a broker: only `failure` if a step failed, else the other fields.
+    """The result of a trial of a broker: `failure` if a step failed, else the other fields.
 
-    `metadata` is None if none was requested. `producer_id_error` is the error code in Kafka's response, 0 for success.
-    `certificate_ends_s` is in seconds since the epoch; None without a certificate.
+    `metadata` is None if the trial requested none. `producer_id_error` is the error code in Kafka's response; 0 means
+    success or no request. `certificate_ends_s` is the expiry of the broker's certificate, in seconds since the epoch;
+    None means no TLS.
     """
 
     failure: Failed | None = None
@@ -103,8 +104,8 @@ class BrokerResult(NamedTuple):
 class _Trial:
     """A connection that requests metadata of `topics` from a broker, and passes the result to `on_done`.
 
-    With `needs_producer_id`, it then requests a producer id. If `topics` is None, it requests nothing, and passes the
-    result as soon as the connection is ready.
+    If `needs_producer_id` is True, the trial then requests a producer id. If `topics` is None, it requests nothing, and
+    passes the result as soon as the connection is ready.
     """
 
     def __init__(
@@ -153,9 +154,9 @@ class _Trial:
             self._finish(BrokerResult(metadata=self._metadata))
 
     def _finish(self, result: BrokerResult) -> None:
-        ends_s = self._socket.certificate_ends_s
+        expiry_s = self._socket.certificate_ends_s
         self._socket.close()
-        self._on_done(result._replace(certificate_ends_s=ends_s))
+        self._on_done(result._replace(certificate_ends_s=expiry_s))
 
 
 class BrokerCheck:
@@ -202,7 +203,7 @@ class BrokerCheck:
                 partial(on_done, server),
                 needs_producer_id=kafka.required_acks == ACKS_ALL,
             )
-        if len(results) < len(servers):  # not if each trial has failed already, before the loop runs
+        if len(results) < len(servers):  # else all trials have failed already, and no event would end the loop
             self._loop.run()
         return results
 
@@ -224,19 +225,19 @@ def broker_findings(config: Config) -> Iterator[Finding]:
     results = check.request_all(list(dict.fromkeys(config.kafka.servers)))
     for server, result in results.items():
         yield _broker_finding(check, config, server, result, remark="")
-    responses = [result.metadata for result in results.values() if result.metadata is not None]
-    if not responses:
+    metadata_responses = [result.metadata for result in results.values() if result.metadata is not None]
+    if not metadata_responses:
         return
-    all_brokers = {HostPort(broker.host, broker.port) for broker in responses[0].brokers.values()}
+    all_brokers = {HostPort(broker.host, broker.port) for broker in metadata_responses[0].brokers.values()}
     further_brokers = all_brokers - results.keys()
     further_results = check.request_all(sorted(further_brokers)) if further_brokers else {}
     for server, result in further_results.items():
         yield _broker_finding(check, config, server, result, remark=" (named by the cluster)")
-    if len({metadata.cluster_id for metadata in responses}) > 1:
+    if len({metadata.cluster_id for metadata in metadata_responses}) > 1:
         text = "kafka.bootstrap_servers names brokers of different clusters. Name brokers of one cluster."
         yield Finding(CheckLevel.FAILED, "cluster", text)
     for name in check.topics:
-        level, text = _assess_topic(config, responses[0].topics.get(name))
+        level, text = _assess_topic(config, metadata_responses[0].topics.get(name))
         yield Finding(level, f"topic {name.decode()}", text)
 
 
@@ -247,9 +248,9 @@ def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, result
         return Finding(CheckLevel.FAILED, subject, _failure_text(check, config, server, result.failure))
     if result.producer_id_error:
         return Finding(CheckLevel.WARNING, subject, _producer_id_text(result.producer_id_error))
-    ends_s = result.certificate_ends_s
-    if ends_s is not None and ends_s - time.time() < _EXPIRES_SOON_S:
-        text = f"its certificate expires at {utc_text(ends_s)}. Renew it on the broker."
+    expiry_s = result.certificate_ends_s
+    if expiry_s is not None and expiry_s - time.time() < _EXPIRES_SOON_S:
+        text = f"its certificate expires at {utc_text(expiry_s)}. Renew it on the broker."
         return Finding(CheckLevel.WARNING, subject, text)
     return Finding(CheckLevel.OK, subject, ", ".join(_completed_steps(config)))
 
@@ -277,7 +278,7 @@ def _completed_steps(config: Config) -> Iterator[str]:
 
 
 def _failure_text(check: BrokerCheck, config: Config, server: HostPort, failure: Failed) -> str:
-    if config.kafka.tls.enable and failure.cause not in _AFTER_TLS and check.speaks_plain_text(server):
+    if config.kafka.tls.enable and failure.cause not in _CAUSES_AFTER_TLS and check.speaks_plain_text(server):
         return "speaks plain text on this port. Set kafka.tls.enable = false, or name the port of its TLS listener."
     if failure.cause is FailureCause.BAD_DATA:
         return f"answers, but not as a Kafka broker. {_CHECK_PORT}."

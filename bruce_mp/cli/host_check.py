@@ -1,4 +1,4 @@
-"""The part of `bruce check-config --connect` that checks this host: free space, and limits of the kernel."""
+"""The part of `bruce check-config --connect` that checks this host: free space, and limits of the Linux kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHM: Final = Path("/dev/shm")  # noqa: S108 - this module creates nothing in it
 
 
 def host_findings(config: Config) -> Iterator[Finding]:
-    """Yield a finding for the space of each of the daemon's large files, and for each limit of the kernel."""
+    """Yield a finding for the space of each large file of the daemon, and for each limit of the Linux kernel."""
     yield from _file_findings(config)
     if config.input.unix_datagram.enable:
         yield _queue_finding()
@@ -58,10 +58,10 @@ def _file_findings(config: Config) -> Iterator[Finding]:
 
 
 def _space_finding(subject: str, path: Path, size: int, level: CheckLevel, remedy: str) -> Finding:
-    """Compare the space for the files at `path` with `size`, the bytes that they may grow to in total.
+    """Compare the available space with `size`, the maximum size in bytes of all files at `path` together.
 
-    The space is the free space, plus the space that these files already occupy. If it is too small, the finding has
-    `level`, else OK.
+    Available are the free space and the space that these files already occupy. The finding has `level` if the available
+    space is too small, else OK.
     """
     directory = next(parent for parent in path.parents if os.access(parent, os.F_OK))
     file_system = os.statvfs(directory)
@@ -94,7 +94,7 @@ def _mib(size: int) -> str:
     return f"{size // MIB:,}"
 
 
-# --- the kernel ------------------------------------------------------------------------------------------------------
+# --- the Linux kernel ------------------------------------------------------------------------------------------------
 
 
 def _queue_finding() -> Finding:

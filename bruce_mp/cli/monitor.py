@@ -1,8 +1,8 @@
 """`bruce monitor`: a check for Nagios and compatible monitors.
 
-The first line of the output is the summary, followed by `|` and the values with their limits. The value of a counter is
-its increase since the last run of `bruce monitor`, which stored the counters in the state file. The first run finds no
-state file: it reports these values as unknown, and a summary without faults ends with "first check".
+The first line of the output is the summary, followed by `|` and the values with their limits. Each run stores the
+daemon's counters in the state file, and reports their increases since the previous run. The first run reports these
+increases as unknown, and its summary ends with "first check" if there are no faults.
 
 Exit status: 0 OK, 1 warning, 2 critical (also for a daemon that does not answer), 3 unknown (also for invalid options).
 """
@@ -79,8 +79,8 @@ def _check(args: Namespace) -> int:
         return _report(
             Severity.OK, balance_line(readings.books) + ("" if previous_state else "; first check"), results=results
         )
-    (severity, summary), *others = sorted(faults, key=lambda fault: _WORST_FIRST.index(fault[0]))
-    return _report(severity, summary, [text for _, text in others], results)
+    (severity, summary), *further_faults = sorted(faults, key=lambda fault: _WORST_FIRST.index(fault[0]))
+    return _report(severity, summary, [text for _, text in further_faults], results)
 
 
 def _limits(args: Namespace, option: str) -> tuple[float | None, float | None]:
@@ -88,11 +88,11 @@ def _limits(args: Namespace, option: str) -> tuple[float | None, float | None]:
     return getattr(args, f"{name}_warning"), getattr(args, f"{name}_critical")
 
 
-def _report(severity: Severity, summary: str, others: Sequence[str] = (), results: Sequence[Result] = ()) -> int:
-    """Print the lines that Nagios expects, with `others` below the summary, and return the exit status."""
+def _report(severity: Severity, summary: str, further_lines: Sequence[str] = (), results: Sequence[Result] = ()) -> int:
+    """Print the lines that Nagios expects, with `further_lines` below the summary, and return the exit status."""
     values = " ".join(result.performance for result in results)
     # A | in a text would mark the beginning of the values.
-    lines = [text.replace("|", "/") for text in (f"BRUCE {severity.name}: {summary}", *others)]
+    lines = [text.replace("|", "/") for text in (f"BRUCE {severity.name}: {summary}", *further_lines)]
     lines[0] += f" | {values}" if values else ""
     print("\n".join(lines))
     return severity

@@ -1,9 +1,9 @@
 """`bruce replay`: send the messages of discard files and slab exports again, each line once.
 
-A run of the command sends the messages in groups. Each group is a *unique attempt*: the daemon delivers all messages of
-the attempt or none, and remembers the attempt's name. If a run is killed before the daemon has confirmed its last
-groups, the next run asks the daemon for their outcomes, so few groups stay in doubt. A run that retries a group reuses
-the name, because the daemon may still receive the rest of an earlier attempt: it completes only one attempt of a name.
+A *run* of the command sends the messages in groups. Each group is a *unique attempt*: the daemon delivers all of its
+messages or none, and remembers its name. If a run is killed before the daemon has confirmed the last groups, the next
+run asks the daemon for the outcomes of these groups, so few groups stay in doubt. A run that retries a group reuses its
+name: the daemon may still receive the rest of the earlier attempt, but completes only one attempt of a name.
 
 `PATH` and the files `PATH.MS` that the daemon rotated are one log, and equal lines in a log are different messages.
 Equal lines of different logs are one message, because one log may be a backup of the other.
@@ -57,11 +57,11 @@ __all__ = ["main"]
 
 MESSAGES_PER_GROUP: Final = 1000
 BYTES_PER_GROUP: Final = 1 << 20
-"""The message that reaches one of these limits completes a group. A kill leaves at most one more group in doubt."""
+"""A group is complete as soon as it reaches one of these limits."""
 LINGER_S: Final = 0.01
 """Time for which the client collects messages for one write."""
 MAX_ATTEMPTS: Final = 5
-"""The most attempts for a group if the daemon discards each attempt unfinished, such as during restarts."""
+"""Maximum number of attempts for a group; each fails if the daemon discards it unfinished, as during a restart."""
 POLL_S: Final = 0.1
 """Pause between two inquiries while messages have no outcome."""
 RECEIVE_BYTES: Final = 8192
@@ -73,9 +73,9 @@ COUNTS_OF_UNSENT: Final = {
     LineFate.IN_KAFKA: Replayed(in_kafka=1),
     LineFate.ABANDONED: Replayed(abandoned=1),
 }
-"""The increase of the run's counts for a line that is not sent, by the line's fate."""
+"""What a line that is not sent adds to the run's counts, by the line's fate."""
 CONFIRMING_OUTCOMES: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
-"""Outcomes that confirm a group. UNCOUNTED: the daemon was killed, and lost the number of discards for good."""
+"""Outcomes that confirm a group. UNCOUNTED: the daemon was killed, and has lost its counts of discards."""
 
 
 class ReplayError(BruceError):
@@ -87,23 +87,22 @@ class GroupFate(Enum):
     """The daemon's answer, or the user's decision, about a group."""
 
     CONFIRMED = auto()
-    """The daemon has all messages of the group, or the user skips them."""
+    """The daemon has received all messages of the group, or the user chooses not to send them again."""
     INCOMPLETE = auto()
-    """The daemon has not completed the group, but may still read the rest of an attempt that was sent."""
+    """The daemon has not completed an attempt of the group, but may still receive the rest of one."""
     REMOVED = auto()
     """The user chooses to send the lines of the group again, as new ones."""
 
 
 @dataclass(slots=True)
 class IncompleteGroup:
-    """A group that a killed run sent in part. `keys` and `messages` are those of the lines that this run has read.
+    """A group that a killed run sent in part. `keys` and `messages` belong to the lines that this run has read.
 
-    This run sends the group again, under the old name, when it has read all lines of the group.
+    When this run has read all lines of the group, it sends the group again, under the old name.
     """
 
     group: UnconfirmedGroup
-    unread_lines: int
-    """The number of the group's lines that this run has not read yet."""
+    unread_line_count: int
     keys: list[LineKey] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
 
@@ -115,7 +114,7 @@ class ReplayDaemon:
         self._target = target
         self._timeout_s = timeout_s
         self.address = f"127.0.0.1:{target}" if isinstance(target, int) else os.fspath(Path(target).resolve())
-        # A daemon remembers the names of attempts. On a UNIX socket, each user has separate names.
+        # A daemon remembers attempts by name. On a UNIX socket, each user has separate names.
         user = "" if isinstance(target, int) else f" for user {os.geteuid()}"
         self.identity = f"{self.address} on {socket.gethostname()}{user}"
 
@@ -133,7 +132,7 @@ class ReplayDaemon:
         return StreamClient(self._target, timeout=self._timeout_s, linger=LINGER_S, max_message=max_message_bytes)
 
     def inquire(self, name: str = "") -> InquiryAnswer:
-        """Ask the daemon for its limit of the message size, and with a name also for the outcome of that attempt.
+        """Ask the daemon for its limit of the message size, and for the outcome of the attempt `name`, if given.
 
         Raise ReplayError if no daemon answers, or the daemon is too old for inquiries.
         """
@@ -148,7 +147,7 @@ class ReplayDaemon:
         return answer
 
     def await_settled(self, name: str) -> InquiryAnswer:
-        """Inquire until no message of an attempt is pending, and return that answer.
+        """Inquire until no message of an attempt is pending, and return the last answer.
 
         Raise ReplayError after the time limit.
         """
@@ -183,12 +182,11 @@ class ReplayDaemon:
 
 
 class ReplayRun:
-    """One run of the command. The public attributes are its result: numbers of messages or lines.
+    """One run of the command. The public attributes are the counts of messages or lines that it prints.
 
-    `discarded` is by the daemon's reason. `cut_lines` counts last lines without a newline, and `copies` the lines that
-    an earlier file of another log had. `uncounted` counts messages for which the daemon has lost the outcomes, and
-    `undecided`, in a dry run, the messages of unconfirmed groups, because a dry run does not ask the daemon for their
-    outcomes.
+    `discard_counts` has the number of discards by the daemon's reason. `cut_line_count` counts last lines without a
+    newline, and `copy_count` the lines that an earlier file of another log had. `undecided_count` counts messages of
+    unconfirmed groups in a dry run, because a dry run does not ask the daemon for their outcomes.
     """
 
     def __init__(
@@ -199,36 +197,36 @@ class ReplayRun:
         self._selection = selection
         self._doubtful = doubtful
         self.counts = Replayed()
-        self.discarded: Counter[str] = Counter()
-        self.too_large = 0
-        self.cut_lines = 0
-        self.copies = 0
-        self.uncounted = 0
-        self.undecided = 0
-        self._undecided_lines: frozenset[LineKey] = frozenset()
+        self.discard_counts: Counter[str] = Counter()
+        self.too_large_count = 0
+        self.cut_line_count = 0
+        self.copy_count = 0
+        self.lost_outcome_count = 0
+        self.undecided_count = 0
+        self._undecided_keys: frozenset[LineKey] = frozenset()
         self._read_files: set[tuple[int, int]] = set()
         """Device and inode of each file that this run has read."""
         self._line_counts_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
-        """For each log, how often this run has read a line in it, by the hash of the line."""
+        """For each log, how often this run has read each line in it, by the hash of the line."""
         self._largest_line_counts: Counter[bytes] = Counter()
-        """The largest of a line's counts in all logs, by the line's hash: only a count above it means a new message."""
+        """For each line, by its hash, its largest count in any log: only a count above it means a new message."""
         self._incomplete_by_line: dict[LineKey, IncompleteGroup] = {}
-        """The groups of killed runs that are to be sent again: for each line that this run has not read, its group."""
+        """For each unread line of a group that this run is to send again, the group."""
         self._max_message_bytes = sys.maxsize
-        """The largest message that the daemon accepts, in bytes; a dry run does not know it."""
+        """The size of the largest message that the daemon accepts; unlimited in a dry run."""
 
     def resolve(self) -> None:
         """Decide about the unconfirmed groups of killed runs. Raise ReplayError if the user has to decide."""
-        for group in self._state.unconfirmed():
+        for group in self._state.unconfirmed_groups():
             if self._resolve_group(group) is GroupFate.INCOMPLETE:
-                keys = self._state.lines_of(group.name)
-                incomplete = IncompleteGroup(group, unread_lines=len(keys))
+                keys = self._state.keys_of(group.name)
+                incomplete = IncompleteGroup(group, unread_line_count=len(keys))
                 self._incomplete_by_line |= dict.fromkeys(keys, incomplete)
 
     def leave_undecided(self) -> None:
         """Note the lines of the unconfirmed groups for a dry run, which asks no daemon about them."""
-        groups = self._state.unconfirmed()
-        self._undecided_lines = frozenset(key for group in groups for key in self._state.lines_of(group.name))
+        groups = self._state.unconfirmed_groups()
+        self._undecided_keys = frozenset(key for group in groups for key in self._state.keys_of(group.name))
 
     def finish(self) -> None:
         """Decide about the groups of killed runs of which this run has not read all lines.
@@ -242,7 +240,7 @@ class ReplayRun:
                 self._send_new(incomplete.keys, incomplete.messages)
 
     def send_file(self, path: Path, *, dry_run: bool) -> None:
-        """Send the selected lines of a file that were not sent before, or with `dry_run` only count them.
+        """Send the selected lines of a file that were not sent before, or only count them if `dry_run` is True.
 
         Do nothing if this run has read the file already, perhaps under another name. Raise ReplayError.
         """
@@ -262,9 +260,9 @@ class ReplayRun:
             raise ReplayError(f"{path}: {error.strerror}.") from error
 
     def _new_lines(self, path: Path) -> Iterator[tuple[LineKey, bytes]]:
-        """Read a file, and yield the lines that belong into new groups, with their messages.
+        """Read a file, and yield the key and the message of each line that belongs to a new group.
 
-        Count the lines that are not sent. Add the lines of a killed run's group to that group instead.
+        Count the lines that are not sent. Add the lines of a killed run's group to that group.
         """
         resolved = path.resolve()
         log_path = resolved.with_name(ROTATED.sub("", resolved.name))
@@ -272,7 +270,7 @@ class ReplayRun:
         with path.open("rb") as file:
             for data in file:
                 if not data.endswith(b"\n"):
-                    self.cut_lines += 1
+                    self.cut_line_count += 1
                     continue
                 content = data.rstrip(b"\r\n")
                 line = line_of(content)
@@ -281,20 +279,20 @@ class ReplayRun:
                 if line is None or fate in COUNTS_OF_UNSENT:
                     self.counts += COUNTS_OF_UNSENT[fate]
                 elif is_copy:
-                    self.copies += 1
-                elif key in self._undecided_lines:
-                    self.undecided += 1
+                    self.copy_count += 1
+                elif key in self._undecided_keys:
+                    self.undecided_count += 1
                 elif key not in self._incomplete_by_line and self._state.contains(key):
                     self.counts += Replayed(already=1)
                 elif (message := _encoded(line)) is None or len(message) > self._max_message_bytes:
-                    self.too_large += 1
+                    self.too_large_count += 1
                 elif key in self._incomplete_by_line:
                     self._add_to_incomplete(key, message)
                 else:
                     yield key, message
 
     def _count_line(self, content: bytes, line_counts: Counter[bytes]) -> tuple[LineKey, bool]:
-        """Count a line in its log. Return the line's key, and if the line is a copy of one in another log."""
+        """Count a line in its log. Return the line's key, and True if the line is a copy of a line in another log."""
         digest = sha256(content).digest()
         line_counts[digest] += 1
         key = LineKey(digest, line_counts[digest])
@@ -303,12 +301,12 @@ class ReplayRun:
         return key, is_copy
 
     def _add_to_incomplete(self, key: LineKey, message: bytes) -> None:
-        """Add a line to its group, which a killed run sent in part. Send the group after the last of its lines."""
+        """Add a line to the group that a killed run sent in part. Send the group once it has all of its lines."""
         incomplete = self._incomplete_by_line.pop(key)
         incomplete.keys.append(key)
         incomplete.messages.append(message)
-        incomplete.unread_lines -= 1
-        if not incomplete.unread_lines:
+        incomplete.unread_line_count -= 1
+        if not incomplete.unread_line_count:
             self._send(incomplete.group, incomplete.messages)
 
     def _send_new(self, keys: Sequence[LineKey], messages: Sequence[bytes]) -> None:
@@ -325,7 +323,7 @@ class ReplayRun:
                 failure = error
                 fate = self._resolve_group(group)
             else:
-                self.discarded += discarded
+                self.discard_counts += discarded
                 self._state.confirm(group.name)
                 fate = GroupFate.CONFIRMED
             if fate is GroupFate.CONFIRMED:
@@ -337,26 +335,26 @@ class ReplayRun:
         raise ReplayError(f"{self._daemon.address}: {MAX_ATTEMPTS} attempts failed: {failure}")
 
     def _resolve_group(self, group: UnconfirmedGroup) -> GroupFate:
-        """Ask the daemon for the outcome of an unconfirmed group; if it has no answer, apply the user's choice.
+        """Ask the daemon for the outcome of an unconfirmed group; if it is unknown, apply the user's choice.
 
-        Return the fate of the group. Raise ReplayError if the user made no choice either.
+        Return the fate of the group. Raise ReplayError if the user made no choice.
         """
         if group.daemon != self._daemon.identity:
             return self._decide(group, f"they went to {group.daemon}, not to {self._daemon.identity}")
         answer = self._daemon.await_settled(group.name)
         if answer.outcome in CONFIRMING_OUTCOMES:
             if answer.outcome is AttemptOutcome.UNCOUNTED:
-                self.uncounted += len(self._state.lines_of(group.name))
-            self.discarded += Counter({_reason_name(reason): count for reason, count in answer.reasons.items()})
+                self.lost_outcome_count += len(self._state.keys_of(group.name))
+            self.discard_counts += Counter({_reason_name(reason): count for reason, count in answer.reasons.items()})
             self._state.confirm(group.name)
             return GroupFate.CONFIRMED
-        # The daemon remembers all attempts since `since_ms`: a group that began later and has no outcome is incomplete.
+        # The daemon remembers all attempts since `since_ms`: a later group without an outcome is incomplete.
         if answer.outcome is AttemptOutcome.NONE and answer.since_ms <= group.started_ms:
             return GroupFate.INCOMPLETE
         return self._decide(group, "the daemon does not remember them")
 
     def _decide(self, group: UnconfirmedGroup, reason: str) -> GroupFate:
-        """Apply the user's choice to a group for which the daemon has no answer; by default raise ReplayError."""
+        """Apply the user's choice to a group with an unknown outcome; by default raise ReplayError."""
         if self._doubtful is DoubtfulPolicy.REFUSE:
             raise ReplayError(
                 f"A killed run sent messages that may be in Kafka or not: {reason}. Check Kafka, then run again with "
@@ -413,8 +411,8 @@ def main(argv: Sequence[str]) -> int:
             run.finish()
         finally:
             _print_outcome(run, args)
-    is_incomplete = run.discarded or run.too_large or run.cut_lines or run.uncounted
-    return ExitCode.SETUP if is_incomplete else ExitCode.OK  # commands return SETUP, which is 1, for every failure
+    is_incomplete = run.discard_counts or run.too_large_count or run.cut_line_count or run.lost_outcome_count
+    return ExitCode.SETUP if is_incomplete else ExitCode.OK  # SETUP stands for every failure
 
 
 def _print_outcome(run: ReplayRun, args: Namespace) -> None:
@@ -439,28 +437,28 @@ def _remarks(run: ReplayRun) -> Iterator[str]:
             f"{run.counts.abandoned:,} messages of incomplete fenced attempts ({ABANDONED}) were left out, because "
             "their client sends them again by itself. --include-abandoned includes them."
         )
-    if run.copies:
+    if run.copy_count:
         yield (
-            f"{run.copies:,} lines are in two files, and count once, because equal lines of two files are copies. Only "
-            "equal lines of PATH and of the rotated files PATH.MS beside it are different messages."
+            f"{run.copy_count:,} lines are in two files, and count once, because equal lines of two files are copies. "
+            "Only equal lines of PATH and of the rotated files PATH.MS beside it are different messages."
         )
-    if run.undecided:
+    if run.undecided_count:
         yield (
-            f"{run.undecided:,} messages of a killed run may be in Kafka or not: a run without --dry-run asks the "
-            "daemon, and sends the messages that the daemon did not get."
+            f"{run.undecided_count:,} messages of a killed run may be in Kafka or not: a run without --dry-run asks "
+            "the daemon, and sends the messages that the daemon did not get."
         )
-    if run.uncounted:
+    if run.lost_outcome_count:
         yield (
-            f"{run.uncounted:,} messages have an unknown outcome: the daemon has all of them, but it was killed and "
-            "lost their counts. Look for new lines in its discard file."
+            f"{run.lost_outcome_count:,} messages have an unknown outcome: the daemon has all of them, but it was "
+            "killed and lost their counts. Look for new lines in its discard file."
         )
-    if run.cut_lines:
-        yield f"{run.cut_lines:,} last lines without a newline are incomplete, and were not sent."
-    if run.too_large:
-        yield f"{run.too_large:,} messages are too large for the daemon, and were not sent."
-    if run.discarded:
-        reasons = ", ".join(f"{name} {count}" for name, count in sorted(run.discarded.items()))
-        yield f"the daemon discarded {run.discarded.total():,} of the sent messages: {reasons}."
+    if run.cut_line_count:
+        yield f"{run.cut_line_count:,} last lines without a newline are incomplete, and were not sent."
+    if run.too_large_count:
+        yield f"{run.too_large_count:,} messages are too large for the daemon, and were not sent."
+    if run.discard_counts:
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(run.discard_counts.items()))
+        yield f"the daemon discarded {run.discard_counts.total():,} of the sent messages: {reasons}."
 
 
 def _create_parser() -> ArgumentParser:

@@ -1,8 +1,8 @@
 """The state file of `bruce replay`: a SQLite file that identifies each line that a run sent or was about to send.
 
-A *group* is a set of lines; a run sends their messages together. `bruce replay` stores a group before it sends the
-first message, and confirms the group when the daemon has answered for all messages. If a kill leaves a group
-unconfirmed, the group is in doubt: its messages may be in Kafka or not.
+A *group* is a set of lines with messages that a run sends together. A run stores a group before it sends the first
+message, and confirms the group when the daemon has answered for all messages. If a kill leaves a group unconfirmed, the
+group is in doubt: its messages may be in Kafka or not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CREATE_TABLES: Final = (
         confirmed integer not null default 0)""",
     "create table lines(hash blob, number integer, chunk text not null, primary key (hash, number)) without rowid",
 )
-_LIST_COLUMNS: Final = """
+_COLUMNS_QUERY: Final = """
     select entry.name, field.name from sqlite_master entry join pragma_table_info(entry.name) field
     where entry.type = 'table' and entry.name not like 'sqlite_%'
 """
@@ -36,7 +36,7 @@ _COLUMNS: Final = {
     *(("chunks", name) for name in ("name", "address", "started_ms", "confirmed")),
     *(("lines", name) for name in ("hash", "number", "chunk")),
 }
-"""The tables and columns of a state file, as pairs in the form that the query `_LIST_COLUMNS` returns."""
+"""The pairs of table and column in a state file, as the query `_COLUMNS_QUERY` returns them."""
 
 
 class ReplayStateError(BruceError):
@@ -51,11 +51,11 @@ class LineKey(NamedTuple):
 
 
 class UnconfirmedGroup(NamedTuple):
-    """A group that is not confirmed; `started_ms` is the time of the first attempt's begin, in ms since the epoch."""
+    """A group that is not confirmed; `started_ms` is the start of its first attempt, in ms since the epoch."""
 
     name: str
     daemon: str
-    """The daemon that the group was sent to: its `ReplayDaemon.identity`, which has the address, host and user."""
+    """The `ReplayDaemon.identity` of the daemon that the group was sent to."""
     started_ms: int
 
 
@@ -101,11 +101,11 @@ class ReplayState:
         with closing(self._database.execute("select 1 from lines where hash = ? and number = ?", key)) as found:
             return found.fetchone() is not None
 
-    def begin(self, group: UnconfirmedGroup, lines: Iterable[LineKey]) -> None:
+    def begin(self, group: UnconfirmedGroup, keys: Iterable[LineKey]) -> None:
         """Store a group before its messages are sent."""
         self._database.execute("begin")
         self._database.execute("insert into chunks(name, address, started_ms) values (?, ?, ?)", group)
-        self._database.executemany("insert into lines values (?, ?, ?)", ((*key, group.name) for key in lines))
+        self._database.executemany("insert into lines values (?, ?, ?)", ((*key, group.name) for key in keys))
         self._database.execute("commit")
 
     def confirm(self, name: str) -> None:
@@ -119,11 +119,11 @@ class ReplayState:
         self._database.execute("delete from chunks where name = ?", (name,))
         self._database.execute("commit")
 
-    def lines_of(self, name: str) -> list[LineKey]:
+    def keys_of(self, name: str) -> list[LineKey]:
         rows = self._database.execute("select hash, number from lines where chunk = ?", (name,))
         return [LineKey(*row) for row in rows.fetchall()]
 
-    def unconfirmed(self) -> list[UnconfirmedGroup]:
+    def unconfirmed_groups(self) -> list[UnconfirmedGroup]:
         rows = self._database.execute("select name, address, started_ms from chunks where not confirmed")
         return [UnconfirmedGroup(*row) for row in rows.fetchall()]
 
@@ -134,7 +134,7 @@ def _open(path: Path) -> sqlite3.Connection:
         database = stack.enter_context(closing(sqlite3.connect(path, timeout=0, isolation_level=None)))
         database.execute("pragma locking_mode=exclusive")
         database.execute("begin exclusive")
-        columns = set(database.execute(_LIST_COLUMNS))
+        columns = set(database.execute(_COLUMNS_QUERY))
         if columns and columns != _COLUMNS:
             raise sqlite3.DatabaseError("the database of another program")
         for statement in () if columns else _CREATE_TABLES:

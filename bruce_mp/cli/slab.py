@@ -1,7 +1,6 @@
 """`bruce slab`: inspect a slab file and export its messages.
 
-The slab is the memory-mapped file in which the daemon holds messages until Kafka has acknowledged them. Neither
-subcommand writes to the file. Both read the intact parts of a damaged file and report the damage.
+Neither subcommand writes to the slab. Both read the intact parts of a damaged slab and report the damage.
 
 Exit status: 0, or 1 if a part of the file is damaged, or if an export omits messages in spill files.
 """
@@ -49,8 +48,8 @@ def _create_parser() -> ArgumentParser:
         description="Write the messages that a slab holds as lines of a discard file, in order of arrival.",
         epilog=parser.epilog,
     )
-    for each in (inspect_parser, export_parser):
-        each.add_argument("file", type=Path, metavar="FILE", help="the slab file")
+    for subparser in (inspect_parser, export_parser):
+        subparser.add_argument("file", type=Path, metavar="FILE", help="the slab file")
     inspect_parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     add = export_parser.add_argument
     add("--output", default="-", metavar="OUT", help="a new file for the lines; - is standard output, the default")

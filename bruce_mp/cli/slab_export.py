@@ -7,8 +7,7 @@ The info of a line gives the state of its message:
     SLAB_DELIVERED  (--all) acknowledged
     any other       reason for the discard of a message (--all), or of an invalid datagram in the landing zone
 
-The landing zone is the part of the slab with datagrams that the daemon has received. An export locks the slab, because
-a daemon that starts would deliver the messages that are being exported.
+An export locks the slab, because a daemon that starts would deliver the messages that are being exported.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class ExportOptions:
 
 
 def export(options: ExportOptions) -> int:
-    """Write the lines, print the count and the damage to standard error, and return the exit status."""
+    """Write the lines, and print their number and the damage to standard error. Return the exit status."""
     lock = lock_shared(options.file)
     is_live = lock is None  # a running daemon has locked the slab
     if is_live and not options.ignores_lock:
@@ -84,7 +83,7 @@ def export(options: ExportOptions) -> int:
 
 def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
     lines = _Lines(salvage, options, wall_ms())
-    salvage.count_chunks()  # called because it adds a sentence for each damaged chunk header to `salvage.damage`
+    salvage.count_chunks()  # only because it adds a sentence for each damaged chunk header to `salvage.damage`
     with _open_output(options.output) as output:
         for line in lines:
             output.write(format_line(line))
@@ -99,23 +98,20 @@ def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
 
 
 def compare_with_books(salvage: Salvage, held_count: int) -> list[str]:
-    """Compare the number of held records in the slab with the books, the daemon's counts of messages.
-
-    Return a sentence if they differ. The slab must not be in use.
-    """
+    """Return a sentence if the number of held records differs from the books. The slab must not be in use."""
     books = count_books(salvage.slab)
     zone = salvage.read_landing_zone()
     # Datagrams that have a record already, but that the books do not count as received yet.
-    uncounted = zone.landed_count - len(zone.pending)
+    uncounted_count = zone.landed - len(zone.pending)
     settled = books.delivered + sum(books.discarded.values())
-    expected = books.received + uncounted - settled - books.held[SPILLED]  # spilled messages have no record
-    if held_count == expected:
+    expected_count = books.received + uncounted_count - settled - books.held[SPILLED]  # spilled messages have no record
+    if held_count == expected_count:
         return []
-    return [f"The books say that {plural(expected, 'message')} should be held, but the slab has {held_count:,}."]
+    return [f"The books say that {plural(expected_count, 'message')} should be held, but the slab has {held_count:,}."]
 
 
 def _spilled_warning(salvage: Salvage) -> list[str]:
-    """Return a sentence if there are messages in spill files, which an export omits."""
+    """Return a sentence if an export omits messages because they are in spill files."""
     count = spilled_total(salvage.slab)
     text = f"The export omits {plural(count, 'message')} of fenced attempts in spill files (input.streams.spill_dir)."
     return [text] if count else []
@@ -125,7 +121,7 @@ class _Lines:
     """The lines of an export, to be iterated once.
 
     `found_count` is the number of messages of all topics, `written_count` the number of lines for the chosen topics,
-    and `held_count` the number of records that are neither delivered nor discarded.
+    and `held_count` the number of held records.
     """
 
     def __init__(self, salvage: Salvage, options: ExportOptions, now_ms: int) -> None:
@@ -149,8 +145,8 @@ class _Lines:
             line = self._line_of_record(record)
             if line is not None:
                 yield line
-        for landed in self._salvage.read_landing_zone().pending:
-            yield self._line_of_datagram(landed)
+        for datagram in self._salvage.read_landing_zone().pending:
+            yield self._line_of_datagram(datagram)
 
     def _line_of_record(self, record: SalvagedRecord) -> DiscardLine | None:
         body = self._salvage.read_body(record)
@@ -165,11 +161,11 @@ class _Lines:
         )
         return self._create_line(_info_of_record(record), message)
 
-    def _line_of_datagram(self, landed: LandedDatagram) -> DiscardLine:
+    def _line_of_datagram(self, datagram: LandedDatagram) -> DiscardLine:
         slab = self._salvage.slab
-        stored_bytes = min(landed.length, slab.geometry.landing_slot_size)
-        data = bytes(slab.view[landed.offset : landed.offset + stored_bytes])
-        message = parse_message(data) if landed.is_whole else Rejection(DiscardReason.MALFORMED)
+        stored_bytes = min(datagram.length, slab.geometry.landing_slot_size)
+        data = bytes(slab.view[datagram.at : datagram.at + stored_bytes])
+        message = parse_message(data) if datagram.is_whole else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
             return self._create_line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))
         return self._create_line("SLAB", message)
@@ -190,7 +186,7 @@ class _Lines:
 
 
 def _info_of_record(record: SalvagedRecord) -> str:
-    """Return the info of a record's line; the table at the top of this module lists the infos."""
+    """Return the info of a record's line, as the table at the top of this module defines it."""
     if record.state is RunState.DELIVERED:
         return "SLAB_DELIVERED"
     if record.state is RunState.DISCARDED:

@@ -40,16 +40,16 @@ IDEMPOTENCE: Final = {
     2: "not supported by the brokers",
     3: "not known yet for the new cluster",
 }
-"""The text for each value of SUPER_IDEMPOTENCE; 3 means that the daemon is moving to another Kafka cluster."""
+"""The text for each value of SUPER_IDEMPOTENCE; the value is 3 while the daemon moves to another Kafka cluster."""
 
 
 class TopicHeld(msgspec.Struct):
-    """The messages of a topic that are neither delivered nor discarded.
+    """The held messages of a topic.
 
-    `messages` is their number, and `held` the number in each stage, such as `queued`. `bytes` is the length of their
-    keys, values and headers. `sent` is the number of messages in batches that were built: they may have been sent, so
-    Kafka may have them. `retries`, which is `attempts` in the JSON, is the largest number of retries of a message.
-    `oldest_ms` and `newest_ms` are timestamps of the clients, in ms since the epoch.
+    `held` is their number by stage, `messages` their number in all stages, and `bytes` the length of their keys, values
+    and headers. `sent` is the number of messages in batches that were built: Kafka may have these messages. `retries`
+    (`attempts` in the JSON) is the largest number of retries of a message. `oldest_ms` and `newest_ms` are timestamps
+    of the clients, in ms since the epoch; None before the first message.
     """
 
     topic: str
@@ -63,10 +63,7 @@ class TopicHeld(msgspec.Struct):
 
 
 class LastProcess(msgspec.Struct, frozen=True):
-    """The last process that used a process row, the slab's part for a process of the daemon.
-
-    `incarnation` is the number of the process's life. `pid` is 0 after an orderly end. Times are in ms since the epoch.
-    """
+    """The last process that used a process row; `pid` is 0 after an orderly end. Times are in ms since the epoch."""
 
     name: str
     pid: int
@@ -76,10 +73,9 @@ class LastProcess(msgspec.Struct, frozen=True):
 
 
 class LandingUsage(msgspec.Struct, frozen=True):
-    """State of the landing zone, which holds received datagrams; `datagrams` is their number.
+    """The number of datagrams in the landing zone.
 
-    `pending` is the number of datagrams for which the daemon has not written a record yet, and `bytes` the total length
-    of these pending datagrams.
+    `pending` is the number of datagrams without a record, and `bytes` the total length of these pending datagrams.
     """
 
     datagrams: int
@@ -88,7 +84,7 @@ class LandingUsage(msgspec.Struct, frozen=True):
 
 
 class ChunkUsage(msgspec.Struct, frozen=True):
-    """Numbers of chunks, the equal parts of the slab that hold records; `bytes_each` is the size of a chunk."""
+    """The numbers of free, used and damaged chunks; `bytes_each` is the size of a chunk."""
 
     bytes_each: int
     free: int
@@ -100,7 +96,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """JSON of `bruce slab inspect`.
 
     `in_use` is True for the slab of a running daemon, which changes the figures during the inspection. `topic_table`
-    and `partition_table` are the numbers of entries that these tables have room for. `damage` has a sentence for each
+    and `partition_table` are the numbers of entries for which these tables have room. `damage` has a sentence for each
     damaged part.
     """
 
@@ -130,7 +126,7 @@ def inspect(path: Path, *, as_json: bool) -> int:
     with closing(Salvage(path, is_live=was_in_use)) as salvage:
         inspection = _read(salvage, was_in_use=was_in_use)
     print(msgspec.json.format(msgspec.json.encode(inspection)).decode() if as_json else "\n".join(_report(inspection)))
-    return ExitCode.SETUP if inspection.damage else ExitCode.OK  # commands return SETUP, which is 1, for damage as well
+    return ExitCode.SETUP if inspection.damage else ExitCode.OK  # SETUP also stands for damage
 
 
 def _is_in_use(path: Path) -> bool:

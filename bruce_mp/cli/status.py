@@ -107,6 +107,6 @@ def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator
     """Yield lines with aligned columns: the first left-aligned, the others right-aligned."""
     lines = [titles, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
-    for first, *others in lines:
-        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+    for first, *further in lines:
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(further, widths[1:], strict=True))]
         yield "  ".join(cells).rstrip()

@@ -1,8 +1,8 @@
 """Client of a daemon's status pages, for the subcommands.
 
-`--url` or the daemon's configuration gives the address. With a configuration, the client reads the address that the
-running daemon stores in its run directory, because the configuration may have been edited since the daemon's start. The
-client uses no proxy, although the environment may name one, because the daemon runs on this host.
+`--url` gives the address of the pages, or `--config` the run directory in which the running daemon stores this address:
+the configuration may have been edited since the daemon's start. The client ignores proxies that the environment names,
+because the daemon runs on this host.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = ["StatusClient", "UnreadableError", "add_address", "add_token", "reque
 _Page = TypeVar("_Page")
 
 TIMEOUT_S: Final = 5.0
-"""Time limit for a GET response, which takes milliseconds."""
+"""Time limit for a GET response, which usually takes milliseconds."""
 POST_TIMEOUT_S: Final = 45.0
 """Time limit for a POST response, which a daemon sends after it has finished the requested action."""
 _LOOPBACK_FOR: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - no socket is bound to it
-"""The address to connect to, for a daemon that listens on all addresses."""
+"""The address to connect to if the daemon listens on all addresses."""
 
 _USER_REMEDY: Final = "Run this as the daemon's user or as root"
 
@@ -134,21 +134,21 @@ def request_change(args: Namespace, path: str) -> int:
 class StatusClient:
     """HTTP client for the pages at an address.
 
-    Only `post` calls `read_token`, which may raise ConfigError. The other methods need no token.
+    Only `post` needs a token: it calls `read_token`, and raises ConfigError if that call does.
     """
 
     def __init__(self, address: HostPort | UnixPath, read_token: Callable[[], str | None] = lambda: None) -> None:
         self._address = address
         self._read_token = read_token
 
-    def get(self, page: str, shape: type[_Page], query: str = "") -> _Page:
-        """Read `/PAGE/json` into the type `shape`. Raise UnreadableError."""
+    def get(self, page: str, page_type: type[_Page], query: str = "") -> _Page:
+        """Read `/PAGE/json` into the type `page_type`. Raise UnreadableError."""
         path = f"/{page}/json"
-        return self._decode(self._fetch(f"{path}?{query}" if query else path), path, shape)
+        return self._decode(self._fetch(f"{path}?{query}" if query else path), path, page_type)
 
-    def _decode(self, body: bytes, path: str, shape: type[_Page]) -> _Page:
+    def _decode(self, body: bytes, path: str, page_type: type[_Page]) -> _Page:
         try:
-            return msgspec.json.decode(body, type=shape)
+            return msgspec.json.decode(body, type=page_type)
         except msgspec.DecodeError as error:
             raise UnreadableError(
                 f"The server at {self._address} is not a bruce daemon of this version: {path} has other fields. "

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _TIMEOUT_S: Final = 120.0
-"""The sum of the daemon's time limits, for the check of the new code and the start of its processes, and a margin."""
+"""The daemon's time limit for the check of the new code, plus that for the start of its processes, plus a margin."""
 _POLL_INTERVAL_S: Final = 0.02
 
 
@@ -98,20 +98,20 @@ def _other_version(note: UpgradeNote) -> str:
     )
 
 
-def _new_notes(run_dir: Path, pid: int, previous: UpgradeNote | None, deadline: float) -> Iterator[UpgradeNote]:
-    """Yield each note about an upgrade after the upgrade of the note `previous`, until `deadline` (monotonic clock).
+def _new_notes(run_dir: Path, pid: int, previous_note: UpgradeNote | None, deadline: float) -> Iterator[UpgradeNote]:
+    """Yield each note about an upgrade that follows that of `previous_note`, until `deadline` (monotonic clock).
 
     Raise UpgradeError if the supervisor `pid` ends.
     """
-    last = previous
+    last_note = previous_note
     while time.monotonic() < deadline:
         is_alive = psutil.pid_exists(pid)  # checked before the read: a supervisor may write a last note and end
         note = read_note(run_dir)
-        if note is not None and note != last and (previous is None or note.number > previous.number):
+        if note is not None and note != last_note and (previous_note is None or note.number > previous_note.number):
             yield note
         if not is_alive:
             raise UpgradeError(
                 "The daemon ended during the upgrade; its log says why. Undelivered messages are in its slab."
             )
-        last = note
+        last_note = note
         time.sleep(_POLL_INTERVAL_S)

@@ -33,7 +33,7 @@ def run_check(*readings: object) -> int:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "TIMEOUT_S", 0.1)
-    monkeypatch.setattr(check, "RETRY_S", 0.01)
+    monkeypatch.setattr(check, "RETRY_PAUSE_S", 0.01)
 
 
 def test_balance_line_omits_empty_states() -> None:

@@ -16,7 +16,7 @@ from bruce_mp.cli.importing.command_line import parse_options
 from bruce_mp.cli.importing.convert import convert
 from bruce_mp.cli.importing.options_page import ELEMENTS, render
 from bruce_mp.cli.importing.sections import SECTION_ATTRIBUTES
-from bruce_mp.cli.importing.settings import SETTINGS, WITHOUT_COUNTERPART
+from bruce_mp.cli.importing.settings import REMOVED_OPTIONS, SETTINGS
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import ConfigError
 from support.examples import examples
@@ -453,7 +453,7 @@ def test_every_command_line_option_is_converted() -> None:
 def test_the_sample_command_line_contains_every_option_of_the_table() -> None:
     given_ = parse_options(ALL_OPTIONS).keys()
     rest = {"metadata_api_version", "produce_api_version", "use_old_output_format", "omit_timestamp", "version", "help"}
-    assert {setting.option for setting in SETTINGS if setting.option} | WITHOUT_COUNTERPART.keys() == (
+    assert {setting.option for setting in SETTINGS if setting.option} | REMOVED_OPTIONS.keys() == (
         (given_ | rest) - {"config_path", "status_port", "status_loopback_only"}
     )
 

@@ -139,14 +139,14 @@ def test_a_dry_run_does_not_count_unconfirmed_messages_as_replayed(
     assert printed.out.startswith("1 to send, 0 replayed before, 0 filtered out")
     assert "2 messages of a killed run may be in Kafka or not" in printed.err
     with ReplayState(tmp_path / "state") as state:
-        assert state.unconfirmed() == [KILLED]
+        assert state.unconfirmed_groups() == [KILLED]
 
 
 def test_too_large_messages_stay_for_another_run(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1, value=bytes(LIMIT)))
     for sent in (1, 0):
         run = replay(state, daemon, tmp_path / "d")
-        assert (run.counts.sent, run.too_large) == (sent, 1)
+        assert (run.counts.sent, run.too_large_count) == (sent, 1)
 
 
 @pytest.mark.parametrize("failure", ["before", "after"])
@@ -201,7 +201,7 @@ def test_a_late_end_of_a_killed_run_repeats_nothing(
     daemon.read_late()
     assert run.counts == Replayed(sent=3)
     assert daemon.values == [b"v0", b"v1", b"v2"]
-    assert state.unconfirmed() == []
+    assert state.unconfirmed_groups() == []
 
 
 def test_an_incomplete_group_needs_all_its_lines_or_a_decision(
@@ -272,9 +272,9 @@ def test_equal_lines_of_a_rotated_log_are_different_messages(
     run = new_run(state, daemon)
     for path in (log, rotated):
         run.send_file(path, dry_run=False)
-    assert (run.counts, run.copies) == (Replayed(sent=6), 0)
+    assert (run.counts, run.copy_count) == (Replayed(sent=6), 0)
     run.send_file(archive, dry_run=False)
-    assert (run.counts, run.copies) == (Replayed(sent=7), 6)
+    assert (run.counts, run.copy_count) == (Replayed(sent=7), 6)
     assert daemon.values == [*[b"v0"] * 3, b"v1", *[b"v0"] * 2, b"v2"]
     assert replay(state, daemon, archive).counts == Replayed(already=7)
 
@@ -297,7 +297,7 @@ def test_a_second_name_of_a_file_has_no_effect(state: ReplayState, daemon: FakeD
     run = new_run(state, daemon)
     for path in (tmp_path / "d", tmp_path / f"d{ROTATED}", tmp_path / "d"):
         run.send_file(path, dry_run=False)
-    assert (run.counts, run.copies, daemon.values) == (Replayed(sent=1), 0, [b"v0"])
+    assert (run.counts, run.copy_count, daemon.values) == (Replayed(sent=1), 0, [b"v0"])
 
 
 def test_messages_with_lost_counts_are_reported(
@@ -319,7 +319,7 @@ def test_messages_with_lost_counts_are_reported(
 def test_a_cut_line_is_sent_when_it_is_complete(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1).removesuffix(b"\n"))
     run = replay(state, daemon, tmp_path / "d")
-    assert (run.counts, run.cut_lines, daemon.values) == (Replayed(sent=1), 1, [b"v0"])
+    assert (run.counts, run.cut_line_count, daemon.values) == (Replayed(sent=1), 1, [b"v0"])
     (tmp_path / "d").write_bytes(line(0) + line(1))
     assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=1, already=1)
 
@@ -359,7 +359,7 @@ def test_the_daemon_decides_about_the_group_of_a_killed_run(
         assert replay(state, daemon, tmp_path / "d", DoubtfulPolicy.SEND).counts == Replayed(sent=1)
     else:
         assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=doubt.resent, already=1 - doubt.resent)
-    assert state.unconfirmed() == []
+    assert state.unconfirmed_groups() == []
 
 
 def test_doubtful_messages_may_be_skipped(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_discards_of_an_unanswered_group_are_counted(state: ReplayState, daemon:
 
 
 def test_a_second_run_with_the_same_state_is_refused(state: ReplayState, tmp_path: Path) -> None:
-    assert state.unconfirmed() == []
+    assert state.unconfirmed_groups() == []
     with pytest.raises(ReplayStateError, match=r"in use by another replay\. Wait until that replay ends"):
         ReplayState(tmp_path / "state")
 
@@ -399,7 +399,7 @@ def test_a_failed_write_of_the_state_ends_the_run_with_a_reason(tmp_path: Path) 
     with pytest.raises(ReplayStateError, match="cannot be read or written: database or disk is full"):
         overfill()
     with ReplayState(tmp_path / "state") as opened:
-        assert opened.unconfirmed() == []
+        assert opened.unconfirmed_groups() == []
 
 
 @pytest.mark.parametrize(
@@ -457,4 +457,4 @@ def test_a_state_file_of_an_earlier_release_opens(tmp_path: Path) -> None:
             insert into chunks values ('a', 'b', 1, 0);
         """)
     with ReplayState(tmp_path / "state") as state:
-        assert state.unconfirmed() == [UnconfirmedGroup("a", "b", 1)]
+        assert state.unconfirmed_groups() == [UnconfirmedGroup("a", "b", 1)]

@@ -1,7 +1,5 @@
 """Conversion of a Dory or Bruce configuration to TOML.
 
-`convert` calls the other modules. `old_xml` parses the XML file, and `structure` checks the elements. `settings` is the
-table of the old settings that map to one new setting, and `sections` converts the others. `command_line` reads the
-options of the old daemon, and `old_defaults` sets those of the old defaults that differ from ours. `old_values` reads
-single values. `draft` collects settings and notes, validates them and writes TOML.
+`convert` is the entry point. The module `settings` has the old settings that map to one new setting, `sections`
+converts the others, and `draft` collects the result. *Old* means of Dory or Bruce.
 """

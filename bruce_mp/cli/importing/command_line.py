@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bruce_mp.cli.importing.old_values import integer
-from bruce_mp.cli.importing.settings import SETTINGS, WITHOUT_COUNTERPART
+from bruce_mp.cli.importing.settings import REMOVED_OPTIONS, SETTINGS
 from bruce_mp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from bruce_mp.cli.importing.draft import Draft
 
-__all__ = ["Options", "apply_options", "parse_options"]
+__all__ = ["CommandLineOptions", "apply_options", "parse_options"]
 
 Value = TypeVar("Value")
 
-Options = dict[str, str | None]
-"""The value of each option, by the option's name with underscores; the value of a switch is None."""
+CommandLineOptions = dict[str, str | None]
+"""The options of a command line: each value by the option's name with underscores. The value of a switch is None."""
 
 COMMAND_LINE: Final = "the command line"
-"""The origin of these settings in errors."""
+"""The origin, for errors, of the settings that this module adds to the draft."""
 CONFIG_PATH: Final = "config_path"
 STATUS_PORT: Final = "status_port"
 LOOPBACK_ONLY: Final = "status_loopback_only"
@@ -31,27 +31,24 @@ LOOPBACK_ONLY: Final = "status_loopback_only"
 _SETTING_BY_OPTION: Final = {setting.option: setting for setting in SETTINGS if setting.option}
 _OPTIONS_WITH_VALUE: Final = (
     {option for option, setting in _SETTING_BY_OPTION.items() if setting.parse_option}
-    | {option for option, gone in WITHOUT_COUNTERPART.items() if gone.has_value}
+    | {option for option, entry in REMOVED_OPTIONS.items() if entry.has_value}
     | {CONFIG_PATH, STATUS_PORT}
 )
-# The switches are all options that take no value.
-_SWITCHES: Final = (_SETTING_BY_OPTION.keys() | WITHOUT_COUNTERPART.keys() | {LOOPBACK_ONLY}) - _OPTIONS_WITH_VALUE
+# A switch is an option that takes no value.
+_SWITCHES: Final = (_SETTING_BY_OPTION.keys() | REMOVED_OPTIONS.keys() | {LOOPBACK_ONLY}) - _OPTIONS_WITH_VALUE
 _SHORT_OPTIONS: Final = {"h": "help"}
-_SETTING_ENABLED_BY: Final = {
+_ENABLE_SETTING_BY_OPTION: Final = {
     "receive_socket_name": "input.unix_datagram.enable",
     "receive_stream_socket_name": "input.unix_stream.enable",
     "input_port": "input.tcp.enable",
     "discard_log_path": "discard_log.enable",
     "debug_dir": "msg_debug.enable",
 }
-"""The setting that an option with a path or a port sets to true, by the option."""
+"""The setting that each option with a path or a port sets to true."""
 
 
-def parse_options(line: str) -> Options:
-    """Parse a command line, with or without the program's path before the options.
-
-    Raise ConfigError if the old daemon would reject the options.
-    """
+def parse_options(line: str) -> CommandLineOptions:
+    """Parse a command line; it may begin with the program's path. Raise ConfigError for an invalid option."""
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -67,8 +64,8 @@ def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
     for word in remaining:
         if word in {"--", "--ignore_rest"}:  # the old daemons ignored the words after these
             return
-        written, equals, value = word.lstrip("-").partition("=")
-        name = _SHORT_OPTIONS.get(written, written).replace("-", "_")
+        given_name, equals, value = word.lstrip("-").partition("=")
+        name = _SHORT_OPTIONS.get(given_name, given_name).replace("-", "_")
         if not word.startswith("-") or name not in _OPTIONS_WITH_VALUE | _SWITCHES:
             nearest = get_close_matches(name, _OPTIONS_WITH_VALUE | _SWITCHES, n=1)
             hint = f"Did you mean --{nearest[0]}?" if nearest else "Remove it."
@@ -87,27 +84,27 @@ def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
         yield name, argument
 
 
-def apply_options(options: Options, draft: Draft) -> None:
+def apply_options(options: CommandLineOptions, draft: Draft) -> None:
     """Add the options to the draft, except `config_path`, which `import_config` reads."""
     for name, value in options.items():
         if name in _SETTING_BY_OPTION:
             _apply_option(name, value, draft)
-        elif name in WITHOUT_COUNTERPART:
-            draft.add_note(f"--{name}: {WITHOUT_COUNTERPART[name].note}")
+        elif name in REMOVED_OPTIONS:
+            draft.add_note(f"--{name}: {REMOVED_OPTIONS[name].note}")
     draft.loopback_only |= LOOPBACK_ONLY in options
     if (port := options.get(STATUS_PORT)) is not None:
         draft.status_port = _parse_value(STATUS_PORT, port, integer, draft)
 
 
 def _apply_option(name: str, raw: str | None, draft: Draft) -> None:
-    """Add an option that the table of settings has to the draft."""
+    """Add an option to the draft; the table `SETTINGS` has the option."""
     setting = _SETTING_BY_OPTION[name]
     key = tuple(setting.key.split("."))
     value = setting.switch_value
     if raw is not None and setting.parse_option is not None:
         value = _parse_value(name, raw, setting.parse_option, draft)
     # If the value is None, `_parse_value` has added an error. The old daemons ignored an empty path or client id.
-    if value is None or (value == "" and name in {*_SETTING_ENABLED_BY, "client_id"}):
+    if value is None or (value == "" and name in {*_ENABLE_SETTING_BY_OPTION, "client_id"}):
         return
     if name == "required_acks" and isinstance(value, int) and value > 1:
         draft.add_note(
@@ -117,8 +114,8 @@ def _apply_option(name: str, raw: str | None, draft: Draft) -> None:
     draft.set(key, value, COMMAND_LINE)
     if setting.note:
         draft.add_note(setting.note, key)
-    if name in _SETTING_ENABLED_BY:
-        draft.set(tuple(_SETTING_ENABLED_BY[name].split(".")), True, COMMAND_LINE)
+    if name in _ENABLE_SETTING_BY_OPTION:
+        draft.set(tuple(_ENABLE_SETTING_BY_OPTION[name].split(".")), True, COMMAND_LINE)
 
 
 def _parse_value(name: str, raw: str, parse: Callable[[str], Value], draft: Draft) -> Value | None:

@@ -14,15 +14,15 @@ from bruce_mp.cli.importing.structure import check_structure
 from bruce_mp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bruce_mp.cli.importing.command_line import Options
+    from bruce_mp.cli.importing.command_line import CommandLineOptions
     from bruce_mp.cli.importing.old_xml import Element
     from bruce_mp.cli.importing.settings import Setting
 
 __all__ = ["convert"]
 
-BROKER_PORTS: Final = {"doryConfig": 9002, "bruceConfig": 9092}
-"""The port that the old daemons used for a broker without one, by the root element of their files."""
-PATHS_AND_PORTS: Final = {
+DEFAULT_BROKER_PORTS: Final = {"doryConfig": 9002, "bruceConfig": 9092}
+"""The port that an old daemon used for a broker without a port, by the root element of the daemon's file."""
+REQUIRED_SETTINGS: Final = {
     "input.unix_datagram": "path",
     "input.unix_stream": "path",
     "input.tcp": "port",
@@ -30,29 +30,29 @@ PATHS_AND_PORTS: Final = {
     "msg_debug": "path",
     "logging.file": "path",
 }
-"""The sections that the old daemons disabled if a certain setting was missing, with the name of that setting."""
+"""For some sections, the setting that the section needs: without it, the old daemons disabled the section."""
 
 
-def convert(data: bytes, file: str, options: Options | None) -> str:
-    """Convert the content `data` of an old file, and the options of the old command line if there was one, to TOML.
+def convert(data: bytes, file: str, options: CommandLineOptions | None) -> str:
+    """Convert an old configuration to TOML; `data` is its XML, `options` has the options of its command line, if any.
 
-    Raise ConfigError with one line, including the place, for each value that cannot be converted.
+    `file` is the file's name for errors. Raise ConfigError; its text has a line for each invalid value.
     """
     root = parse_xml(data, file)
-    if root.tag not in BROKER_PORTS:
+    if root.tag not in DEFAULT_BROKER_PORTS:
         raise ConfigError(
             f"{file}:{root.line}: <{root.tag}> is neither <doryConfig> nor <bruceConfig>: give such a file."
         )
     draft = Draft()
     check_structure(root, file, draft)
     reader = AttributeReader(draft, file)
-    read_sections(reader, root, BROKER_PORTS[root.tag])
+    read_sections(reader, root, DEFAULT_BROKER_PORTS[root.tag])
     for setting in SETTINGS:
         _copy_setting(reader, root, setting)
     if options is not None:
         apply_options(options, draft)
-    _disable_without_path_or_port(draft)
-    # Files of Bruce, and those of Dory from before 2019, have no <inputSources>: they go with command-line options.
+    _disable_incomplete_sections(draft)
+    # Bruce, and Dory before 2019, took options from the command line, and their files have no <inputSources>.
     set_old_defaults(draft, root, from_options=root.first("inputSources") is None)
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
 
@@ -69,15 +69,15 @@ def _copy_setting(reader: AttributeReader, root: Element, setting: Setting) -> N
         reader.draft.add_note(setting.note, key)
 
 
-def _disable_without_path_or_port(draft: Draft) -> None:
+def _disable_incomplete_sections(draft: Draft) -> None:
     """Disable each section that lacks its path or port, and remove the invalid path of a disabled section."""
-    for section, name in PATHS_AND_PORTS.items():
+    for section, name in REQUIRED_SETTINGS.items():
         key = tuple(section.split("."))
         value, is_enabled = draft.get((*key, name)), draft.get((*key, "enable"))
         is_missing = value in {None, ""}
         if is_missing and is_enabled:
             draft.set((*key, "enable"), False)
             draft.add_note(f"It had no {name}, so the old daemon did not use it.", (*key, "enable"))
-        # The old daemons did not check the path of a disabled section; here a relative one would be an error.
+        # The old daemons did not check the path of a disabled section; here a relative path would be an error.
         if is_missing or (name == "path" and not is_enabled and not value.startswith("/")):
             draft.remove((*key, name))

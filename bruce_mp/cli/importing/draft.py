@@ -1,4 +1,4 @@
-"""Draft of the converted configuration: the settings, the place in the old configuration of each, and notes."""
+"""Draft of the converted configuration: settings, their places in the old configuration, notes and errors."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["Draft"]
 
 OLD_CONFIGURATION: Final = "the old configuration"
-"""The origin, for errors, of a setting that no line of the old file sets."""
+"""The origin of a setting that no line of the old file sets; error texts begin with the origin."""
 COMMENT_WIDTH: Final = 100
-SAME_RANGE: Final = frozenset({("input", "tcp", "port"), ("compression", "size_threshold_percent")})
-"""Settings with the same allowed range as in the old daemons: a value outside the range is an error."""
-MEANINGFUL_MINIMUMS: Final[Mapping[Key, int]] = {("delivery", "max_failed_attempts"): 1}
-"""The lowest values that `set` writes for settings in which a lower value has another meaning than it had before."""
+KEYS_WITH_SAME_RANGE: Final = frozenset({("input", "tcp", "port"), ("compression", "size_threshold_percent")})
+"""Settings with the same allowed range in the old daemons: a value outside the range is an error."""
+RAISED_MINIMUMS: Final[Mapping[Key, int]] = {("delivery", "max_failed_attempts"): 1}
+"""The lowest value that `set` writes for a setting: a lower one had a different meaning in the old daemons."""
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Draft:
     """Collector of settings, notes and errors.
 
-    `status_port` and `loopback_only` determine `http.listen`, which is set after all options have been read.
+    `status_port` (None if it is not set) and `loopback_only` are old settings for the address of the status pages;
+    `set_old_defaults` sets `http.listen` from both.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class Draft:
         self._origins: dict[Key, str] = {}
         self._notes: dict[Key, list[str]] = {}
         self._errors: list[str] = []
-        self._suppressed: set[Key] = set()
+        self._suppressed_keys: set[Key] = set()
         self.status_port: int | None = None
         self.loopback_only = False
 
@@ -66,16 +67,13 @@ class Draft:
         self._origins.pop(key, None)
 
     def _fit_to_range(self, key: Key, value: object) -> object:
-        """Return the value if it is allowed. Otherwise return the nearest allowed value, and add a note.
-
-        The old daemons accepted any number from 0.
-        """
+        """Return the value if it is allowed. Otherwise return the nearest allowed value, and add a note."""
         setting = _setting_at(key)
         low, high = setting.meta.ge, setting.meta.le
-        if low is None or high is None or key in SAME_RANGE:
+        if low is None or high is None or key in KEYS_WITH_SAME_RANGE:
             return value
         number: Any = setting.kind.parse(value)
-        nearest = min(max(number, low, MEANINGFUL_MINIMUMS.get(key, 0)), high)
+        nearest = min(max(number, low, RAISED_MINIMUMS.get(key, 0)), high)
         if number < 0 or nearest == number:
             return value  # `render` reports a negative number as an error
         change = "raised" if nearest > number else "lowered"
@@ -91,7 +89,7 @@ class Draft:
         return table
 
     def add_note(self, text: str, key: Key = ()) -> None:
-        """Add a note above the setting or section `key`, or without a key at the top, unless it is there already."""
+        """Add a note above the setting or section `key`, or at the top if `key` is (); skip a repeated note."""
         notes = self._notes.setdefault(key, [])
         if text not in notes:
             notes.append(text)
@@ -102,7 +100,7 @@ class Draft:
 
     def suppress_errors(self, key: Key) -> None:
         """Suppress the validation errors of a setting after `add_error` has reported its fault."""
-        self._suppressed.add(key)
+        self._suppressed_keys.add(key)
 
     def render(self, title: str) -> str:
         """Validate the draft and return it as TOML. Raise ConfigError with a line for each error."""
@@ -119,7 +117,7 @@ class Draft:
         """Raise ConfigError if the draft is not a valid configuration, or if it has errors."""
         decoder = Decoder()
         decoded = decoder.decode_table(Config, self._tree)
-        problems = [problem for problem in decoder.problems if problem.path not in self._suppressed]
+        problems = [problem for problem in decoder.problems if problem.path not in self._suppressed_keys]
         if not problems and not self._errors:
             problems = list(check(msgspec.convert(decoded, Config)))
         errors = self._errors + [f"{self._origin_of(problem)}: {problem.text}" for problem in problems]
@@ -127,8 +125,8 @@ class Draft:
             raise ConfigError("\n".join(errors))
 
     def _origin_of(self, problem: Problem) -> str:
-        """Return the origin of the setting with the problem, or else of a setting that contains it or is in it."""
-        # Of two related keys, one is the beginning of the other.
+        """Return the origin of the setting with the problem, else of a setting above or below it in the tree."""
+        # Two keys are related if one is the beginning of the other.
         related = [key for key in self._origins if all(a == b for a, b in zip(key, problem.path, strict=False))]
         return self._origins[max(related, key=len)] if related else OLD_CONFIGURATION
 
@@ -154,7 +152,7 @@ class Draft:
 
 
 def _setting_at(key: Key) -> SettingType:
-    """Return the type of the setting `key` of `Config`; in a dictionary, every name has the type of an entry."""
+    """Return the type of the setting `key` of `Config`; all entries of a dictionary have the same type."""
     setting = setting_type(Config)
     for part in key:
         if get_origin(setting.type) is dict:

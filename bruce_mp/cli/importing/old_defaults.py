@@ -1,4 +1,4 @@
-"""Defaults of the old daemons that differ from ours: for each, the draft gets the old value or a note."""
+"""Defaults of the old daemons that differ from ours: for each, the draft gets the old default or a note."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["set_old_defaults"]
 
 CLIENT_IDS: Final = {"doryConfig": "dory", "bruceConfig": "bruce"}
 DEFAULT_STATUS_PORT: Final = 9090
-INPUTS: Final = ("unix_datagram", "unix_stream", "tcp")
+INPUT_NAMES: Final = ("unix_datagram", "unix_stream", "tcp")
 
 ALL_ADDRESSES_NOTE: Final = (
     "The old daemon served its pages on all addresses, and so does this daemon. They need no password: use 127.0.0.1 "
@@ -46,9 +46,10 @@ LOGGING_FLAGS_NOTE: Final = "The old daemon always logged to syslog, and with --
 
 
 class OldDefault(NamedTuple):
-    """The old default of a setting: `in_file` for Dory's file of all options, `with_options` for the command line.
+    """The old default of the setting `key`; None means that the old default equals ours.
 
-    None stands for a default that equals ours. `ours` is our default as a text for notes.
+    `in_file` is the default of a Dory that takes all options from its file, `with_options` that of a daemon with
+    command-line options. `ours` is our default as a text for notes.
     """
 
     key: tuple[str, str]
@@ -70,17 +71,16 @@ _PAUSE_SETTINGS: Final = ("min_pause_delay_ms", "pause_rate_limit_initial_ms", "
 def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None:
     """Set each missing setting for which the old daemon's default differs from ours, and add notes.
 
-    With `from_options`, the old daemon took its options from the command line, so these are the defaults of the
-    command line. Otherwise they are the defaults of Dory's file of all options.
+    `from_options` is True if the old daemon took its options from the command line, False if from its file.
     """
     # The old daemons disabled an input without `enable`. Our daemon would enable the datagram input, so the draft
     # always gets the value for that input. Our daemon disables the other inputs by default, so the draft gets their
     # value only if it has a section for them.
-    for name in INPUTS:
+    for name in INPUT_NAMES:
         key = ("input", name, "enable")
         if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):
             draft.set(key, False)
-    if not any(draft.get(("input", name, "enable")) for name in INPUTS):
+    if not any(draft.get(("input", name, "enable")) for name in INPUT_NAMES):
         draft.add_error(OLD_CONFIGURATION, _no_input_text(from_options=from_options))
     if not draft.get(("kafka", "client_id")):
         draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag])

@@ -1,7 +1,7 @@
 """Functions that read values in the notation of the old daemons.
 
-For a value that is not allowed, they raise ValueError with a description of the allowed values, which callers put after
-"give" into an error text.
+For a value that is not allowed, they raise ValueError. Its text describes the allowed values; callers put it after
+"give".
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Final
 from bruce_mp.config.sizes import KIB, MIB, format_size
 
 __all__ = [
+    "boolean",
+    "equals_word",
     "integer",
-    "is_word",
     "kibibytes",
     "log_level",
     "mode",
@@ -22,7 +23,6 @@ __all__ = [
     "scaled_integer",
     "size",
     "stripped",
-    "switch",
 ]
 
 _NUMBER: Final = re.compile(r"([0-9]+)\s*([kKmM]?)")
@@ -34,18 +34,18 @@ _LARGEST_MODE: Final = 0o777
 
 
 def stripped(raw: str) -> str:
-    """Return a name without the ASCII white space around it, which the old daemons ignored."""
+    """Return a name without the ASCII white space around it, because the old daemons ignored this white space."""
     if not (name := raw.strip(_WHITE_SPACE)):
         raise ValueError("a name")
     return name
 
 
-def is_word(raw: str, word: str) -> bool:
+def equals_word(raw: str, word: str) -> bool:
     return raw.strip().lower() == word
 
 
-def switch(raw: str) -> bool:
-    """Parse true or false in any case."""
+def boolean(raw: str) -> bool:
+    """Parse true or false, in upper or lower case."""
     word = raw.strip().lower()
     if word not in {"true", "false"}:
         raise ValueError("true or false")
@@ -82,8 +82,8 @@ def kibibytes(raw: str) -> int | str:
     return _to_size_setting(integer(raw) * KIB)
 
 
-def _to_size_setting(size: int) -> int | str:
-    written = format_size(size)
+def _to_size_setting(byte_count: int) -> int | str:
+    written = format_size(byte_count)
     return int(written) if written.isdigit() else written
 
 

@@ -1,7 +1,7 @@
 """Parser for the XML files of Dory and Bruce, which returns a tree with line numbers.
 
-It rejects a document type, because a few lines of nested entities in a document type can exhaust the memory. Valid
-files of Dory and Bruce have no document type.
+It rejects a document type, because nested entities in a document type can exhaust the memory. Valid files of Dory and
+Bruce have none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Element", "parse_xml"]
 
 @dataclass(slots=True)
 class Element:
-    """An element with its attributes; `text` is the character data in the element, without the text of its children."""
+    """An element; `line` is its line in the file, and `text` its text without the text of its children."""
 
     tag: str
     attributes: dict[str, str]
@@ -29,7 +29,7 @@ class Element:
     text: str = ""
 
     def find_all(self, path: str) -> Iterator[Element]:
-        """Yield the elements at a path such as `namedConfigs/config` below this one."""
+        """Yield the elements at a path below this element, such as `namedConfigs/config`."""
         tag, _, rest = path.partition("/")
         for child in self.children:
             if child.tag == tag:

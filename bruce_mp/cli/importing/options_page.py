@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.importing.settings import SETTINGS, WITHOUT_COUNTERPART
+from bruce_mp.cli.importing.settings import REMOVED_OPTIONS, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ ELEMENTS: Final = {
     "httpInterface/port": ("http.listen", "The port; on the command line `--status_port`."),
     "httpInterface/loopbackOnly": ("http.listen", "The address; on the command line `--status_loopback_only`."),
 }
-"""The elements that `sections.py` converts: for each, the new key and a remark."""
+"""The new key and a remark for each old element that `sections.py` converts."""
 
 
 def render() -> str:
@@ -69,13 +69,13 @@ def _elements() -> Iterator[str]:
 
 def _without_counterpart() -> Iterator[str]:
     yield "## Options that are gone\n\n| option | remark |\n|---|---|"
-    for note in dict.fromkeys(gone.note for gone in WITHOUT_COUNTERPART.values()):
-        options = ", ".join(f"`--{option}`" for option, gone in WITHOUT_COUNTERPART.items() if gone.note == note)
+    for note in dict.fromkeys(entry.note for entry in REMOVED_OPTIONS.values()):
+        options = ", ".join(f"`--{option}`" for option, entry in REMOVED_OPTIONS.items() if entry.note == note)
         yield f"| {options} | {note[0].upper()}{note[1:]} |"
 
 
 def _option(setting: Setting) -> str:
-    """Return the option as code, with the value in parentheses if it is a switch that sets another value than true."""
+    """Return the option as code, followed by the value in parentheses if a switch sets a value other than true."""
     value = "" if setting.switch_value is True else f" ({str(setting.switch_value).lower()})"
     return _code(f"--{setting.option}" if setting.option else "") + value
 

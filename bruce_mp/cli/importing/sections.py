@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bruce_mp.cli.importing.old_values import integer, is_word, port, scaled_integer, size, stripped, switch
+from bruce_mp.cli.importing.old_values import boolean, equals_word, integer, port, scaled_integer, size, stripped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,17 +50,17 @@ SECTION_ATTRIBUTES: Final = {
 
 Value = TypeVar("Value")
 
-ACTIONS: Final = {"perTopic": "per_topic", "combinedTopics": "combined", "disable": "none"}
+ACTION_BY_OLD_NAME: Final = {"perTopic": "per_topic", "combinedTopics": "combined", "disable": "none"}
 GZIP_LEVELS: Final = range(10)
 GZIP_DEFAULT_LEVEL: Final = -1
-"""zlib's number for its default level. In our settings, a config without `level` means this level."""
+"""zlib's number for its default level, which our settings express by the absence of `level`."""
 KAFKA_PORT: Final = 9092
 """Kafka's default port."""
 UNUSED_INTERVAL_MS: Final = 1000
-"""The interval of a rate limit config without a maximum, for which our settings, unlike the old ones, need one."""
+"""The interval of a rate limit config without a maximum: our settings need an interval even there."""
 BATCH_LIMITS: Final = (("time", "time_ms", integer), ("messages", "messages", scaled_integer), ("bytes", "bytes", size))
 """Each limit of a batching config: the old element, the new setting, and the function that reads the value."""
-_SERVERS: Final = ("kafka", "bootstrap_servers")
+_SERVERS_KEY: Final = ("kafka", "bootstrap_servers")
 
 AGE_NOTE: Final = "The age of a batch counts from the arrival of its first message, not from the clients' timestamps."
 
@@ -80,7 +80,7 @@ class AttributeReader:
         return f"{self._file}:{element.line}"
 
     def read(self, element: Element, attribute: str, parse: Callable[[str], Value]) -> Value | None:
-        """Return the parsed value of an attribute; `parse` is a function such as those of `old_values.py`."""
+        """Return the parsed value of an attribute; `parse` raises ValueError like the functions of `old_values.py`."""
         raw = element.attributes.get(attribute)
         if raw is None:
             self.draft.add_error(self.origin(element), f'<{element.tag}> needs an attribute {attribute}="...".')
@@ -100,7 +100,7 @@ class AttributeReader:
 
 
 def read_sections(reader: AttributeReader, root: Element, default_port: int) -> None:
-    """Convert all sections of `SECTION_ATTRIBUTES`; the old daemon used `default_port` for a broker without a port."""
+    """Convert all sections; the old daemon used `default_port` for a broker without a port."""
     for tag, convert in _SECTIONS.items():
         section = root.first(tag)
         if section is not None:
@@ -117,12 +117,12 @@ def _convert_batching(reader: AttributeReader, section: Element) -> None:
     reader.draft.add_note(AGE_NOTE, ("batching",))
     for config in section.find_all("namedConfigs/config"):
         _convert_batch_config(reader, config)
-    limits = {"produceRequestDataLimit": "produce_request_data_limit", "messageMaxBytes": "message_max_bytes"}
-    for tag, key in limits.items():
+    key_by_tag = {"produceRequestDataLimit": "produce_request_data_limit", "messageMaxBytes": "message_max_bytes"}
+    for tag, key in key_by_tag.items():
         if (element := section.first(tag)) is not None:
             reader.copy(("batching", key), element, "value", size)
     if (combined := section.first("combinedTopics")) is not None:
-        reader.copy(("batching", "combined", "enable"), combined, "enable", switch)
+        reader.copy(("batching", "combined", "enable"), combined, "enable", boolean)
         if combined.attributes.get("config", "").strip():
             reader.copy(("batching", "combined", "config"), combined, "config", stripped)
     if (default := section.first("defaultTopic")) is not None:
@@ -139,12 +139,12 @@ def _convert_batch_config(reader: AttributeReader, config: Element) -> None:
     reader.draft.set(("batching", "configs", name), {}, reader.origin(config))
     for tag, key, parse in BATCH_LIMITS:
         element = config.first(tag)
-        if element is not None and not is_word(element.attributes.get("value", ""), "disable"):
+        if element is not None and not equals_word(element.attributes.get("value", ""), "disable"):
             reader.copy(("batching", "configs", name, key), element, "value", parse)
 
 
 def _convert_batching_rule(reader: AttributeReader, element: Element, key: tuple[str, ...]) -> None:
-    """Convert the action and the config of `element`, a topic or the default for all others, to the section `key`."""
+    """Convert the action and the config of `element`, a topic or the default topic, to the section `key`."""
     reader.copy((*key, "action"), element, "action", _parse_action)
     config = element.attributes.get("config", "")
     if reader.draft.get((*key, "action")) == "per_topic":
@@ -154,9 +154,9 @@ def _convert_batching_rule(reader: AttributeReader, element: Element, key: tuple
 
 
 def _parse_action(raw: str) -> str:
-    if raw.strip() not in ACTIONS:
-        raise ValueError(" or ".join(ACTIONS))
-    return ACTIONS[raw.strip()]
+    if raw.strip() not in ACTION_BY_OLD_NAME:
+        raise ValueError(" or ".join(ACTION_BY_OLD_NAME))
+    return ACTION_BY_OLD_NAME[raw.strip()]
 
 
 # --- compression and rate limits -------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def _convert_rate_limits(reader: AttributeReader, section: Element) -> None:
 
 def _convert_rate_limit_config(reader: AttributeReader, config: Element, key: tuple[str, ...]) -> None:
     reader.copy((*key, "max_count"), config, "maxCount", _parse_count)
-    if is_word(config.attributes.get("maxCount", ""), "unlimited") and "interval" not in config.attributes:
+    if equals_word(config.attributes.get("maxCount", ""), "unlimited") and "interval" not in config.attributes:
         reader.draft.set((*key, "interval_ms"), UNUSED_INTERVAL_MS, reader.origin(config))
     else:
         reader.copy((*key, "interval_ms"), config, "interval", integer)
@@ -206,7 +206,7 @@ def _convert_rate_limit_config(reader: AttributeReader, config: Element, key: tu
 
 def _parse_count(raw: str) -> int | None:
     """Parse a number of messages; `unlimited` is None."""
-    return None if is_word(raw, "unlimited") else scaled_integer(raw)
+    return None if equals_word(raw, "unlimited") else scaled_integer(raw)
 
 
 def _convert_topic_configs(reader: AttributeReader, section: Element, new_section: str) -> None:
@@ -226,16 +226,16 @@ def _convert_http(reader: AttributeReader, section: Element) -> None:
     if status_port is not None:
         reader.draft.status_port = reader.read(status_port, "value", integer)
     if loopback is not None:
-        reader.draft.loopback_only = bool(reader.read(loopback, "value", switch))
+        reader.draft.loopback_only = bool(reader.read(loopback, "value", boolean))
 
 
 def _convert_brokers(reader: AttributeReader, root: Element, default_port: int) -> None:
     brokers = list(root.find_all("initialBrokers/broker"))
     servers = [server for broker in brokers if (server := _server_of(reader, broker, default_port)) is not None]
     if servers:
-        reader.draft.set(_SERVERS, servers, reader.origin(brokers[-1]))
+        reader.draft.set(_SERVERS_KEY, servers, reader.origin(brokers[-1]))
         return
-    reader.draft.suppress_errors(_SERVERS)  # another error reports the faulty broker, or the lack of brokers
+    reader.draft.suppress_errors(_SERVERS_KEY)  # another error reports the faulty broker, or the lack of brokers
     if not brokers:
         reader.draft.add_error(
             reader.origin(root), "there is no broker: give <initialBrokers> with a <broker host=... />."
@@ -246,13 +246,13 @@ def _server_of(reader: AttributeReader, broker: Element, default_port: int) -> s
     """Return HOST:PORT of a broker, or None if its host or port is invalid."""
     host = reader.read(broker, "host", stripped)
     has_port = bool(broker.attributes.get("port", "").strip())
-    number = reader.read(broker, "port", port) if has_port else default_port
-    if host is None or number is None:
+    port_number = reader.read(broker, "port", port) if has_port else default_port
+    if host is None or port_number is None:
         return None
     if not has_port and default_port != KAFKA_PORT:
         note = f"{host} had no port; the old daemon used {default_port}. Brokers usually listen on {KAFKA_PORT}."
-        reader.draft.add_note(note, _SERVERS)
-    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+        reader.draft.add_note(note, _SERVERS_KEY)
+    return f"[{host}]:{port_number}" if ":" in host else f"{host}:{port_number}"
 
 
 _SECTIONS: Final = {

@@ -1,4 +1,4 @@
-"""Table of the old settings that map to one new setting: old element or option, new key, and notation of the value.
+"""Table of the old settings that map to one new setting: old element or option, new key, and parser of the value.
 
 `sections.py` converts the others: batching, compression, rate limits, brokers, and the address of the status pages.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.cli.importing.old_values import (
+    boolean,
+    equals_word,
     integer,
-    is_word,
     kibibytes,
     log_level,
     mode,
@@ -17,13 +18,12 @@ from bruce_mp.cli.importing.old_values import (
     port,
     scaled_integer,
     size,
-    switch,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SETTINGS", "WITHOUT_COUNTERPART", "GoneOption", "Setting"]
+__all__ = ["REMOVED_OPTIONS", "SETTINGS", "RemovedOption", "Setting"]
 
 
 class Setting(NamedTuple):
@@ -44,8 +44,8 @@ class Setting(NamedTuple):
     note: str = ""
 
 
-class GoneOption(NamedTuple):
-    """An option of the old command line without an equivalent; the TOML gets the option's name, followed by `note`."""
+class RemovedOption(NamedTuple):
+    """An old command-line option without a new setting; the TOML gets a comment with its name and `note`."""
 
     note: str
     has_value: bool = False
@@ -63,31 +63,32 @@ PAUSE_NOTE: Final = (
 
 
 def _size_or_unlimited(raw: str) -> object:
-    return None if is_word(raw, "unlimited") else size(raw)
+    return None if equals_word(raw, "unlimited") else size(raw)
 
 
 SETTINGS: Final = (
     # inputs
-    Setting("input.unix_datagram.enable", "inputSources/unixDatagram@enable", switch),
+    Setting("input.unix_datagram.enable", "inputSources/unixDatagram@enable", boolean),
     Setting("input.unix_datagram.path", "inputSources/unixDatagram/path@value", str, "receive_socket_name", str),
     Setting(
         "input.unix_datagram.mode", "inputSources/unixDatagram/mode@value", mode, "receive_socket_mode", option_mode
     ),
-    Setting("input.unix_stream.enable", "inputSources/unixStream@enable", switch),
+    Setting("input.unix_stream.enable", "inputSources/unixStream@enable", boolean),
     Setting("input.unix_stream.path", "inputSources/unixStream/path@value", str, "receive_stream_socket_name", str),
     Setting(
         "input.unix_stream.mode", "inputSources/unixStream/mode@value", mode, "receive_stream_socket_mode", option_mode
     ),
-    Setting("input.tcp.enable", "inputSources/tcp@enable", switch),
+    Setting("input.tcp.enable", "inputSources/tcp@enable", boolean),
     Setting("input.tcp.port", "inputSources/tcp/port@value", port, "input_port", integer),
     Setting("slab.size", "inputConfig/maxBuffer@value", size, "msg_buffer_max", kibibytes, note=SLAB_NOTE),
     Setting("input.max_datagram_size", "inputConfig/maxDatagramMsgSize@value", size, "max_input_msg_size", size),
     Setting(
-        "input.allow_large_datagrams", "inputConfig/allowLargeUnixDatagrams@value", switch, "allow_large_unix_datagrams"
+        "input.allow_large_datagrams", "inputConfig/allowLargeUnixDatagrams@value", boolean,
+        "allow_large_unix_datagrams",
     ),
     Setting("input.max_stream_size", "inputConfig/maxStreamMsgSize@value", size, "max_stream_input_msg_size", size),
     # delivery
-    Setting("delivery.topic_autocreate", "msgDelivery/topicAutocreate@enable", switch, "topic_autocreate"),
+    Setting("delivery.topic_autocreate", "msgDelivery/topicAutocreate@enable", boolean, "topic_autocreate"),
     Setting(
         "delivery.max_failed_attempts", "msgDelivery/maxFailedDeliveryAttempts@value", integer,
         "max_failed_delivery_attempts", integer, note=FAILED_NOTE,
@@ -105,7 +106,7 @@ SETTINGS: Final = (
         "metadata_refresh_interval", integer,
     ),
     Setting(
-        "delivery.compare_metadata_on_refresh", "msgDelivery/compareMetadataOnRefresh@value", switch,
+        "delivery.compare_metadata_on_refresh", "msgDelivery/compareMetadataOnRefresh@value", boolean,
         "skip_compare_metadata_on_refresh", switch_value=False,
     ),
     Setting(
@@ -134,7 +135,7 @@ SETTINGS: Final = (
         "discard_report_bad_msg_prefix_size", integer,
     ),
     # discard log
-    Setting("discard_log.enable", "discardLogging@enable", switch),
+    Setting("discard_log.enable", "discardLogging@enable", boolean),
     Setting("discard_log.path", "discardLogging/path@value", str, "discard_log_path", str),
     Setting(
         "discard_log.max_file_size", "discardLogging/maxFileSize@value", size, "discard_log_max_file_size", kibibytes
@@ -155,16 +156,16 @@ SETTINGS: Final = (
     ),
     Setting("kafka.required_acks", option="required_acks", parse_option=integer),
     # message debugging
-    Setting("msg_debug.enable", "msgDebug@enable", switch),
+    Setting("msg_debug.enable", "msgDebug@enable", boolean),
     Setting("msg_debug.path", "msgDebug/path@value", str, "debug_dir", str),
     Setting("msg_debug.time_limit_s", "msgDebug/timeLimit@value", integer, "msg_debug_time_limit", integer),
     Setting("msg_debug.byte_limit", "msgDebug/byteLimit@value", size, "msg_debug_byte_limit", size),
     # logging
     Setting("logging.level", "logging/level@value", log_level, "log_level", log_level),
-    Setting("logging.stdout_stderr", "logging/stdoutStderr@enable", switch, "log_echo"),
-    Setting("logging.syslog", "logging/syslog@enable", switch),
-    Setting("logging.log_discards", "logging/logDiscards@enable", switch, "no_log_discard", switch_value=False),
-    Setting("logging.file.enable", "logging/file@enable", switch),
+    Setting("logging.stdout_stderr", "logging/stdoutStderr@enable", boolean, "log_echo"),
+    Setting("logging.syslog", "logging/syslog@enable", boolean),
+    Setting("logging.log_discards", "logging/logDiscards@enable", boolean, "no_log_discard", switch_value=False),
+    Setting("logging.file.enable", "logging/file@enable", boolean),
     Setting("logging.file.path", "logging/file/path@value"),
     Setting("logging.file.mode", "logging/file/mode@value", mode),
 )  # fmt: skip
@@ -172,15 +173,15 @@ SETTINGS: Final = (
 NEGOTIATED: Final = "the daemon negotiates versions with each broker. For brokers before 0.10 set kafka.broker_version."
 LEGACY: Final = "the older message formats are not supported. Change the clients that use them: see docs/protocol.md."
 
-WITHOUT_COUNTERPART: Final = {
-    "daemon": GoneOption("the daemon stays in the foreground: run it under systemd or supervisord (see deploy/)."),
-    "protocol_version": GoneOption(NEGOTIATED, has_value=True),
-    "metadata_api_version": GoneOption(NEGOTIATED, has_value=True),
-    "produce_api_version": GoneOption(NEGOTIATED, has_value=True),
-    "retry_on_unknown_partition": GoneOption("the daemon always retries when a broker does not know a partition."),
-    "use_old_input_format": GoneOption(LEGACY),
-    "use_old_output_format": GoneOption(LEGACY),
-    "omit_timestamp": GoneOption(LEGACY),
-    "version": GoneOption("it printed the version; `bruce --version` does so now."),
-    "help": GoneOption("it printed the usage; `bruce --help` does so now."),
+REMOVED_OPTIONS: Final = {
+    "daemon": RemovedOption("the daemon stays in the foreground: run it under systemd or supervisord (see deploy/)."),
+    "protocol_version": RemovedOption(NEGOTIATED, has_value=True),
+    "metadata_api_version": RemovedOption(NEGOTIATED, has_value=True),
+    "produce_api_version": RemovedOption(NEGOTIATED, has_value=True),
+    "retry_on_unknown_partition": RemovedOption("the daemon always retries when a broker does not know a partition."),
+    "use_old_input_format": RemovedOption(LEGACY),
+    "use_old_output_format": RemovedOption(LEGACY),
+    "omit_timestamp": RemovedOption(LEGACY),
+    "version": RemovedOption("it printed the version; `bruce --version` does so now."),
+    "help": RemovedOption("it printed the usage; `bruce --help` does so now."),
 }

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_structure"]
 
-REPEATED: Final = frozenset({"config", "topic", "broker"})
-"""Elements that may occur several times in their parent."""
+REPEATABLE_TAGS: Final = frozenset({"config", "topic", "broker"})
+"""Tags of elements that may occur several times in their parent."""
 
 
 def _known_attributes() -> dict[str, set[str]]:
@@ -36,7 +36,7 @@ KNOWN_ATTRIBUTES: Final = _known_attributes()
 
 
 def check_structure(root: Element, file: str, draft: Draft) -> None:
-    """Report unknown elements to the draft as errors, and unknown attributes as notes."""
+    """Add an error to the draft for each faulty element, and a note for each unknown attribute."""
     for element, text in _faults(root, ""):
         draft.add_error(f"{file}:{element.line}", text)
     for element, name in _unknown_attributes(root, ""):
@@ -49,7 +49,7 @@ def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:
         yield element, f'text in <{element.tag}> ("{element.text.strip()[:20]}") is not allowed: remove it.'
     seen: set[str] = set()
     for child in element.children:
-        if child.tag in seen and child.tag not in REPEATED:
+        if child.tag in seen and child.tag not in REPEATABLE_TAGS:
             yield child, f"<{child.tag}> occurs twice: keep one."
         seen.add(child.tag)
         child_path = _join(path, child.tag)
@@ -61,7 +61,7 @@ def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:
 
 def _hint(tag: str, path: str) -> str:
     """Return the remedy for the unknown element `tag` in the element at `path`."""
-    paths_and_tags = (known_path.rpartition("/")[::2] for known_path in KNOWN_ATTRIBUTES)  # without the separator
+    paths_and_tags = (known_path.rpartition("/")[::2] for known_path in KNOWN_ATTRIBUTES)  # (parent path, tag) of each
     possible = [known_tag for parent_path, known_tag in paths_and_tags if parent_path == path]
     if not possible:
         return "remove it."

@@ -1,7 +1,7 @@
-"""Table of the checks of `bruce monitor`: each compares a number with two limits.
+"""Table of the checks of `bruce monitor`: each compares a value with two limits.
 
 The table covers all values that the monitoring scripts of Dory and Bruce check. It adds ages, the states of processes,
-and the balance of the books, the counts that account for all messages.
+and the balance of the books.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Severity(IntEnum):
 
 
 class Result(NamedTuple):
-    """Outcome of a check; `performance` has the value and the limits, for the data after the `|` in the output."""
+    """Outcome of a check; `performance` has the value and the limits, for the part of the output after `|`."""
 
     severity: Severity
     text: str
@@ -39,19 +39,19 @@ class Result(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A check: the number to compare, and its texts and default limits.
+    """A check: the value to compare, its default limits, and texts.
 
-    `option` is the beginning of the names of the options for the limits. `meaning` is a noun phrase for their help.
-    `text` reports a fault: it has `{}` in place of the number, and names a remedy or a place to look, if there is one.
-    The daemon's own `sentences` follow it. `value` computes the number from the readings. If `value` is None, the
-    number is the increase of `counters` since the last `bruce monitor`. `warning` and `critical` are the default
-    limits, which the number must not exceed; None means no limit.
+    `option` is the beginning of the names of the two options for the limits, and `meaning` describes the value in their
+    help. `text` reports a fault: it has `{}` in place of the value, and `sentences` of the daemon follow it. `compute`
+    returns the value; None as the result means an unknown value. If the field `compute` is None, the value is the
+    increase of `counters` since the last `bruce monitor`. `warning` and `critical` are default limits, which the value
+    must not exceed; None means no limit.
     """
 
     option: str
     meaning: str
     text: str
-    value: Callable[[Readings], float | None] | None = None
+    compute: Callable[[Readings], float | None] | None = None
     counters: tuple[str, ...] = ()
     warning: float | None = None
     critical: float | None = None
@@ -61,8 +61,8 @@ class Check(NamedTuple):
     def evaluate(
         self, readings: Readings, previous_state: MonitorState | None, warning: float | None, critical: float | None
     ) -> Result:
-        """Compare the number with the limits in use, which may differ from the default ones."""
-        value = self._number(readings, previous_state)
+        """Compare the value with the limits `warning` and `critical`; None means no limit."""
+        value = self._value(readings, previous_state)
         severity = _severity_of(value, warning, critical)
         # Nagios reads U as an unknown value. It cannot read exponents; the format with 12 digits avoids them.
         limits = ";".join("" if limit is None else f"{limit:.12g}" for limit in (warning, critical))
@@ -70,9 +70,9 @@ class Check(NamedTuple):
         text = self.text.format(shown) + " ".join(self.sentences(readings))
         return Result(severity, text, f"{self.option.replace('-', '_')}={shown};{limits}")
 
-    def _number(self, readings: Readings, previous_state: MonitorState | None) -> float | None:
-        if self.value is not None:
-            return self.value(readings)
+    def _value(self, readings: Readings, previous_state: MonitorState | None) -> float | None:
+        if self.compute is not None:
+            return self.compute(readings)
         if previous_state is None:
             return None
         return sum(previous_state.increase_of(readings.counters, name) for name in self.counters)
@@ -95,16 +95,13 @@ def _discard_counters(reasons: Iterable[DiscardReason]) -> tuple[str, ...]:
 
 
 def _count_unaccounted(readings: Readings) -> float | None:
-    """Return the number of messages by which the books do not balance: 0 if `Books.balanced`.
-
-    Return None if the books changed during the reading.
-    """
+    """Return the number of messages that the books do not account for; None if the books changed during the reading."""
     books = readings.books
     if not books.consistent:
         return None
     difference = books.received - books.delivered - sum(books.discarded.values()) - sum(books.held.values())
-    below_zero = -sum(min(0, held_count) for held_count in books.held.values())  # in stages with a negative count
-    return abs(difference) or books.unaccounted or below_zero
+    negative_count = -sum(min(0, held_count) for held_count in books.held.values())  # in stages with a negative count
+    return abs(difference) or books.unaccounted or negative_count
 
 
 def _count_dead_or_stalled(readings: Readings) -> float:
@@ -117,23 +114,25 @@ def _metadata_age(readings: Readings) -> float:
     return max(0.0, page.now - page.since) if page.metadata_age_ms is None else page.metadata_age_ms / 1000
 
 
-_BROKER_FAILURES: Final = (
+_BROKER_FAILURE_COUNTERS: Final = (
     "ConnectFailOnTryGetMetadata", "MetadataResponseReadTimeout", "MetadataResponseReadLostTcpConnection",
     "ConnectorConnectFail", "ConnectorSocketBrokerClose", "ConnectorSocketError", "ConnectorSocketTimeout",
 )  # fmt: skip
-_CLIENT_FAILURES: Final = tuple(
+_CLIENT_FAILURE_COUNTERS: Final = tuple(
     f"{source}{failure}"
     for source in ("UnixStreamInput", "TcpInput")
     for failure in ("UncleanDisconnect", "InvalidSizeField", "MsgBodyTooLarge", "SocketError")
 )
-_INTERNAL_ERRORS: Final = ("BadMetadataResponse", "BadProduceResponse", "MsgSetCompressionError", "RefusedDamagedPlace")
+_INTERNAL_ERROR_COUNTERS: Final = (
+    "BadMetadataResponse", "BadProduceResponse", "MsgSetCompressionError", "RefusedDamagedPlace",
+)  # fmt: skip
 
 CHECKS: Final = (
     Check(
         "problems",
         "problems on /healthz",
         "{} problems on /healthz: ",
-        value=lambda readings: len(readings.health.problems),
+        compute=lambda readings: len(readings.health.problems),
         critical=0,
         sentences=lambda readings: readings.health.problems,
     ),
@@ -141,7 +140,7 @@ CHECKS: Final = (
         "warnings",
         "warnings on /healthz",
         "{} warnings on /healthz: ",
-        value=lambda readings: len(readings.health.warnings),
+        compute=lambda readings: len(readings.health.warnings),
         warning=0,
         sentences=lambda readings: readings.health.warnings,
     ),
@@ -149,7 +148,7 @@ CHECKS: Final = (
         "imbalance",
         "messages unaccounted for",
         "{} messages are unaccounted for: a bug; keep /books/json and the log, and report it.",
-        value=_count_unaccounted,
+        compute=_count_unaccounted,
         critical=0,
     ),
     Check(
@@ -170,7 +169,7 @@ CHECKS: Final = (
         "processes",
         "dead or stalled processes",
         "{} processes are dead or stalled; /processes lists them, and the log says why.",
-        value=_count_dead_or_stalled,
+        compute=_count_dead_or_stalled,
         critical=0,
     ),
     Check(
@@ -184,7 +183,7 @@ CHECKS: Final = (
         "oldest",
         "age of the oldest held message, in seconds",
         "The oldest message has waited for {}; /brokers gives the reason.",
-        value=lambda readings: readings.held.oldest_ms / 1000,
+        compute=lambda readings: readings.held.oldest_ms / 1000,
         warning=60,
         critical=300,
         unit="s",
@@ -193,13 +192,13 @@ CHECKS: Final = (
         "held",
         "held messages",
         "{} messages are held; /brokers gives the reason.",
-        value=lambda readings: readings.held.messages,
+        compute=lambda readings: readings.held.messages,
     ),
     Check(
         "slab",
         "used share of the slab, in percent",
         "{} of the slab are in use; check that the brokers keep up (/brokers), or raise slab.size.",
-        value=lambda readings: readings.held.slab_in_use * 100,
+        compute=lambda readings: readings.held.slab_in_use * 100,
         warning=75,
         critical=90,
         unit="%",
@@ -208,7 +207,7 @@ CHECKS: Final = (
         "metadata-age",
         "age of the metadata, in seconds",
         "The metadata are {} old; the log names the brokers that failed.",
-        value=_metadata_age,
+        compute=_metadata_age,
         warning=1800,
         critical=3600,
         unit="s",
@@ -224,7 +223,7 @@ CHECKS: Final = (
         "broker-failures",
         "failed connections to brokers since the last check",
         "{} connections to brokers failed since the last check; /brokers has the last errors.",
-        counters=_BROKER_FAILURES,
+        counters=_BROKER_FAILURE_COUNTERS,
         warning=10,
         critical=100,
     ),
@@ -232,14 +231,14 @@ CHECKS: Final = (
         "bad-answers",
         "unreadable responses, and errors in batches or the slab, since the last check",
         "{} internal errors since the last check, in responses, batches or the slab; the log has them.",
-        counters=_INTERNAL_ERRORS,
+        counters=_INTERNAL_ERROR_COUNTERS,
         warning=0,
     ),
     Check(
         "client-failures",
         "failures of stream clients since the last check",
         "{} stream clients failed or disconnected inside a message since the last check; /discards shows the data.",
-        counters=_CLIENT_FAILURES,
+        counters=_CLIENT_FAILURE_COUNTERS,
         warning=10,
     ),
     Check(
@@ -256,4 +255,4 @@ CHECKS: Final = (
         counters=("NoDiscardQuery",),
     ),
 )
-"""Checks in order of output for equal severity: the most important first."""
+"""All checks; faults of equal severity are printed in this order."""

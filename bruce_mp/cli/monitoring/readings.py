@@ -1,4 +1,4 @@
-"""Readings of a daemon's status pages for `bruce monitor`, and the state file with the counters that it read last."""
+"""Readings of a daemon's status pages for `bruce monitor`, and the state file with the counters of the last run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["MonitorState", "Readings", "StateError", "load_state", "read_daemon", "save_state"]
 
 MAX_BOOK_READINGS: Final = 5
-PAUSE_S: Final = 0.1
-"""Pause before the next reading of the books, after they changed during a reading."""
+RETRY_PAUSE_S: Final = 0.1
+"""Pause before a reading of the books is repeated because they changed during the reading."""
 
 
 class Readings(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ def _read_books(client: StatusClient) -> Books:
     for _ in range(MAX_BOOK_READINGS - 1):
         if books.consistent:
             break
-        time.sleep(PAUSE_S)
+        time.sleep(RETRY_PAUSE_S)
         books = client.get("books", Books)
     return books
 
@@ -74,16 +74,16 @@ class StateError(BruceError):
 
 
 class MonitorState(msgspec.Struct, frozen=True):
-    """The counters at the time `now`, in seconds since the epoch."""
+    """The content of the state file: the counters, and the time `now` of the run, in seconds since the epoch."""
 
     now: int
     counters: dict[str, int]
 
     def increase_of(self, counters: dict[str, int], name: str) -> int:
-        """Return the increase of a counter from this state to `counters`."""
-        count, before = counters.get(name, 0), self.counters.get(name, 0)
+        """Return the increase of the counter `name` from this state to `counters`."""
+        count, previous_count = counters.get(name, 0), self.counters.get(name, 0)
         # A counter is lower than before only if it began at 0 again, with a new slab.
-        return count if count < before else count - before
+        return count if count < previous_count else count - previous_count
 
 
 def load_state(path: Path) -> MonitorState | None:
@@ -102,7 +102,7 @@ def load_state(path: Path) -> MonitorState | None:
 
 
 def save_state(path: Path, readings: Readings) -> None:
-    """Replace the state file atomically, so that a kill leaves the previous one. Raise StateError."""
+    """Replace the state file atomically, so that a kill leaves a whole file. Raise StateError."""
     state = MonitorState(readings.held.now, readings.counters)
     temporary = Path(f"{path}.{os.getpid()}")
     try:
