@@ -1,6 +1,6 @@
 """Credentials for AWS, from the sources and in the order that AWS' own tools use.
 
-The module does not support sources that need a person or another program (single sign-on, `credential_process`), or
+The module supports neither sources that need a person or another program (single sign-on, `credential_process`), nor
 profiles with a `role_arn`.
 """
 
@@ -31,31 +31,30 @@ if TYPE_CHECKING:
 
 __all__ = ["assume_role", "find_credentials"]
 
-_STS_DESCRIPTION: Final = "The AWS token service"
-"""The name of the security token service (STS) at the beginning of error texts."""
+_STS_NAME: Final = "The AWS token service"
+"""The name of the security token service (STS) in error texts."""
 _CREDENTIAL_ELEMENTS: Final = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
 _CONTAINER_HOST: Final = "169.254.170.2"
 _TRUSTED_HOSTS: Final = frozenset(
     {_CONTAINER_HOST, "169.254.170.23", "fd00:ec2::23", "169.254.169.254", "fd00:ec2::254"}
 )
-"""Addresses of AWS services inside this host, to which requests may go without TLS: the credentials services of ECS and
-EKS Pod Identity, and the instance metadata service."""
+"""Link-local addresses of AWS services. Requests to them do not leave the host's own network, so they need no TLS. The
+services are the credentials services of ECS and EKS Pod Identity, and the instance metadata service."""
 _INSTANCE_METADATA: Final = "http://169.254.169.254"
-_SESSION_S: Final = 60
-"""Lifetime of a session with the instance metadata service. Only the two requests that follow need the session."""
+_SESSION_LIFETIME_S: Final = 60
+"""Lifetime of a session with the instance metadata service. Only the two requests for credentials need the session."""
 _PROBE_TIMEOUT_S: Final = 2.0
-"""Time limit for the first request to the instance metadata service. It is short, because a host outside AWS has no
-such service, so the request may get no answer."""
-_NONE_FOUND: Final = (
-    "There are no AWS credentials: not in AWS_ACCESS_KEY_ID, in a web identity, in {file}, or from a container, and "
-    "the instance has no role. Attach a role to this host or its service account, or give --credentials-file."
+"""Time limit for the first request to the instance metadata service; short, because outside AWS nothing may answer."""
+_NO_CREDENTIALS_TEXT: Final = (
+    "No source has AWS credentials: AWS_ACCESS_KEY_ID, a web identity, {file}, the container or the instance's role. "
+    "Attach a role to this host or its service account, or give --credentials-file."
 )
 
 
 def find_credentials(region: str, profile: str | None, file: str | None) -> Credentials:
-    """Return the credentials of the first source that has some. With a `profile` or a `file`, use only the file.
+    """Return the credentials of the first source that has some. Raise TokenError or ConfigError.
 
-    Raise TokenError or ConfigError.
+    If `profile` or `file` is given, the only source is the credentials file: `file`, or the default one.
     """
     env = os.environ
     name = file or env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
@@ -68,7 +67,7 @@ def find_credentials(region: str, profile: str | None, file: str | None) -> Cred
         found = _from_file(path, env.get("AWS_PROFILE") or "default")
     found = found or _from_container(env) or _from_instance(env)
     if found is None:
-        raise TokenError("no_credentials", _NONE_FOUND.format(file=path))
+        raise TokenError("no_credentials", _NO_CREDENTIALS_TEXT.format(file=path))
     return found
 
 
@@ -110,9 +109,7 @@ def _from_web_identity(env: Mapping[str, str], region: str) -> Credentials | Non
         **_role_parameters(role),
         "WebIdentityToken": read_secret(file, None, "The web identity token") or "",
     }
-    return _read_role_credentials(
-        role, request(_STS_DESCRIPTION, _token_service_url(region), data=urlencode(form).encode())
-    )
+    return _read_role_credentials(role, request(_STS_NAME, _token_service_url(region), data=urlencode(form).encode()))
 
 
 def assume_role(role: str, credentials: Credentials, region: str) -> Credentials:
@@ -121,7 +118,7 @@ def assume_role(role: str, credentials: Credentials, region: str) -> Credentials
     url = presigned_url(
         _token_service_url(region), parameters, credentials, service="sts", region=region, now_s=time.time()
     )
-    return _read_role_credentials(role, request(_STS_DESCRIPTION, url))
+    return _read_role_credentials(role, request(_STS_NAME, url))
 
 
 def _role_parameters(role: str) -> dict[str, str]:
@@ -140,7 +137,7 @@ def _read_role_credentials(role: str, response: HttpResponse) -> Credentials:
     xml = response.body.decode(errors="replace")
     if response.status != 200:
         code = _element(xml, "Code") or f"HTTP status {response.status}"
-        text = f"{_STS_DESCRIPTION} refuses role {role} ({code}). Check its trust policy."
+        text = f"{_STS_NAME} refuses role {role} ({code}). Check its trust policy."
         raise TokenError("access_denied", text)
     key_id, secret, token, expiration = (_element(xml, name) for name in _CREDENTIAL_ELEMENTS)
     if key_id and secret and token:
@@ -148,7 +145,7 @@ def _read_role_credentials(role: str, response: HttpResponse) -> Credentials:
             return Credentials(key_id, secret, token, datetime.fromisoformat(expiration))
         except ValueError:
             pass
-    text = f"{_STS_DESCRIPTION} answers for role {role} without valid credentials."
+    text = f"{_STS_NAME} answers for role {role} without valid credentials."
     raise TokenError("invalid_response", f"{text} Check AWS_ENDPOINT_URL_STS and the proxy.")
 
 
@@ -178,7 +175,7 @@ def _from_instance(env: Mapping[str, str]) -> Credentials | None:
         return None
     base = (env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _INSTANCE_METADATA).rstrip("/") + "/latest/"
     server = "The instance metadata service"
-    lifetime_header = {"X-aws-ec2-metadata-token-ttl-seconds": str(_SESSION_S)}
+    lifetime_header = {"X-aws-ec2-metadata-token-ttl-seconds": str(_SESSION_LIFETIME_S)}
     request_metadata = partial(request, server, trusted_hosts=_TRUSTED_HOSTS)
     try:
         session = request_metadata(
@@ -198,7 +195,7 @@ def _from_instance(env: Mapping[str, str]) -> Credentials | None:
 
 
 def _request_credentials(server: str, url: str, headers: Mapping[str, str]) -> Credentials:
-    """Request credentials as JSON from the service of the container or instance. Raise TokenError."""
+    """Request credentials as JSON from the container's or the instance's service. Raise TokenError."""
     response = request(server, url, headers=headers, trusted_hosts=_TRUSTED_HOSTS)
     try:
         if response.status == 200:

@@ -53,13 +53,13 @@ def _issue(args: Namespace) -> IssuedToken:
     if args.role_arn:
         credentials = assume_role(args.role_arn, credentials, region)
     now_s = time.time()
-    # As with the vendor's signer, the user agent follows the signature, so it is not signed.
+    # The vendor's signer also adds the user agent after the signature, without signing it.
     url = f"{presigned_request(credentials, region, now_s)}&User-Agent={quote(f'bruce/{__version__}', safe='')}"
-    lifetime_s = min(URL_LIFETIME_S, credentials.expires_s - now_s)
+    lifetime_s = min(URL_LIFETIME_S, credentials.expiry_time_s - now_s)
     return IssuedToken(urlsafe_b64encode(url.encode()).decode().rstrip("="), lifetime_s)
 
 
 def presigned_request(credentials: Credentials, region: str, now_s: float) -> str:
-    """Return the presigned URL of the right to connect to a cluster; `now_s` is in seconds since the epoch."""
+    """Return the presigned URL of a request to connect to a cluster; `now_s` is in seconds since the epoch."""
     url, parameters = f"https://kafka.{region}.amazonaws.com/", {"Action": "kafka-cluster:Connect"}
     return presigned_url(url, parameters, credentials, service="kafka-cluster", region=region, now_s=now_s)

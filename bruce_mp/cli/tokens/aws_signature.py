@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["URL_LIFETIME_S", "Credentials", "presigned_url"]
 
 URL_LIFETIME_S: Final = 900
-"""The longest lifetime of a URL that MSK brokers accept."""
+"""The lifetime of each URL, in seconds: the longest that MSK brokers accept."""
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _HASH_OF_NO_BODY: Final = hashlib.sha256(b"").hexdigest()
 
 
 class Credentials(msgspec.Struct):
-    """A key pair, and for temporary credentials also a session token and an expiry.
+    """A key pair; temporary credentials also have a session token and an expiration.
 
-    The JSON names are those in the responses of AWS.
+    The field names in JSON are those of AWS.
     """
 
     access_key_id: str = msgspec.field(name="AccessKeyId")
@@ -38,8 +38,8 @@ class Credentials(msgspec.Struct):
     expiration: datetime | None = msgspec.field(default=None, name="Expiration")
 
     @property
-    def expires_s(self) -> float:
-        """The expiry in seconds since the epoch; infinite for permanent credentials."""
+    def expiry_time_s(self) -> float:
+        """The expiration in seconds since the epoch; infinite for permanent credentials."""
         return math.inf if self.expiration is None else self.expiration.timestamp()
 
     def __repr__(self) -> str:
@@ -50,14 +50,14 @@ class Credentials(msgspec.Struct):
 def presigned_url(
     url: str, parameters: Mapping[str, str], credentials: Credentials, *, service: str, region: str, now_s: float
 ) -> str:
-    """Return `url` with a query that consists of the parameters and their signature.
+    """Add a query with the parameters and their signature to `url`, which has no query, and return the result.
 
-    The given `url` has no query. `now_s`, the time of the signature, is in seconds since the epoch.
+    `now_s` is the time of the signature, in seconds since the epoch.
     """
     parts = urlsplit(url)
     timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     scope = f"{timestamp[:8]}/{region}/{service}/aws4_request"
-    signed = {
+    signed_parameters = {
         **parameters,
         "X-Amz-Algorithm": _ALGORITHM,
         "X-Amz-Credential": f"{credentials.access_key_id}/{scope}",
@@ -66,11 +66,11 @@ def presigned_url(
         "X-Amz-SignedHeaders": "host",
     }
     if credentials.session_token:
-        signed["X-Amz-Security-Token"] = credentials.session_token
-    query = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(signed.items()))
+        signed_parameters["X-Amz-Security-Token"] = credentials.session_token
+    query = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(signed_parameters.items()))
     canonical_request = f"GET\n{parts.path or '/'}\n{query}\nhost:{parts.netloc}\n\nhost\n{_HASH_OF_NO_BODY}"
-    to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical_request.encode()).hexdigest()}"
+    text_to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical_request.encode()).hexdigest()}"
     key = f"AWS4{credentials.secret_access_key}".encode()
     for part in scope.split("/"):  # AWS derives the signing key through each part of the scope, in order
         key = hmac.digest(key, part.encode(), "sha256")
-    return f"{url}?{query}&X-Amz-Signature={hmac.digest(key, to_sign.encode(), 'sha256').hex()}"
+    return f"{url}?{query}&X-Amz-Signature={hmac.digest(key, text_to_sign.encode(), 'sha256').hex()}"

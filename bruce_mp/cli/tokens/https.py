@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 __all__ = ["HttpResponse", "request"]
 
 _TIMEOUT_S: Final = 10.0
-"""Shorter than the 30 s that the daemon allows `kafka.sasl.token_command`, so that the daemon gets our error text."""
-_MAX_BYTES: Final = 1024 * 1024
-"""The most bytes to read of a response. A token response is much shorter, but a wrong address may return any file."""
+"""Time limit of a request. The daemon allows `kafka.sasl.token_command` 30 s, so it still gets our error text."""
+_MAX_RESPONSE_BYTES: Final = 1024 * 1024
+"""The most bytes to read from a response. A token response is much shorter, but a wrong URL may return any file."""
 
 
 class HttpResponse(NamedTuple):
-    """A response with any status."""
+    """A response, with an HTTP status of any class."""
 
     status: int
     body: bytes
 
 
 class _AnyStatus(urllib.request.HTTPErrorProcessor):
-    """Handler that returns every response unchanged. It follows no redirect, as the secret is only for one address."""
+    """Handler that returns every response unchanged. So no redirect sends the secret to another address."""
 
     def http_response(self, request: object, response: Any) -> Any:  # noqa: ARG002 - a signature of the base class
         return response
@@ -57,7 +57,7 @@ def request(
     """Send a request and return the response; `data` makes it a POST, and `server` names the server in error texts.
 
     If the server is this host or one of `trusted_hosts`, the URL may begin with `http`, and the request uses no proxy.
-    Raise TokenError or ConfigError. The error texts omit the URL's query, because that of a presigned URL is a secret.
+    Raise TokenError or ConfigError. Error texts omit the URL's query, because the query of a presigned URL is a secret.
     """
     shown_url = url.partition("?")[0]
     is_trusted = _check_url(server, url, shown_url, trusted_hosts)
@@ -71,7 +71,7 @@ def request(
     outgoing = urllib.request.Request(url, data, dict(headers or {}), method=method)  # noqa: S310 - the scheme is checked
     try:
         with opener.open(outgoing, timeout=timeout_s) as response:
-            return HttpResponse(response.status, response.read(_MAX_BYTES))
+            return HttpResponse(response.status, response.read(_MAX_RESPONSE_BYTES))
     except (OSError, ValueError, HTTPException) as error:
         raise _explain(server, shown_url, error) from error
 
@@ -102,7 +102,7 @@ def _tls_context(ca_file: str | None) -> ssl.SSLContext:
 
 
 def _explain(server: str, url: str, error: Exception) -> TokenError:
-    """Return the error for a request that got no response, because of `error`."""
+    """Return the TokenError for a request that got no response; `error` is the cause."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
         text = f"{server} ({url}) has a certificate that cannot be trusted: {reason.verify_message.rstrip('.')}."

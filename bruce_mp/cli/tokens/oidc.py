@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser"]
 
-_ENDPOINT_DESCRIPTION: Final = "The token endpoint"
+_ENDPOINT_NAME: Final = "The token endpoint"
 _JWT_ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, section 2.2
 _REMEDIES: Final = {
     "invalid_client": "Check --client-id and the client's secret",
@@ -75,12 +75,12 @@ def _issue(args: Namespace) -> IssuedToken:
             pair = f"{quote_plus(args.client_id)}:{quote_plus(secret)}"
             headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
     data = urlencode(form).encode()
-    response = request(_ENDPOINT_DESCRIPTION, args.token_url, data=data, headers=headers, ca_file=args.ca_file)
+    response = request(_ENDPOINT_NAME, args.token_url, data=data, headers=headers, ca_file=args.ca_file)
     return _read_token(response, args.token_url, secret)
 
 
 def _parameters(arguments: list[str]) -> dict[str, str]:
-    """Return the parameters by name. Raise ConfigError for an argument without a name or a `=`."""
+    """Return the value of each parameter by name. Raise ConfigError for an argument without a name or a `=`."""
     pairs = [argument.partition("=") for argument in arguments]
     for name, separator, _ in pairs:
         if not name or not separator:
@@ -90,7 +90,7 @@ def _parameters(arguments: list[str]) -> dict[str, str]:
 
 def _read_token(response: HttpResponse, url: str, secret: str) -> IssuedToken:
     """Read the token from the response. Raise TokenError; its text omits the client's secret."""
-    endpoint = f"{_ENDPOINT_DESCRIPTION} ({url})"
+    endpoint = f"{_ENDPOINT_NAME} ({url})"
     if 300 <= response.status < 400:
         text = f"{endpoint} redirects to another address (HTTP status {response.status}). Give that one as --token-url."
         raise TokenError("redirect", text)

@@ -1,7 +1,7 @@
 """`bruce top`: show rates, brokers, topics and problems of a daemon, and refresh them until `q`.
 
-The command reads `/overview/json`, which the status page reads as well. The package `rich` draws the tables; the extra
-`top` installs it.
+The command reads `/overview/json`, as the overview page does. The package `rich` draws the tables; the extra `top`
+installs it.
 
 Exit status: 0 after the key q, 1 without a terminal or the package `rich`.
 """
@@ -37,7 +37,7 @@ __all__ = ["TopState", "main"]
 _MIN_INTERVAL_S: Final = 0.5
 """The shortest interval between readings, because a reading costs the daemon CPU time."""
 _ALL_LINES: Final = 1_000_000
-"""More lines than any list of topics has: a scroll by this number ends at the first or the last line."""
+"""More lines than any list of topics has, to scroll to its beginning or end."""
 _MAX_WAIT_S: Final = 86_400.0
 """Limit of a wait for keys, because select() rejects an infinite time."""
 
@@ -61,21 +61,21 @@ def main(argv: Sequence[str]) -> int:
 
 
 class TopState:
-    """The last page that was read, and the user's choices by keys."""
+    """The last page that was read, and the state that the user has chosen by keys."""
 
     def __init__(self, client: StatusClient, interval_s: float) -> None:
         self._client = client
         self._interval_s = interval_s
         self._page: TopPage | None = None
         self._failure = ""
-        """The reason why the last reading failed, or empty."""
+        """The error text of the last reading; empty if it succeeded."""
         self._selection = TopSelection()
-        self._typed: str | None = None
-        """The filter that the user is typing; None otherwise."""
+        self._typed_filter: str | None = None
+        """The text of the filter while the user types it, else None."""
         self._is_paused = False
         self._height = 0
         self._next_reading_s = 0.0
-        """The time of the next reading on the monotonic clock; 0 for at once."""
+        """The time of the next reading, in seconds on the monotonic clock; 0 means at once."""
 
     def refresh(self, height: int) -> None:
         """Read the page if it is due, or if the window has grown to `height` lines."""
@@ -96,17 +96,17 @@ class TopState:
         return min(self._next_reading_s - time.monotonic(), _MAX_WAIT_S)
 
     def screen(self, width: int, height: int) -> TopScreen:
-        return TopScreen(self._page, self._selection, height, width, self._typed, self._failure, self._is_paused)
+        return TopScreen(self._page, self._selection, height, width, self._typed_filter, self._failure, self._is_paused)
 
     def on_key(self, key: str) -> bool:
         """Act on a key. Return False if it ends the view."""
-        if self._typed is not None:
-            self._on_filter_key(self._typed, key)
+        if self._typed_filter is not None:
+            self._on_filter_key(self._typed_filter, key)
             return True
         if key == "q":
             return False
         if key == "/":
-            self._typed = self._selection.text
+            self._typed_filter = self._selection.filter_text
         elif key == " ":
             self._is_paused = not self._is_paused
             self._next_reading_s = 0.0  # a pause begins with a last reading, and ends with a new one
@@ -115,9 +115,9 @@ class TopState:
         return True
 
     def _selection_after(self, key: str) -> TopSelection:
-        """Return the selection of topics that a key leads to; the present one for other keys."""
+        """Return the selection of topics after a key; a key without a function changes nothing."""
         selection = self._selection
-        page_lines = max(1, self.screen(0, self._height).topic_rows - 1)  # one topic stays in view
+        page_lines = max(1, self.screen(0, self._height).topic_row_count - 1)  # one topic stays in view
         scrolls = {
             "up": -1,
             "down": 1,
@@ -139,19 +139,19 @@ class TopState:
                 return selection.filter("")
         return selection
 
-    def _on_filter_key(self, typed: str, key: str) -> None:
-        """Act on a key while the user types a filter; `typed` is the text that the user has typed so far."""
+    def _on_filter_key(self, typed_filter: str, key: str) -> None:
+        """Act on a key while the user types a filter; `typed_filter` is the text of the filter before this key."""
         if key == "enter":
-            self._typed = None
-            self._select(self._selection.filter(typed))
+            self._typed_filter = None
+            self._select(self._selection.filter(typed_filter))
         elif key == "escape":
-            self._typed = None
+            self._typed_filter = None
         elif key == "backspace":
-            self._typed = typed[:-1]
+            self._typed_filter = typed_filter[:-1]
         elif len(key) == 1:
-            self._typed = typed + key
+            self._typed_filter = typed_filter + key
 
     def _select(self, selection: TopSelection) -> None:
-        """Store a selection. If it differs from the last one, the next `refresh` reads the page."""
+        """Store a selection. If it is new, the next `refresh` reads the page."""
         if selection != self._selection:
             self._selection, self._next_reading_s = selection, 0.0

@@ -30,7 +30,7 @@ class TopHealth(msgspec.Struct, frozen=True):
 
 
 class TopFlow(msgspec.Struct, frozen=True):
-    """Rates in the last `seconds`: `received` and `delivered` messages per second, and `size` bytes per second."""
+    """Rates in the last `seconds`: `received` and `delivered` messages, and `size` delivered bytes, per second."""
 
     seconds: float
     received: float
@@ -39,10 +39,7 @@ class TopFlow(msgspec.Struct, frozen=True):
 
 
 class TopBooks(msgspec.Struct, frozen=True):
-    """The books, which account for all messages: received = delivered + discarded + held if `balanced`.
-
-    `held` counts messages by stage. `balanced` is None if no consistent reading succeeded.
-    """
+    """The books; `held` counts messages by stage, and `balanced` is None if no consistent reading succeeded."""
 
     received: int
     delivered: int
@@ -52,14 +49,14 @@ class TopBooks(msgspec.Struct, frozen=True):
 
 
 class TopSlab(msgspec.Struct, frozen=True):
-    """The `size` of the slab in bytes, and the number of bytes that hold unsettled messages."""
+    """`size` is the size of the slab in bytes, and `in_use` the number of its bytes with unsettled messages."""
 
     size: int
     in_use: int
 
 
 class TopLatency(msgspec.Struct, frozen=True):
-    """Percentiles of the latency in a window; None if Kafka acknowledged no message in it."""
+    """Percentiles of the latency in a time window; None if Kafka acknowledged no message in the window."""
 
     p50_ms: float | None
     p99_ms: float | None
@@ -72,7 +69,7 @@ class TopDiscards(msgspec.Struct, frozen=True):
 
 
 class TopBroker(BrokerLine, frozen=True, kw_only=True):
-    """A broker with its traffic of the last minute."""
+    """A broker with its traffic in the last minute; `delivered` is in messages per second."""
 
     delivered: float
     p50_ms: float | None
@@ -83,7 +80,8 @@ class TopBroker(BrokerLine, frozen=True, kw_only=True):
 class TopPage(Page, frozen=True, kw_only=True):
     """JSON of `/overview`, without the parts that do not fit into a terminal.
 
-    `latency` is by the name of the window, such as `minute`. `oldest_ms` is the age of the oldest held message.
+    `latency` has an entry for each time window, such as `minute`. `oldest_ms` is the age of the oldest held message;
+    None if no message is held. `paused_count` is the number of paused scopes; None before the router's first report.
     """
 
     host: str
@@ -102,39 +100,36 @@ class TopPage(Page, frozen=True, kw_only=True):
 class TopSelection(msgspec.Struct, frozen=True):
     """The user's choice of topics: a filter, an order and a scroll position.
 
-    The filter selects topics with `text` in their name. `sort` is one of `SORT_KEYS`. `offset` is the number of topics
-    above the first visible one.
+    The filter selects topics with `filter_text` in their name. `sort_key` is one of `SORT_KEYS`. `offset` is the number
+    of topics above the first visible one.
     """
 
-    text: str = ""
-    sort: str = "delivered"
+    filter_text: str = ""
+    sort_key: str = "delivered"
     is_ascending: bool = False
     offset: int = 0
 
-    def query(self, rows: int) -> str:
-        """Return the URL query for a view of `rows` topics.
-
-        The query requests the topics above the view as well, because `/overview` takes no offset.
-        """
+    def query(self, row_count: int) -> str:
+        """Return the URL query for `row_count` visible topics and all topics above, as `/overview` takes no offset."""
         order = "ascending" if self.is_ascending else "descending"
-        limit = min(MAX_SHOWN, self.offset + rows)
-        return urlencode({"topic": self.text, "sort": self.sort, "order": order, "limit": limit})
+        limit = min(MAX_SHOWN, self.offset + row_count)
+        return urlencode({"topic": self.filter_text, "sort": self.sort_key, "order": order, "limit": limit})
 
     def move_sort(self, step: int) -> "TopSelection":
-        """Sort by another column: `step` columns to the right, and from the last column on to the first.
+        """Sort by the column that is `step` columns to the right; the first column follows the last one.
 
         Names are sorted in ascending order, other columns in descending order.
         """
-        sort = SORT_KEYS[(SORT_KEYS.index(self.sort) + step) % len(SORT_KEYS)]
-        return msgspec.structs.replace(self, sort=sort, is_ascending=sort == "topic", offset=0)
+        sort_key = SORT_KEYS[(SORT_KEYS.index(self.sort_key) + step) % len(SORT_KEYS)]
+        return msgspec.structs.replace(self, sort_key=sort_key, is_ascending=sort_key == "topic", offset=0)
 
     def reverse(self) -> "TopSelection":
         return msgspec.structs.replace(self, is_ascending=not self.is_ascending, offset=0)
 
-    def filter(self, text: str) -> "TopSelection":
-        return msgspec.structs.replace(self, text=text, offset=0)
+    def filter(self, filter_text: str) -> "TopSelection":
+        return msgspec.structs.replace(self, filter_text=filter_text, offset=0)
 
-    def scroll(self, lines: int, matching_count: int) -> "TopSelection":
-        """Scroll down by `lines`, or up if `lines` is negative; `matching_count` topics pass the filter."""
+    def scroll(self, line_count: int, matching_count: int) -> "TopSelection":
+        """Scroll down by `line_count`, or up if it is negative; `matching_count` topics pass the filter."""
         largest_offset = max(0, min(matching_count, MAX_SHOWN) - 1)
-        return msgspec.structs.replace(self, offset=max(0, min(largest_offset, self.offset + lines)))
+        return msgspec.structs.replace(self, offset=max(0, min(largest_offset, self.offset + line_count)))

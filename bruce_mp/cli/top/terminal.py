@@ -1,4 +1,4 @@
-"""Keys of a terminal, one at a time and without echo, and changes of its size."""
+"""Keys of a terminal, one at a time and without echo, and changes of the terminal's size."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ KEY_NAMES: Final = {
 }  # fmt: skip
 """The names of the keys that are not printable, by the text that a terminal sends."""
 _SEQUENCE: Final = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|O[ -~])")
-"""A complete escape sequence, of a key or of a response of the terminal."""
+"""A complete escape sequence: a key, or a response of the terminal."""
 _INCOMPLETE: Final = re.compile(rb"\x1b(\[[0-?]*[ -/]*|O)?\Z")
-"""A text that ends with the beginning of an escape sequence, or with the escape key."""
+"""The end of a text that ends inside an escape sequence, or with the escape key."""
 _READ_BYTES: Final = 1024
-_REST_S: Final = 0.05
-"""Longest wait for the rest of an escape sequence; without a rest, the user pressed the escape key."""
+_MAX_REST_WAIT_S: Final = 0.05
+"""Longest wait for the rest of an escape sequence; if no rest comes, the user pressed the escape key."""
 
 
 class Keys:
     """Keys of the terminal `fd`.
 
-    A byte arrives at the pipe `signals_fd` for each signal, so that SIGWINCH, a change of the terminal's size, ends a
+    `signals_fd` is a pipe that gets a byte for each signal, so that a change of the terminal's size (SIGWINCH) ends a
     wait.
     """
 
@@ -42,9 +42,9 @@ class Keys:
         self._fd, self._signals_fd = fd, signals_fd
 
     def wait(self, timeout_s: float) -> list[str] | None:
-        """Wait for keys, and return their names.
+        """Wait for keys, and return their names; None at the end of the input.
 
-        Return an empty list if the time limit passes or the terminal's size changes first; None at the end of input.
+        Return an empty list if the time limit passes or the terminal's size changes before a key arrives.
         """
         ready, _, _ = select.select([self._fd, self._signals_fd], [], [], max(0.0, timeout_s))
         if self._signals_fd in ready:
@@ -57,7 +57,7 @@ class Keys:
     def _read_whole_keys(self) -> bytes:
         """Read the text that the terminal has sent. If it ends inside an escape sequence, wait for the rest."""
         data = os.read(self._fd, _READ_BYTES)
-        while _INCOMPLETE.search(data) and select.select([self._fd], [], [], _REST_S)[0]:
+        while _INCOMPLETE.search(data) and select.select([self._fd], [], [], _MAX_REST_WAIT_S)[0]:
             rest = os.read(self._fd, _READ_BYTES)
             if not rest:
                 break

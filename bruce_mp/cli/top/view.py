@@ -32,15 +32,15 @@ __all__ = ["TopScreen"]
 MAX_SENTENCES: Final = 4
 MAX_BROKERS: Final = 8
 KEYS: Final = "q quit   < > sort by   r reverse   / filter   arrows scroll   space pause"
-NARROW: Final = 110
-"""The tables lack some columns in a terminal of fewer columns than this."""
-_ABSENT: Final = "-"
-"""The text of an unknown number."""
+MIN_FULL_WIDTH: Final = 110
+"""The width of a terminal from which the tables show the columns with `needs_width`."""
+_UNKNOWN: Final = "-"
+"""The text for an unknown number."""
 _BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
 _SHORTEST_MINUTE_S: Final = 49
-"""The length of a window from which the view calls it a minute.
+"""The shortest time window that the view calls a minute.
 
-A full window begins at the first sample after a multiple of 10 s that is 50 to 60 s ago. As the sample may be 1 s late,
+A full window begins at the first sample after a multiple of 10 s that is 50 to 60 s ago. The sample may be 1 s late, so
 a full window has at least 49 s.
 """
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -50,15 +50,15 @@ _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
 class TopScreen(NamedTuple):
     """Content of a screen of `height` lines and `width` columns.
 
-    `page` is None before the first response. `typed` is the text of the filter while the user types it, else None.
-    `failure` is the error of the last request, empty if it succeeded.
+    `page` is None before the first response. `typed_filter` is the text of the filter while the user types it, else
+    None. `failure` is the error of the last request, empty if it succeeded.
     """
 
     page: TopPage | None
     selection: TopSelection
     height: int
     width: int
-    typed: str | None = None
+    typed_filter: str | None = None
     failure: str = ""
     is_paused: bool = False
 
@@ -66,17 +66,17 @@ class TopScreen(NamedTuple):
         """Return the screen. It shows at least one topic, even if the screen then has more than `height` lines."""
         if self.page is None:
             return Group(_line(("bruce top: waiting for the first answer", "bold")), *self._foot)
-        rows = self.topic_rows
-        unused_lines = max(0, rows - len(self.page.topics.shown))
+        rows = self.topic_row_count
+        unused_line_count = max(0, rows - len(self.page.topics.shown))
         parts = [
-            *_head(self.page, is_paused=self.is_paused, width=self.width, unused_lines=unused_lines),
+            *_head(self.page, is_paused=self.is_paused, width=self.width, unused_line_count=unused_line_count),
             _brokers(self.page, self.width),
             _topics(self.page, self.selection, rows, self.width),
         ]
         return Group(*parts, *self._foot)
 
     @property
-    def topic_rows(self) -> int:
+    def topic_row_count(self) -> int:
         """The number of topics that fit between the other lines, at least 1; 0 without a page."""
         if self.page is None:
             return 0
@@ -88,8 +88,9 @@ class TopScreen(NamedTuple):
     @property
     def _foot(self) -> list[Text]:
         """The lines below the topics."""
-        keys = _line((KEYS if self.typed is None else f"Name contains: {self.typed}_   enter applies", _QUIET))
-        return [_line((self.failure, _BAD)), keys] if self.failure else [keys]
+        text = KEYS if self.typed_filter is None else f"Name contains: {self.typed_filter}_   enter applies"
+        last_line = _line((text, _QUIET))
+        return [_line((self.failure, _BAD)), last_line] if self.failure else [last_line]
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ def size_text(size: float) -> str:
 
 def duration_text(ms: float | None) -> str:
     if ms is None:
-        return _ABSENT
+        return _UNKNOWN
     if _SECOND_MS <= ms < 10 * _SECOND_MS:
         return f"{ms / _SECOND_MS:.1f} s"
     # Minutes, hours and days begin at two: 119 s, then 2 min.
@@ -136,12 +137,12 @@ def _line(*parts: str | tuple[str, str]) -> Text:
     return Text.assemble(*((clean(text), style) for text, style in styled), no_wrap=True, overflow="ellipsis", end="\n")
 
 
-def _head(page: TopPage, *, is_paused: bool, width: int = 0, unused_lines: int = 0) -> list[RenderableType]:
+def _head(page: TopPage, *, is_paused: bool, width: int = 0, unused_line_count: int = 0) -> list[RenderableType]:
     """Return the lines above the tables.
 
-    `unused_lines` is the number of lines that the tables leave free: long sentences wrap at `width` into these.
+    `unused_line_count` is the number of lines that the tables leave free: long sentences wrap at `width` into them.
     """
-    health = _health(page, width, unused_lines)
+    health = _health(page, width, unused_line_count)
     return [_title(page, is_paused=is_paused), _rates(page), _books(page), *health, *_discards(page)]
 
 
@@ -182,18 +183,18 @@ def _books(page: TopPage) -> Text:
     )
 
 
-def _health(page: TopPage, width: int, unused_lines: int) -> list[Text]:
-    """Return the lines of problems and warnings. A sentence wraps only if all of its lines fit into `unused_lines`."""
+def _health(page: TopPage, width: int, unused_line_count: int) -> list[Text]:
+    """Return the lines of problems and warnings. A sentence wraps only if `unused_line_count` lines are enough."""
     sentences = [
         *((f"Problem: {text}", _BAD) for text in page.health.problems),
         *((f"Warning: {text}", _WARN) for text in page.health.warnings),
     ]
     lines = []
     for text, style in sentences[:MAX_SENTENCES]:
-        wrapped = textwrap.wrap(clean(text), width) if unused_lines else [text]
-        if len(wrapped) - 1 > unused_lines:
+        wrapped = textwrap.wrap(clean(text), width) if unused_line_count else [text]
+        if len(wrapped) - 1 > unused_line_count:
             wrapped = [text]
-        unused_lines -= len(wrapped) - 1
+        unused_line_count -= len(wrapped) - 1
         lines += [_line((each, style)) for each in wrapped]
     if len(sentences) > MAX_SENTENCES:
         lines.append(_line((f"and {len(sentences) - MAX_SENTENCES} more: see /healthz", _QUIET)))
@@ -213,10 +214,10 @@ def _discards(page: TopPage) -> list[Text]:
 
 
 class _Column(NamedTuple):
-    """A column: its heading, and the text and the style of a row's cell.
+    """A column: its heading, and functions that return the text and the style of a row's cell.
 
-    `sort_key` is the field of a topic by which the column sorts. A column with `needs_width` is shown only in a wide
-    terminal.
+    `sort_key` is the field of `TopicLine` by which the column sorts. If `needs_width` is True, the column is shown only
+    in a wide terminal.
     """
 
     heading: str
@@ -227,19 +228,16 @@ class _Column(NamedTuple):
 
 
 def _count_cells(field: str, style: str = "") -> tuple[Callable[..., str], Callable[..., str]]:
-    """Return the functions `text` and `style` of a column that shows the count `field`.
-
-    The parameter `style` is the style of a count above 0.
-    """
+    """Return the functions `text` and `style` of a column of counts; the parameter `style` is for counts above 0."""
     return (lambda row: _count_text(getattr(row, field))), (lambda row: style if getattr(row, field) else _QUIET)
 
 
 def _count_text(count: int | None) -> str:
-    return _ABSENT if count is None else f"{count:,}"
+    return _UNKNOWN if count is None else f"{count:,}"
 
 
 def _latency(row: TopBroker | TopicLine) -> str:
-    return _ABSENT if row.p99_ms is None else f"{duration_text(row.p50_ms)} / {duration_text(row.p99_ms)}"
+    return _UNKNOWN if row.p99_ms is None else f"{duration_text(row.p50_ms)} / {duration_text(row.p99_ms)}"
 
 
 _CONNECTION_STYLES: Final = {"connected": _GOOD, "failed": _BAD}
@@ -290,10 +288,10 @@ def _table(
     columns: Iterable[_Column], rows: Iterable[TopBroker | TopicLine], width: int, selection: TopSelection | None = None
 ) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), expand=True, header_style="bold reverse")
-    fitting = [column for column in columns if width >= NARROW or not column.needs_width]
-    first, *others = fitting
+    fitting = [column for column in columns if width >= MIN_FULL_WIDTH or not column.needs_width]
+    first, *further = fitting
     table.add_column(_heading(first, selection), no_wrap=True, overflow="ellipsis", ratio=1, min_width=16)
-    for column in others:
+    for column in further:
         table.add_column(_heading(column, selection), no_wrap=True, overflow="ellipsis", justify="right")
     for row in rows:
         table.add_row(*(Text(clean(column.text(row)), column.style(row)) for column in fitting))
@@ -302,7 +300,7 @@ def _table(
 
 def _heading(column: _Column, selection: TopSelection | None) -> str:
     """Return the heading of a column, with a triangle if the selection sorts the topics by this column."""
-    if selection is None or column.sort_key != selection.sort:
+    if selection is None or column.sort_key != selection.sort_key:
         return column.heading
     mark = "\N{BLACK UP-POINTING TRIANGLE}" if selection.is_ascending else "\N{BLACK DOWN-POINTING TRIANGLE}"
     return column.heading + mark

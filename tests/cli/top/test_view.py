@@ -115,7 +115,7 @@ def test_what_clients_and_brokers_send_cannot_control_the_terminal() -> None:
     hostile = "\x1b]0;title\x07\x1b[2J\x9b31m\u202e[red]"
     page = make_page(topics=0, host=hostile, health={"problems": [hostile], "warnings": [hostile]})
     page.topics.shown.append(msgspec.convert(topic(1, topic=hostile), type(make_page().topics.shown[0])))
-    text = "\n".join(draw(page, failure=hostile, typed=None))
+    text = "\n".join(draw(page, failure=hostile, typed_filter=None))
     assert not any(sign in text for sign in "\x1b\x07\x9b\u202e")
     assert text.count("[red]") == 5  # no markup either
 
@@ -170,7 +170,7 @@ def terminal() -> Iterator[tuple[int, Keys]]:
 def test_a_key_is_whole_although_its_bytes_come_in_two_reads(
     terminal: tuple[int, Keys], split_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bruce_mp.cli.top.terminal._REST_S", 9)
+    monkeypatch.setattr("bruce_mp.cli.top.terminal._MAX_REST_WAIT_S", 9)
     terminal_fd, keys = terminal
     os.write(terminal_fd, b"\x1b[5~"[:split_at])
     rest = Timer(0.01, os.write, (terminal_fd, b"\x1b[5~"[split_at:]))
@@ -282,6 +282,6 @@ def test_a_silent_daemon_leaves_the_last_page_on_the_screen(client: _Client) -> 
 def test_the_daemons_own_page_can_be_shown(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"news", 3)
     for sort in SORT_KEYS:
-        answer = daemon.client.get(f"/overview/json?{TopSelection(sort=sort).query(20)}")
+        answer = daemon.client.get(f"/overview/json?{TopSelection(sort_key=sort).query(20)}")
         page = msgspec.json.decode(answer.get_data(), type=TopPage)
         assert any("news" in line for line in draw(page))
