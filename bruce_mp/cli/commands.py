@@ -90,7 +90,8 @@ def signals_blocked() -> Iterator[None]:
     """Block the signals of `BLOCKED_AT_START` inside a `with` statement, and restore the mask at its end.
 
     A service manager or a log rotation may send these signals right after a start, and their default action would end
-    the process. So they are blocked before the import of the supervisor, and its `SignalPipe` receives them later.
+    the process. So the caller blocks them before it imports the supervisor, and the supervisor's `SignalPipe` receives
+    them later.
     SIGTERM and SIGINT are not blocked: they end a daemon at once while it starts or waits for a lock.
 
     Signals that still wait at the end are discarded, because the daemon has ended or did not start.
@@ -126,7 +127,7 @@ def run_with_sigpipe(command: Callable[[], int]) -> int:
     except BrokenPipeError:
         readerless = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_no_reader(stream)]
         if not readerless:
-            raise  # the error is one of a connection
+            raise  # the error comes from a connection
         _redirect_to_null(readerless)
         return EXIT_SIGPIPE
 

@@ -1,9 +1,9 @@
 """The part of `bruce check-config --connect` that checks the brokers, with the same code as the daemon's connections.
 
-For each broker, it resolves the name and connects, with TLS and a login if they are configured. Then it requests
-metadata, and a producer id if the daemon would need one. For each topic that the configuration names, it checks that
-the topic exists and that the daemon may write to it. The check creates no topics and sends no messages; the producer
-ids that brokers assign stay unused.
+For each broker, the check resolves the name and connects, with TLS and a login if they are configured. Then it requests
+metadata, and a producer id if the daemon would need one. For each topic that the configuration names, it verifies that
+the topic exists and that the daemon may write to the topic. The check creates no topics and sends no messages; the
+producer ids that brokers assign stay unused.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _Trial:
             self._finish(BrokerResult())
             return
         self._needs_producer_id &= event.capabilities.has_producer_ids
-        # A broker without this capability creates a missing topic that a request names; None requests all topics.
+        # A broker that lacks `can_name_topics` creates a missing topic if a request names it; None requests all topics.
         topics = self._topics if event.capabilities.can_name_topics else None
         request = self._socket.connection.request_metadata(topics, time.monotonic(), with_operations=True)
         self._socket.send(request.buffers)

@@ -60,8 +60,8 @@ def _file_findings(config: Config) -> Iterator[Finding]:
 def _space_finding(subject: str, path: Path, size: int, level: CheckLevel, remedy: str) -> Finding:
     """Compare the available space with `size`, the maximum size in bytes of all files at `path` together.
 
-    Available are the free space and the space that these files already occupy. The finding has `level` if the available
-    space is too small, else OK.
+    The available space is the free space plus the space that these files already occupy. The finding has `level` if the
+    available space is too small, else OK.
     """
     directory = next(parent for parent in path.parents if os.access(parent, os.F_OK))
     file_system = os.statvfs(directory)

@@ -204,13 +204,13 @@ class ReplayRun:
         self.lost_outcome_count = 0
         self.undecided_count = 0
         self._undecided_keys: frozenset[LineKey] = frozenset()
-        self._read_files: set[tuple[int, int]] = set()
-        """Device and inode of each file that this run has read."""
+        self._read_file_ids: set[tuple[int, int]] = set()
+        """The device and inode of each file that this run has read."""
         self._line_counts_by_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
         """For each log, how often this run has read each line in it, by the hash of the line."""
         self._largest_line_counts: Counter[bytes] = Counter()
-        """For each line, by its hash, its largest count in any log: only a count above it means a new message."""
-        self._incomplete_by_line: dict[LineKey, IncompleteGroup] = {}
+        """For each line, by its hash, the largest count in any log; a line with a larger count is a new message."""
+        self._incomplete_by_key: dict[LineKey, IncompleteGroup] = {}
         """For each unread line of a group that this run is to send again, the group."""
         self._max_message_bytes = sys.maxsize
         """The size of the largest message that the daemon accepts; unlimited in a dry run."""
@@ -221,19 +221,19 @@ class ReplayRun:
             if self._resolve_group(group) is GroupFate.INCOMPLETE:
                 keys = self._state.keys_of(group.name)
                 incomplete = IncompleteGroup(group, unread_line_count=len(keys))
-                self._incomplete_by_line |= dict.fromkeys(keys, incomplete)
+                self._incomplete_by_key |= dict.fromkeys(keys, incomplete)
 
     def leave_undecided(self) -> None:
-        """Note the lines of the unconfirmed groups for a dry run, which asks no daemon about them."""
+        """Note the lines of the unconfirmed groups for a dry run, because a dry run asks no daemon about the groups."""
         groups = self._state.unconfirmed_groups()
         self._undecided_keys = frozenset(key for group in groups for key in self._state.keys_of(group.name))
 
     def finish(self) -> None:
-        """Decide about the groups of killed runs of which this run has not read all lines.
+        """Decide about the groups of killed runs if this run has not read all of their lines.
 
         Raise ReplayError if the user has to decide.
         """
-        distinct_groups = {each.group.name: each for each in self._incomplete_by_line.values()}
+        distinct_groups = {each.group.name: each for each in self._incomplete_by_key.values()}
         for incomplete in distinct_groups.values():
             fate = self._decide(incomplete.group, "this run selects only a part of their lines")
             if fate is GroupFate.REMOVED and incomplete.messages:
@@ -246,9 +246,9 @@ class ReplayRun:
         """
         try:
             status = path.stat()
-            if (status.st_dev, status.st_ino) in self._read_files:
+            if (status.st_dev, status.st_ino) in self._read_file_ids:
                 return
-            self._read_files.add((status.st_dev, status.st_ino))
+            self._read_file_ids.add((status.st_dev, status.st_ino))
             if not dry_run:
                 self._max_message_bytes = self._daemon.inquire().largest_message
             for keys, messages in _groups(self._new_lines(path)):
@@ -282,11 +282,11 @@ class ReplayRun:
                     self.copy_count += 1
                 elif key in self._undecided_keys:
                     self.undecided_count += 1
-                elif key not in self._incomplete_by_line and self._state.contains(key):
+                elif key not in self._incomplete_by_key and self._state.contains(key):
                     self.counts += Replayed(already=1)
                 elif (message := _encoded(line)) is None or len(message) > self._max_message_bytes:
                     self.too_large_count += 1
-                elif key in self._incomplete_by_line:
+                elif key in self._incomplete_by_key:
                     self._add_to_incomplete(key, message)
                 else:
                     yield key, message
@@ -302,7 +302,7 @@ class ReplayRun:
 
     def _add_to_incomplete(self, key: LineKey, message: bytes) -> None:
         """Add a line to the group that a killed run sent in part. Send the group once it has all of its lines."""
-        incomplete = self._incomplete_by_line.pop(key)
+        incomplete = self._incomplete_by_key.pop(key)
         incomplete.keys.append(key)
         incomplete.messages.append(message)
         incomplete.unread_line_count -= 1

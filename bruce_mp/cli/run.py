@@ -24,7 +24,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the daemon, or with `--check` only the check before an upgrade, which loads the modules of all processes."""
+    """Run the daemon. If `--check` is given, only check the configuration, and load the modules of all processes."""
     parser = command_parser("run", "Run the daemon in the foreground until SIGTERM.", __doc__)
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the configuration file")
     add_overrides(parser)

@@ -1,8 +1,8 @@
 """Client of a daemon's status pages, for the subcommands.
 
-`--url` gives the address of the pages, or `--config` the run directory in which the running daemon stores this address:
-the configuration may have been edited since the daemon's start. The client ignores proxies that the environment names,
-because the daemon runs on this host.
+`--url` gives the address of the pages. `--config` gives the run directory, in which the running daemon stores this
+address, because the configuration may have been edited since the daemon's start. The client ignores proxies that the
+environment names, because the daemon runs on this host.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _read_token(file: str | None, http: Http) -> str | None:
 def _address_of_running(settings: StatusSettings) -> HostPort | UnixPath:
     """Return the address that is stored in the run directory, else the configured address.
 
-    Raise UnreadableError if neither has a port.
+    Raise UnreadableError if no address is stored and the configured port is 0.
     """
     address = settings.http.address
     file = Path(settings.run_dir, HTTP_ADDRESS)

@@ -99,7 +99,7 @@ def _other_version(note: UpgradeNote) -> str:
 
 
 def _new_notes(run_dir: Path, pid: int, previous_note: UpgradeNote | None, deadline: float) -> Iterator[UpgradeNote]:
-    """Yield each note about an upgrade that follows that of `previous_note`, until `deadline` (monotonic clock).
+    """Yield the notes about upgrades after the one in `previous_note`, until `deadline` (monotonic clock).
 
     Raise UpgradeError if the supervisor `pid` ends.
     """

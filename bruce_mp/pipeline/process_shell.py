@@ -41,7 +41,7 @@ __all__ = ["MAX_FRAMES_PER_ROUND", "Output", "ProcessShell"]
 MAX_FRAMES_PER_ROUND: Final = 64
 """The most frames of one link that the loop serves before it serves its other sources again."""
 _FLUSH_DELAY_S: Final = 0.5
-"""The time from the round that leaves a first report in an output to the flush, so that a flush sends many reports."""
+"""The time between a first waiting report and the flush, so that a flush sends many reports together."""
 
 
 class Output(Protocol):

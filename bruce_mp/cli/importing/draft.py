@@ -28,7 +28,7 @@ OLD_CONFIGURATION: Final = "the old configuration"
 """The origin of a setting that no line of the old file sets; error texts begin with the origin."""
 COMMENT_WIDTH: Final = 100
 KEYS_WITH_SAME_RANGE: Final = frozenset({("input", "tcp", "port"), ("compression", "size_threshold_percent")})
-"""Settings with the same allowed range in the old daemons: a value outside the range is an error."""
+"""Settings that had the same allowed range in the old daemons: a value outside the range is an error."""
 RAISED_MINIMUMS: Final[Mapping[Key, int]] = {("delivery", "max_failed_attempts"): 1}
 """The lowest value that `set` writes for a setting: a lower one had a different meaning in the old daemons."""
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")

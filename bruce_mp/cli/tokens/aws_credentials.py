@@ -38,7 +38,7 @@ _CONTAINER_HOST: Final = "169.254.170.2"
 _TRUSTED_HOSTS: Final = frozenset(
     {_CONTAINER_HOST, "169.254.170.23", "fd00:ec2::23", "169.254.169.254", "fd00:ec2::254"}
 )
-"""Link-local addresses of AWS services. Requests to them do not leave the host's own network, so they need no TLS. The
+"""Local addresses of AWS services. Requests to them do not leave the host's own network, so they need no TLS. The
 services are the credentials services of ECS and EKS Pod Identity, and the instance metadata service."""
 _INSTANCE_METADATA: Final = "http://169.254.169.254"
 _SESSION_LIFETIME_S: Final = 60

@@ -28,7 +28,7 @@ _MAX_RESPONSE_BYTES: Final = 1024 * 1024
 
 
 class HttpResponse(NamedTuple):
-    """A response, with an HTTP status of any class."""
+    """A response; its status may be an error."""
 
     status: int
     body: bytes
@@ -54,7 +54,7 @@ def request(
     trusted_hosts: frozenset[str] = frozenset(),
     timeout_s: float = _TIMEOUT_S,
 ) -> HttpResponse:
-    """Send a request and return the response; `data` makes it a POST, and `server` names the server in error texts.
+    """Send a request, a POST if `data` is given, and return the response; `server` is the server's name in error texts.
 
     If the server is this host or one of `trusted_hosts`, the URL may begin with `http`, and the request uses no proxy.
     Raise TokenError or ConfigError. Error texts omit the URL's query, because the query of a presigned URL is a secret.

@@ -78,7 +78,7 @@ class TopState:
         """The time of the next reading, in seconds on the monotonic clock; 0 means at once."""
 
     def refresh(self, height: int) -> None:
-        """Read the page if it is due, or if the window has grown to `height` lines."""
+        """Read the page if it is due, or if the terminal has grown to `height` lines."""
         if height > self._height:
             self._next_reading_s = 0.0
         self._height = height
