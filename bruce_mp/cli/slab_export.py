@@ -102,7 +102,7 @@ def compare_with_books(salvage: Salvage, held_count: int) -> list[str]:
     books = count_books(salvage.slab)
     zone = salvage.read_landing_zone()
     # Datagrams that have a record already, but that the books do not count as received yet.
-    uncounted_count = zone.landed - len(zone.pending)
+    uncounted_count = zone.landed_count - len(zone.pending)
     settled = books.delivered + sum(books.discarded.values())
     expected_count = books.received + uncounted_count - settled - books.held[SPILLED]  # spilled messages have no record
     if held_count == expected_count:
@@ -164,7 +164,7 @@ class _Lines:
     def _line_of_datagram(self, datagram: LandedDatagram) -> DiscardLine:
         slab = self._salvage.slab
         stored_bytes = min(datagram.length, slab.geometry.landing_slot_size)
-        data = bytes(slab.view[datagram.at : datagram.at + stored_bytes])
+        data = bytes(slab.view[datagram.offset : datagram.offset + stored_bytes])
         message = parse_message(data) if datagram.is_whole else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
             return self._create_line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))

@@ -75,11 +75,11 @@ def _resolve_unique_attempts(slab: Slab, row_number: int, directory: SpillDirect
     """Store the outcomes of the dead worker's unique (named) attempts; the slab names the last completed one."""
     try:
         if directory.registry.exists:
-            directory.registry.resolve(row_number, last_completed(slab, row_number))
+            directory.registry.resolve(row_number, last_completed_attempt(slab, row_number))
     except (OSError, SlabError) as error:
         log.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
     else:
-        clear_last_completed(slab, row_number)
+        clear_last_completed_attempt(slab, row_number)
 
 
 def _update_progress(row: ProcessRow, spill_files: Mapping[int, SpillFile]) -> None:
@@ -119,7 +119,7 @@ def _settle_spills(
     kept_files = [file for file in spill_files.values() if file.is_complete and file.remaining_count]
     remaining_count = sum(file.remaining_count for file in kept_files)
     # These two counts come from the row's counters.
-    spilled_count, completed_count = spilled_messages(slab, row_number), completed_messages(slab, row_number)
+    spilled_count, completed_count = spilled_message_count(slab, row_number), completed_message_count(slab, row_number)
     # The files should have all messages of complete attempts. The other spilled ones are of incomplete attempts.
     lost_count = max(0, min(completed_count, spilled_count) - remaining_count)
     abandoned_count = max(0, spilled_count - remaining_count - lost_count)

@@ -375,7 +375,7 @@ def _keys_of(file: Path) -> list[LineKey]:
 def test_discards_of_an_unanswered_group_are_counted(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1))
     daemon.failures, daemon.reasons = ["after"], {DiscardReason.BAD_TOPIC: 1, 99: 1}
-    assert replay(state, daemon, tmp_path / "d").discarded == {"BAD_TOPIC": 1, "REASON_99": 1}
+    assert replay(state, daemon, tmp_path / "d").discard_counts == {"BAD_TOPIC": 1, "REASON_99": 1}
 
 
 def test_a_second_run_with_the_same_state_is_refused(state: ReplayState, tmp_path: Path) -> None:
