@@ -28,6 +28,8 @@ def tag_of(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("_")
 
 
+MAX_PORT: Final = 65535
+
 NonNegativeInt = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -127,7 +129,7 @@ class BrokerUp(BrokerCommand, frozen=True):
     """Reopen a broker on `port`: 0 is any port, None the broker's old port. The result is the port."""
 
     broker: int
-    port: int | None = None
+    port: Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)] | None = None
 
     async def run(self, server: DevServer) -> int:
         return await server.broker_up(self.broker, self.port)

@@ -84,7 +84,7 @@ class ControlChannel:
 def connect(address: str) -> socket.socket:
     if "/" not in address and not Path(address).exists():
         host, _, port = address.rpartition(":")
-        if not port.isdecimal():
+        if not port.isdecimal() or int(port) > commands.MAX_PORT:  # the C library would use the port's last 16 bits
             raise CommandError(
                 f"{address} is neither HOST:PORT nor an existing path: "
                 "give the address that the broker printed after CONTROL."

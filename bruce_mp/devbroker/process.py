@@ -24,7 +24,7 @@ from bruce_mp.devbroker.arguments import ArgumentError, parse_fault
 from bruce_mp.devbroker.batch import LogLimits
 from bruce_mp.devbroker.cluster import Cluster
 from bruce_mp.devbroker.codes import RefusedError
-from bruce_mp.devbroker.commands import Answer, encode_answer, execute
+from bruce_mp.devbroker.commands import MAX_PORT, Answer, encode_answer, execute
 from bruce_mp.devbroker.server import HOST, DevServer
 from bruce_mp.errors import ExitCode
 
@@ -72,10 +72,17 @@ def parse_quoted_fault(text: str) -> Fault:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def parse_port(text: str) -> int:
+    """Parse a port; 0 means any."""
+    if not text.isdecimal() or int(text) > MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to {MAX_PORT}.")
+    return int(text)
+
+
 def parse_control_address(text: str) -> int | str:
     """Return a port as a number, or a path as it is. The slash in a path tells it from a mistyped port."""
     if text.isdecimal():
-        return int(text)
+        return parse_port(text)
     if "/" not in text:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a port nor a path with a slash.")
     return text
@@ -107,7 +114,7 @@ def create_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--message-max-bytes", type=parse_size, default="1048588", metavar="SIZE", help="largest accepted record batch")
     add("--ack-delay-ms", type=int, default=0, metavar="N", help="delay of each Produce response in milliseconds")
-    add("--port", type=int, default=0, metavar="PORT", help="port of the first broker (default: any)")
+    add("--port", type=parse_port, default=0, metavar="PORT", help="port of the first broker (default: any)")
     add(
         "--fault", type=parse_quoted_fault, action="append", default=[], metavar="'ACTION FIELD=VALUE ...'",
         help="inject a fault at the start; repeatable; `bruce dev-broker control --help` lists actions and fields",

@@ -10,7 +10,7 @@ import msgspec
 import psutil
 import pytest
 
-from bruce_mp.devbroker.control import CommandError, DevBroker, StoredRecord, connect
+from bruce_mp.devbroker.control import CommandError, ControlChannel, DevBroker, StoredRecord, connect
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import StartError
 from devbroker.kit import RawClient, make_batch, produce
@@ -110,6 +110,15 @@ def test_an_impossible_command_is_an_error(broker: DevBroker) -> None:
         with pytest.raises(CommandError, match="in use"):
             broker.broker_up(1, port=taken.getsockname()[1])
     broker.broker_up(1)
+    for port in (-1, 65536):
+        with pytest.raises(CommandError, match=r"port"):
+            broker.broker_up(1, port=port)
+    assert broker.fetch("hits") is not None  # the control connection stays open
+
+
+def test_an_address_with_an_impossible_port_is_refused() -> None:
+    with pytest.raises(CommandError, match="99999 is neither HOST:PORT"):
+        ControlChannel("127.0.0.1:99999")
 
 
 def test_the_control_channel_accepts_lines_of_json(broker: DevBroker) -> None:

@@ -107,6 +107,7 @@ def test_the_control_socket_of_another_broker_is_not_replaced(start: Start, tmp_
     [
         *(["--topic", "hits"], ["--topic", "hits:x"], ["--brokers", "0"], ["--max-bytes", "1t"]),
         *(["--odd"], ["--fault", "odd"], ["--control", "name"]),
+        *(["--port", "99999"], ["--port", "-1"], ["--control", "65536"]),
     ],
 )
 def test_invalid_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
