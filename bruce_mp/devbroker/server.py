@@ -98,11 +98,13 @@ class DevServer:
     async def broker_up(self, broker: int, port: int | None = None) -> int:
         """Start or restart a broker, and return its port.
 
-        It listens on `port`: 0 is any port, None the broker's old port. Raise OSError if the port is in use.
+        It listens on `port`: 0 is any port, None the broker's old port. Raise OSError if the port is in use; a broker
+        that is up then stays up on its old port.
         """
         listener = self._listeners[self.cluster.check_broker_id(broker)]
+        listener.reserve_port(port)
         await listener.close()
-        opened_port = listener.open(port)
+        opened_port = listener.open()
         self.cluster.register(broker, HOST, opened_port)
         return opened_port
 
@@ -143,15 +145,21 @@ class Listener:
         self._connections: dict[asyncio.Task[None], socket.socket] = {}
         self._silent_until = 0.0  # time on the event loop's clock at which a SILENCE fault ends
 
-    def open(self, port: int | None) -> int:
-        """Listen on `port`, and return the port.
+    def reserve_port(self, port: int | None) -> None:
+        """Choose the port of the next `open`, and release the old one.
 
-        0 is any port. None is the old port, or any port at the first start. Raise OSError if the port is in use.
+        0 is any port. None is the old port, or any port at the first start. Raise OSError if the port is in use; the
+        old port then stays reserved.
         """
-        if self._reserved is None or port is not None:
-            reserved = bind_port(port or 0)
-            self.release_port()
-            self._reserved = reserved
+        if self._reserved is not None and port in (None, self._reserved.getsockname()[1]):
+            return
+        reserved = bind_port(port or 0)
+        self.release_port()
+        self._reserved = reserved
+
+    def open(self) -> int:
+        """Listen on the reserved port, and return the port."""
+        assert self._reserved is not None
         number: int = self._reserved.getsockname()[1]
         self._socket = bind_port(number)
         self._socket.listen()

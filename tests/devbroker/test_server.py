@@ -41,6 +41,27 @@ def test_a_connection_closes_with_its_broker_at_any_age(steps: int, up_again: bo
     asyncio.run(scenario())
 
 
+def test_a_broker_stays_up_if_its_new_port_is_in_use() -> None:
+    async def scenario() -> None:
+        server = DevServer(Cluster(1, max_bytes=1000))
+        await server.start()
+        (node,) = server.cluster.snapshot().nodes
+        with socket.create_connection((node.host, node.port)) as client, socket.socket() as taken:
+            taken.bind((node.host, 0))
+            taken.listen()
+            with pytest.raises(OSError, match="in use"):
+                await server.broker_up(1, taken.getsockname()[1])
+            client.setblocking(False)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1), 0.1)
+            socket.create_connection((node.host, node.port)).close()
+        assert server.cluster.snapshot().nodes == (node,)
+        assert await server.broker_up(1, node.port) == node.port  # it may name the port that it has
+        await server.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_pulse_wakes_all_waiters_exactly_once() -> None:
     async def scenario() -> list[float]:
         changes, loop = ChangeSignal(), asyncio.get_running_loop()
