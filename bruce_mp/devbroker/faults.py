@@ -150,8 +150,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def change_correlation_id(frame: bytes) -> bytes:
-    """Flip a high bit of the correlation id, so that it matches no request in flight."""
-    return frame[:CORRELATION_OFFSET] + bytes((frame[CORRELATION_OFFSET] ^ 0x40,)) + frame[CORRELATION_OFFSET + 1 :]
+    """Flip a high bit of the correlation id, so that it matches no request in flight.
+
+    Other faults may have cut the frame off before that bit; then it stays as it is.
+    """
+    after = CORRELATION_OFFSET + 1
+    flipped = bytes(byte ^ 0x40 for byte in frame[CORRELATION_OFFSET:after])  # one byte, or none
+    return frame[:CORRELATION_OFFSET] + flipped + frame[after:]
 
 
 def overwrite_body(frame: bytes) -> bytes:
@@ -205,9 +210,12 @@ class TriggeredFaults(NamedTuple):
         return any(EFFECTS[fault.action].closes for fault in self.faults)
 
     def mangle(self, frame: bytes) -> bytes:
-        """Return the bytes to send in place of `frame`, the response with its length."""
+        """Return the bytes to send in place of `frame`, the response with its length.
+
+        If a fault suppresses the response, later faults change nothing.
+        """
         for fault in self.faults:
-            frame = EFFECTS[fault.action].mangle(frame)
+            frame = EFFECTS[fault.action].mangle(frame) if frame else frame
         return frame
 
     def total_ms(self, action: FaultAction) -> int:

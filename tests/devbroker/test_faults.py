@@ -135,6 +135,19 @@ def test_several_faults_of_one_request_combine() -> None:
     assert trigger_faults(book) == NO_FAULTS
 
 
+@pytest.mark.parametrize(
+    ("actions", "sent"),
+    [
+        ((FaultAction.ACK_LOST, FaultAction.WRONG_CORRELATION), b""),
+        ((FaultAction.ACK_LOST, FaultAction.GARBAGE_BODY), b""),
+        ((FaultAction.CLOSE, FaultAction.GARBAGE_FRAME), b""),
+        ((FaultAction.HALF_FRAME, FaultAction.HALF_FRAME, FaultAction.WRONG_CORRELATION), FRAME[:4]),
+    ],
+)
+def test_later_faults_change_only_the_bytes_that_remain(actions: tuple[FaultAction, ...], sent: bytes) -> None:
+    assert TriggeredFaults(tuple(Fault(action=action) for action in actions)).mangle(FRAME) == sent
+
+
 def test_clear_disarms_all_faults() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.CLOSE, times=None))
