@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
+from heapq import merge
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -162,6 +163,8 @@ class PartitionLog:
         for batch in self._batches[indexes]:
             self._retention.release(len(batch.raw))
         del self._batches[indexes]
+        if not self._batches:
+            self._retention.forget(self)
 
     def _index_of(self, offset: int) -> int:
         """Return the index of the batch that holds `offset`, or of the first batch after it if it is in a gap."""
@@ -186,10 +189,6 @@ class Retention:
     """Memory limit of all logs. If the limit is exceeded, the oldest batches of all logs are removed.
 
     A batch is charged with its bytes and `BATCH_OVERHEAD`, so the limit also holds for a million tiny batches.
-
-    A log may have fewer batches than the queue here lists for it, because its topic was deleted or the command
-    `drop_batch` removed a batch. Then `drop_oldest` frees less than the queue promised, and the trim continues with the
-    next entries of the queue.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -198,8 +197,8 @@ class Retention:
         """The charges of all stored batches."""
         self.dropped_batches = 0
         """Number of batches that a trim has removed."""
-        self._queue: deque[tuple[PartitionLog, int]] = deque()
-        """For each appended batch, the oldest first: its log and its charge."""
+        self._logs: set[PartitionLog] = set()
+        """The logs that have batches."""
 
     def charge(self, log: PartitionLog, size: int) -> None:
         """Charge a batch of `size` bytes that `log` has appended.
@@ -207,7 +206,7 @@ class Retention:
         If the limit is exceeded, call `drop_oldest` of the logs with the oldest batches, perhaps of `log` itself.
         """
         self.held_bytes += size + BATCH_OVERHEAD
-        self._queue.append((log, size + BATCH_OVERHEAD))
+        self._logs.add(log)
         if self.held_bytes > self.limit_bytes:
             self._trim()
 
@@ -215,20 +214,32 @@ class Retention:
         """Take back the charge of a batch of `size` bytes that was removed."""
         self.held_bytes -= size + BATCH_OVERHEAD
 
+    def forget(self, log: PartitionLog) -> None:
+        """Hold no reference to a log that has no batches, because its topic may be deleted."""
+        self._logs.discard(log)
+
     def _trim(self) -> None:
         target = self.limit_bytes - self.limit_bytes // TRIM_DIVISOR
-        while self.held_bytes > target and self._queue:
-            for log, count in self._take_oldest(self.held_bytes - target).items():
-                self.dropped_batches += log.drop_oldest(count)
+        for log, count in self._find_oldest(self.held_bytes - target).items():
+            self.dropped_batches += log.drop_oldest(count)
 
-    def _take_oldest(self, bytes_to_free: int) -> Counter[PartitionLog]:
-        """Take the oldest batches from the queue until their charges are at least `bytes_to_free`.
+    def _find_oldest(self, bytes_to_free: int) -> Counter[PartitionLog]:
+        """Find the oldest batches, as many as have charges of at least `bytes_to_free`.
 
         Return the number of these batches for each log.
         """
         counts: Counter[PartitionLog] = Counter()
-        while bytes_to_free > 0 and self._queue:
-            log, charge = self._queue.popleft()
+        for log, batch in merge(*map(_with_batches, self._logs), key=_append_time):
+            if bytes_to_free <= 0:
+                break
             counts[log] += 1
-            bytes_to_free -= charge
+            bytes_to_free -= len(batch.raw) + BATCH_OVERHEAD
         return counts
+
+
+def _with_batches(log: PartitionLog) -> Iterator[tuple[PartitionLog, StoredBatch]]:
+    return ((log, batch) for batch in log.appended_since(0))
+
+
+def _append_time(item: tuple[PartitionLog, StoredBatch]) -> int:
+    return item[1].appended_ns

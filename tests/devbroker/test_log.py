@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +71,29 @@ def test_retention_removes_the_oldest_batches_of_all_logs() -> None:
     assert (old.end, new.end) == (15, 15)
     with pytest.raises(RefusedError):
         old.read(0, 1)
+
+
+def test_retention_keeps_younger_batches_after_a_removal() -> None:
+    retention = Retention(20 * (len(make_batch()) + BATCH_OVERHEAD))
+    damaged, other = PartitionLog(retention), PartitionLog(retention)
+    for log in (damaged, *[other] * 5, damaged):
+        log.append(BatchHead.unpack(make_batch()), make_batch(), 0)
+    damaged.remove(0)
+    while not retention.dropped_batches:
+        other.append(BatchHead.unpack(make_batch()), make_batch(), 0)
+    assert other.start == retention.dropped_batches == 3
+    assert contents(damaged) == [(1, b"value")]
+
+
+def test_retention_forgets_logs_that_were_cleared() -> None:
+    retention = Retention(1 << 20)
+    for _ in range(5):
+        log = PartitionLog(retention)
+        log.append(BatchHead.unpack(make_batch()), make_batch(), 0)
+        log.clear()
+    del log
+    logs = [item for item in gc.get_objects() if isinstance(item, PartitionLog)]
+    assert not [log for log in logs if log._retention is retention]
 
 
 def test_a_log_without_batches_starts_at_its_end() -> None:
