@@ -250,7 +250,7 @@ class WaitUntil(BrokerCommand, frozen=True):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.seconds
         while not self.is_reached_by(server.statistics) and loop.time() < deadline:
-            await server.changes.wait(deadline - loop.time())
+            await server.counts.wait(deadline - loop.time())
         return server.statistics
 
     def is_reached_by(self, statistics: Statistics) -> bool:

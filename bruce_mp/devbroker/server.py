@@ -77,6 +77,9 @@ class DevServer:
         self.cluster = cluster
         self.faults = FaultBook()
         self.changes = ChangeSignal()
+        """Signal for waiting Fetch requests: logs or leaders may have changed."""
+        self.counts = ChangeSignal()
+        """Signal for the command `wait_until`: the statistics have changed."""
         self.ack_delay_ms = ack_delay_ms
         self._statistics = Statistics()
         self._listeners = {broker: Listener(broker, self) for broker in cluster.broker_ids}
@@ -127,6 +130,7 @@ class DevServer:
             self._statistics.client_ids[incoming.client_id] += 1
         for fault in triggered.faults:
             self._statistics.faults[fault.action] += 1
+        self.counts.notify()
 
 
 class Listener:
@@ -234,8 +238,8 @@ class Listener:
         self._silent_until = max(self._silent_until, now + triggered.total_ms(FaultAction.SILENCE) / 1000)
         await self._wait_out_silence()
         response = await self._respond(incoming, triggered) if triggered.is_executed else None
-        # A Fetch request without faults is no change for which tasks wait: it appends nothing and triggers nothing.
-        if triggered.faults or incoming.api.key is not ApiKey.FETCH:
+        server.counts.notify()  # the execution may have counted records, duplicates and errors
+        if incoming.api.key is not ApiKey.FETCH:  # a Fetch request is no change for which others wait
             server.changes.notify()
         if response is None:
             return b""

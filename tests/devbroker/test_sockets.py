@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from functools import partial
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -229,6 +230,25 @@ def test_a_fetch_returns_after_its_max_wait(client: RawClient) -> None:
     part = client.receive(FetchResponse, 11).responses[0].partitions[0]
     assert (part.error_code, len(part.records or b"")) == (0, 0)
     assert time.monotonic() - started >= 0.2
+
+
+@pytest.mark.parametrize("is_fetch", [True, False])
+def test_a_wait_ends_when_the_broker_counts_a_request(broker: DevBroker, client: RawClient, is_fetch: bool) -> None:
+    """Neither request gets its response within the time limit of the wait."""
+    before = broker.statistics()
+    broker.inject(Fault(action=FaultAction.SILENCE, ms=60_000))
+    request = fetch_request(20_000) if is_fetch else produce([("hits", 0, make_batch(2))], version=VERSION)
+    sender = Timer(0.3, client.send, (request,))
+    sender.start()
+    started = time.monotonic()
+    if is_fetch:
+        broker.wait_until(requests={"Fetch": before.requests.get("Fetch", 0) + 1}, within=8)
+    else:
+        broker.wait_until(faults={"silence": before.faults.get("silence", 0) + 1}, within=8)
+    assert time.monotonic() - started < 7
+    sender.join()
+    broker.broker_down(1)  # ends the silence
+    broker.broker_up(1)
 
 
 def test_a_waiting_fetch_returns_an_error_when_the_leader_moves(broker: DevBroker, client: RawClient) -> None:
