@@ -248,8 +248,12 @@ class Cluster:
         return self._snapshot
 
     def freeze(self, responses: int) -> None:
-        """Use the present snapshot for the next `responses` Metadata responses, regardless of later changes."""
-        self._frozen, self._frozen_responses_left = self.snapshot(), responses
+        """Use the present snapshot for the next `responses` Metadata responses, regardless of later changes.
+
+        This replaces an earlier freeze, except that 0 responses change nothing.
+        """
+        if responses:
+            self._frozen, self._frozen_responses_left = self.snapshot(), responses
 
     def next_response_snapshot(self) -> ClusterSnapshot:
         """Return the snapshot for one Metadata response, and count this response if the metadata is frozen."""
