@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.kernels import CountedPosition, count_outcomes
+from bruce_mp.kernels import CHOICE, CountedPosition, count_outcomes
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_headers
 from bruce_mp.slab.file import Geometry
@@ -18,7 +20,10 @@ from support.slabs import datagram, new_slab
 from support.streams import StreamInput
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Run
 
 GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
 OUTCOMES: Final = (RunState.DELIVERED, RunState.DISCARDED, RunState.IN_FLIGHT)
@@ -68,6 +73,19 @@ def plain(slab: Slab, chunk: int, number: int) -> tuple[CountedPosition, dict[tu
     return CountedPosition(slab.words[(slab.chunk_at(chunk) + lay.CHUNK_RUNS) >> 2], at), counts
 
 
+@contextmanager
+def settled_run() -> Iterator[tuple[Slab, int, int, Run]]:
+    """Create a slab whose only run is delivered, and yield the slab, the chunk, the run's offset and the run."""
+    with new_slab(GEOMETRY) as slab:
+        worker = StreamInput(slab, topics=[(b"t1", 1)], linger_ms=0)
+        worker.feed((worker.connect(), datagram(b"t1", b"value")))
+        worker.close_runs()
+        [chunk] = chunks_of(slab)
+        [(offset, run)] = runs_of(slab, chunk)
+        slab.words[(slab.chunk_at(chunk) + offset) >> 2] = RunState.DELIVERED
+        yield slab, chunk, offset, run
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_count_outcomes_matches_the_run_headers(seed: int) -> None:
     with new_slab(GEOMETRY) as slab:
@@ -93,15 +111,42 @@ def test_damage_stops_the_count_without_an_error(seed: int) -> None:
 @pytest.mark.parametrize("field", [lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH])
 @pytest.mark.parametrize("is_split", [False, True])
 def test_a_last_record_that_goes_past_its_run_is_not_counted(field: int, is_split: bool) -> None:
-    with new_slab(GEOMETRY) as slab:
-        worker = StreamInput(slab, topics=[(b"t1", 1)], linger_ms=0)
-        worker.feed((worker.connect(), datagram(b"t1", b"value")))
-        worker.close_runs()
-        [chunk] = chunks_of(slab)
-        [(offset, run)] = runs_of(slab, chunk)
+    with settled_run() as (slab, chunk, offset, run):
         at = slab.chunk_at(chunk) + offset
-        slab.words[at >> 2] = RunState.DELIVERED
         if is_split:
             split_run(slab, chunk, offset)
         slab.words[(at + run.body_offset + field) >> 2] = 1000
         assert count_outcomes(slab, chunk, CountedPosition()) == (CountedPosition(), {})
+
+
+@pytest.mark.parametrize("span", [0, 65, 0xFFFFFFFF])
+def test_a_chunk_with_a_damaged_span_is_not_counted(span: int) -> None:
+    with settled_run() as (slab, chunk, _, _):
+        slab.words[(slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2] = span
+        assert count_outcomes(slab, chunk, CountedPosition()) == (CountedPosition(), {})
+
+
+@pytest.mark.parametrize(("state", "is_counted"), [(RunState.SPLIT - 1, True), (RunState.SPLIT, False), (0xFF, False)])
+def test_a_record_with_an_invalid_state_is_not_counted(state: int, is_counted: bool) -> None:
+    with settled_run() as (slab, chunk, offset, run):
+        slab.view[slab.chunk_at(chunk) + offset + run.body_at] = state
+        assert bool(count_outcomes(slab, chunk, CountedPosition()).counts) is is_counted
+
+
+@pytest.mark.skipif(not CHOICE.compiled, reason=CHOICE.sentence)
+@pytest.mark.parametrize("seed", range(10))
+def test_both_variants_count_the_same_despite_damage(seed: int) -> None:
+    rng = random.Random(seed)
+    pure, compiled = (import_module(f"bruce_mp.kernels.{package}.counts") for package in ("pure", "compiled"))
+    with new_slab(GEOMETRY) as slab:
+        fill(slab, rng)
+        chunk = rng.choice(chunks_of(slab))
+        offsets = [offset for offset, _ in runs_of(slab, chunk)]
+        for _ in range(100):
+            start = slab.chunk_at(chunk) + rng.choice([0, rng.choice(offsets)])
+            at = (start >> 2) + rng.randrange((lay.RUN_HEADER + lay.RECORD_HEADER) >> 2)
+            intact_word = slab.words[at]
+            slab.words[at] = rng.choice([0, 1, 12, 0xFFFF, 0xFFFFFFFF, rng.randrange(300)])
+            results = [each.count_outcomes(slab, chunk, CountedPosition()) for each in (pure, compiled)]
+            assert results[0] == results[1]
+            slab.words[at] = intact_word

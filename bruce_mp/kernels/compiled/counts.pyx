@@ -30,7 +30,7 @@ cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
         if read_record(at, end, &fields) or (state == SPLIT and not is_settled_state(load8(at))):
             return False
         at = fields.next
-    return True
+    return at <= end  # not so for a damaged header of a run without records
 
 
 cdef int count_run(dict counts, uint8_t *run, uint8_t *end) except -1:

@@ -43,13 +43,14 @@ class OutcomeCounts(NamedTuple):
 def count_outcomes(slab: Slab, chunk: int, position: CountedPosition) -> OutcomeCounts:
     """Count the outcomes in the runs of a chunk from `position` to the first run that is unsettled or damaged.
 
-    Only the stream worker that owns the chunk may call this.
+    A chunk with a damaged span is not counted. Only the stream worker that owns the chunk may call this.
     """
     counts: dict[tuple[int, int, int], int] = {}
     words, start = slab.words, slab.chunk_at(chunk)
     run_count, end = words[(start + lay.CHUNK_RUNS) >> 2], words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
-    end = min(end, (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES)  # the span's length may be damaged
     number, at = position
+    if end > (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES:
+        return OutcomeCounts(CountedPosition(number, at), counts)
     while number < run_count:
         size = _size_of(slab, start + at, end - at)
         outcomes = list(_outcomes(slab, start + at, start + at + size)) if size else [_UNSETTLED]
@@ -83,7 +84,7 @@ def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int
         return
     at = run_at + lay.RUN_HEADER + lay.align(words[(run_at + lay.RUN_NAME_LENGTH) >> 2] & 0xFFFF)
     for _ in range(words[(run_at + lay.RUN_COUNT) >> 2]):
-        if at + lay.RECORD_HEADER > end:
+        if at + lay.RECORD_HEADER > end or words[at >> 2] & 0xFF >= RunState.SPLIT:  # only a run can be SPLIT
             yield _UNSETTLED
             return
         if is_split:
