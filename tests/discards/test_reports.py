@@ -105,8 +105,19 @@ def test_a_book_opened_late_keeps_the_report_numbering() -> None:
 def test_a_clock_that_is_set_back_does_not_stop_the_reports() -> None:
     book = ReportBook(60, EPOCH, EPOCH + 3600)
     assert book.rotate(EPOCH + 10) is not None
-    assert book.unfinished.start_time == EPOCH
+    assert (book.unfinished.start_time, book.unfinished.id) == (EPOCH, 61)
     assert book.rotate(EPOCH + 70) is not None
+    assert (book.unfinished.start_time, book.unfinished.id) == (EPOCH + 60, 62)
+
+
+def test_a_change_of_the_interval_neither_repeats_ids_nor_overlaps_periods() -> None:
+    book = ReportBook(60, EPOCH, EPOCH + 6030)
+    periods = [(book.unfinished.id, book.unfinished.start_time - EPOCH)]
+    for interval, seconds in ((600, 6600), (600, 7800), (60, 7870)):
+        book.interval = interval
+        book.rotate(EPOCH + seconds)
+        periods.append((book.unfinished.id, book.unfinished.start_time - EPOCH))
+    assert periods == [(100, 6000), (101, 6600), (103, 7800), (104, 7860)]
 
 
 def test_tcp_disconnects_are_counted_separately() -> None:

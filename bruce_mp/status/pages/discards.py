@@ -124,7 +124,8 @@ class DiscardReports:
     """A `ReportBook` that several threads may use.
 
     The first period starts with the daemon. So if only the status process starts again, the periods keep their bounds
-    and numbers. `on_unread` is called for each finished period in which no client read the report.
+    and numbers, unless a reload has changed the interval since the daemon's start. `on_unread` is called for each
+    finished period in which no client read the report.
     """
 
     def __init__(self, slab: Slab, interval_s: int, now_ms: int, on_unread: Callable[[], None]) -> None:
