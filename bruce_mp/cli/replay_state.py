@@ -70,17 +70,8 @@ class ReplayState:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = _open(path)
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-                fault = "is in use by another replay. Wait until that replay ends."
-            else:
-                fault = (
-                    f"cannot be opened or written: {error}. Make room on its disk, or allow this user to write to "
-                    "the file and its directory; a new --state would send all lines again."
-                )
-            raise ReplayStateError(f"The state file {path} {fault}") from error
         except sqlite3.Error as error:
-            raise ReplayStateError(f"{path} is not the state of a replay. Give another --state.") from error
+            raise ReplayStateError(f"The state file {path} {_explain(error)}") from error
         except OSError as error:
             raise ReplayStateError(f"{path} cannot be created: {error.strerror}.") from error
 
@@ -92,10 +83,7 @@ class ReplayState:
     ) -> None:
         self._database.close()
         if isinstance(error, sqlite3.Error):
-            raise ReplayStateError(
-                f"The state file {self._path} cannot be read or written: {error}. Make room on its disk or "
-                "repair it, then run the command again."
-            ) from error
+            raise ReplayStateError(f"The state file {self._path} {_explain(error)}") from error
 
     def contains(self, key: LineKey) -> bool:
         with closing(self._database.execute("select 1 from lines where hash = ? and number = ?", key)) as found:
@@ -129,16 +117,37 @@ class ReplayState:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Open and lock the file, and create it if necessary. Raise sqlite3.Error."""
+    """Open and lock the file, and create it if necessary. Raise sqlite3.Error or ReplayStateError."""
     with ExitStack() as stack:
         database = stack.enter_context(closing(sqlite3.connect(path, timeout=0, isolation_level=None)))
         database.execute("pragma locking_mode=exclusive")
         database.execute("begin exclusive")
         columns = set(database.execute(_COLUMNS_QUERY))
         if columns and columns != _COLUMNS:
-            raise sqlite3.DatabaseError("the database of another program")
+            raise ReplayStateError(f"{path} is not the state of a replay. Give another --state.")
         for statement in () if columns else _CREATE_TABLES:
             database.execute(statement)
         database.execute("commit")
         stack.pop_all()  # from here on, the caller closes the database
         return database
+
+
+def _explain(error: sqlite3.Error) -> str:
+    """Return what is wrong with a state file, and the remedy."""
+    name = getattr(error, "sqlite_errorname", "")  # errors that do not come from the SQLite library have none
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return "is in use by another replay. Wait until that replay ends."
+    if name.startswith("SQLITE_CORRUPT"):
+        return (
+            f"is damaged: {error}. Restore it from a backup. Without one, give a new --state, and only files from "
+            "which no replay has sent lines, because a new --state would send all lines again."
+        )
+    if name.startswith("SQLITE_NOTADB"):
+        return (
+            f"is not the state of a replay, or damaged at its start: {error}. If it was the state of a replay, restore "
+            "it from a backup, because a new --state would send all lines again. Otherwise give another file."
+        )
+    return (
+        f"cannot be read or written: {error}. Make room on its disk, or allow this user to write to the file and its "
+        "directory; a new --state would send all lines again."
+    )

@@ -426,6 +426,34 @@ def test_another_file_is_not_taken_for_a_state(tmp_path: Path) -> None:
         ReplayState(tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("damaged", "text"),
+    [
+        (slice(4096, None), "is damaged: database disk image is malformed. Restore it from a backup"),
+        (slice(0, 16), "not the state of a replay, or damaged at its start: .* a new --state would send all lines"),
+    ],
+)
+@pytest.mark.parametrize("is_cut_off", [False, True])
+def test_a_damaged_state_names_no_other_state_as_the_remedy(
+    tmp_path: Path, damaged: slice, text: str, is_cut_off: bool
+) -> None:
+    path = tmp_path / "state"
+    lines = [LineKey(bytes([number]) * 32, 1) for number in range(250)]
+    with ReplayState(path) as opened:
+        opened.begin(KILLED, lines)
+    data = bytearray(path.read_bytes())
+    data[damaged] = b"" if is_cut_off else b"\xff" * len(data[damaged])
+    path.write_bytes(data)
+
+    def read() -> None:
+        with ReplayState(path) as opened:
+            opened.contains(lines[0])
+
+    with pytest.raises(ReplayStateError, match=text) as refusal:
+        read()
+    assert "Give another --state" not in str(refusal.value)
+
+
 def test_a_missing_daemon_or_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--stream-socket-path", str(tmp_path / "none"), "--state", str(tmp_path / "state")]
     (tmp_path / "d").write_bytes(line(0))
