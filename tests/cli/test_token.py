@@ -373,7 +373,7 @@ def test_a_presigned_address_stays_secret(run: Any, monkeypatch: pytest.MonkeyPa
 
 def test_missing_credentials_and_region_are_explained(run: Any, tmp_path: Path) -> None:
     errors = run("aws-msk-iam", "--region", "eu-north-1")[2]
-    assert f"not in AWS_ACCESS_KEY_ID, in a web identity, in {tmp_path}/.aws/credentials" in errors
+    assert f"AWS_ACCESS_KEY_ID, a web identity, {tmp_path}/.aws/credentials, the container" in errors
     assert "Attach a role to this host" in errors
     assert "Add --region" in run("aws-msk-iam")[2]
 
