@@ -23,7 +23,7 @@ from bruce_mp.status.pages.text import topic_text
 from bruce_mp.telemetry.books import Books, balance_line
 from bruce_mp.telemetry.clock import utc_text, wall_ms
 from bruce_mp.telemetry.logs import plural
-from bruce_mp.telemetry.stages import STAGES
+from bruce_mp.telemetry.stages import STAGE_OF_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,13 +189,13 @@ def _summarize_topics(salvage: Salvage) -> list[TopicHeld]:
     topics: dict[bytes, TopicHeld] = {}
     for record in salvage.records():
         if record.topic not in topics:
-            topics[record.topic] = TopicHeld(topic_text(record.topic), dict.fromkeys(STAGES.values(), 0))
+            topics[record.topic] = TopicHeld(topic_text(record.topic), dict.fromkeys(STAGE_OF_STATE.values(), 0))
         _add_record(topics[record.topic], record)
     return [topic for _, topic in sorted(topics.items())]
 
 
 def _add_record(topic: TopicHeld, record: SalvagedRecord) -> None:
-    topic.held[STAGES[record.state]] += 1
+    topic.held[STAGE_OF_STATE[record.state]] += 1
     topic.messages += 1
     topic.bytes += record.end - record.key_at
     topic.sent += record.was_built

@@ -15,8 +15,8 @@ from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.slab.landing_zone import base_at, landed_lengths
 from bruce_mp.slab.recovery import arrivals_in_chunks
 from bruce_mp.telemetry.books import books_of, row_integers, spilled_total
-from bruce_mp.telemetry.counters import BOOK_COUNTERS
-from bruce_mp.telemetry.stages import SPILLED, STAGE_NAMES, STAGES, flows, read_rows
+from bruce_mp.telemetry.counters import BOOK_COUNTER_COUNT
+from bruce_mp.telemetry.stages import SPILLED, STAGE_NAMES, STAGE_OF_STATE, flows, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,8 @@ def _count_once(slab: Slab) -> Books:
     versions = row_integers(slab, lay.ROW_VERSION)
     # The counters of row n begin at index `first` + n * `step` in `slab.longs`.
     first, step = (slab.geometry.rows_at + lay.ROW_COUNTERS) >> 3, lay.ROW_BYTES >> 3
-    rows = [slab.longs[at : at + BOOK_COUNTERS].tolist() for at in range(first, first + lay.ROW_COUNT * step, step)]
+    starts = range(first, first + lay.ROW_COUNT * step, step)
+    rows = [slab.longs[start : start + BOOK_COUNTER_COUNT].tolist() for start in starts]
     used_rows = filter(any, rows)
     counters = [sum(counts) for counts in zip(*used_rows, strict=True)] or rows[0]  # if no row is used, all are 0
     held = {**_held_by_stage(slab), SPILLED: spilled_total(slab)}
@@ -68,8 +69,8 @@ def _held_by_stage(slab: Slab) -> dict[str, int]:
 def count_by_stage(record_counts: Sequence[int]) -> dict[str, int]:
     """Return the number of held records by stage; `record_counts[state]` is the number of records in a state."""
     held = dict.fromkeys(STAGE_NAMES, 0)
-    for state, stage in STAGES.items():
-        held[stage] += record_counts[state]
+    for state, stage in STAGE_OF_STATE.items():
+        held[stage] += states[state]
     return held
 
 

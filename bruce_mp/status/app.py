@@ -1,11 +1,8 @@
-"""Flask application of the status pages: the routes, and the response of each.
+"""The Flask application of the status pages.
 
-For each request, the application reads a page from the slab (the file that holds all messages) into a struct.
-`/NAME/json` returns the fields of the struct. `/NAME/plain` returns a text rendered from them, if the page has a text
-form. `/NAME` returns the text form if there is one, else JSON.
-
-Only `/metadata_update`, `/reload`, `/accept_cluster` and `/msg_debug` change state. The request guard refuses such a
-request if a page of another site may have caused it. It refuses every request with a foreign host name.
+For each request, the application reads a page from the slab into a struct. `/NAME/json` returns the fields of the
+struct. `/NAME/plain` returns a text rendered from them, if the page has a text form. `/NAME` returns the text form if
+there is one, else JSON.
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ if TYPE_CHECKING:
 __all__ = ["DaemonView", "create_app"]
 
 MIN_SNAPSHOT_INTERVAL_S: Final = 0.8
-"""Shortest time between two snapshots for `/overview`. All clients share a snapshot, so more clients cost no more."""
+"""Shortest time between two snapshots for `/overview`. All clients share a snapshot."""
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -90,9 +87,9 @@ _HEADERS: Final = {
 class DaemonView:
     """Data sources of the pages, and the actions that pages may request.
 
-    All members are safe to call from several threads. The books are the account of all messages. `active_config`
-    returns the supervisor's report about `config`, `books_verdict` the result of the last check of the books. `now_ms`
-    is the wall clock; `steady_ms` is the steady clock, which gives messages their times of arrival.
+    All members are safe to call from several threads. `active_config` returns the supervisor's report about `config`;
+    `books_verdict` returns the result of the last check of the books. `now_ms` is the wall clock; `steady_ms` is the
+    steady clock, on which arrivals of messages are recorded.
     """
 
     slab: Slab
@@ -123,14 +120,14 @@ class DaemonView:
             processes=read_processes(slab, now_ms, steady_ms),
             metadata=read_metadata(slab, now_ms),
             metadata_age_ms=read_metadata_age(slab, steady_ms),
-            books=self.books(),  # read after the discards of the hour, so that the total is not less than they are
+            books=self.books(),  # read after `hour_discards`, so that the books contain all discards of the hour
             cluster=cluster,
             refusals=TopicTable(slab).refusals(),
             slab_use=read_slab_use(slab),
             minute_discards=minute_discards,
             hour_discards=hour_discards,
-            copies_lost=loss_history.copies_lost_in_last_hour() if keeps_copies else 0,
-            accepts_failed=self.histories.rates.accepts_failed_in_last_minute(),
+            lost_copy_count=loss_history.copies_lost_in_last_hour() if keeps_copies else 0,
+            failed_accept_count=self.histories.rates.accepts_failed_in_last_minute(),
             certificates=list_certificates(config.kafka.tls, cluster),
             config=config,
             active_config=self.active_config(),
@@ -166,7 +163,7 @@ class DaemonView:
         guard_change(self.config().http)
 
     def history(self) -> dict[str, Any]:
-        """Read the history of the topic and period that the current request names; an empty topic means the daemon."""
+        """Read the history of the topic and period that the current request names; no topic means the whole daemon."""
         period = request.args.get("period", "hour")
         if period not in PERIODS:
             abort(400, f"period is one of {', '.join(PERIODS)}.")
@@ -176,9 +173,9 @@ class DaemonView:
         return read_header(self.slab, now_ms) | {"period": period, "topic": topic, "series": series}
 
     def held(self) -> HeldPage:
-        """Count the held messages, and pass the counts to the totals by topic, which need them."""
+        """Count the held messages for the page, and pass the counts to the totals by topic."""
         totals = self.histories.totals
-        settled = totals.settled_by_topic()  # must come before the count of held messages: see `observe_held`
+        settled = totals.settled_by_topic()  # `observe_held` requires that this comes before the count of held messages
         page = read_held(self.slab, self.now_ms(), self.steady_ms())
         held = [(topic_bytes(line.topic), line.messages) for line in page.topics]
         totals.observe_held(settled, held, self.steady_ms())
@@ -218,7 +215,7 @@ def create_app(daemon: DaemonView) -> Flask:
 
 
 def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], _Page], Callable[[Any], str] | None]]:
-    """Map the name of each page to its reader and the renderer of its text form, or None if it has no text form."""
+    """Map the name of each page to its reader, and to the renderer of its text form or None if it has no text form."""
     slab, now_ms, steady_ms = daemon.slab, daemon.now_ms, daemon.steady_ms
     return {
         "server_info": (daemon.server_info, server_info_text),
@@ -295,7 +292,7 @@ def _metadata_update(daemon: DaemonView) -> Response:
 
 
 def _accept_cluster(daemon: DaemonView) -> Response:
-    """Accept the cluster of the brokers as the one for the held messages, if `?id=` names it."""
+    """Let the router send the held messages to the cluster of the brokers, if `?id=` names this cluster."""
     daemon.guard_change()
     router = daemon.router
     if router is None:

@@ -1,12 +1,9 @@
-"""Checks that the processes' counts of held messages agree with the records in the slab.
+"""Checks that the counts of held messages in the process rows agree with the records in the slab.
 
-Each process counts messages in its row of the slab. Each message is a record in a chunk of the slab, and a state word
-tells how far the record has come (its stage). A pass of the check counts all records by their state words, a few chunks
-at a time.
-
-A pass takes seconds in a large slab, and the processes change the slab during this time. So the counted records must be
-at least the messages that were held during the whole pass, and at most the messages held at its start plus the messages
-that entered the slab during it. If no row has changed, the numbers of each stage must be equal. The check reports a
+A pass of the check counts all records by their state words, a few chunks at a time. In a large slab a pass takes
+seconds, in which the processes change the slab. So the number of counted records must be at least the number of
+messages that were held during the whole pass, and at most the number of messages that were held at its start or entered
+the slab during the pass. If no row has changed, the numbers must be equal for each stage. The check reports a
 difference only if two passes in a row find one.
 """
 
@@ -35,17 +32,18 @@ __all__ = ["BooksCheck", "Verdict"]
 
 log = logging.getLogger(__name__)
 INTERVAL_MS: Final = 60_000
-"""Time between two passes. A pass reads all chunks in use, which costs CPU time."""
+"""Time between the end of a pass and the start of the next. A pass reads all chunks in use, which costs CPU time."""
 _STEP_S: Final = 0.02
-"""Longest time of a step, of which there is one each second."""
+"""Longest duration of a step."""
 _CHUNKS_AT_ONCE: Final = 256
 """Number of chunks that are counted before the step looks at the clock again."""
 
 
 class Verdict(NamedTuple):
-    """Result of the last pass: its wall-clock time (0 before the first pass), and the number of unaccounted messages.
+    """Result of the last pass.
 
-    This number is the difference between the number of records and the range that the counts in the rows allow.
+    `checked_ms` is the wall-clock time of its end, 0 before the first pass. `unaccounted` is the number of messages by
+    which the records differ from the range that the rows allow.
     """
 
     checked_ms: int = 0
@@ -53,18 +51,18 @@ class Verdict(NamedTuple):
 
 
 class BooksCheck:
-    """Passes over the slab, one each minute; call `step` once a second."""
+    """Check that makes a pass each minute; the caller calls `step` once a second."""
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self.verdict = Verdict()
         self._due_ms = 0
         self._last_pass_differed = False
-        """True if the last pass found a difference. If this pass finds one as well, it is reported."""
+        """True if the last pass found a difference. Only if the next pass finds one as well, it is reported."""
         self._state_counts = [0] * len(RunState)
         self._rows_before: list[RowReading] = []
         self._chunks: Iterator[tuple[int, int]] | None = None
-        """(chunk, generation) of the chunks that the pass has yet to read; None between passes."""
+        """(chunk, generation) of each chunk that the pass has not read yet; None between passes."""
         self._is_complete = False
         """True after the last chunk of a pass, until the next step evaluates the pass."""
 
@@ -117,9 +115,9 @@ class BooksCheck:
 
 
 def count_unaccounted(before: Sequence[RowReading], after: Sequence[RowReading], counted: Mapping[str, int]) -> int:
-    """Return by how much the counted records differ from the numbers that the rows before and after the pass allow.
+    """Return the number of messages by which the records differ from the range that the rows allow.
 
-    `counted` is the number of records by stage.
+    `before` and `after` are the rows before and after the pass; `counted` is the number of records by stage.
     """
     held = held_by_stage(before)
     if list(before) == list(after):

@@ -1,8 +1,4 @@
-"""Last reports of the dispatchers and of the router about brokers.
-
-Each dispatcher is the process that sends to one broker; its slot is the number of its row in the slab. The event loop
-stores the reports, and HTTP threads read them.
-"""
+"""The last report of each dispatcher and of the router; the event loop stores them, and HTTP threads read them."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
-from bruce_mp.telemetry.stalls import OldestMessageTimes
+from bruce_mp.telemetry.stalls import StallStarts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,19 +19,21 @@ if TYPE_CHECKING:
 __all__ = ["BrokerStatusStore", "ClusterReport"]
 
 STALE_MS: Final = 10_000
-"""Age at which a report is ignored. Processes report once a second, so the sender of an older report has ended."""
+"""Age from which a report is ignored. Processes report once a second, so the sender of an older report has ended."""
 MAX_ERRORS: Final = 1000
-"""Most partitions for which the last error is remembered; a cluster may cause errors for any number of partitions."""
+"""Maximum number of partitions with a remembered last error; it limits the memory."""
 STALL_SHOWN_MS: Final = 2_500
-"""Time for which a stall is shown after its last report, because no process reports it while messages change hands."""
+"""How long a stall is shown after its last report.
+
+No process reports a stall while its messages move between the router and a dispatcher.
+"""
 
 
 class ClusterReport(NamedTuple):
-    """The reports that are recent enough: those of dispatchers in `brokers`, by slot, and that of the router, or None.
+    """The recent reports: `brokers` has the reports of the dispatchers by slot, and `router` the report of the router.
 
-    `last_errors` maps (topic, partition) to the last error of the partition, which stays there after the dispatcher has
-    handed the partition's messages back to the router. `stalls` lists partitions for which nothing has been
-    acknowledged for long, the longest first.
+    If the router's report is too old, `router` is None. `last_errors` maps (topic, partition) to the last error of the
+    partition, even after the dispatcher has handed back the partition. `stalls` begins with the longest stall.
     """
 
     brokers: dict[int, BrokerStatus]
@@ -45,7 +43,7 @@ class ClusterReport(NamedTuple):
 
 
 class BrokerStatusStore:
-    """Last report of each dispatcher slot and of the router. `now_ms` is the steady clock."""
+    """Store of the reports, for several threads. `now_ms` is the present time of the steady clock."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -56,7 +54,8 @@ class BrokerStatusStore:
         self._last_errors: dict[tuple[bytes, int], str] = {}
         self._stalls: dict[tuple[int | None, bytes, int], tuple[int, PartitionStall]] = {}
         """(time of receipt, last report) of a stall, by dispatcher slot (None for the router), topic and partition."""
-        self._stall_times: OldestMessageTimes[tuple[bytes, int]] = OldestMessageTimes()
+        self._stall_starts: StallStarts[tuple[bytes, int]] = StallStarts()
+        """The start of the stall of each (topic, partition), also if several processes have reported this stall."""
 
     def record(self, reports: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
         with self._lock:
@@ -70,13 +69,11 @@ class BrokerStatusStore:
 
     def _record_stalls(self, slot: int | None, stalls: Iterable[PartitionStall], now_ms: int) -> None:
         for stall in stalls:
-            # If the messages have moved to another process, the stall keeps the start that the former process reported.
-            since_ms = self._stall_times.observe((stall.topic, stall.partition), stall.oldest, stall.since_ms, now_ms)
-            self._stalls[slot, stall.topic, stall.partition] = (
-                now_ms,
-                msgspec.structs.replace(stall, since_ms=since_ms),
-            )
-        self._stall_times.expire(now_ms)
+            # If the messages have moved to another process, the stall keeps the start that the first process reported.
+            key = (stall.topic, stall.partition)
+            since_ms = self._stall_starts.observe(key, stall.oldest_message, stall.since_ms, now_ms)
+            self._stalls[slot, *key] = (now_ms, msgspec.structs.replace(stall, since_ms=since_ms))
+        self._stall_starts.expire(now_ms)
         self._stalls = {
             key: (at_ms, stall) for key, (at_ms, stall) in self._stalls.items() if now_ms - at_ms < STALL_SHOWN_MS
         }
@@ -101,12 +98,11 @@ class BrokerStatusStore:
 def _merge_stalls(stalls: Iterable[PartitionStall]) -> tuple[PartitionStall, ...]:
     """Return one stall for each partition, with the earliest start and the largest number of messages.
 
-    The numbers are not added: two processes may hold messages of a partition, but they may also report the same
-    messages one after the other, and a sum would count these twice.
+    The numbers are not added, because two processes may report the same messages one after the other.
     """
     merged: dict[tuple[bytes, int], PartitionStall] = {}
     for stall in sorted(stalls, key=lambda stall: stall.since_ms):
         first = merged.setdefault((stall.topic, stall.partition), stall)
-        if stall.messages > first.messages:
-            merged[stall.topic, stall.partition] = msgspec.structs.replace(first, messages=stall.messages)
+        if stall.message_count > first.message_count:
+            merged[stall.topic, stall.partition] = msgspec.structs.replace(first, message_count=stall.message_count)
     return tuple(merged.values())

@@ -1,8 +1,7 @@
-"""Cache for slow readings.
+"""Cache for slow readings: counting the messages in a full slab of many GB takes seconds.
 
-Counting the messages in a full slab of many GB takes seconds. So a slow reading stays cached for `VALIDITY_FACTOR`
-times its duration, which limits the part of the time that readings take. A quick reading stays
-cached for `min_valid_s`, by default not at all.
+A slow reading stays cached for `VALIDITY_FACTOR` times its duration, so readings take at most a quarter of the time. A
+quick reading stays cached for `min_valid_s`, by default not at all.
 """
 
 from __future__ import annotations
@@ -19,16 +18,12 @@ __all__ = ["Cached"]
 SLOW_S: Final = 0.5
 """A reading that takes at least this time is slow."""
 VALIDITY_FACTOR: Final = 3
-"""A slow reading stays valid for this multiple of its duration."""
 
 _Reading = TypeVar("_Reading")
 
 
 class Cached(Generic[_Reading]):
-    """Result of `read`, cached for `min_valid_s` after a quick reading and longer after a slow one.
-
-    Several threads may call it. `clock` is monotonic, in seconds.
-    """
+    """Cache of the result of `read`, for several threads. `clock` is monotonic, in seconds."""
 
     def __init__(
         self, read: Callable[[], _Reading], clock: Callable[[], float] = time.monotonic, *, min_valid_s: float = 0.0
@@ -43,7 +38,7 @@ class Cached(Generic[_Reading]):
     def __call__(self) -> _Reading:
         """Return the cached or a new reading. While another thread reads, return the previous reading.
 
-        There is none before the first reading, so all callers wait for the first.
+        If no reading has ended yet, wait for the first.
         """
         last = self._last
         if not self._lock.acquire(blocking=last is None):

@@ -22,7 +22,7 @@ _DECODER: Final[msgspec.msgpack.Decoder[list[ReportedEvent]]] = msgspec.msgpack.
 
 
 def decode_events(data: bytes) -> list[ReportedEvent]:
-    """Decode the events in a message of the link REPORTS. Raise RemoteProtocolError for any other bytes."""
+    """Decode the events in a frame of the link REPORTS. Raise RemoteProtocolError if `data` is no such frame."""
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError as error:

@@ -1,9 +1,9 @@
-"""The operator's program `events.command`, which runs when partitions pause or flow again and when the health changes.
+"""Runs the operator's program `events.command` when partitions pause or flow again, and when the health changes.
 
 A thread of the status process starts the program for one event at a time, and at most once in `events.interval_s`.
 While an event waits, a later event of the same kind replaces it. So the program always gets the latest health, but the
 partitions of a replaced event are only in the log. The program gets no input, and only a few harmless variables of the
-daemon's environment. If it fails, this is logged and affects nothing else.
+daemon's environment. A failure of the program is logged, and affects nothing else.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ __all__ = ["DaemonEvent", "EventHook"]
 
 log = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
-"""Longest wait for the thread at the end of the status process, after `stop` has killed the program."""
+"""Longest wait of `stop` for the thread, after `stop` has killed the program."""
 _MAX_TEXT_BYTES: Final = 8192
-"""Limit of an event's text, which the program gets in an environment variable; Linux's limit is much higher.
+"""Limit of an event's text, which the program gets in an environment variable.
 
 The whole text is on `/healthz` if the kind of the event is `health`, else in the log.
 """
 
 
 class DaemonEvent(NamedTuple):
-    """An event for the operator. `kind` is `health`, or for partitions `paused` or `flowing`.
+    """An event for the operator. `kind` is `health`, or for a change of partitions `paused` or `flowing`.
 
     If `kind` is `health`, `state` is the new health: `problem`, `warning` or `healthy`. Otherwise `state` equals
     `kind`.
@@ -53,10 +53,7 @@ class DaemonEvent(NamedTuple):
 
 
 class EventHook:
-    """Queue of events, and a thread that runs the program for each.
-
-    Only `stop` waits; all other methods return at once.
-    """
+    """Queue of events, and a thread that runs the program for each. Of the public methods, only `stop` waits."""
 
     def __init__(self, config: Events) -> None:
         self._config = config
@@ -74,13 +71,13 @@ class EventHook:
         self._thread.start()
 
     def apply_config(self, config: Events) -> None:
-        """Use a reloaded config for the next event. A new interval also applies to the wait that has begun."""
+        """Use a reloaded config for the next events. A new interval also applies to a wait that has begun."""
         with self._changed:
             self._config = config
             self._changed.notify()
 
     def post(self, event: DaemonEvent) -> None:
-        """Queue an event. It replaces an event of the same kind that waits in the queue."""
+        """Queue an event, in place of an event of the same kind that still waits in the queue."""
         with self._changed:
             if self._config.command and not self._is_stopped:
                 self._pending.pop(event.kind, None)
@@ -110,7 +107,7 @@ class EventHook:
             return None if self._is_stopped else self._pending.pop(next(iter(self._pending)))
 
     def _await_interval(self, started_s: float) -> None:
-        """Wait until the interval of the present config has passed since `started_s`, or until `stop`."""
+        """Wait until `events.interval_s` have passed since `started_s`, or until `stop`."""
         with self._changed:
             while not self._is_stopped and (rest_s := started_s + self._config.interval_s - time.monotonic()) > 0:
                 self._changed.wait(rest_s)

@@ -1,7 +1,7 @@
 """The status process: receives the reports of the other processes, and serves the pages. No message passes through it.
 
-The main thread runs the event loop that all daemon processes use; the HTTP server has its own threads. Locks guard
-the state that they share: the reports, the counters in this process's row, and the sending end of the control pipe.
+The main thread runs the event loop; the HTTP server has other threads. Locks guard the state that the threads share:
+the reports, the counters in this process's row, and the sending end of the control pipe.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class _Status(ProcessShell):
         self._view.histories.brokers.sample(steady_ms())
         self._view.debug.check_deadline()
         self._books_check.step(steady_ms(), wall_ms())
-        # The histories need a sample each second, so the loop's `call_about`, which may be late, is not suitable.
+        # Not `call_about`, which may be late: the histories need a sample each second.
         self._loop.call_later(_TICK_S, self._tick)
 
     def _on_events(self, data: bytes) -> None:
@@ -178,16 +178,17 @@ class _Status(ProcessShell):
             log.warning("%s  The pages do not include this report.", error)
             return
         steady_now_ms = steady_ms()
-        traffic = [item for item in events if isinstance(item, TrafficEvent)]
+        traffic = [event for event in events if isinstance(event, TrafficEvent)]
         self._view.histories.traffic.record(traffic, steady_now_ms)
         self._view.histories.totals.record(traffic, steady_now_ms)
-        # The lines below walk this list several times, so it lacks the traffic events: there may be one for each topic.
-        others = [item for item in events if not isinstance(item, TrafficEvent)]
-        self._view.reports.record([item for item in others if isinstance(item, DiscardReportEvent)], wall_ms())
-        self._view.compression.record([item for item in others if isinstance(item, CompressionEvent)])
-        self._view.histories.totals.record([item for item in others if isinstance(item, DiscardEvent)], steady_now_ms)
-        for item in others:
-            if isinstance(item, RouterStatus):
-                self._pauses.record(item.paused, is_complete=len(item.paused) == item.paused_count)
-        statuses = [item for item in others if isinstance(item, BrokerStatus | RouterStatus)]
+        # The lines below walk the events several times, so drop the traffic events: there may be thousands.
+        events = [event for event in events if not isinstance(event, TrafficEvent)]
+        self._view.reports.record([event for event in events if isinstance(event, DiscardReportEvent)], wall_ms())
+        self._view.compression.record([event for event in events if isinstance(event, CompressionEvent)])
+        discards = [event for event in events if isinstance(event, DiscardEvent)]
+        self._view.histories.totals.record(discards, steady_now_ms)
+        for event in events:
+            if isinstance(event, RouterStatus):
+                self._pauses.record(event.paused, is_complete=len(event.paused) == event.paused_count)
+        statuses = [event for event in events if isinstance(event, BrokerStatus | RouterStatus)]
         self._view.broker_status.record(statuses, steady_now_ms)

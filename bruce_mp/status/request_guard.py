@@ -1,10 +1,10 @@
 """Request guard: decides which HTTP requests may read, and which may change state.
 
-Every client that reaches the address may read, unless the `Host` header has a name that is not this host's. Such a name
-reveals DNS rebinding: a page of another site makes the browser of one of its readers read from this host. The guard
-also refuses a request that changes state if a page of another site may have caused it; a browser names the source of a
-request in the headers `Sec-Fetch-Site` and `Origin`. If a token is configured, a request that changes state needs it as
-well.
+Every client that reaches the address may read, unless the name in the `Host` header is not a name of this host. Such a
+name reveals DNS rebinding: a page of another site makes a browser read from this host under the name of that site. The
+guard also refuses a request that changes state if a page of another site may have caused it; a browser names the site
+that caused a request in the headers `Sec-Fetch-Site` and `Origin`. If a token is configured, a request that changes
+state also needs this token.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _UNAUTHORIZED: Final = (
 
 
 def guard_host(config: Http) -> None:
-    """Abort the current request with 403 if its `Host` header has a name that an attacker could resolve to this host.
+    """Abort the current request with 403 if its `Host` header has a name that is not a name of this host.
 
-    A header with an IP address is safe. So is a request with an empty header or without one: it does not come from a
-    browser, which always sends the name that it has resolved.
+    A header with an IP address is safe. So is an empty or absent header, because every browser sends the name that it
+    has resolved.
     """
     given = request.headers.get("Host")
     if not given or not isinstance(config.address, HostPort):  # no browser connects to a UNIX socket
@@ -52,7 +52,10 @@ def guard_host(config: Http) -> None:
 
 
 def guard_change(config: Http) -> None:
-    """Abort the current request with 403, 401 or 503 unless it is allowed to change state."""
+    """Abort the current request unless it is allowed to change state.
+
+    The status is 403 for a page of another site, 401 for a wrong token, and 503 if the token cannot be read.
+    """
     _refuse_foreign_sites()
     _check_token(config)
 
@@ -65,7 +68,7 @@ def _refuse_foreign_sites() -> None:
 
 
 def _host_of(origin: str) -> str | None:
-    """Return host and port of an `Origin` header, or None if it is malformed."""
+    """Return host and port in an `Origin` header, or None if the header is malformed."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

@@ -1,13 +1,12 @@
 """The HTTP server: waitress on a listening socket that the supervisor owns.
 
-The server runs in threads beside the event loop of the process: the server thread, which polls the sockets, and worker
-threads, which run the application. A worker thread wakes the server thread after each response, so `stop` ends the
-worker threads first, then the server thread, and then closes the connections. The listening socket stays open in the
-supervisor, so new connections wait for the next status process.
+The server thread polls the sockets, and worker threads run the application. A worker thread wakes the server thread
+after each response, so `stop` first ends the worker threads, then the server thread, and then closes the connections.
+The listening socket stays open in the supervisor, so new connections wait for the next status process.
 
-Slow clients cannot keep others out. A request must be complete, and a response read, within a time limit, even if bytes
-keep moving. The server accepts new connections even beyond their limit, but then closes another connection that has no
-running request: the oldest such connection of the peer that has the most of them.
+Slow clients cannot keep others out. A client must send a whole request, and read a whole response, within a time limit.
+If there are too many connections, the server accepts a new one all the same, and closes another: of the connections
+without a running request, the oldest connection of the peer with the most of them.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["HttpLimits", "HttpServer"]
 
 THREADS: Final = 4
-"""Number of requests that are answered at the same time; a page takes milliseconds."""
+"""Number of requests that are answered at the same time."""
 _STOP_S: Final = 2.0
-"""Longest wait for running requests at the end of the process, and then for the server thread."""
+"""Longest wait of `stop` for running requests, and then for the server thread."""
 _EXTRA_CONNECTIONS: Final = 32
-"""Room beyond `HttpLimits.connections` for connections with a running request, and for those being closed."""
+"""Room for connections that `HttpLimits.connections` does not count: with a running request, or about to be closed."""
 _UCRED_BYTES: Final = 12
 """Size of Linux' `struct ucred`: pid, uid and gid, of 4 bytes each."""
 _UCRED_UID: Final = slice(4, 8)
@@ -55,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 class HttpLimits(NamedTuple):
-    """Limits for clients: the number of connections, and the seconds to send a request and to read a response."""
+    """Limits for clients: the number of connections without a running request, and the duration of a transfer in s."""
 
     connections: int = 100
     request_s: float = 10.0
@@ -63,10 +62,10 @@ class HttpLimits(NamedTuple):
 
 
 class _Transfer(NamedTuple):
-    """A request or response in transfer, first seen at `since_s` of the monotonic clock, with its time limit."""
+    """A request or response in transfer, first seen at `since_s` of the monotonic clock; it may take `limit_s`."""
 
     waitress_object: object
-    """The object of waitress that stands for the request or response, to recognize the transfer later."""
+    """The object of waitress that stands for the request or response; the same object means the same transfer."""
     since_s: float
     limit_s: float
 
@@ -74,8 +73,8 @@ class _Transfer(NamedTuple):
 class HttpServer:
     """Server of `app` on `listener`, a listening TCP or UNIX socket.
 
-    The caller calls `enforce_limits` about once a second. `on_accept_exhausted` is called when a connection cannot be
-    accepted because descriptors or memory are exhausted.
+    The caller calls `enforce_limits` about once a second. The server calls `on_accept_exhausted` when it cannot accept
+    a connection because descriptors or memory are exhausted.
     """
 
     def __init__(
@@ -88,8 +87,8 @@ class HttpServer:
         self._polled: dict[int, Any] = {}
         """The sockets that waitress's loop polls, by descriptor."""
         self._unpolled: dict[int, Any] = {}
-        """The sockets that `_end_loop` has taken from the loop and that `stop` closes."""
-        # waitress warns whenever a request waits for a worker thread, which is normal here.
+        """The sockets that `_end_loop` has taken from `_polled` for `stop` to close."""
+        # waitress warns when a request waits for a worker thread, but such a wait is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         logging.getLogger("waitress").addFilter(_rewrite_error)
         settings = {**_SETTINGS, "connection_limit": limits.connections + _EXTRA_CONNECTIONS}
@@ -122,10 +121,9 @@ class HttpServer:
     # --- in the server thread ----------------------------------------------------------------------------------------
 
     def _end_loop(self) -> None:
-        """Take all sockets from the loop, which then ends.
+        """Take all sockets from the loop, so that the loop ends. Leave it to `stop` to close them.
 
-        They are closed later, by `stop`: one of them is the pipe to which `pull_trigger` writes, and waitress may call
-        this method before `pull_trigger` has written.
+        One of them is the pipe to which `pull_trigger` writes, and waitress may call this method before that write.
         """
         self._unpolled = dict(self._polled)
         self._polled.clear()
@@ -144,19 +142,16 @@ class HttpServer:
             return None
 
     def _open_channel(self, *args: Any, **kwargs: Any) -> HTTPChannel:
-        """Open a channel, as waitress calls a connection, for a new socket.
-
-        If there are too many, close another one.
-        """
+        """Open a channel (waitress' word for a connection) for a new socket. If there are too many, close another."""
         channel = HTTPChannel(*args, **kwargs)
-        # Channels without a running request.
+        # The channels without a running request.
         closable = [each for each in self._server.active_channels.values() if not each.requests and not each.will_close]
         if len(closable) > self._limits.connections:
             _choose_to_close(closable).will_close = True
         return channel
 
     def _enforce_limits(self) -> None:
-        """Accept connections again, and close those with transfers that take too long, even if bytes keep moving."""
+        """Accept connections again, and close the connections with transfers that have exceeded their time limit."""
         self._server.accepting = True
         now = time.monotonic()
         before, self._transfers = self._transfers, {}
@@ -171,18 +166,18 @@ class HttpServer:
                 channel.will_close = True
 
     def _transfer_of(self, channel: HTTPChannel, now: float) -> _Transfer | None:
-        """Return the present transfer of a channel, or None while it is idle or its request is being answered."""
+        """Return the present transfer of a channel, or None if the channel is idle or waits for the application."""
         if channel.total_outbufs_len:
             # waitress removes the request before the client has read the last bytes of the response
             response = channel.requests[0] if channel.requests else channel.outbufs[0]
             return _Transfer(response, now, self._limits.response_s)
         if channel.requests:
-            return None  # the application works on the response
+            return None
         return None if channel.request is None else _Transfer(channel.request, now, self._limits.request_s)
 
 
 def _rewrite_error(record: logging.LogRecord) -> bool:
-    """Drop waitress's records below ERROR, which are about clients that disconnect, and replace the text of errors."""
+    """Drop waitress's records below ERROR, which only report disconnected clients, and replace the text of errors."""
     if record.levelno < logging.ERROR:
         return False
     record.msg, record.args = "The server of the status pages failed in a request. This is a bug: please report it.", ()

@@ -1,9 +1,9 @@
-"""Reports changes of the daemon's state: partitions that are paused or flow again, and the health.
+"""Watches for changes of the daemon's state, and posts them to the event hook: pauses of partitions, and the health.
 
-`PauseWatch` compares each report of the router with the previous one, and logs one line for all partitions that have
-changed. A partition counts as flowing again only after several reports in a row without a pause of it, because between
-two pauses the router tries to send to a partition that brokers refuse. `HealthWatch` has its own thread, because
-the evidence for the health takes long to read from a large slab. Both post their changes to the event hook.
+`PauseWatch` compares each report of the router with earlier ones, and logs one line for all scopes that have changed. A
+scope counts as flowing again only after several reports in a row that lack it, because a partition that brokers refuse
+flows for a moment whenever the router tries it again. `HealthWatch` has a thread, because reading the evidence for the
+health from a large slab takes long.
 """
 
 from __future__ import annotations
@@ -30,32 +30,35 @@ __all__ = ["HealthWatch", "PauseWatch"]
 
 log = logging.getLogger(__name__)
 _REPORTS_UNTIL_FLOWING: Final = 3
-"""Number of reports in a row without a pause after which the pause is over.
+"""Number of reports in a row that lack a paused scope, after which it counts as flowing.
 
 A single report may also lack a partition because its messages are on their way to another process.
 """
 _MAX_NAMED: Final = 5
-"""Number of partitions that an event names; the others are counted."""
+"""Number of scopes that an event names; it only counts any further ones."""
 _CHECK_EVERY_S: Final = 1.0
-"""Interval of the checks, the same as that of the processes' reports."""
+"""Interval of the health checks; processes report at the same interval."""
 
 _Scope = tuple[int | None, bytes, int]
-"""(slot, topic, partition) of a paused dispatcher or partition; the slot is None for a partition."""
+"""(slot, topic, partition) of a dispatcher or partition.
+
+The slot is None for a partition, because the dispatcher of the partition may change during a pause.
+"""
 
 
 class PauseWatch:
-    """Watch for pauses of scopes, that is of dispatchers and of partitions. `post` queues an event for the operator."""
+    """Watch for pauses of scopes. `post` queues an event for the operator."""
 
     def __init__(self, post: Callable[[DaemonEvent], None]) -> None:
         self._post = post
         self._missed: dict[_Scope, int] = {}
-        """The number of reports in a row that lack a scope, for each scope that counts as paused."""
+        """For each scope that counts as paused, the number of latest reports in a row that lack it."""
 
     def record(self, paused: Sequence[PausedScope], *, is_complete: bool) -> None:
-        """Compare with the pauses in a report of the router. `is_complete` is True if the report lists all pauses."""
+        """Process the paused scopes in a report of the router. `is_complete` is False if the report lacks some."""
         current = {_scope_of(each): each.state for each in paused}
         new = [scope for scope in current if scope not in self._missed]
-        # A scope that an incomplete report lacks may still be paused, so such a report does not count.
+        # A scope that an incomplete report lacks may still be paused, so an incomplete report raises no number.
         missed = {scope: self._missed[scope] + int(is_complete) for scope in self._missed if scope not in current}
         flowing = [scope for scope, report_count in missed.items() if report_count >= _REPORTS_UNTIL_FLOWING]
         self._missed = {scope: report_count for scope, report_count in missed.items() if scope not in flowing}
@@ -75,10 +78,6 @@ class PauseWatch:
 
 
 def _scope_of(scope: PausedScope) -> _Scope:
-    """Return the identity of the scope.
-
-    The identity of a partition has no slot, because the slot may change during a pause.
-    """
     return (None if scope.topic else scope.slot, scope.topic, scope.partition)
 
 
@@ -88,7 +87,7 @@ def _scope_text(scope: _Scope) -> str:
 
 
 class HealthWatch:
-    """Thread that assesses the health once a second, if `events.command` is set."""
+    """Thread that assesses the health once a second, if `events.command` is set, and posts its changes to `hook`."""
 
     def __init__(self, read_evidence: Callable[[], Evidence], hook: EventHook) -> None:
         self._read_evidence = Cached(read_evidence)

@@ -1,9 +1,8 @@
 """The books: received = delivered + discarded (by reason) + held (by stage), read from the slab.
 
-A message is *held* from its receipt until it is delivered or discarded.  `read_books` reads only the process rows,
-which are the parts of the slab with the counters of each process (`telemetry/stages.py`).  This takes a fraction of a
-millisecond, regardless of the number of messages.  `pipeline/stage_counts.py` counts the held messages from the states
-of the records in the slab instead, and the status process compares both results (`status/books_check.py`).
+`read_books` reads only the counters in the process rows (`telemetry/stages.py`), so its cost does not grow with the
+number of messages.  `pipeline/stage_counts.py` instead counts the held messages by the state words of their records,
+and the status process compares both results (`status/books_check.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ __all__ = [
 class Books(msgspec.Struct, frozen=True):
     """A reading of the books.
 
-    `consistent` is False if the reading may not balance although the books balance; see `read_books`.
+    `discarded` has numbers of messages by reason, `held` by stage. If `consistent` is False, the reading may show an
+    imbalance that the books do not have; see `read_books`.
     """
 
     received: int
@@ -48,10 +48,9 @@ class Books(msgspec.Struct, frozen=True):
     possible_duplicates: int
     consistent: bool
     checked: int = 0
-    """The time of the last comparison of the held messages with the records in the slab, in ms since 1970; 0 if there
-    was none."""
+    """The time of the last comparison of `held` with the records in the slab, in ms since the epoch; 0 = never."""
     unaccounted: int = 0
-    """The difference that the comparison found between the held messages and the records, in messages."""
+    """The number of messages by which that comparison found `held` and the records to differ."""
 
     @property
     def balanced(self) -> bool:
@@ -64,9 +63,9 @@ class Books(msgspec.Struct, frozen=True):
 def read_books(slab: Slab) -> Books:
     """Read the books from the process rows.
 
-    An input hands over a batch in parts, and counts its messages as received after the last part.  If the first parts
-    are already delivered, more messages are settled than received, a stage is negative, and the reading is
-    inconsistent.
+    An input hands over a batch in parts, and counts the messages of the batch as received after the last part.  If
+    messages of the first parts are delivered before that, the number of messages in a stage is negative, and the
+    reading is inconsistent.
     """
     rows = read_rows(slab)
     held = held_by_stage(rows)
@@ -80,9 +79,9 @@ def read_books(slab: Slab) -> Books:
 
 
 def books_of(counters: Sequence[int], held: dict[str, int], *, is_consistent: bool) -> Books:
-    """Return the books.
+    """Build the books from the sum of each counter over all rows, and the number of held messages by stage.
 
-    `counters` has the sum of each counter over all rows, by number.  `held` has the number of held messages by stage.
+    The index of a sum in `counters` is the number of its counter.
     """
     reasons = {reason.name: counters[discarded(reason)] for reason in DiscardReason}
     return Books(
@@ -97,9 +96,9 @@ def books_of(counters: Sequence[int], held: dict[str, int], *, is_consistent: bo
 
 def row_integers(slab: Slab, offset: int) -> list[int]:
     """Return the 64-bit integer at byte `offset` of each process row."""
-    first = (slab.geometry.rows_at + offset) >> 3
+    start = (slab.geometry.rows_at + offset) >> 3
     step = lay.ROW_BYTES >> 3
-    return slab.longs[first : first + lay.ROW_COUNT * step : step].tolist()
+    return slab.longs[start : start + lay.ROW_COUNT * step : step].tolist()
 
 
 def counter_by_row(slab: Slab, counter: int) -> list[int]:
@@ -107,8 +106,8 @@ def counter_by_row(slab: Slab, counter: int) -> list[int]:
 
 
 def row_counters(slab: Slab, row: int) -> list[int]:
-    counter_0 = (slab.row_at(row) + lay.ROW_COUNTERS) >> 3
-    return slab.longs[counter_0 : counter_0 + lay.ROW_COUNTER_CAPACITY].tolist()
+    start = (slab.row_at(row) + lay.ROW_COUNTERS) >> 3
+    return slab.longs[start : start + lay.ROW_COUNTER_CAPACITY].tolist()
 
 
 def counter_total(slab: Slab, counter: int) -> int:

@@ -1,11 +1,8 @@
-"""Reports of broker status, which the dispatchers and the router send to the status process once a second.
+"""Reports about brokers, connections and pauses, which the dispatchers and the router send once a second.
 
-The reports cover connections, pauses and their reasons. The status process counts the waiting messages itself, in the
-slab. Times are in ms on the steady clock, because the health page derives ages from them; pages show them as wall-clock
-times.
-
-`dispatcher.connection_status` and `router.cluster_status` send the reports, `status.broker_status` keeps the latest
-ones, and the page `/brokers` shows them.
+`dispatcher.connection_status` and `router.cluster_status` send the reports to the status process, where
+`status.broker_status` keeps the latest ones.  Times ending in `_ms` are on the steady clock, because `/healthz`
+computes ages from them; `/brokers` converts them to wall-clock times.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -38,18 +35,18 @@ CONNECTED: Final = "connected"
 FAILED: Final = "failed"
 
 NO_LEADER: Final = "no leader"
-"""The state of a partition or topic with messages that wait because the metadata has no available leader."""
+"""The state of a partition or topic if its messages wait because the metadata has no available leader."""
 ALL_PARTITIONS: Final = -1
 """The partition number in an entry for a whole topic or a whole dispatcher."""
 
 MAX_LISTED_SCOPES: Final = 100
-"""The maximum number of pauses that a report lists, so that it fits into a frame; `paused_count` has all."""
+"""The maximum number of paused scopes in a report, so that the report fits into one frame of the link."""
 PUBLISH_EVERY_S: Final = 1.0
 """The interval of the reports."""
 
 
 class PartitionError(msgspec.Struct, frozen=True):
-    """The retriable error in the last response for a partition: its name, and the time of its first occurrence."""
+    """The name of the retriable error that every response for a partition has had since `since_ms`."""
 
     topic: bytes
     partition: int
@@ -60,12 +57,12 @@ class PartitionError(msgspec.Struct, frozen=True):
 class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
     """A dispatcher's report about its broker.
 
-    `connection` is IDLE, CONNECTING, CONNECTED or FAILED, since `since_ms`. If there was no error, `last_error` is
-    empty and `last_error_ms` is 0. `exactly_once` is True if the broker detects repeated batches, None before the first
-    connection. `needs_operator` is True if connections fail until an operator corrects the configuration.
-    `certificate_ends_s` is the time at which the broker's certificate expires, in seconds since the epoch. `acked_ms`
-    is the time of the first report after the last acknowledgment, 0 if there was none. `stalls` lists the partitions
-    with an oldest message that stays the same.
+    `slot` is the dispatcher slot. `connection` has been IDLE, CONNECTING, CONNECTED or FAILED since `since_ms`. If no
+    error has occurred, `last_error` is empty and `last_error_ms` is 0. `exactly_once` is True if the broker detects
+    repeated batches, and None before the first connection. `needs_operator` is True if connections fail until an
+    operator corrects the configuration. `certificate_ends_s` is the time at which the broker's certificate expires, in
+    seconds since the epoch, or None if the broker has shown no certificate. `acked_ms` is about the time of the last
+    acknowledgment (the time of the report that followed it), or 0 if there was none.
     """
 
     slot: int
@@ -86,10 +83,11 @@ class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
 
 
 class PausedScope(msgspec.Struct, frozen=True):
-    """A paused scope: the dispatcher in `slot`, or one partition or all partitions of `topic`.
+    """A paused scope: the dispatcher with the slot `slot`, or one partition or all partitions of `topic`.
 
-    For a partition, `slot` is the slot of the dispatcher that holds its messages, or None. `topic` is empty for a
-    dispatcher. `state` is the router's state of the scope, or `NO_LEADER`.
+    If a partition is paused, `slot` is the slot of the dispatcher that holds the messages of the partition, or None if
+    no dispatcher does. If a dispatcher is paused, `topic` is empty. `state` is a value of
+    `router.pause_protocol.ScopeState`, or `NO_LEADER`.
     """
 
     slot: int | None
@@ -109,16 +107,15 @@ class RecreatedTopic(msgspec.Struct, frozen=True):
 class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     """The router's report about the cluster.
 
-    `brokers` lists (broker id, host, port) from the metadata. `failing_since_ms` is None if the last metadata fetch
-    succeeded; otherwise `error` is the reason, and `needs_operator` is True if only an operator can correct it.
-    `paused_count` is the number of all pauses; `paused` lists the first ones, and those in state `NO_LEADER` come
-    first.  `paused_by_topic` has the number of all pauses of each topic. `producer_error` is the error code with which
-    a broker refused a producer id, or 0. `forbidden` lists topics with waiting messages that the brokers hide from the
-    daemon's Kafka user. `asking` is the broker that the metadata fetch in progress asks, and `previous_failure` is the
-    last error of this fetch; both are empty if no fetch is in progress. `stalls` lists the partitions with an oldest
-    message that stays the same in the router. `foreign_cluster` is the id of the brokers' cluster if the messages are
-    for another cluster, else empty. `recreated` lists the latest topics that were deleted and created again in the last
-    hour.
+    `brokers` lists (broker id, host, port) from the metadata. If the last metadata fetch succeeded, `failing_since_ms`
+    is None; otherwise `error` is the reason of the failure, and `needs_operator` is True if only an operator can
+    correct it. `paused_count` and `paused_by_topic` count all paused scopes; `paused` lists at most MAX_LISTED_SCOPES,
+    and begins with the scopes in state `NO_LEADER`. `producer_error` is the error code with which a broker refused a
+    producer id, or 0. `forbidden` lists the topics that have waiting messages, but are hidden from the daemon's Kafka
+    user by the brokers. `asking` is the broker that the metadata fetch in progress asks, and `previous_failure` is the
+    last error of this fetch; both are empty if no fetch is in progress. If the held messages are for another cluster
+    than the cluster of the brokers, `foreign_cluster` is the id of the brokers' cluster; otherwise it is empty.
+    `recreated` lists the latest topics that were deleted and created again in the last hour.
     """
 
     brokers: tuple[tuple[int, str, int], ...]

@@ -1,11 +1,9 @@
 """The steady clock: the monotonic clock plus an offset, so that it agrees with the wall clock at the daemon's start.
 
-Delays and ages are measured by it. By the wall clock, a delay would last an hour too long if an administrator set the
-clock back by an hour.
+The daemon measures delays and ages by it, because a change of the wall clock would lengthen or shorten them.
 
-Processes compare times of each other, for example the arrival of a message with the current time. So all processes must
-have the same offset: `bootstrap.py` gives them the supervisor's. If each computed its own, processes started before and
-after a change of the wall clock would disagree.
+A process compares its current time with times from other processes, for example the arrival of a message. So all
+processes must have the same offset: `bootstrap.py` gives each of them the offset that the supervisor has computed.
 """
 
 from __future__ import annotations
@@ -27,10 +25,7 @@ class SteadyClock:
         self.offset_ms = wall_ms() - monotonic_ms()
 
     def now_ms(self) -> int:
-        """Return ms since the epoch, without changes of the wall clock since the daemon's start.
-
-        Only differences of such times are exact.
-        """
+        """Return the time in ms since the epoch, as if the wall clock had not been changed since the daemon's start."""
         return monotonic_ms() + self.offset_ms
 
     def ms_of(self, monotonic_s: float) -> int:
@@ -39,17 +34,17 @@ class SteadyClock:
 
 
 def monotonic_ms() -> int:
-    """Return ms of the kernel's monotonic clock, which is the same for all processes and begins at the boot."""
+    """Return the time in ms of the kernel's monotonic clock, which is 0 at the boot and the same in all processes."""
     return time.monotonic_ns() // 1_000_000
 
 
 def wall_ms() -> int:
-    """Return ms since the epoch, by the current wall clock."""
+    """Return the time of the wall clock in ms since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def utc_text(seconds: float) -> str:
-    """Return a time in seconds since the epoch as pages, commands and logs show it: `2031-05-17 09:30:00 UTC`.
+    """Format a time in seconds since the epoch: `2031-05-17 09:30:00 UTC`.
 
     Raise ValueError, OverflowError or OSError for a time that the system cannot convert to a date.
     """

@@ -1,7 +1,7 @@
 """Gain and cost of compression by topic and codec.
 
-A dispatcher sums gain and cost between its reports, and the status process sums these reports over its lifetime. Once
-there are MAX_SUMS sums, further topics are summed together, under an empty topic name.
+A dispatcher sums gain and cost since its last report, and the status process sums all reports.  Once there are MAX_SUMS
+sums, all further topics share one sum for each codec, under an empty topic name.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 __all__ = ["MAX_SUMS", "CompressionEvent", "CompressionSums"]
 
 MAX_SUMS: Final = 1000
-"""The maximum number of pairs of topic and codec with separate sums, because clients may invent topic names."""
+"""The maximum number of pairs of topic and codec with a sum; it limits the memory, as clients may invent topics."""
 
 
 class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
@@ -37,8 +37,8 @@ class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
     def plus(self, other: "CompressionEvent") -> "CompressionEvent":
         """Return the sum of this event and another of the same topic and codec."""
         topic, codec, *numbers = msgspec.structs.astuple(self)
-        others = msgspec.structs.astuple(other)[2:]
-        return CompressionEvent(topic, codec, *map(sum, zip(numbers, others, strict=True)))
+        other_numbers = msgspec.structs.astuple(other)[2:]
+        return CompressionEvent(topic, codec, *map(sum, zip(numbers, other_numbers, strict=True)))
 
 
 class CompressionSums:

@@ -1,8 +1,8 @@
-"""The numbers of the counters in a process row (a process' part of the slab).
+"""The numbers of the counters in a process row.
 
 New counters get new numbers, and a number never changes its meaning, because the counters in the slab outlive a
-release.  The first block holds the books (`telemetry/books.py`), which only transactions change. If Dory, this daemon's
-C++ predecessor, also has a counter, the counter has Dory's name.
+release.  The first BOOK_COUNTER_COUNT counters hold the books (`telemetry/books.py`), which only transactions change.
+A counter that Dory also has keeps Dory's name.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from bruce_mp.errors import DiscardReason
 
-__all__ = ["BOOK_COUNTERS", "FIRST_DISCARD", "UNKNOWN_RESPONSES", "Counter", "discarded", "response_counter"]
+__all__ = ["BOOK_COUNTER_COUNT", "FIRST_DISCARD", "UNKNOWN_RESPONSES", "Counter", "discarded", "response_counter"]
 
-BOOK_COUNTERS: Final = 64
-"""The number of counters at the beginning of a row that hold the books; counters 8 to 15 count moves between stages
-(`slab/layout.py`)."""
+BOOK_COUNTER_COUNT: Final = 64
+"""How many counters hold the books: the counters 0 to 63. 8 to 15 count moves between stages (`slab/layout.py`)."""
 FIRST_DISCARD: Final = 16
 """Counter FIRST_DISCARD + r counts the messages discarded for reason r."""
 
@@ -29,8 +28,6 @@ def discarded(reason: DiscardReason) -> int:
 
 @unique
 class Counter(IntEnum):
-    """Counter numbers; 0 to 63 hold the books."""
-
     MsgReceived = 0
     MsgDelivered = 1
     PossibleDuplicateMsg = 2
@@ -61,12 +58,12 @@ class Counter(IntEnum):
     TcpInputSocketRead = 86
     TcpInputSocketGotData = 87
     StreamConnections = 88
-    """The number of open connections now (a gauge, not a counter)."""
+    """The number of open connections (a gauge, not a counter)."""
     StreamBarriers = 89
     InputAgentDiscardMsgNotAllowed = 90
     InputAgentDiscardMsgOverQuota = 91
     UnixStreamInputNotAllowed = 92
-    """Refused connections."""
+    """Connections refused because the allow list does not admit their user."""
     StreamInputOverQuota = 93
     """Number of times that the quota suspended reading from a connection."""
     InputAgentReplaceTimestamp = 94
@@ -111,18 +108,18 @@ class Counter(IntEnum):
     AcceptExhausted = 126
     """Failures to accept a stream or HTTP connection, because descriptors or memory were lacking."""
     StreamConnectionOverLimit = 127
-    """Connections closed at once, because their user had `input.streams.max_connections_per_user` others."""
+    """Connections closed at once, because their user already had `input.streams.max_connections_per_user` of them."""
     InputRunsPublished = 140
-    """Runs (groups of records of a topic) that inputs handed over to the router."""
+    """Runs that inputs handed over to the router."""
     StreamUnfinishedMsgClosed = 128
-    """Connections closed in the middle of a message: there was no memory for it, or no byte came for too long."""
+    """Connections closed inside a message, because memory was lacking for it or because no byte came for too long."""
     NewUnixClient = 129
     """Accepted connections; refused ones are not counted."""
     NewTcpClient = 130
 
     # more of the router
     InitialGetMetadataFail = 131
-    """Failed fetches before the first successful one; GetMetadataFail counts them too."""
+    """Failed metadata fetches before the first successful one; GetMetadataFail counts them as well."""
     TopicRecreated = 132
     """Topics that were deleted and created again."""
 
@@ -168,26 +165,25 @@ class Counter(IntEnum):
     NoDiscardQuery = 356
     """Periods in which no client read `/discards`."""
 
-    # copies of messages that the status process writes to files or sends as dead letters; any process counts
-    # MsgCopyLost if it cannot queue a copy for the status process
+    # copies of messages, which the status process writes to files or sends as dead letters (`message_copies.py`)
     MsgCopyLost = 360
     DiscardLogLine = 361
     DiscardCopyQueued = 362
-    """Copies for the discard file; the transaction that discards the messages counts them."""
+    """Copies of discarded messages, counted by the transaction that discards the messages."""
     DiscardCopySettled = 363
-    """Queued copies for the discard file that were written or were counted in MsgCopyLost."""
+    """Copies of discarded messages that were written to the discard file, need no line in it, or were lost."""
     DeadLetterSent = 364
     DeadLetterLost = 365
 
-    # dispatcher: time from receipt to acknowledgment of messages, see telemetry/latency_histogram.py
+    # dispatcher: latencies of messages from receipt to acknowledgment, see telemetry/latency_histogram.py
     AckDelayFirst = 368
     """AckDelayFirst + i counts the messages of bucket i."""
     AckDelayMs = 384
-    """Sum of the latencies of all messages."""
+    """Sum of the latencies of all messages, in ms."""
 
 
 _ERROR_CODES: Final = range(-1, 134)
-"""The error codes of Kafka that have their own counters."""
+"""The error codes of Kafka for which a counter is reserved."""
 UNKNOWN_RESPONSES: Final = Counter.AckErrorFirst + 136
 """The counter of responses with any other code; the number before it is unused."""
 

@@ -1,4 +1,4 @@
-"""The sending end of the reports to the status process; `status.event_decoder` decodes them."""
+"""The sending end of the link REPORTS to the status process; `status.event_decoder` is the receiving end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["EventOutput", "encode_events"]
 
 
 def encode_events(events: Iterable[msgspec.Struct]) -> bytes:
-    """Encode events as one message of the link REPORTS."""
+    """Encode events as one frame of the link REPORTS."""
     return msgspec.msgpack.encode(list(events))
 
 
 class EventOutput:
-    """A sender of sums to the status process. The sums grow until the link accepts them; then they start again at 0."""
+    """A sender of `sums` to the status process. `sums` grow until the link accepts them, and then restart at 0."""
 
     def __init__(self, sender: ByteSender, sums: CompressionSums | TrafficSums) -> None:
         self._sender = sender
@@ -32,10 +32,10 @@ class EventOutput:
     def has_pending(self) -> bool:
         return bool(self._sums)
 
-    def flush(self, *others: msgspec.Struct) -> None:
-        """Send `others` and the sums in one frame. If the link refuses it, the sums are kept and `others` are lost."""
+    def flush(self, *reports: msgspec.Struct) -> None:
+        """Send `reports` and the sums in one frame. If the link refuses it, keep the sums and drop `reports`."""
         sums = self._sums.events() if self._sums else ()
-        if (others or sums) and self._sender.send_bytes(encode_events([*others, *sums])):
+        if (reports or sums) and self._sender.send_bytes(encode_events([*reports, *sums])):
             self._sums.clear()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Held messages (received, and neither delivered nor discarded yet), counted from the runs and records in the slab.
+"""Held messages, counted by the state words of the runs and records in the slab.
 
-A run is a sequence of records that were stored together. Processes change the slab during the reading, so the counts
-are approximate on a busy daemon. Only `books.py` detects an inconsistent reading.
+Processes change the slab during the reading, so the counts are approximate on a busy daemon.  Unlike `books.py`, this
+module does not detect an inconsistent reading.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bruce_mp.slab.chunks import is_settled
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.telemetry.stages import STAGES
+from bruce_mp.telemetry.stages import STAGE_OF_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,20 +27,21 @@ _Key = TypeVar("_Key")
 
 
 class HeldGroup(NamedTuple):
-    """The number of messages of a topic that are in the same state with the same holder.
+    """The number of messages of a topic that have the same state and holder, and their earliest arrival.
 
-    `holder` is the process that the state word names. `arrived_ms` is their earliest arrival, on the steady clock.
+    `holder` is the number in their state words, a dispatcher slot in the states of a dispatcher. `arrived_ms` is on the
+    steady clock.
     """
 
     topic: bytes
     state: RunState
     holder: int
-    messages: int
+    message_count: int
     arrived_ms: int
 
 
 class HeldSums:
-    """The numbers of messages in flight and of other held messages, and the earliest arrival of any of them."""
+    """The number of held messages `in_flight`, the number of the others (`waiting`), and their earliest arrival."""
 
     __slots__ = ("arrived_ms", "in_flight", "waiting")
 
@@ -50,18 +51,18 @@ class HeldSums:
 
     def add(self, group: HeldGroup) -> None:
         if group.state is RunState.IN_FLIGHT:
-            self.in_flight += group.messages
+            self.in_flight += group.message_count
         else:
-            self.waiting += group.messages
+            self.waiting += group.message_count
         self.arrived_ms = group.arrived_ms if self.arrived_ms is None else min(self.arrived_ms, group.arrived_ms)
 
     def oldest_ms(self, now_ms: int) -> int | None:
-        """Return the age of the oldest message at a time of the steady clock; None if there is no message."""
+        """Return the age of the oldest message at `now_ms` of the steady clock, or None if there is no message."""
         return None if self.arrived_ms is None else max(0, now_ms - self.arrived_ms)
 
 
 def sum_held(groups: Iterable[HeldGroup], key_of: Callable[[HeldGroup], _Key]) -> dict[_Key, HeldSums]:
-    """Sum the groups that have the same key."""
+    """Sum the groups for which `key_of` returns the same key."""
     sums: dict[_Key, HeldSums] = {}
     for group in groups:
         sums.setdefault(key_of(group), HeldSums()).add(group)
@@ -72,8 +73,8 @@ def read_held_groups(slab: Slab) -> list[HeldGroup]:
     """Count all held messages by topic, state and holder."""
     groups: dict[tuple[bytes | int, int], tuple[int, int]] = {}
     for topic, word, count, arrived_ms in _held(slab):
-        earlier_count, first_ms = groups.get((topic, word), (0, arrived_ms))
-        groups[topic, word] = (earlier_count + count, min(first_ms, arrived_ms))
+        sum_so_far, first_ms = groups.get((topic, word), (0, arrived_ms))
+        groups[topic, word] = (sum_so_far + count, min(first_ms, arrived_ms))
     table = TopicTable(slab)
     # The lowest byte of a state word is the state, the rest is the holder.
     return [
@@ -92,7 +93,7 @@ def _topic_name(table: TopicTable, topic: bytes | int) -> bytes:
 
 
 def held_by_topic(slab: Slab) -> Tally[bytes | int]:
-    """Count the held messages by topic: the topic's number, or the name of a topic that has no number."""
+    """Count the held messages by the number of the topic, or by its name if the topic has no number."""
     held: Tally[bytes | int] = Tally()
     for topic, _, count, _ in _held(slab):
         held[topic] += count
@@ -100,10 +101,10 @@ def held_by_topic(slab: Slab) -> Tally[bytes | int]:
 
 
 def _held(slab: Slab) -> Iterator[tuple[bytes | int, int, int, int]]:
-    """Yield topic, state word, number of messages and arrival time for each run with held messages.
+    """Yield (topic, state word, number of messages, arrival time) for each run with held messages.
 
-    In a split run each record has its own state word, so yield this for each held record. The topic is a number,
-    or a name if the topic has no number.
+    In a split run each record has its own state word, so yield this tuple for each held record. The topic is its
+    number, or its name if it has no number.
     """
     return read_each(slab, lambda chunk: _held_in(slab, chunk))
 
@@ -113,9 +114,9 @@ def _held_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, int, int, in
         return
     for offset, run in runs_of(slab, chunk):
         topic = run.topic or name_of(slab, chunk, offset, run)
-        if run.state in STAGES and run.records:
+        if run.state in STAGE_OF_STATE and run.records:  # STAGE_OF_STATE has the states of held messages only
             yield topic, run.word, run.records, run.arrived_ms
         elif run.state is RunState.SPLIT:
             for _, record in until_damage(records_of(slab, chunk, offset, run)):
-                if record.word & 0xFF in STAGES:
+                if record.word & 0xFF in STAGE_OF_STATE:
                     yield topic, record.word, 1, run.arrived_ms

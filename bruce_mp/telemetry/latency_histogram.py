@@ -1,8 +1,8 @@
 """Latency from receipt to acknowledgment: a histogram in the counters of the dispatchers' process rows.
 
-The latency of a message counts from the arrival of the first message of its run (the records that an input handed over
-together). The transaction that marks messages as delivered also updates the histogram, so the histogram counts exactly
-the delivered messages. The bounds of the buckets never change, because the counters in the slab outlive the program.
+The latency of a message counts from the arrival of the first message of its run. The transaction that marks messages as
+delivered also updates the histogram, so the histogram counts exactly the delivered messages. The bounds of the buckets
+never change, because the counters in the slab outlive a release.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["BOUNDS_MS", "BUCKETS", "bucket_name", "increments_of", "percentile", "read_latencies"]
+__all__ = ["BOUNDS_MS", "BUCKET_COUNT", "bucket_name", "increments_of", "percentile", "read_latencies"]
 
 BOUNDS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
-"""The upper bound of each bucket; one more bucket counts longer latencies."""
-BUCKETS: Final = len(BOUNDS_MS) + 1
-"""The number of buckets."""
+"""The upper bound of each bucket except the last, which counts all longer latencies."""
+BUCKET_COUNT: Final = len(BOUNDS_MS) + 1
 
-assert Counter.AckDelayFirst + BUCKETS <= Counter.AckDelayMs
+assert Counter.AckDelayFirst + BUCKET_COUNT <= Counter.AckDelayMs
 
 
 def increments_of(counts_by_bucket: Mapping[int, int], total_ms: int) -> dict[int, int]:
-    """Return the increments of the counters for messages, by counter number.
+    """Return the increment of each counter of the histogram, by counter number.
 
-    `counts_by_bucket` has the number of messages in each bucket, `total_ms` is the sum of their latencies.
+    `counts_by_bucket` has the number of messages to add to each bucket; `total_ms` is the sum of their latencies.
     """
     return {Counter.AckDelayFirst + bucket: count for bucket, count in counts_by_bucket.items()} | {
         Counter.AckDelayMs: total_ms
@@ -39,7 +38,7 @@ def increments_of(counts_by_bucket: Mapping[int, int], total_ms: int) -> dict[in
 
 def read_latencies(slab: Slab) -> tuple[list[int], int]:
     """Return the number of messages in each bucket, and the sum of all latencies in ms."""
-    counts = [counter_total(slab, Counter.AckDelayFirst + index) for index in range(BUCKETS)]
+    counts = [counter_total(slab, Counter.AckDelayFirst + index) for index in range(BUCKET_COUNT)]
     return counts, counter_total(slab, Counter.AckDelayMs)
 
 

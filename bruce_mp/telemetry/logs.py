@@ -7,9 +7,9 @@ All processes append whole lines to one log file. Each process reopens the file 
 destination is configured, warnings and errors go to standard error. Control characters are escaped, because clients
 choose topic names, and a line feed in a name could forge a line.
 
-The log passes one record of each source line in 30 s; the next record that passes reports the number of suppressed
-ones.  A caller that logs about several subjects from one source line passes the subject as `extra={"about": ...}`, so
-that each subject has a separate limit. A caller that limits its lines itself passes `extra={"is_limited": True}`.
+`RepeatFilter` passes one record of each source line in 30 s, and the next record that passes reports how many were
+suppressed. If a source line logs about several subjects, it passes the subject as `extra={"about": ...}`, so that each
+subject has a separate limit. A caller that limits its lines itself passes `extra={"is_limited": True}`.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ _LEVELS: Final = {
     "INFO": logging.INFO,
     "DEBUG": logging.DEBUG,
 }
-"""Syslog's levels, named as in the configuration, with their numbers on the scale of the standard library."""
+"""The levels of the configuration, which are syslog's, and their numbers in the module `logging`."""
 
 _REPEAT_INTERVAL_S: Final = 30.0
-"""The time for which repeated records are counted instead of written."""
+"""The time after a record in which records of the same source line and subject are suppressed."""
 _MAX_SITES: Final = 1000
-"""The maximum number of pairs of source line and subject that the filter remembers, because subjects may be topics, and
-the number of topics has no limit."""
-_SYSLOG: Final = Path("/dev/log")
-_JOURNALD: Final = Path("/run/systemd/journal/socket")
+"""The maximum number of pairs of source line and subject that `RepeatFilter` remembers. It limits the memory, because
+subjects may be topics, and clients may invent topics."""
+_SYSLOG_SOCKET: Final = Path("/dev/log")
+_JOURNALD_SOCKET: Final = Path("/run/systemd/journal/socket")
 _PRIORITIES: Final = {name: number for number, name in enumerate(_LEVELS)}
+"""Syslog's numbers of the levels, which journald uses."""
 _MAX_FIELD_BYTES: Final = 64 * 1024
 """The maximum size of a journal field's value, so that the datagram fits into the send buffer."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def set_up_logging(config: Logging, process: str) -> None:
-    """Configure the root logger for `process` (for example "router").
+    """Configure the root logger for the process with the name `process`, for example "router".
 
-    Raise StartError if the log file cannot be opened. While the socket of syslog or journald is absent, lines for it
-    are lost.
+    Raise StartError if the log file cannot be opened.
     """
     for name, number in _LEVELS.items():
         logging.addLevelName(number, name)
@@ -82,7 +82,8 @@ def set_up_logging(config: Logging, process: str) -> None:
         handler.addFilter(RepeatFilter())
         root.addHandler(handler)
     root.setLevel(_LEVELS[config.level])
-    for name, is_enabled, path in (("syslog", config.syslog, _SYSLOG), ("journal", config.journald, _JOURNALD)):
+    sockets = (("syslog", config.syslog, _SYSLOG_SOCKET), ("journal", config.journald, _JOURNALD_SOCKET))
+    for name, is_enabled, path in sockets:
         if is_enabled and not path.is_socket():
             text = f"There is no {name} at {path}: log lines for it are lost until it appears."
             root.warning(text, extra={"about": name})
@@ -92,7 +93,7 @@ def set_up_logging(config: Logging, process: str) -> None:
 
 
 def remove_handlers() -> None:
-    """Close the handlers of the root logger."""
+    """Remove the handlers of the root logger and close them."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         root.removeHandler(handler)
@@ -118,13 +119,13 @@ def _handlers(config: Logging, process: str) -> Iterator[tuple[logging.Handler, 
         yield _open_log_file(config.file), lines
     if config.syslog:
         syslog_format = f"bruce[%(process)d]: {process}: %(message)s"
-        yield _SysLog(str(_SYSLOG), SysLogHandler.LOG_DAEMON), _TextFormatter(syslog_format)
+        yield _SysLog(str(_SYSLOG_SOCKET), SysLogHandler.LOG_DAEMON), _TextFormatter(syslog_format)
     if config.journald:
         yield _JournaldHandler(process), _TextFormatter("%(message)s")
 
 
 class _LogFile(WatchedFileHandler):
-    """A handler of the log file; lines are lost while the file cannot be written (full disk, no directory)."""
+    """A handler of the log file. Lines are lost while the file cannot be written, for example on a full disk."""
 
     def __init__(self, config: LogFile) -> None:
         self._mode = config.mode
@@ -149,7 +150,7 @@ class _LogFile(WatchedFileHandler):
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """Report an OSError on standard error, once in 30 s."""
+        """Report an OSError on standard error, at most once in 30 s."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -191,7 +192,7 @@ class _JournaldHandler(logging.Handler):
     def __init__(self, process: str) -> None:
         super().__init__()
         self._process = process
-        self._path = str(_JOURNALD)
+        self._path = str(_JOURNALD_SOCKET)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
 
@@ -242,7 +243,7 @@ def plural(count: int, noun: str) -> str:
 
 
 class _TextFormatter(logging.Formatter):
-    """Formatter that escapes control characters and appends `more`, the number of records that a filter suppressed."""
+    """Formatter that escapes control characters, and appends the number of records that `RepeatFilter` suppressed."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
         more = getattr(record, "more", 0)
@@ -260,7 +261,7 @@ class _LineFormatter(_TextFormatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """Formatter of JSON lines. They lack `more` (suppressed records) and `traceback` when these are empty."""
+    """Formatter of JSON lines. The fields `more` (the number of suppressed records) and `traceback` are optional."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -287,9 +288,9 @@ class _JsonFormatter(logging.Formatter):
 
 
 class RepeatFilter(logging.Filter):
-    """A filter that passes one record in 30 s for each source line and `about` key.
+    """A filter that passes one record in 30 s for each source line and subject (`about`).
 
-    It sets the attribute `more` of a record that passes to the number of records suppressed before it.
+    It stores the number of records suppressed before a record that passes in the attribute `more` of this record.
     """
 
     def __init__(self) -> None:

@@ -1,14 +1,13 @@
 """Copies of messages for the discard file and the debug files, which the status process writes.
 
-`CopyQueue` runs in the process that holds the message. The queue never blocks, and its memory is bounded. Copies that
-the link to the status process refuses wait for the next flush; copies for which the queue has no room are dropped and
-counted in MsgCopyLost. The status process adds the copies that it cannot write to the same counter. Delivery does not
-depend on copies.
+The process that holds a message puts its copy into a `CopyQueue`, which never blocks. If the link to the status process
+refuses the queued copies, they wait for the next flush. If the queue has no room for a copy, the copy is dropped. The
+counter MsgCopyLost counts dropped copies, and copies that the status process cannot write. Delivery does not depend on
+copies.
 
 A process *stages* copies of messages that it is about to discard. One transaction marks these messages as discarded and
-counts the copies in DiscardCopyQueued; after it, the process queues the copies. DiscardCopySettled counts the copies
-that were written or lost. If the daemon is killed, its next start adds the difference of these two counters to
-MsgCopyLost.
+counts the copies in DiscardCopyQueued; then the process queues the copies. DiscardCopySettled counts the copies that
+were written or lost. If the daemon is killed, its next start adds the difference of these two counters to MsgCopyLost.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -25,7 +24,7 @@ from bruce_mp.telemetry.counters import Counter
 __all__ = ["ByteSender", "Copy", "CopyQueue", "CopyTarget", "count_lost", "decode_copies"]
 
 FRAME_BYTES: Final = 256 * 1024
-"""The size of the queued copies at which `add` sends them, without waiting for the next flush."""
+"""When the queued copies reach this size, `add` sends them without waiting for the next flush."""
 MAX_QUEUED_BYTES: Final = 8 << 20
 """The maximum size of the queued copies; an empty queue accepts even a larger copy."""
 _COPY_OVERHEAD_BYTES: Final = 100
@@ -43,15 +42,15 @@ class CopyTarget(IntEnum):
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
-    """A message, or the start of its key and value.
+    """A copy of a message; key and value may be cut.
 
-    `info` is the discard reason, or empty for a possible duplicate or a debug copy. If `topic` is empty, the message
-    was not parsed, and `value` holds the received bytes. `now_ms` is the time of the copy by the daemon's clock,
-    `timestamp_ms` the message's timestamp by the client's clock.
+    `copied_ms` is the time of the copy by the wall clock; `timestamp_ms` is the timestamp that the client gave the
+    message. `info` is the discard reason, or empty for a possible duplicate or a debug copy. If `topic` is empty, the
+    message was not parsed, and `value` holds the received bytes.
     """
 
     target: CopyTarget
-    now_ms: int
+    copied_ms: int
     timestamp_ms: int
     info: str
     topic: bytes
@@ -59,8 +58,8 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
     value: bytes
     partition_key: int | None = None
     headers: tuple[tuple[bytes, bytes | None], ...] = ()
-    empty: int = 0
-    """The choices of the client between null and empty fields: a sum of `protocol.client.messages.EmptyFields`."""
+    empty_fields: int = 0
+    """Flags of `protocol.client.messages.EmptyFields`: whether a key or value without bytes is null or empty."""
 
 
 _DECODER: Final[msgspec.msgpack.Decoder[list[Copy]]] = msgspec.msgpack.Decoder(list[Copy])
@@ -130,10 +129,9 @@ class CopyQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Send all queued copies.
+        """Send all queued copies. First count and queue the copies that are still staged.
 
-        Before that, count and queue the copies that are still staged, because no transaction has counted them.
-        Processes call this twice a second.
+        No transaction has counted a copy that is still staged. Processes call this twice a second.
         """
         if self._staged:
             self._count(Counter.DiscardCopyQueued, len(self._staged))

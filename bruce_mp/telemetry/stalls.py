@@ -1,11 +1,9 @@
-"""Stalls: partitions with an oldest waiting message that stays the same for too long.
-
-Dispatchers and the router report their stalls once a second; the health page decides which are problems.
+"""Stalls: a partition is stalled if its oldest waiting message stays the same for too long.
 
 Kafka acknowledges the messages of a partition in order, so a partition's oldest waiting message changes with each
-acknowledgment.  A message waits from the time at which it may be sent, so delays by batching do not count.  A message
-stays at its position in the slab while the router and dispatchers hand it to each other.  The position identifies it,
-so a pause of its partition does not end a stall.
+acknowledgment.  A message waits from the time at which it may be sent, so delays by batching do not count.  The
+position of a message in the slab identifies it even after another process has taken it over, so a stall goes on while
+the router and dispatchers hand the messages of the partition to each other.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -19,12 +17,12 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["OldestMessageTimes", "PartitionStall", "StallSampler", "WaitingSegments"]
+__all__ = ["PartitionStall", "StallSampler", "StallStarts", "WaitingSegments"]
 
 MIN_STALL_MS: Final = 500
-"""The shortest reported stall: half the interval of the samples, so that a message in two of them is enough."""
+"""The shortest reported stall. It is half the interval of the samples, so two samples with the same message suffice."""
 REMEMBERED_MS: Final = 10_000
-"""The time for which a message is remembered after its last sample, because it may be on its way to another process."""
+"""How long a message is remembered after its last sample, because it may be on its way to another process."""
 MAX_LISTED_STALLS: Final = 1000
 """The maximum number of stalls in a report, so that the report fits into a frame."""
 
@@ -33,30 +31,30 @@ MessagePosition = tuple[int, int, int, int]
 
 
 class PartitionStall(msgspec.Struct, frozen=True):
-    """A partition, the broker that leads it (None if no broker does), and the number of its waiting messages.
+    """A stalled partition, and the node number of the broker that leads it (None if no broker does).
 
     `partition` is `ALL_PARTITIONS` for messages that have no partition yet; `topic` is empty before the first metadata.
-    `since_ms` is the time at which `oldest`, the oldest message, was first seen; the message may have arrived earlier.
+    `message_count` is the number of waiting messages. `since_ms` is the time on the steady clock at which a sample
+    first found `oldest_message`; the message may have arrived earlier.
     """
 
     topic: bytes
     partition: int
     node: int | None
-    messages: int
+    message_count: int
     since_ms: int
-    oldest: MessagePosition
+    oldest_message: MessagePosition
 
 
 class WaitingMessages(Protocol):
-    """Messages that may be sent, in order: a queue of a dispatcher or a route of the router."""
+    """The messages of a partition that may be sent, in order: a queue of a dispatcher or a route of the router."""
 
     @property
     def first_segment(self) -> "Segment | None":
-        """The segment to be sent first, which begins with the oldest message; None if no message waits."""
+        """The segment that begins with the oldest message; None if no message waits."""
 
     @property
-    def message_count(self) -> int:
-        """The number of waiting messages."""
+    def message_count(self) -> int: ...
 
 
 class WaitingSegments(NamedTuple):
@@ -77,28 +75,28 @@ _Key = TypeVar("_Key", bound="Hashable")
 
 
 class _Observation(NamedTuple):
-    """The oldest message of a key, with the times of the first and the last observation that found it."""
+    """The oldest message of a key, and the times of the first and the last observation that found this message."""
 
-    oldest: MessagePosition
+    oldest_message: MessagePosition
     first_ms: int
     last_ms: int
 
 
-class OldestMessageTimes(Generic[_Key]):
-    """The oldest message of each key (such as a partition), with the time at which the message was first seen."""
+class StallStarts(Generic[_Key]):
+    """The start of a possible stall of each key, such as a partition: when its oldest message was first seen."""
 
     def __init__(self) -> None:
         self._observations: dict[_Key, _Observation] = {}
 
-    def observe(self, key: _Key, oldest: MessagePosition, since_ms: int, now_ms: int) -> int:
-        """Record that `oldest` has been a key's oldest message since `since_ms`.
+    def observe(self, key: _Key, oldest_message: MessagePosition, since_ms: int, now_ms: int) -> int:
+        """Record that a key's oldest message has been the same since `since_ms`.
 
-        Return the earliest time since which it has been the oldest one, by this and earlier records.
+        Return the earliest `since_ms` of all calls with this key and message.
         """
         before = self._observations.get(key)
-        if before is not None and before.oldest == oldest:
+        if before is not None and before.oldest_message == oldest_message:
             since_ms = min(since_ms, before.first_ms)
-        self._observations[key] = _Observation(oldest, since_ms, now_ms)
+        self._observations[key] = _Observation(oldest_message, since_ms, now_ms)
         return since_ms
 
     def expire(self, now_ms: int) -> None:
@@ -111,29 +109,29 @@ class OldestMessageTimes(Generic[_Key]):
 
 
 class StallSampler:
-    """Finds stalls by periodic samples, so that they cost no time when a batch is sent or acknowledged."""
+    """Finds stalls by a sample each second, so that sending and acknowledging a batch cost no extra time."""
 
     def __init__(self) -> None:
-        self._times: OldestMessageTimes[tuple[bytes, int]] = OldestMessageTimes()
+        self._starts: StallStarts[tuple[bytes, int]] = StallStarts()
 
     def sample(
         self, partitions: "Iterable[tuple[bytes, int, int | None, WaitingMessages]]", now_ms: int
     ) -> tuple[PartitionStall, ...]:
-        """Return the oldest `MAX_LISTED_STALLS` stalls, sorted by age, the oldest first.
+        """Return the `MAX_LISTED_STALLS` longest stalls, the longest first.
 
-        `partitions` has (topic, partition, leader, waiting messages) of each partition.
+        `partitions` has (topic, partition, node number of the leader, waiting messages) of each partition.
         """
         stalled = []
         for topic, partition, node, waiting in partitions:
             if (segment := waiting.first_segment) is None:
                 continue
-            oldest = (segment.chunk, segment.generation, segment.run, segment.first)
-            since_ms = self._times.observe((topic, partition), oldest, since_ms=now_ms, now_ms=now_ms)
+            oldest_message = (segment.chunk, segment.generation, segment.run, segment.first)
+            since_ms = self._starts.observe((topic, partition), oldest_message, since_ms=now_ms, now_ms=now_ms)
             if now_ms - since_ms >= MIN_STALL_MS:
-                stalled.append((since_ms, topic, partition, node, oldest, waiting))
-        self._times.expire(now_ms)
+                stalled.append((since_ms, topic, partition, node, oldest_message, waiting))
+        self._starts.expire(now_ms)
         stalled.sort(key=lambda stall: stall[:3])  # by time, topic and partition
         return tuple(
-            PartitionStall(topic, partition, node, waiting.message_count, since_ms, oldest)
-            for since_ms, topic, partition, node, oldest, waiting in stalled[:MAX_LISTED_STALLS]
+            PartitionStall(topic, partition, node, waiting.message_count, since_ms, oldest_message)
+            for since_ms, topic, partition, node, oldest_message, waiting in stalled[:MAX_LISTED_STALLS]
         )

@@ -1,7 +1,7 @@
 """Traffic by topic, which a dispatcher reports to the status process once a second.
 
-A report may be lost; only the totals over all topics are exact, in the counters of the slab. Once there are MAX_TOPICS
-topics, further ones are summed together, under an empty topic name.
+A report may be lost, so the sums by topic may be too low; the counters in the slab have exact totals over all topics.
+Once there are MAX_TOPICS topics, all further topics share one sum, under an empty topic name.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 __all__ = ["MAX_TOPICS", "TrafficEvent", "TrafficSums"]
 
 MAX_TOPICS: Final = 5000
-"""The maximum number of topics with separate sums, because clients may invent names."""
+"""The maximum number of topics that have a sum; it limits the memory, because clients may invent topic names."""
 
 
 class TrafficEvent(msgspec.Struct, tag=True):
-    """The numbers of messages of a topic that a broker acknowledged, and of error responses for the topic.
+    """The number of messages of a topic that a broker acknowledged, and the number of error responses for the topic.
 
-    `size` is the sum of the messages' keys, values and headers, in bytes. `delays` has the number of messages in each
-    latency bucket, by the index of the bucket in `BOUNDS_MS` (`telemetry/latency_histogram.py`). `last_error` is empty
-    if there was no error.
+    `byte_count` is the size of the keys, values and headers of the messages. `delays` has the number of messages in
+    each latency bucket, by the index of the bucket (`telemetry/latency_histogram.py`). `errors` is the number of error
+    responses; `last_error` is the name of the last error, or empty if there was none.
     """
 
     topic: bytes
-    messages: int
-    size: int
+    message_count: int
+    byte_count: int
     delays: dict[int, int]
     errors: int = 0
     last_error: str = ""
 
 
 Delivered = tuple[int, int, int, dict[int, int]]
-"""Acknowledged messages of a topic: their number, their size, the sum of their latencies in ms, and their `delays` as
-in `TrafficEvent`."""
+"""Acknowledged messages of a topic: their number, their size in bytes, the sum of their latencies in ms, and their
+`delays` as in `TrafficEvent`."""
 
 
 class TrafficSums:
@@ -58,23 +58,20 @@ class TrafficSums:
         return sums
 
     def add_delivered(self, delivered: "Iterable[tuple[bytes, Delivered]]") -> None:
-        """Add the acknowledged messages of topics.
-
-        The caller must not use the `delays` afterwards, because this method may keep and modify them.
-        """
+        """Add the acknowledged messages of topics. The caller must not use their `delays` afterwards."""
         topics = self._topics
         for topic, (message_count, size, _waited_ms, delays) in delivered:
             if topic not in topics and len(topics) < MAX_TOPICS:  # the usual case if there are many topics
-                topics[topic] = TrafficEvent(topic, message_count, size, delays)
+                topics[topic] = TrafficEvent(topic, message_count, size, delays)  # keeps and later modifies `delays`
                 continue
             sums = self._sums_of(topic)
-            sums.messages += message_count
-            sums.size += size
+            sums.message_count += message_count
+            sums.byte_count += size
             for bucket, bucket_count in delays.items():
                 sums.delays[bucket] = sums.delays.get(bucket, 0) + bucket_count
 
     def add_error(self, topic: bytes, error: str) -> None:
-        """Count an error response of a broker."""
+        """Count an error response; `error` is the name of its error."""
         sums = self._sums_of(topic)
         sums.errors += 1
         sums.last_error = error

@@ -181,7 +181,7 @@ def test_unparsed_messages_are_copied_as_received() -> None:
         ("UNCLEAN_U", b"u"),
         ("UNCLEAN_T", b"t"),
     ]
-    assert all(copy.now_ms == copy.timestamp_ms > 0 for copy in copies)
+    assert all(copy.copied_ms == copy.timestamp_ms > 0 for copy in copies)
     assert not reporter.has_pending
 
 
@@ -198,7 +198,7 @@ def test_copies_contain_all_fields_needed_for_replay() -> None:
     reporter.flush()
     copies = link.copies()
     assert [
-        Message(c.topic, c.value, c.key, c.timestamp_ms, c.partition_key, c.headers, EmptyFields(c.empty))
+        Message(c.topic, c.value, c.key, c.timestamp_ms, c.partition_key, c.headers, EmptyFields(c.empty_fields))
         for c in copies
     ] == messages
     assert [(copy.info, copy.target) for copy in copies] == [("NO_MEM", CopyTarget.DISCARDS), ("", CopyTarget.DISCARDS)]

@@ -108,7 +108,7 @@ def test_excess_batches_of_a_response_are_settled_whole_in_more_transactions(
     assert ProcessRow(slab, DISPATCHER_ROW).version == version + 3 * 2
     assert states(slab, batches) == [{RunState.DELIVERED}] * 6
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == 6
-    assert [event.messages for event in dispatcher.traffic.events()] == [15, 15]
+    assert [event.message_count for event in dispatcher.traffic.events()] == [15, 15]
 
 
 @pytest.mark.usefixtures("pure_kernels")
@@ -139,7 +139,7 @@ def test_refusals_and_traffic_are_recorded_by_topic(slab: Slab, dispatcher: Disp
     assert topics.refusals() == {b"t1": 29}
     first, second = sorted(dispatcher.traffic.events(), key=lambda event: event.topic)
     size = RECORD_SIZE * 4
-    assert (first.topic, first.messages, first.errors) == (b"t1", 0, 3)
+    assert (first.topic, first.message_count, first.errors) == (b"t1", 0, 3)
     assert (second.topic, second.messages, second.size, second.errors) == (b"t2", 12, 3 * size, 0)
     assert sum(second.delays.values()) == 12
     assert [trouble.topic for trouble in dispatcher.partition_errors.as_tuple()] == [b"t1"] * 3
@@ -159,7 +159,7 @@ def test_a_batch_damaged_in_flight_is_quarantined_and_its_neighbours_delivered(
     intact = [batches[0], *batches[2:4], batches[5], batches[4]._replace(segments=batches[4].segments[1:])]
     assert states(slab, intact) == [{RunState.DELIVERED}] * 5
     assert count(slab, Counter.MsgDelivered) == sum(read_latencies(slab)[0]) == 4 * 5 + 3
-    assert sorted(event.messages for event in dispatcher.traffic.events()) == [10, 13]
+    assert sorted(event.message_count for event in dispatcher.traffic.events()) == [10, 13]
     assert count(slab, Counter.RefusedDamagedPlace) == 1
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == 5
     (again,) = dispatcher.next_request(0, 1.0)

@@ -72,7 +72,7 @@ def test_status_lists_a_partition_until_its_oldest_message_changes() -> None:
     said.waiting = [(b"t", 1, WaitingSegments([segment(600)]))]
     assert said.last().stalls == ()
     said.now_ms += 3000
-    assert [(stall.messages, stall.since_ms) for stall in said.last().stalls] == [(3, 2000)]
+    assert [(stall.message_count, stall.since_ms) for stall in said.last().stalls] == [(3, 2000)]
 
 
 def test_stall_goes_on_while_another_process_has_the_message() -> None:

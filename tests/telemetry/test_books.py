@@ -17,7 +17,7 @@ from bruce_mp.slab.runs import split_run
 from bruce_mp.telemetry.books import counter_total, read_books
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.held import held_by_topic
-from bruce_mp.telemetry.stages import SPILLED, STAGES
+from bruce_mp.telemetry.stages import SPILLED, STAGE_OF_STATE
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, put_in_landing_zone, set_state
@@ -40,7 +40,7 @@ def slab() -> Iterator[Slab]:
 
 
 def test_every_state_that_holds_records_has_a_stage() -> None:
-    assert set(STAGES) == set(RunState) - lay.SETTLED - {RunState.SPLIT}
+    assert set(STAGE_OF_STATE) == set(RunState) - lay.SETTLED - {RunState.SPLIT}
 
 
 def test_books_of_an_empty_slab_are_zero_and_balanced(slab: Slab) -> None:
@@ -55,7 +55,7 @@ def test_books_of_an_empty_slab_are_zero_and_balanced(slab: Slab) -> None:
 @given(
     sizes=st.lists(st.lists(st.sampled_from([0, 10, 3000]), min_size=1, max_size=8), max_size=6),
     fates=st.lists(
-        st.tuples(st.sampled_from([*STAGES, RunState.DELIVERED, RunState.DISCARDED]), st.booleans()),
+        st.tuples(st.sampled_from([*STAGE_OF_STATE, RunState.DELIVERED, RunState.DISCARDED]), st.booleans()),
         min_size=48,
         max_size=48,
     ),
@@ -68,7 +68,7 @@ def test_received_is_delivered_discarded_or_held(sizes: list[list[int]], fates: 
             sender.receive([datagram(b"t1" if size else b"new", bytes(size)) for size in batch] + [b"malformed"])
             segments += sender.close_all()
         settler = ProcessRow(slab, DISPATCHER_ROW)
-        expected = {**dict.fromkeys(STAGES.values(), 0), SPILLED: 0}
+        expected = {**dict.fromkeys(STAGE_OF_STATE.values(), 0), SPILLED: 0}
         for segment, (state, cut) in zip(segments, fates, strict=False):
             if cut:
                 split_run(slab, segment.chunk, segment.run)
@@ -77,7 +77,7 @@ def test_received_is_delivered_discarded_or_held(sizes: list[list[int]], fates: 
                 settler.settle([segment], state, 0, {counter: segment.records})
             else:
                 set_state(slab, [segment], state_word(state, 1))
-                expected[STAGES[state]] += segment.records
+                expected[STAGE_OF_STATE[state]] += segment.records
         books = count_books(slab)
         assert books.consistent
         assert books.balanced

@@ -159,7 +159,7 @@ def test_a_file_that_cannot_be_opened_is_named(path: Path) -> None:
 
 
 def test_syslog_lines_have_the_syslog_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_SYSLOG", tmp_path / "devlog")
+    monkeypatch.setattr(logs, "_SYSLOG_SOCKET", tmp_path / "devlog")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as syslog:
         syslog.bind(str(tmp_path / "devlog"))
         set_up_logging(Logging(syslog=True, stdout_stderr=False), "router")
@@ -167,7 +167,7 @@ def test_syslog_lines_have_the_syslog_format(tmp_path: Path, monkeypatch: pytest
         assert syslog.recv(1000) == b"<29>bruce[%d]: router: good\0" % os.getpid()
 
 
-@pytest.mark.parametrize(("name", "place"), [("syslog", "_SYSLOG"), ("journal", "_JOURNALD")])
+@pytest.mark.parametrize(("name", "place"), [("syslog", "_SYSLOG_SOCKET"), ("journal", "_JOURNALD_SOCKET")])
 def test_a_missing_destination_is_reported_once_and_not_fatal(
     name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,7 +182,7 @@ def test_a_missing_destination_is_reported_once_and_not_fatal(
 def test_a_missing_syslog_is_reported_by_the_supervisor_without_other_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(logs, "_SYSLOG", tmp_path / "devlog")
+    monkeypatch.setattr(logs, "_SYSLOG_SOCKET", tmp_path / "devlog")
     for process in ("supervisor", "router"):
         set_up_logging(Logging(syslog=True, stdout_stderr=False), process)
     log.warning("bad")
@@ -278,7 +278,7 @@ def test_json_has_the_traceback_and_the_number_of_suppressed_lines(path: Path) -
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    monkeypatch.setattr(logs, "_JOURNALD", tmp_path / "journal")
+    monkeypatch.setattr(logs, "_JOURNALD_SOCKET", tmp_path / "journal")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "journal"))
         yield listener

@@ -48,7 +48,7 @@ def test_a_full_frame_is_sent_immediately(made: Made) -> None:
         made.copies.add(copy_of(FRAME_BYTES // 4, number))
     assert len(made.link.sent) == 2
     made.copies.flush()
-    assert [copy.now_ms for copy in made.link.copies()] == list(range(9))
+    assert [copy.copied_ms for copy in made.link.copies()] == list(range(9))
 
 
 def test_copies_beyond_the_queue_limit_are_counted(made: Made) -> None:
@@ -60,7 +60,7 @@ def test_copies_beyond_the_queue_limit_are_counted(made: Made) -> None:
     assert made.link.asked == 1, "a link that refuses is not asked again with every message"
     made.link.is_full = False
     made.copies.flush()
-    assert [copy.now_ms for copy in made.link.copies()] == list(range(7))
+    assert [copy.copied_ms for copy in made.link.copies()] == list(range(7))
 
 
 def test_staged_copies_wait_for_their_transaction(made: Made) -> None:
@@ -70,7 +70,7 @@ def test_staged_copies_wait_for_their_transaction(made: Made) -> None:
     made.copies.queue_staged()
     made.copies.flush()
     assert made.copies.staged_count == made.counted[Counter.DiscardCopyQueued] == 0, "the transaction counts them"
-    assert [copy.now_ms for copy in made.link.copies()] == list(range(9))
+    assert [copy.copied_ms for copy in made.link.copies()] == list(range(9))
 
 
 def test_a_flush_counts_staged_copies_without_a_transaction(made: Made) -> None:

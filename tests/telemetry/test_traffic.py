@@ -8,7 +8,7 @@ from bruce_mp.kernels import WaitTimes
 from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry import traffic
 from bruce_mp.telemetry.event_output import encode_events
-from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, BUCKETS, percentile
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, BUCKET_COUNT, percentile
 from bruce_mp.telemetry.traffic import TrafficEvent, TrafficSums
 
 
@@ -33,7 +33,7 @@ def test_excess_topics_share_an_unnamed_sum(monkeypatch: pytest.MonkeyPatch) -> 
     sums = TrafficSums()
     for topic in (b"a", b"b", b"c", b"d", b"a"):
         sums.add_delivered([(topic, WaitTimes(1, 10, 0, {0: 1}))])
-    assert {event.topic: (event.messages, event.delays) for event in sums.events()} == {
+    assert {event.topic: (event.message_count, event.delays) for event in sums.events()} == {
         b"a": (2, {0: 2}),
         b"b": (1, {0: 1}),
         b"": (2, {0: 2}),
@@ -42,8 +42,8 @@ def test_excess_topics_share_an_unnamed_sum(monkeypatch: pytest.MonkeyPatch) -> 
 
 def buckets(**messages: int) -> list[int]:
     """Return messages by the bound of their bucket: `to_5=3`; `beyond` is the last."""
-    bounds = {**{f"to_{bound}": index for index, bound in enumerate(BOUNDS_MS)}, "beyond": BUCKETS - 1}
-    counts = [0] * BUCKETS
+    bounds = {**{f"to_{bound}": index for index, bound in enumerate(BOUNDS_MS)}, "beyond": BUCKET_COUNT - 1}
+    counts = [0] * BUCKET_COUNT
     for name, count in messages.items():
         counts[bounds[name]] = count
     return counts

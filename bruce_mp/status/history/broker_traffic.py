@@ -1,7 +1,7 @@
 """History of each broker's traffic over the last minute and hour: messages, errors and latencies.
 
-Each broker has a dispatcher process, which has a slot: a number that selects its row of counters in the slab. The main
-thread samples the counters; the HTTP threads read the history. The number of slots is fixed, so the memory is bounded.
+The main thread samples the counters in the dispatchers' process rows; the HTTP threads read the history. The number of
+dispatcher slots is fixed, so the memory is bounded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increase
 from bruce_mp.status.pages.brokers import dispatcher_slots
 from bruce_mp.telemetry.books import row_counters
 from bruce_mp.telemetry.counters import UNKNOWN_RESPONSES, Counter, response_counter
-from bruce_mp.telemetry.latency_histogram import BUCKETS, percentile
+from bruce_mp.telemetry.latency_histogram import BUCKET_COUNT, percentile
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -23,11 +23,11 @@ __all__ = ["BrokerHistory", "BrokerTraffic"]
 
 _NO_ERROR: Final = response_counter(0)
 _RESPONSES: Final = slice(response_counter(-1), UNKNOWN_RESPONSES + 1)
-"""The counters of responses by error code: the first one is for code -1, the last one for all unknown codes."""
+"""The counters of responses: one for each error code from -1, and one for all unknown codes."""
 
 
 class _BrokerSample(NamedTuple):
-    """Counters of a dispatcher at `at_ms`. `delay_buckets` is the histogram of its messages' latencies."""
+    """Counters of a dispatcher at `at_ms`: delivered messages, error responses, and the histogram of latencies."""
 
     at_ms: int
     delivered: int
@@ -36,10 +36,11 @@ class _BrokerSample(NamedTuple):
 
 
 class BrokerTraffic(NamedTuple):
-    """Traffic of one broker: messages acknowledged per second, latency percentiles in ms, and error responses.
+    """Traffic of one broker.
 
-    The rate and the percentiles are those of the last minute. `trend` holds the messages acknowledged per second for
-    each minute of the last hour, the oldest minute first.
+    In the last minute: the messages acknowledged per second, latency percentiles (None without messages), and the
+    number of error responses. In the last hour: the number of error responses, and in `trend` the messages acknowledged
+    per second in each minute, the oldest minute first.
     """
 
     delivered_per_s: float = 0.0
@@ -51,7 +52,7 @@ class BrokerTraffic(NamedTuple):
 
 
 class _SlotSamples:
-    """Samples of one dispatcher slot since it serves the broker `node`."""
+    """Samples of a dispatcher slot, from the time when its dispatcher began to serve the broker `node`."""
 
     def __init__(self, node: int) -> None:
         self.node = node
@@ -69,7 +70,7 @@ class BrokerHistory:
         self._first_sample_ms: int | None = None
 
     def sample(self, now_ms: int) -> None:
-        """Sample the counters of each dispatcher that is due for a sample."""
+        """Sample the counters of each dispatcher if the last sample is old enough."""
         with self._lock:
             self._first_sample_ms = now_ms if self._first_sample_ms is None else self._first_sample_ms
             self._slots = {slot: self._samples_of(slot, node) for node, slot in dispatcher_slots(self._slab)}
@@ -89,11 +90,11 @@ class BrokerHistory:
             now_ms,
             counters[Counter.MsgDelivered],
             sum(counters[_RESPONSES]) - counters[_NO_ERROR],
-            tuple(counters[Counter.AckDelayFirst : Counter.AckDelayFirst + BUCKETS]),
+            tuple(counters[Counter.AckDelayFirst : Counter.AckDelayFirst + BUCKET_COUNT]),
         )
 
     def traffic(self, slot: int | None, now_ms: int) -> BrokerTraffic:
-        """Return the traffic of a dispatcher slot, or an empty one if `slot` is None or has no dispatcher."""
+        """Return the traffic of a dispatcher slot, or no traffic if `slot` is None or has no dispatcher."""
         with self._lock:
             if slot is None or (samples := self._slots.get(slot)) is None or self._first_sample_ms is None:
                 return BrokerTraffic()
@@ -102,9 +103,9 @@ class BrokerHistory:
 
 
 def _traffic(samples: _SlotSamples, now: _BrokerSample, minute_start_ms: int) -> BrokerTraffic:
-    """Summarize the time from `minute_start_ms` on, and the last hour.
+    """Summarize the time since `minute_start_ms`, and the last hour.
 
-    If the dispatcher has started within the minute, the time before its start counts as time without traffic.
+    If the dispatcher started after `minute_start_ms`, the time before its start counts as time without traffic.
     """
     minute_ago = samples.minute.first_since(minute_start_ms) or now
     hour_ago = samples.hour.first or now

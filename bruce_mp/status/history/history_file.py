@@ -1,14 +1,14 @@
 """Message counts of the last hour, day and month, of the daemon and by topic, in a file that outlives restarts.
 
-It is an SQLite file, which stays usable if its writer is killed; one PRAGMA limits its size. Each period is divided
-into steps of a length that depends on the period. A write adds the new counts to the present step of each period.
-`MAX_BYTES` limits the file, because clients may invent topics. When the file is full, old steps are removed to make
-room for a new one. The file is not synced; if a power failure damages it, a new file replaces it.
+SQLite keeps the file usable if the writer is killed. Each period is divided into steps, and a write adds the new counts
+to the present step of each period. `MAX_BYTES` limits the file, because clients may invent topics; when the file is
+full, old steps are removed to make room for a new one. The file is not synced; if a power failure damages it, a new
+file replaces it.
 
-The clock of the host may be wrong for a time, ahead or behind. So each period keeps a fixed number of steps, and when
-there are more, the steps farthest from the present time are removed, before or after it. While the
-clock is wrong, each new step displaces at most one correct step; when the clock is right again, the wrong steps are
-removed first.
+The clock of the host may be wrong for a time. So a period keeps a limited number of steps instead of removing steps by
+age: if there are too many, it removes the steps farthest from the present time, in the past or in the future. While the
+clock is wrong, each new step displaces at most one correct step. When the clock is right again, the steps with wrong
+times are removed first.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 MAX_BYTES: Final = 64 << 20
-"""Limit of the file's size; the history of 100 topics takes about 5 MiB."""
+"""Limit of the file's size. The history of 100 topics takes about 5 MiB."""
 WHOLE: Final = b""
-"""Stands in place of a topic's name for the whole daemon."""
+"""The key of the whole daemon, in place of a topic."""
 _PAGE_BYTES: Final = 4096
 _LAYOUT: Final = 1
 """Version of the table's columns; a table of another version is replaced."""
 READ_TIMEOUT_S: Final = 2.0
 """Longest wait of a reader for a write."""
 _KEPT_RATIOS: Final = (1.0, 0.75, 0.5, 0.25)
-"""Ratios of the steps that are kept when the file is full. They are tried one after the other until a new step fits."""
+"""Ratio of the steps that a write keeps. If the file is full, the next smaller ratio is tried until a new step fits."""
 
 
 class HistoryPeriod(NamedTuple):
@@ -70,9 +70,9 @@ class HistoryError(BruceError):
 
 
 class StepAmounts(NamedTuple):
-    """Numbers of messages in a step or in a part of it; `seconds` is the time in which they were counted.
+    """Numbers of messages in a step, or in the part of it that was counted, which lasted `seconds`.
 
-    `held` is the number at the end of the step. The latency percentiles are those of the slowest minute, or None if
+    `held` is the number at the end of that time. The latency percentiles are the highest of all minutes, or None if
     nothing was delivered.
     """
 
@@ -86,7 +86,7 @@ class StepAmounts(NamedTuple):
 
 
 def merge_amounts(earlier: StepAmounts, later: StepAmounts) -> StepAmounts:
-    """Merge the amounts of two consecutive parts of a step, as the SQL statement `_ADD` does."""
+    """Merge the amounts of two consecutive parts of a step, in the same way as the SQL statement `_ADD`."""
     return StepAmounts(
         earlier.seconds + later.seconds,
         earlier.received + later.received,
@@ -148,8 +148,8 @@ _FAULTS: Final = {
 
 
 def fault_of(error: sqlite3.Error) -> str:
-    """Return a clause for operators that names the fault of the file."""
-    name: str = getattr(error, "sqlite_errorname", "")  # some names extend a name of `_FAULTS`: SQLITE_BUSY_SNAPSHOT
+    """Return a clause that tells the operator what is wrong with the file."""
+    name: str = getattr(error, "sqlite_errorname", "")  # may extend a name of `_FAULTS`, such as SQLITE_BUSY_SNAPSHOT
     return next((text for start, text in _FAULTS.items() if name.startswith(start)), f"SQLite reports {name or error}")
 
 
@@ -197,7 +197,7 @@ class HistoryFile:
         self._writer.close()
 
     def add(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
-        """Add the amounts of each topic, counted until `now_s`, to the present step of each period.
+        """Add the amounts by topic (or `WHOLE`), counted until `now_s`, to the present step of each period.
 
         Raise OSError or sqlite3.Error.
         """
@@ -212,7 +212,7 @@ class HistoryFile:
             self._add_or_shrink(now_s, amounts)
 
     def _add_or_shrink(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
-        """Add the amounts. If the file is full, try again with fewer and fewer of its steps."""
+        """Add the amounts. While the file is full, try again with the next ratio of kept steps."""
         for kept_ratio in _KEPT_RATIOS:
             try:
                 with self._writer:
@@ -233,7 +233,10 @@ class HistoryFile:
             self._writer.executemany(_ADD, ((step_s, start, topic, *each) for topic, each in amounts.items()))
 
     def read(self, period: HistoryPeriod, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
-        """Return the amounts of a period's steps by the start of the step, the oldest first. Raise HistoryError."""
+        """Return the amounts of a topic in a period's steps by the start of the step, the oldest step first.
+
+        Raise HistoryError.
+        """
         try:
             uri = f"{self._path.as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, timeout=READ_TIMEOUT_S, uri=True)) as reader:
@@ -246,5 +249,5 @@ class HistoryFile:
 
 
 def step_start(now_s: int, step_s: int) -> int:
-    """Return the start of the step that contains `now_s`; a time between two steps belongs to the earlier step."""
+    """Return the start of the step that contains `now_s`. A time at which one step ends belongs to that step."""
     return (now_s - 1) // step_s * step_s

@@ -1,9 +1,8 @@
 """Writes the message counts of each minute to the history file, and reads series from the file for the pages.
 
 A separate thread opens and writes the file, because a disk may block, and the rest of the process must go on. The
-thread also counts the held messages (neither delivered nor discarded yet) by topic, from which `TopicTotals` computes
-the received ones. It spends at most `_COUNT_RATIO` of its time with counting, because one count in a full slab of many
-GB takes seconds.
+thread also counts the held messages by topic, from which `TopicTotals` computes the received messages. One count in a
+full slab of many GB takes seconds, so the thread spends at most `_COUNT_RATIO` of its time with counting.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ __all__ = ["HistoryRecorder", "open_history"]
 log = logging.getLogger(__name__)
 FILE: Final = "history.sqlite"
 OTHER: Final = b"(other)"
-"""Name for the sum of the topics without a series, as on `/metrics`. Kafka allows no topic of this name."""
+"""Name for the sum of all topics without a series on `/metrics`. Kafka allows no topic with this name."""
 MAX_TOPICS: Final = 100
-"""Number of topics that a write records: those with the most messages."""
+"""Limit of the topics that a write records; it records the topics with the most messages."""
 _MINUTE_S: Final = 60
 _MAX_UNWRITTEN: Final = 60
 """Number of minutes that are kept in memory while the file cannot be written, for example on a full disk."""
@@ -92,9 +91,9 @@ def _reason_of(error: OSError | sqlite3.Error) -> str:
 class HistoryRecorder:
     """Recorder of the counters that `rates` reads, and of the `totals` of topics.
 
-    `open_file` returns the file, or None if none can be opened; then `hour_series` returns the running minute only.
-    `read_held` counts the held messages and updates `totals`. `now_ms` is a monotonic clock; the parameters `now_s` of
-    the methods are in seconds since the epoch.
+    `open_file` returns the file, or None if no file can be opened; then `hour_series` has only the time since the last
+    full minute. `read_held` counts the held messages and updates `totals`. `now_ms` is a monotonic clock. The parameter
+    `now_s` of each method is the present time in seconds since the epoch.
     """
 
     def __init__(
@@ -125,9 +124,9 @@ class HistoryRecorder:
         self._last_totals: dict[bytes, TopicTotal] = {}
         """The totals of topics at the last write."""
         self._hour_steps: dict[int, StepAmounts] = {}
-        """The steps of the last hour by start, as the file had them after the last write."""
+        """The daemon's steps of the last hour by their start, as they were in the file after the last write."""
         self._unwritten: deque[tuple[int, Mapping[bytes, StepAmounts]]] = deque(maxlen=_MAX_UNWRITTEN)
-        """(now_s, amounts by topic) of each minute that is not in the file yet."""
+        """(end of the minute, amounts by topic) of each minute that is not in the file yet."""
         self._is_failing = False
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="history", daemon=True)
@@ -136,7 +135,7 @@ class HistoryRecorder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread write the running minute and end."""
+        """Let the thread write the counts since the last full minute, and end."""
         self._stopped.set()
         self._thread.join(_STOP_S)
 
@@ -156,7 +155,7 @@ class HistoryRecorder:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, now_s: int) -> None:
-        """Write the amounts since the last call, and the amounts that could not be written before."""
+        """Write the amounts since the last call, after earlier amounts that could not be written."""
         now_ms = self._now_ms()
         sample = self._rates.read(now_ms)
         amounts = {
@@ -184,7 +183,7 @@ class HistoryRecorder:
             self._is_failing = False
 
     def _by_topic(self, now_ms: int, interval_ms: int) -> dict[bytes, StepAmounts]:
-        """Return the amounts of the topics with the most messages since the last write, `interval_ms` ago."""
+        """Return the amounts since the last write, `interval_ms` ago, of the topics with the most messages."""
         held = dict(self._count_held_if_due())
         topics, other = self._totals.read()
         held[OTHER] = sum(message_count for name, message_count in held.items() if name not in topics)
@@ -205,7 +204,7 @@ class HistoryRecorder:
         return {name: amounts[name] for name in busy[:MAX_TOPICS]}
 
     def _count_held_if_due(self) -> Mapping[bytes, int]:
-        """Return the held messages of each topic from a new count, or from the last count if no new one is due."""
+        """Return the number of held messages of each topic, by a new count or by the last one if none is due."""
         started_s = time.monotonic()
         if started_s >= self._next_count_s:
             try:
@@ -225,7 +224,7 @@ class HistoryRecorder:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def hour_series(self, now_s: int) -> Series:
-        """Return the daemon's last hour. This does not read the file, so it never waits for a disk."""
+        """Return the daemon's series over the last hour. Do not read the file, so that no caller waits for a disk."""
         with self._lock:
             steps, last_sample = dict(self._hour_steps), self._last_sample
         return _series("hour", self._with_pending("hour", steps, last_sample, now_s), now_s)
@@ -238,8 +237,9 @@ class HistoryRecorder:
             steps = whole if topic == WHOLE else self._read(period, topic, now_s)
         if topic == WHOLE:
             return _series(period, self._with_pending(period, whole, last_sample, now_s), now_s)
-        # The file has no row of the topic for a step in which it had no messages. So the daemon's rows give the steps,
-        # and the time in which messages were counted.
+        steps = self._read(period, topic, now_s)
+        # The file has no row for a step in which the topic had no messages. So take the steps, and the time in which
+        # messages were counted, from the daemon's rows.
         topic_steps = {
             start: steps.get(start, _NO_AMOUNTS)._replace(seconds=each.seconds) for start, each in whole.items()
         }
@@ -264,7 +264,7 @@ class HistoryRecorder:
     def _with_pending(
         self, period: str, steps: dict[int, StepAmounts], last_sample: CounterSample, now_s: int
     ) -> dict[int, StepAmounts]:
-        """Return the daemon's steps, with the amounts since `last_sample`, which are not in the file yet."""
+        """Return the daemon's `steps` from the file, plus the amounts since `last_sample`, which the file lacks."""
         pending = self._rates.read(self._now_ms()).amounts_since(last_sample)
         start = step_start(now_s, PERIODS[period].step_s)
         return {**steps, start: merge_amounts(steps[start], pending) if start in steps else pending}

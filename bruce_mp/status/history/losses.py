@@ -1,9 +1,9 @@
 """Losses of the last minute and hour: discarded messages by reason, and copies that were not written.
 
-The samples are in the slab, the file that holds all messages, so they survive a restart of the status process or of the
-daemon. Each process has a row in the slab, with room for the messages of a transaction. The status process has no such
-transactions, so its samples take this room (`layout.ROW_STATUS_LOSSES`). The time of a sample is on the kernel's
-monotonic clock, which is the same for all processes until the next boot and which no change of the wall clock affects.
+The samples are in the slab, so they survive a restart of the status process or of the daemon. They take the room that
+the process row of another process has for the messages of a transaction (`layout.ROW_STATUS_LOSSES`), because the
+status process has no such transactions. The time of a sample is on the kernel's monotonic clock, which goes on across
+restarts of processes, and which no change of the wall clock affects.
 
 The sampling thread writes, and HTTP threads read. The thread clears the time of a sample before it writes the counts,
 and stores the new time after them. So no reader uses a sample that is written only in part, not even after a crash.
@@ -30,48 +30,47 @@ __all__ = ["LossHistory"]
 _SAMPLE_LONGS: Final = 32
 """Size of a sample in 64-bit integers: its time and at most 31 counts."""
 _LOST_COPIES: Final = 0
-"""Index of the number of lost copies in the counts of a sample. The index of a discard reason's count is its number."""
+"""Index of the number of lost copies in the counts of a sample. The index of a discard count is the reason's number."""
 _REASONS: Final = tuple(DiscardReason)
 _RING_SAMPLES: Final = 62
-"""Places in a ring: 60 for the steps of its window, one for the sample before them, and one for the sample in
-progress."""
+"""Number of samples in a ring: 60 for the steps of its window, one before them, and one that is being written."""
 
 
 class _Ring(NamedTuple):
-    """A ring buffer with a sample for each `step_ms` of the last `span_ms`. It begins at `Slab.longs[start]`."""
+    """A ring buffer with a sample for each `step_ms` of the last `span_ms`. It begins at `Slab.longs[start_index]`."""
 
-    start: int
+    start_index: int
     step_ms: int
     span_ms: int
 
 
 class LossHistory:
-    """Counts of losses over the last minute and hour. `now_ms` is the kernel's monotonic clock in ms."""
+    """Counts of losses over the last minute and hour. `now_ms` is the kernel's monotonic clock."""
 
     def __init__(self, slab: Slab, now_ms: Callable[[], int]) -> None:
         self._slab = slab
         self._now_ms = now_ms
-        start = (slab.row_at(lay.ROW_STATUS) + lay.ROW_STATUS_LOSSES) >> 3
-        self._minute = _Ring(start, 1000, MINUTE_MS)
-        self._hour = _Ring(start + _RING_SAMPLES * _SAMPLE_LONGS, 60_000, HOUR_MS)
-        for at in (*self._sample_offsets(self._minute), *self._sample_offsets(self._hour)):
-            if slab.longs[at] > now_ms():  # from before a boot, at which the clock began at 0 again
-                slab.longs[at] = 0
+        index = (slab.row_at(lay.ROW_STATUS) + lay.ROW_STATUS_LOSSES) >> 3
+        self._minute = _Ring(index, 1000, MINUTE_MS)
+        self._hour = _Ring(index + _RING_SAMPLES * _SAMPLE_LONGS, 60_000, HOUR_MS)
+        for index in (*self._sample_indexes(self._minute), *self._sample_indexes(self._hour)):
+            if slab.longs[index] > now_ms():  # from before a boot, at which the clock began at 0 again
+                slab.longs[index] = 0
 
     @staticmethod
-    def _sample_offsets(ring: _Ring) -> range:
-        return range(ring.start, ring.start + _RING_SAMPLES * _SAMPLE_LONGS, _SAMPLE_LONGS)
+    def _sample_indexes(ring: _Ring) -> range:
+        return range(ring.start_index, ring.start_index + _RING_SAMPLES * _SAMPLE_LONGS, _SAMPLE_LONGS)
 
     def sample(self) -> None:
         """Store the present counts in each ring that has no sample for the present step yet."""
-        now_ms = self._now_ms()
+        now_ms, longs = self._now_ms(), self._slab.longs
         for ring in (self._minute, self._hour):
-            at = ring.start + now_ms // ring.step_ms % _RING_SAMPLES * _SAMPLE_LONGS
-            if not self._slab.longs[at] or self._slab.longs[at] // ring.step_ms != now_ms // ring.step_ms:
+            index = ring.start_index + now_ms // ring.step_ms % _RING_SAMPLES * _SAMPLE_LONGS
+            if not longs[index] or longs[index] // ring.step_ms != now_ms // ring.step_ms:
                 counts = self._read_counts()
-                self._slab.longs[at] = 0
-                self._slab.longs[at + 1 : at + 1 + len(counts)] = counts
-                self._slab.longs[at] = now_ms
+                longs[index] = 0
+                longs[index + 1 : index + 1 + len(counts)] = counts
+                longs[index] = now_ms
 
     def _read_counts(self) -> array[int]:
         counts = array("Q", bytes(8 * (_SAMPLE_LONGS - 1)))
@@ -81,14 +80,14 @@ class LossHistory:
         return counts
 
     def _increases(self, ring: _Ring) -> list[int]:
-        """Return the increase of each count since the oldest sample in the ring's window, or zeros if there is none."""
+        """Return the increase of each count since the oldest sample within the ring's span; 0 if there is no sample."""
         now, now_ms, longs = self._read_counts(), self._now_ms(), self._slab.longs
-        samples = ((longs[at], at) for at in self._sample_offsets(ring))
-        in_window = [(ms, at) for ms, at in samples if ms and 0 <= now_ms - ms <= ring.span_ms]
+        samples = ((longs[index], index) for index in self._sample_indexes(ring))
+        in_window = [(at_ms, index) for at_ms, index in samples if at_ms and 0 <= now_ms - at_ms <= ring.span_ms]
         if not in_window:
             return [0] * len(now)
-        _, oldest = min(in_window)
-        before = longs[oldest + 1 : oldest + 1 + len(now)].tolist()  # the counts follow the sample's time
+        _, oldest_index = min(in_window)
+        before = longs[oldest_index + 1 : oldest_index + 1 + len(now)].tolist()
         return [count - earlier for count, earlier in zip(now, before, strict=True)]
 
     def last_minute(self) -> dict[DiscardReason, int]:
@@ -100,7 +99,7 @@ class LossHistory:
         return _by_reason(self._increases(self._hour))
 
     def copies_lost_in_last_hour(self) -> int:
-        """Return the number of copies of messages that could not be written to their file in the last hour."""
+        """Return the number of copies of messages that were lost in the last hour."""
         return self._increases(self._hour)[_LOST_COPIES]
 
 

@@ -1,8 +1,8 @@
 """History of the daemon's counters: one sample a second over the last minute, and one every 10 s over the last hour.
 
-The main thread samples; the HTTP threads read. The memory is bounded, and the history ends with the process, while
-`history_recorder` keeps a longer history in a file. Counting the held messages in the slab each second is too
-expensive, so their number here is a difference of counters: received minus delivered minus discarded.
+The main thread samples; the HTTP threads read. The history ends with the process; `history_recorder` keeps a longer
+history in a file. To count the held messages in the slab each second is too expensive, so their number here is a
+difference of counters: received minus delivered minus discarded.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["CounterSample", "Interval", "Latency", "RateHistory", "Series", "ser
 
 
 class CounterSample(NamedTuple):
-    """The daemon's counters at `at_ms`.
+    """The daemon's counters at `at_ms` of a monotonic clock.
 
-    `discarded` holds one count per discard reason, `latency_buckets` the histogram of latencies. `accepts_failed`
-    counts the connections for which a process had no descriptor or memory.
+    `discarded` holds one count per discard reason, and `latency_buckets` one count per bucket of the latency histogram.
+    `failed_accept_count` is how often a process had no descriptor or memory for a connection.
     """
 
     at_ms: int
@@ -39,14 +39,14 @@ class CounterSample(NamedTuple):
     discarded: tuple[int, ...]
     latency_buckets: tuple[int, ...]
     received: int
-    accepts_failed: int
+    failed_accept_count: int
 
     @property
     def held(self) -> int:
         return max(0, self.received - self.delivered - sum(self.discarded))
 
     def amounts_since(self, before: CounterSample) -> StepAmounts:
-        """Return the messages between the earlier sample `before` and this one."""
+        """Return the amounts between the earlier sample `before` and this one."""
         latency_buckets = increases(self.latency_buckets, before.latency_buckets)
         return StepAmounts(
             (self.at_ms - before.at_ms) / 1000,
@@ -69,9 +69,9 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Interval(NamedTuple):
-    """Rates and latency of the messages within an interval of `ms`."""
+    """Rates and latency of the messages within an interval."""
 
-    ms: int
+    duration_ms: int
     received_per_s: float
     delivered_per_s: float
     discarded_per_s: float
@@ -81,10 +81,9 @@ class Interval(NamedTuple):
 class Series(msgspec.Struct, frozen=True):
     """Data of a chart over the last `span_s`, in intervals of about `step_s`.
 
-    The lists are columns of equal length: the same index in each of them describes the same interval, and the oldest
-    interval comes first. An interval ended `age_s` ago and began where the previous one ended. `received`, `delivered`
-    and `discarded` are messages per second; `held` is the number at the end of the interval. `p50_ms` and `p99_ms` are
-    None for an interval without deliveries.
+    The lists have one item for each interval, the oldest interval first. An interval ended `age_s` ago and began at the
+    end of the previous one. `received`, `delivered` and `discarded` are messages per second; `held` is the number at
+    the end of the interval. The latency percentiles are None for an interval without deliveries.
     """
 
     step_s: int
@@ -101,7 +100,7 @@ class Series(msgspec.Struct, frozen=True):
 class RateHistory:
     """Counter samples of the last minute and hour.
 
-    `wall_now_ms` is the present time of the wall clock. All other times are in ms on a monotonic clock.
+    `wall_now_ms` is the present time of the wall clock. Each `now_ms` is the present time of a monotonic clock.
     """
 
     def __init__(self, slab: Slab, wall_now_ms: int) -> None:
@@ -119,7 +118,7 @@ class RateHistory:
             self._hour.add_if_due(reading)
 
     def read(self, now_ms: int) -> CounterSample:
-        """Read all counters: MsgReceived after those of settled messages, so that it is not less than their sum."""
+        """Read all counters, and MsgReceived last of the books, so that no message seems settled but not received."""
         return CounterSample(
             now_ms,
             counter_total(self._slab, Counter.MsgDelivered),
@@ -134,7 +133,7 @@ class RateHistory:
         now = counter_total(self._slab, Counter.AcceptExhausted)
         with self._lock:
             before = self._minute.first
-        return now - before.accepts_failed if before else 0
+        return now - before.failed_accept_count if before else 0
 
     def last_minute(self, now_ms: int) -> Interval:
         now = self.read(now_ms)
@@ -168,7 +167,7 @@ def _interval_between(before: CounterSample, now: CounterSample) -> Interval:
 
 
 def series_of(step_s: int, span_s: int, rows: Sequence[tuple[float, StepAmounts]]) -> Series:
-    """Build a series from rows (age in s, amounts), of which the oldest comes first."""
+    """Build a series from `rows`, (age in s, amounts) of each interval, the oldest interval first."""
     return Series(
         step_s=step_s,
         span_s=span_s,

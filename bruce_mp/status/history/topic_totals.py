@@ -1,13 +1,13 @@
 """Totals by topic for `/metrics`: messages received, delivered and discarded, and bytes delivered.
 
 The event loop adds the events of other processes, and HTTP threads read the totals. No process counts the received
-messages by topic. They are computed: the settled messages (delivered or discarded), which the events report, plus the
-held ones (neither delivered nor discarded yet), which `/held` counts. The totals begin with the status process.
+messages by topic, so their number is computed: the settled messages, which the events report, plus the held messages,
+which `/held` counts. The totals begin with the status process.
 
-A limited number of topics have a series of their own on `/metrics`; `(other)` is the sum of all other topics. A topic
-keeps its series while messages arrive for it: if topics moved to `(other)` and back again, that sum would fall, and
-Prometheus would take each fall for a restart. Only topics that exist in Kafka get a series, because clients may invent
-names.
+A limited number of topics have a separate series on `/metrics`; the series `(other)` is the sum of all other topics. A
+topic keeps its series while messages arrive for it: if it moved to `(other)` and back, the sum in `(other)` would fall,
+and Prometheus would take each fall for a restart. Only topics that exist in Kafka get a series, because clients may
+invent names.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 __all__ = ["TopicTotal", "TopicTotals"]
 
 _OTHER: Final = b""
-"""Key of the sum of all topics without a series. Events use it for the topics beyond `traffic.MAX_TOPICS`."""
+"""Key of the sum of all topics without a series. Events use the same key for the topics beyond `traffic.MAX_TOPICS`."""
 _IDLE_MS: Final = HOUR_MS
-"""Time without a message after which a topic loses its series if another topic needs one and all are in use."""
+"""Time without a message after which a topic is idle: it loses its series if no series is free for another topic."""
 
 
 class TopicTotal(msgspec.Struct):
-    """Totals of a topic. `delivered_bytes` sums the sizes of keys, values and headers.
+    """Totals of a topic. `delivered_bytes` is the size of the keys, values and headers of the delivered messages.
 
-    `active_ms` is the last time at which an event or a count of held messages named the topic.
+    `active_ms` is the time of the last event or count of held messages that named the topic.
     """
 
     received: int = 0
@@ -54,8 +54,8 @@ class TopicTotal(msgspec.Struct):
     def increase_since(self, before: TopicTotal | None) -> TopicTotal:
         """Return the messages since the reading `before`.
 
-        If `before` is larger than the present totals, the topic had lost its series and has a new one since, so the
-        messages since `before` are the present totals.
+        If `before` is None or larger than the present totals, the topic has got a new series since, so all its totals
+        are new.
         """
         if before is None or before.received > self.received or before.settled > self.settled:
             return self
@@ -74,7 +74,7 @@ class TopicTotals:
         self._topics: dict[bytes, TopicTotal] = {}
         self._other = TopicTotal()
         self._next_idle_ms = 0
-        """No topic becomes idle before this time, so until then a full table need not be searched for idle topics."""
+        """The earliest time at which a topic may be idle; until then, no search for idle topics is needed."""
 
     @property
     def limit(self) -> int:
@@ -82,7 +82,7 @@ class TopicTotals:
         return self._limit
 
     def apply_limit(self, limit: int) -> None:
-        """Change the limit. If there are more topics, the topics that have been idle for longest lose their series."""
+        """Change the limit. If there are more topics, the topics without a message for longest lose their series."""
         with self._lock:
             self._limit = limit
             self._next_idle_ms = 0
@@ -95,15 +95,15 @@ class TopicTotals:
             for event in events:
                 if isinstance(event, DiscardEvent):
                     self._total_of(event.topic, now_ms).discarded += event.count
-                elif event.messages:
+                elif event.message_count:
                     total = self._total_of(event.topic, now_ms)
-                    total.delivered += event.messages
-                    total.delivered_bytes += event.size
+                    total.delivered += event.message_count
+                    total.delivered_bytes += event.byte_count
 
     def _total_of(self, name: bytes, now_ms: int) -> TopicTotal:
-        """Return the totals to which the topic's messages count, and mark the topic as active.
+        """Return the totals to which to add the topic's messages, and mark the topic as active.
 
-        A topic without a series gets one if it exists in Kafka and a series is free.
+        If the topic has no series, give it one if it exists in Kafka and a series is free.
         """
         total = self._topics.get(name)
         if total is None:
@@ -133,11 +133,11 @@ class TopicTotals:
             return {name: total.settled for name, total in self._items()}
 
     def observe_held(self, settled: Mapping[bytes, int], held: Iterable[tuple[bytes, int]], now_ms: int) -> None:
-        """Set the received messages to the sum of `settled`, from `settled_by_topic`, and of `held`, a count by topic.
+        """Set the received messages of each topic to the sum of `settled` and `held`.
 
-        The caller must call `settled_by_topic` before it counts the held messages. A message that is settled between
-        the two is then in neither until the next count, but no message is in both. So the sum is never too large, and
-        the total of received messages, which must not fall, need not be corrected downward.
+        `settled` comes from `settled_by_topic`, which the caller must call before it counts the held messages. If a
+        message is settled between these two calls, it is in neither until the next count; but no message is in both.
+        So the sum is never too large: the total of received messages must not fall, so it could not be corrected.
         """
         with self._lock:
             received = dict(settled)

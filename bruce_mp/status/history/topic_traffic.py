@@ -1,8 +1,8 @@
 """Traffic of each topic over the last minute: messages, bytes, latencies and errors, as dispatchers report them.
 
 The event loop adds the dispatchers' events, and HTTP threads read the sums. The minute is divided into steps of 10 s.
-The memory is bounded: if the table has `MAX_TOPICS` topics, it drops the idle topics; if none is idle, an entry with an
-empty name sums all further topics.
+The memory is bounded: if a table of `MAX_TOPICS` topics needs room for another topic, it drops the topics without
+traffic in the last minute; if there are none, an entry with an empty name sums all further topics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.status.history.windows import STEP_MS, minute_ago_ms, per_s
-from bruce_mp.telemetry.latency_histogram import BUCKETS, percentile
+from bruce_mp.telemetry.latency_histogram import BUCKET_COUNT, percentile
 from bruce_mp.telemetry.traffic import MAX_TOPICS
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["TopicTraffic", "TrafficTable"]
 
 _FIRST_BUCKET: Final = 3
-"""Index of the first latency bucket in the sums of a step; the sums of messages, bytes and errors come before it."""
-_EMPTY_SUMS: Final = array("q", bytes(8 * (_FIRST_BUCKET + BUCKETS)))
+"""Index of the first latency bucket in the sums of a step; indexes 0 to 2 are messages, bytes and errors."""
+_EMPTY_SUMS: Final = array("q", bytes(8 * (_FIRST_BUCKET + BUCKET_COUNT)))
 
 
 class TopicTraffic(NamedTuple):
     """Traffic of a topic in the last minute.
 
-    The rates count messages and bytes that brokers acknowledged; `errors` counts error responses. `last_error` may be
-    older than a minute; it came at `last_error_ms` on the table's clock. If no error has come, it is "" and the time 0.
+    The rates count messages and bytes that brokers acknowledged; `errors` counts error responses. `last_error`, which
+    came at `last_error_ms` of the table's clock, may be older than a minute. If no error has come, it is empty.
     """
 
     delivered_per_s: float = 0.0
@@ -58,7 +58,7 @@ class _TopicWindow:
             self.expire(now_ms)  # `by_topic` also expires steps, but it runs only when a client reads a page
             self.steps.append((step, _EMPTY_SUMS[:]))
         sums = self.steps[-1][1]
-        for index, amount in enumerate((event.messages, event.size, event.errors)):
+        for index, amount in enumerate((event.message_count, event.byte_count, event.errors)):
             sums[index] += amount
         for bucket, message_count in event.delays.items():
             sums[_FIRST_BUCKET + bucket] += message_count
@@ -71,7 +71,7 @@ class _TopicWindow:
             del self.steps[0]
 
     def summarize(self, now_ms: int, table_start_ms: int) -> TopicTraffic:
-        """Sum the steps. The rates are averages over the last minute, or since the table's start if that is later."""
+        """Sum the steps. The rates are averages since the start of the last minute, or since a later table start."""
         columns = zip(_EMPTY_SUMS, *(sums for _, sums in self.steps), strict=True)
         message_count, byte_count, errors, *buckets = map(sum, columns)
         interval_ms = now_ms - max(table_start_ms, minute_ago_ms(now_ms))
@@ -87,7 +87,7 @@ class _TopicWindow:
 
 
 class TrafficTable:
-    """Sums by topic. Times are in ms on a monotonic clock; the table starts at `now_ms`."""
+    """Table of the traffic by topic. Times are in ms on a monotonic clock; the table starts at `now_ms`."""
 
     def __init__(self, now_ms: int) -> None:
         self._lock = Lock()

@@ -14,9 +14,9 @@ __all__ = ["HOUR_MS", "MINUTE_MS", "STEP_MS", "Window", "increases", "minute_ago
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 STEP_MS: Final = 10_000
-"""The traffic of a topic is summed in steps of this length, so `minute_ago_ms` returns a multiple of it."""
+"""Length of the steps in which the traffic of a topic is summed; `minute_ago_ms` returns the start of a step."""
 _JITTER_MS: Final = 500
-"""A sample may come this much before its time, because the timer that triggers samples once a second has jitter."""
+"""A sample may come this much before it is due, because the timer that triggers samples has jitter."""
 
 
 class Timestamped(Protocol):
@@ -64,7 +64,7 @@ class Window(Generic[_Sample]):
 def minute_ago_ms(now_ms: int) -> int:
     """Return the time at which "the last minute" began: 50 to 60 s ago, a multiple of `STEP_MS`.
 
-    All rates and latencies of the last minute use this start, so the rates of the topics add up to the daemon's rate.
+    All histories use this start, so the rates of the topics add up to the daemon's rate.
     """
     return (now_ms // STEP_MS - MINUTE_MS // STEP_MS + 1) * STEP_MS
 

@@ -1,10 +1,8 @@
 """The page `/brokers`: each broker with its connection and queued messages, and the paused scopes.
 
-Each broker that leads partitions has a dispatcher, the process that sends to it; the dispatcher's slot is the number by
-which the slab names it. A scope is a unit to which sending can pause: a partition, or all partitions of a dispatcher.
-
-The messages of a dispatcher are counted in the slab. The number of messages that wait in the router, and all other
-fields, come from the reports that the dispatchers and the router send once a second.
+Each broker that leads partitions has a dispatcher. The messages of a dispatcher are counted in the slab. The number of
+messages that wait for a broker in the router, and nearly all other fields, come from the reports that the dispatchers
+and the router send once a second.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ _STATES_WITH_SLOT: Final = frozenset(
         RunState.IN_FLIGHT,
     }
 )
-"""States in which the state word of a record names a dispatcher's slot as the holder of the message."""
+"""States in which a state word holds the slot of a dispatcher."""
 _RETRY_COUNTERS: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
 _DELIVERY_TEXTS: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
 UNKNOWN: Final = "unknown"
@@ -69,14 +67,14 @@ class PartitionErrorLine(msgspec.Struct, frozen=True):
 
 
 class BrokerLine(msgspec.Struct, frozen=True):
-    """A broker from the metadata, or a broker that has left but for which a dispatcher still holds messages.
+    """A broker from the metadata, or a broker that has left while its dispatcher still exists.
 
     `in_flight` messages are sent and await a response. `queued` messages wait in the dispatcher or, while the broker or
-    a partition is paused, in the router; the messages in the router count only after the oldest message of their
-    partition has waited for 500 ms. `oldest_ms` is the age of the oldest message in flight or queued, or None if there
-    is none. `retries` counts the responses that caused messages to be sent again. `troubles` lists the partitions with
-    an error as the last response. A broker that leads no partition has no dispatcher: `dispatcher` is None and
-    `connection` is unknown. Times are in seconds since the epoch.
+    a partition is paused, in the router. Messages in the router count only after the oldest message of their partition
+    has waited for 500 ms. `oldest_ms` is the age of the oldest message in flight or queued, or None if there is none.
+    `retries` counts the responses that caused messages to be sent again. `troubles` lists the partitions for which the
+    last response had an error. For a broker that leads no partition, `dispatcher` is None and `connection` is unknown.
+    Times are in seconds since the epoch; `last_error_at` is None if there was no error.
     """
 
     node: int
@@ -110,9 +108,9 @@ class PausedScopeLine(msgspec.Struct, frozen=True):
 class BrokersPage(Page, frozen=True, kw_only=True):
     """JSON of `/brokers`.
 
-    `metadata_failing_since` is in seconds since the epoch, or None while brokers answer metadata requests. `paused`
-    lists at most 100 paused scopes; `paused_count` is the number of all paused scopes, or None before the router's
-    first report.
+    `metadata_failing_since` is in seconds since the epoch, or None if the last metadata fetch succeeded. `paused` lists
+    at most 100 paused scopes; `paused_count` is the number of all paused scopes, or None without a recent report of the
+    router.
     """
 
     metadata_failing_since: int | None
@@ -125,9 +123,9 @@ class BrokersPage(Page, frozen=True, kw_only=True):
 def read_brokers(
     slab: Slab, cluster: ClusterReport, groups: Iterable[HeldGroup], now_ms: int, steady_now_ms: int
 ) -> BrokersPage:
-    """Build the page from the reports, the process rows of `slab`, and `groups`, a count of the held messages.
+    """Build the page from the reports, the process rows of `slab`, and `groups`, the held messages.
 
-    `now_ms` is the wall clock; `steady_now_ms` is the steady clock, which gives arrivals and reports their times.
+    `now_ms` is the present time of the wall clock, `steady_now_ms` that of the steady clock.
     """
 
     def to_epoch_s(steady_ms: int) -> int:
@@ -150,7 +148,7 @@ def read_brokers(
             retries = sum(counters[counter] for counter in _RETRY_COUNTERS)
             broker = msgspec.structs.replace(broker, dispatcher=f"dispatcher-{slot}", retries=retries)
             status = cluster.brokers.get(slot)
-            if status is not None and status.node == node:  # the slot may have served another broker at its last report
+            if status is not None and status.node == node:  # the last report may be about the slot's previous broker
                 broker = _with_status(broker, status, to_epoch_s)
         brokers.append(broker)
     failing_since_ms = router.failing_since_ms if router else None
@@ -184,19 +182,19 @@ def dispatcher_slots(slab: Slab) -> Iterator[tuple[int, int]]:
 def _held_by_node(
     slab: Slab, groups: Iterable[HeldGroup], slot_by_node: dict[int, int], router_stalls: Iterable[PartitionStall]
 ) -> dict[int | None, HeldSums]:
-    """Sum the messages that each broker's dispatcher holds, and the messages that wait for it in the router."""
+    """Sum, for each broker, the messages in its dispatcher, and the messages in the router that wait for the broker."""
     node_by_slot = {slot: node for node, slot in slot_by_node.items()}
     with_slot = (group for group in groups if group.state in _STATES_WITH_SLOT)
     held: dict[int | None, HeldSums] = sum_held(with_slot, lambda group: node_by_slot.get(group.holder))
     for stall in router_stalls:
-        in_router = HeldGroup(stall.topic, RunState.ROUTED, 0, stall.messages, _arrived_ms(slab, stall))
+        in_router = HeldGroup(stall.topic, RunState.ROUTED, 0, stall.message_count, _arrived_ms(slab, stall))
         held.setdefault(stall.node, HeldSums()).add(in_router)
     return held
 
 
 def _arrived_ms(slab: Slab, stall: PartitionStall) -> int:
-    """Return the arrival of the oldest message. If it has left the slab, return the time at which it was first seen."""
-    segment = Segment(*stall.oldest, records=1, payload=0)  # the arrival does not depend on the payload
+    """Return the arrival of the oldest message. If it has left the slab, return the time at which a sample found it."""
+    segment = Segment(*stall.oldest_message, records=1, payload=0)  # the arrival does not depend on the payload
     return arrived_ms(slab, segment) if is_current(slab, segment) else stall.since_ms
 
 

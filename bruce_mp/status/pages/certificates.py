@@ -1,7 +1,7 @@
 """The page `/certificates`: expiry dates of the TLS certificates of the daemon, of the authorities, and of the brokers.
 
-Each request reads the files that [kafka.tls] names, so a renewed file shows at once. The dates of the brokers'
-certificates come from the reports of the dispatchers, which got the certificates from the brokers.
+Each request reads the files that [kafka.tls] names, so a renewed file shows at once. The expiry dates of the brokers'
+certificates come from the reports of the dispatchers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _MAX_FILE_BYTES: Final = 1024 * 1024
-"""Limit of the bytes to read from a file, far more than a bundle of authorities has."""
+"""Limit of the bytes to read from a file. A bundle of authorities is far smaller."""
 CLIENT: Final = "our own"
 AUTHORITIES: Final = "authorities"
 SOON_S: Final = 14 * 86_400
@@ -43,9 +43,9 @@ _RENEW: Final = "Renew it; no restart is needed."
 class CertificateLine(msgspec.Struct, frozen=True):
     """The certificates in a file, or the certificate of a broker.
 
-    `whose` is the role: `CLIENT`, `AUTHORITIES`, or the broker. `source` is the path of the file or the address of the
-    broker. `expires` is the earliest expiry in seconds since the epoch; if it cannot be read, it is None, and `trouble`
-    gives the reason.
+    `whose` is `CLIENT`, `AUTHORITIES`, or `broker NODE`. `source` is the path of the file or the address of the broker.
+    `expires` is the earliest expiry in seconds since the epoch. If no expiry can be read, `expires` is None, and
+    `trouble` is the reason.
     """
 
     whose: str
@@ -55,7 +55,7 @@ class CertificateLine(msgspec.Struct, frozen=True):
 
 
 class CertificatesPage(Page, frozen=True, kw_only=True):
-    """JSON of `/certificates`; the list is empty without TLS."""
+    """JSON of `/certificates`; the list is empty if TLS is disabled."""
 
     certificates: list[CertificateLine]
 
@@ -89,8 +89,8 @@ def _line(whose: str, file: str) -> CertificateLine:
 def certificate_problems(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
     """Yield a sentence for each expired certificate that makes new connections fail."""
     for line in lines:
-        # Expired authorities are left to `certificate_warnings`: connections may succeed nevertheless, because the file
-        # may also contain the authorities that have signed the brokers' certificates.
+        # An expired authority is only a warning: if the brokers' certificates are signed by other authorities in the
+        # file, connections succeed.
         if line.expires is not None and line.expires <= now_s and line.whose != AUTHORITIES:
             yield f"{_subject_of(line)} has expired: new connections with it fail. {_RENEW}"
 

@@ -31,11 +31,11 @@ __all__ = [
 class TopicCompression(msgspec.Struct, frozen=True):
     """Batches of a topic with a codec.
 
-    Dispatchers compressed `tried` batches and sent `kept` of them compressed; the others did not shrink enough.
-    Dispatchers did not try to compress `skipped` batches, because earlier batches of the topic did not shrink enough.
-    Bytes and time refer to the tried batches: `plain_bytes` became `packed_bytes` (`percent` of the plain bytes), which
-    took `cpu_ms` of the dispatchers' CPU time. If there are too many topics for a line each, lines with the topic ""
-    sum the other topics, one line per codec.
+    Dispatchers compressed `tried` batches, sent `kept` of them compressed, and sent the rest uncompressed, because they
+    did not shrink enough. They did not try to compress `skipped` batches, because earlier batches of the topic did not
+    shrink enough. The tried batches had `plain_bytes` before and `packed_bytes` (`percent` of `plain_bytes`) after
+    compression, which took `cpu_ms` of CPU time. If there are too many topics for a line each, one line per codec with
+    the topic "" sums the further topics.
     """
 
     topic: str
@@ -101,14 +101,14 @@ def _text_line(row: TopicCompression) -> str:
 # --- the dashboard's summary -----------------------------------------------------------------------------------------
 
 MAX_TOPICS: Final = 20
-"""Number of topics on the dashboard: those with the most bytes."""
+"""Limit of the topics on the dashboard; it shows the topics with the most bytes."""
 
 
 class CompressionSummary(msgspec.Struct, frozen=True):
-    """Compression of all topics by codec, and of the largest topics.
+    """Compression by codec, and of the topics with the most bytes.
 
-    `codecs` has the sum of all topics for each codec, with "" as the topic. `topics` has the lines of the largest
-    topics, one per topic and codec. `topic_count` is the number of all topics; the topics of the line "" count as one.
+    `codecs` has the sum of all topics for each codec, with "" as the topic. `topics` has the lines of the topics with
+    the most bytes. `topic_count` is the number of all topics; the topics that share the lines "" count as one.
     """
 
     codecs: list[TopicCompression]

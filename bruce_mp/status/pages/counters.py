@@ -1,8 +1,8 @@
 """The page `/counters`: every counter of the daemon, summed over its processes.
 
-The page also lists the counters that are 0, because monitors compare two readings name by name. Monitors written for
-Dory and Bruce, the daemons that this daemon replaces, read further names, which the page lists as well: the values of
-some are sums of other counters, and the values of the others are always 0.
+The page also lists the counters that are 0, because monitors compare two readings name by name. It also lists further
+names that monitors written for Dory and Bruce read: the values of `DERIVED` are sums of other counters, and the values
+of `ALWAYS_ZERO` are always 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.processes import row_name
 from bruce_mp.telemetry.books import row_counters
 from bruce_mp.telemetry.counters import UNKNOWN_RESPONSES, Counter, discarded, response_counter
-from bruce_mp.telemetry.latency_histogram import BUCKETS, bucket_name
+from bruce_mp.telemetry.latency_histogram import BUCKET_COUNT, bucket_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ DERIVED: Final[Mapping[str, tuple[int, ...]]] = {
     "MetadataResponseRead1LostTcpConnection": (Counter.MetadataResponseReadLostTcpConnection,),
     "MetadataResponseRead1TimedOut": (Counter.MetadataResponseReadTimeout,),
 }
-"""Names that monitors for Dory and Bruce read; the value of each is the sum of the counters beside it."""
+"""Names that monitors for Dory and Bruce read, and the numbers of the counters that sum up to the value."""
 
 _METADATA_FAULTS: Final = (
     *("NegativeBrokerCount", "NegativeBrokerNodeId", "BadBrokerHostLen", "BadBrokerPort", "NegativeTopicCount"),
@@ -66,9 +66,8 @@ ALWAYS_ZERO: Final = (
 )
 """Names that monitors for Dory and Bruce read, with values that are always 0.
 
-The fault that such a counter would count cannot occur, or BadMetadataResponse or BadProduceResponse counts it.
+The event that such a counter would count cannot occur, or BadMetadataResponse or BadProduceResponse counts it.
 """
-
 
 _LEGACY_ACK_NAMES: Final = {
     -1: "AckErrorUnknown",
@@ -91,21 +90,18 @@ _LOCATIONS: Final = (
     (352, "[supervisor, status]"),
     (368, "[dispatcher]"),
 )
-"""(number of a counter, location): the page shows this location for the counters from this number up to the next.
-
-The location is the part of the daemon that counts.
-"""
+"""(first number, location) of each range of counters; the location is the part of the daemon that counts."""
 _LEGACY_LOCATION: Final = "[old names]"
 _UNLISTED: Final = frozenset({Counter.AckErrorFirst, Counter.AckDelayFirst, Counter.StreamConnections})
-"""Counters that are not on the page under their own names.
+"""Members of `Counter` that are not on the page under their names.
 
-AckErrorFirst and AckDelayFirst are the first numbers of ranges, which have other names. StreamConnections may fall, and
-monitors report each fall of a counter as an error.
+AckErrorFirst and AckDelayFirst each begin a range; the page gives the counters of the range other names.
+StreamConnections may fall, but monitors report each fall of a counter as an error.
 """
 
 
 class CounterLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A counter. If the request asks for them, `processes` holds the values of the processes that sum up to `value`."""
+    """A counter. If the request asks for it, `processes` maps names of processes to their parts of `value`."""
 
     location: str
     name: str
@@ -128,7 +124,7 @@ def _named_counters() -> Iterator[tuple[int, str]]:
     for counter in Counter:
         if counter not in _UNLISTED:
             yield counter, counter.name
-    for index in range(BUCKETS):
+    for index in range(BUCKET_COUNT):
         yield Counter.AckDelayFirst + index, bucket_name(index)
     for reason in DiscardReason:
         yield discarded(reason), "MsgDiscarded" + _camel(reason.name)
@@ -139,15 +135,15 @@ def _named_counters() -> Iterator[tuple[int, str]]:
 
 _COUNTERS: Final = tuple(sorted(_named_counters()))
 _READ_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in lay.INPUT_ROWS), *lay.INPUT_ROWS)
-"""Rows in the order of reading: those of inputs last, so that no message seems settled but not yet received."""
+"""Rows in the order of reading: the rows of inputs last, so that no message seems settled but not yet received."""
 
 
 def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> CountersPage:
-    """Build the page; `by_process` adds the value of each process."""
+    """Build the page. If `by_process` is True, fill `CounterLine.processes`."""
     rows = {row: row_counters(slab, row) for row in _READ_ORDER}
 
     def line(location: str, name: str, numbers: tuple[int, ...]) -> CounterLine:
-        """Return the line of a value that is the sum of the counters with these numbers."""
+        """Return the line of the sum of the counters with these numbers."""
         by_row = {row: sum(counters[number] for number in numbers) for row, counters in rows.items()}
         processes = {row_name(row): value for row, value in by_row.items() if value} if by_process else {}
         return CounterLine(location, name, sum(by_row.values()), processes)

@@ -1,7 +1,6 @@
 """The pages `/msg_debug/...`, which select the topics that the daemon copies for debugging.
 
-Clients should send POST, because these pages change state. GET works as well, for scripts that were written for Dory,
-the daemon that this daemon replaces.
+Clients should send POST, because these pages change state. GET works as well, for scripts that were written for Dory.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _DISABLED: Final = (
 
 
 def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) -> None:
-    """Add the pages to an application. `guard` aborts a request that is not allowed to change state."""
+    """Add the pages to an application. `guard` aborts the current request unless it is allowed to change state."""
 
     def add_page(path: str, act: Callable[..., str], *, changes_state: bool = True) -> None:
-        def respond(**url_variables: str) -> Response:  # the topic, if the path has one
+        def respond(**url_variables: str) -> Response:  # the variable is the topic, if the path has one
             if changes_state:
                 guard()
             if not debug.enabled:

@@ -1,9 +1,8 @@
 """The page `/discards`: counts and samples of the messages discarded in the current period and in finished periods.
 
-Fields and lines have the names that they have in Dory, the C++ daemon that this daemon replaces, because tools for Dory
-read this page. The fields `finished_reports`, `unsupported_msg_api_key`, `culprits` (the rejected senders) and the
-`reasons` of a topic are additions to Dory's. Lists of samples, of rejected senders and of finished reports begin with
-the newest entry; the other lists are sorted.
+Fields and lines have Dory's names, because tools for Dory read this page; Dory lacks `finished_reports`,
+`unsupported_msg_api_key`, `culprits` (the rejected senders) and the `reasons` of a topic. Lists of samples, of rejected
+senders and of finished reports begin with the newest entry; the other lists are sorted.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class TopicCount(msgspec.Struct, frozen=True):
 
 
 class DuplicateTopic(msgspec.Struct, frozen=True):
-    """Number of possible duplicates of a topic, and the range of the timestamps that clients gave them, in ms."""
+    """Number of possible duplicates of a topic, and the range of their timestamps (given by the clients, in ms)."""
 
     topic: str
     min_timestamp: int
@@ -64,7 +63,7 @@ class DuplicateTopic(msgspec.Struct, frozen=True):
 
 
 class DiscardTopic(DuplicateTopic, frozen=True, kw_only=True):
-    """Number of discarded messages of a topic, in all and by reason, and the range of their timestamps."""
+    """Number of discarded messages of a topic (`count`), also by reason, and the range of their timestamps."""
 
     reasons: dict[str, int]
 
@@ -72,8 +71,7 @@ class DiscardTopic(DuplicateTopic, frozen=True, kw_only=True):
 class RejectedSenderLine(msgspec.Struct, frozen=True):
     """Local process that sent malformed or refused messages.
 
-    `count` is the number of messages of the process that were discarded for `reason`. `msg` is the start of the last of
-    these messages, in base64.
+    `count` messages of the process were discarded for `reason`; `msg` is the start of the latest one, in base64.
     """
 
     reason: str
@@ -111,7 +109,8 @@ class Report(msgspec.Struct, frozen=True):
 class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
     """JSON of `/discards`.
 
-    `interval` is the length of a period in seconds. `finished_report` is the latest one, or absent in the first period.
+    `interval` is the length of a period in seconds. `finished_report` is the latest finished report; it is absent in
+    the first period.
     """
 
     interval: int
@@ -123,9 +122,8 @@ class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
 class DiscardReports:
     """A `ReportBook` that several threads may use.
 
-    The first period starts with the daemon. So if only the status process starts again, the periods keep their bounds
-    and numbers, unless a reload has changed the interval since the daemon's start. `on_unread` is called for each
-    finished period in which no client read the report.
+    The first period starts with the daemon, so a restart of the status process changes no bounds or numbers of periods.
+    It calls `on_unread` for each finished period in which no client read the report.
     """
 
     def __init__(self, slab: Slab, interval_s: int, now_ms: int, on_unread: Callable[[], None]) -> None:
@@ -158,7 +156,7 @@ class DiscardReports:
             self._on_unread()
 
     def peek(self, now_ms: int) -> list[Report]:
-        """Return the unfinished report, and the previous one if there is one. Do not mark them as read."""
+        """Return the unfinished report, and the latest finished report if there is one. Do not mark them as read."""
         with self._lock:
             self._rotate(now_ms)
             return [_report(report) for report in (self._book.unfinished, *self._book.finished[:1])]
@@ -251,7 +249,6 @@ def _report_lines(report: Report) -> Iterator[str]:
 
 
 def _detail_lines(report: Report) -> tuple[list[str], ...]:
-    """Return the lines about each kind of detail."""
     return (
         [f"recent malformed msg: {bracketed(text)}" for text in report.recent_malformed],
         [f"recent UNIX stream unclean disconnect msg: {bracketed(t)}" for t in report.unix_stream_unclean_disconnect],
@@ -283,13 +280,13 @@ def _reasons(item: DiscardTopic) -> str:
 # --- the dashboard's summary ------------------------------------------------------------------------------------------
 
 MAX_TOPICS: Final = 20
-"""Number of topics on the dashboard: those with the most discards."""
+"""Limit of the topics on the dashboard; it shows the topics with the most discards."""
 MAX_SAMPLES: Final = 5
-"""Limit of the samples of each reason on the dashboard, and of the rejected senders."""
+"""Limit of the samples of each reason on the dashboard, and limit of the rejected senders."""
 
 
 class ReasonLine(msgspec.Struct, frozen=True):
-    """Messages discarded for a reason: since the slab was created, in the last minute and in the last hour.
+    """Number of messages discarded for a reason: since the slab was created, in the last minute and in the last hour.
 
     `meaning` explains the reason in a clause. `is_fault` is True if the daemon or the cluster is at fault; `/healthz`
     reports such discards as a problem.
@@ -304,7 +301,7 @@ class ReasonLine(msgspec.Struct, frozen=True):
 
 
 class TopicDiscardLine(msgspec.Struct, frozen=True):
-    """Discarded messages of a topic. The line with the topic "" sums the topics for which a report had no room."""
+    """Number of discarded messages of a topic. The line "" sums the topics for which a report had no room."""
 
     topic: str
     count: int
@@ -312,7 +309,7 @@ class TopicDiscardLine(msgspec.Struct, frozen=True):
 
 
 class SampleLine(msgspec.Struct, frozen=True):
-    """Sample of a discarded message: either `data`, its first bytes in base64, or the name of an unknown `topic`."""
+    """Sample of a discarded message: its first bytes in base64 (`data`), or else the name of its unknown `topic`."""
 
     reason: str
     data: str | None = None
@@ -320,10 +317,10 @@ class SampleLine(msgspec.Struct, frozen=True):
 
 
 class DiscardSummary(msgspec.Struct, frozen=True):
-    """Discards by reason since the slab was created, and details of discards since `since`, in s since the epoch.
+    """Discards by reason, and details of the discards since `since`, in seconds since the epoch.
 
-    The details come from the current report and the previous one. `topics` holds the topics with the most discards;
-    `topic_count` is the number of all topics with discards. `samples` holds the newest samples of each reason.
+    The details come from the current report and the previous one. `topics` has the topics with the most discards;
+    `topic_count` is the number of all topics with discards. `samples` has the newest samples of each reason.
     """
 
     since: int
@@ -351,11 +348,7 @@ def summarize_discards(
     in_hour: Mapping[DiscardReason, int],
     reports: list[Report],
 ) -> DiscardSummary:
-    """Summarize the discards for the dashboard.
-
-    `in_minute` and `in_hour` count the discards of the last minute and hour. `reports` begins with the unfinished
-    report.
-    """
+    """Summarize the discards for the dashboard. `reports` begins with the unfinished report."""
     topics = _topics(reports)
     return DiscardSummary(
         since=reports[-1].start_time,
@@ -402,5 +395,5 @@ def _samples(reports: list[Report]) -> list[SampleLine]:
 
 
 def _newest(newest_first: Iterable[str]) -> list[str]:
-    """Return the newest items without repetitions."""
+    """Return the newest `MAX_SAMPLES` items without repetitions."""
     return list(dict.fromkeys(newest_first))[:MAX_SAMPLES]

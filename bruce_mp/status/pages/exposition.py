@@ -35,14 +35,14 @@ CONTENT_TYPES: Final[Mapping[Format, str]] = {
     "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
 }
 OTHER: Final = "(other)"
-"""Value of the label `topic` for the sum of all topics without a series of their own. No topic can have this name."""
+"""Value of the label `topic` for the series of all topics without a separate series. Kafka allows no such topic."""
 
 Kind = Literal["counter", "gauge", "histogram"]
 _ESCAPES: Final = {"\\": r"\\", "\n": r"\n", '"': r"\""}
 
 
 class Sample(NamedTuple):
-    """A value of a family; its labels identify it. `suffix` is "" except in a histogram, where it extends the name."""
+    """A value of a family with the labels that identify it. In a histogram, `suffix` extends the name of the family."""
 
     value: float
     labels: Mapping[str, str] = {}
@@ -50,7 +50,7 @@ class Sample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A metric with all its samples. `name` includes the unit, and `_total` for a counter, as Prometheus recommends."""
+    """A metric with all its samples. `name` ends with the unit, and then with `_total` if the metric is a counter."""
 
     name: str
     kind: Kind
@@ -59,7 +59,7 @@ class Family(NamedTuple):
 
 
 def choose_format(accept: MIMEAccept) -> Format:
-    """Choose OpenMetrics if the Accept header of a request names it, unless the header prefers plain text."""
+    """Choose OpenMetrics if the Accept header of a request names it, and does not prefer plain text."""
     openmetrics_quality = prometheus_quality = 0.0
     for value, quality in accept:
         media_type, options = parse_options_header(value)
@@ -93,7 +93,7 @@ def _escape(text: str, *, escape_quotes: bool = True) -> str:
 def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int], sum_of_values: float) -> Family:
     """Build the family of a histogram.
 
-    `counts` holds the number of values in each bucket; the last bucket, which has no bound, is for all larger values.
+    `counts` has the number of values in each bucket; the last bucket has no bound and counts all larger values.
     """
     samples, cumulative = [], 0
     for bound, count in zip([*map(repr, bounds), "+Inf"], counts, strict=True):
@@ -106,12 +106,15 @@ def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int
 def limit_series(
     values: Iterable[tuple[str, float]], limit: int, combine: Callable[[list[float]], float]
 ) -> list[Sample]:
-    """Return a series for each of the first `limit` topics of `values`, and one series for all others."""
+    """Return a series for each of the first `limit` topics, and one series that combines the values of the rest.
+
+    `values` has (topic, value); `combine` is `sum` or `max`.
+    """
     named: dict[str, float] = {}
-    others: list[float] = [0]  # so that `combine`, which is `sum` or `max`, never gets an empty list
+    other_values: list[float] = [0]  # so that `combine` never gets an empty list
     for topic, value in values:
         if len(named) < limit and topic != OTHER:
             named[topic] = value
         else:
-            others.append(value)
-    return [Sample(value, {"topic": topic}) for topic, value in [*named.items(), (OTHER, combine(others))]]
+            other_values.append(value)
+    return [Sample(value, {"topic": topic}) for topic, value in [*named.items(), (OTHER, combine(other_values))]]

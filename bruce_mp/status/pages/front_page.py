@@ -1,9 +1,8 @@
 """The dashboard `/` and the page `/operating`: static files of the package.
 
-The dashboard requests all its data from `/overview`, and nothing from other hosts. Its script inserts data as text, so
-the browser never interprets data from clients as markup. `/operating` shows docs/operating.md, which
-`scripts/render_operating.py` renders to HTML. The dashboard links each problem to the entry of `/operating` that
-explains it.
+The script of the dashboard inserts data as text, so the browser never interprets data from clients as markup.
+`scripts/render_operating.py` renders docs/operating.md to the page `/operating`. The dashboard links each problem to
+the entry of `/operating` that explains it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ FILES: Final = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/operating": (_OPERATING, "text/html; charset=utf-8"),
 }
-"""Name of the file and content type by path."""
+"""(file name, content type) by path."""
 _ENTRY_ROW: Final = re.compile(r'<tr id="([^"]*)" data-phrase="([^"]*)">')
 
 
@@ -44,17 +43,17 @@ def _read(name: str) -> bytes:
 
 @cache
 def _anchors() -> dict[str, str]:
-    """Map phrases of problems and warnings to the anchors of the entries in `/operating` that explain them."""
+    """Map a phrase of each explained problem or warning to the anchor of its entry in `/operating`."""
     return {unescape(phrase): anchor for anchor, phrase in _ENTRY_ROW.findall(_read(_OPERATING).decode())}
 
 
 def entry_of(sentence: str) -> str:
-    """Return the address of the entry that explains a problem or warning of `/healthz`, or "" if there is none.
+    """Return the address of the entry that explains a problem or warning of `/healthz`, or "" if there is no entry.
 
-    If the sentence contains several known phrases, the first one counts, because the end of the sentence may quote an
+    If the sentence contains several known phrases, use the first one, because the end of the sentence may quote an
     error of another program.
     """
-    # The minimum is the first phrase, or the longest one if several phrases begin at the same place.
+    # The minimum is the first phrase; if several phrases begin at the same place, it is the longest of them.
     found = [
         (sentence.index(phrase), -len(phrase), anchor) for phrase, anchor in _anchors().items() if phrase in sentence
     ]

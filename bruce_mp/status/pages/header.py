@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_text"]
 
-DELIVERIES: Final = ("not known yet", "exactly once", "at least once", "not known yet")
-"""Delivery guarantee by the value of `layout.SUPER_IDEMPOTENCE`.
+GUARANTEES: Final = ("not known yet", "exactly once", "at least once", "not known yet")
+"""Delivery guarantee by the value at `layout.SUPER_IDEMPOTENCE`, a field in the head of the slab.
 
-Exactly once requires brokers that detect duplicates. The value is 0 if it is unknown whether they do, 1 if they do, 2
-if they do not, and 3 while a change to another cluster is not finished.
+The value is 1 if the brokers detect duplicates, 2 if they do not, 0 if this is unknown, and 3 during a change to
+another cluster.
 """
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """First four fields of every page.
 
-    `pid` is the process id of the supervisor, and `since` the time of its start. Both change when the daemon restarts,
-    but not when the supervisor restarts one of the other processes. Times are in seconds since the epoch.
+    `pid` is the process id of the supervisor, `since` the time of its start, and `now` the present time, both in
+    seconds since the epoch.
     """
 
     pid: int
@@ -42,10 +42,11 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 class ServerInfoPage(Page, frozen=True, kw_only=True):
     """JSON of `/server_info`.
 
-    `delivery` is the guarantee that the brokers support. `cluster_id` is the cluster for which the messages are; it is
-    empty before the first metadata. `foreign_cluster_id` is the cluster of the brokers if this is another cluster, else
-    empty. `config_since` is the time of the last successful load of `config_file`, `config_reloads` the number of
-    successful reloads, and `config_refused` the reason if the last reload was refused, else empty.
+    `cluster_id` is the id of the cluster for which the held messages are; it is empty until a broker has first sent
+    metadata. If the brokers belong to another cluster, `foreign_cluster_id` is the id of their cluster, else empty.
+    `config_since` is the time of the last successful load of `config_file`, in seconds since the epoch.
+    `config_reloads` is the number of successful reloads. If the last reload was refused, `config_refused` is the
+    reason, else empty.
     """
 
     delivery: str
@@ -62,7 +63,7 @@ def read_server_info(
 ) -> ServerInfoPage:
     return ServerInfoPage(
         **read_header(slab, now_ms),
-        delivery=DELIVERIES[slab.words[lay.SUPER_IDEMPOTENCE >> 2]],
+        delivery=GUARANTEES[slab.words[lay.SUPER_IDEMPOTENCE >> 2]],
         cluster_id=cluster_of(slab),
         foreign_cluster_id=router.foreign_cluster if router is not None else "",
         config_file=active_config.path,
@@ -95,7 +96,7 @@ def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:
 
 
 def header_lines(page: Page) -> list[str]:
-    """Return the lines with which the text form of a page begins; the last of them is blank."""
+    """Return the first lines of the text form of a page, ending with a blank line."""
     return [
         f"pid: {page.pid}",
         f"version: {page.version}",

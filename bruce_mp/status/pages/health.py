@@ -1,11 +1,11 @@
 """The page `/healthz`: tells load balancers and service managers if the daemon is live and ready, and lists problems.
 
 *Live* means that all required processes run and store heartbeats. *Ready* also requires that messages reach Kafka:
-brokers respond and accept all topics, the slab (the file that holds the messages) has room, no fault of the daemon or
-the cluster causes discards, and the books (the account of all messages) balance.
+brokers respond and accept all topics, the slab has room, no fault of the daemon or the cluster causes discards, and the
+books balance.
 
-A check is a generator. For each problem that it finds in the evidence, it generates a sentence that names the fault and
-the remedy. `PROBLEMS` and `WARNINGS` list the checks.
+A check is a generator: for each problem in the evidence, it yields a sentence that names the fault and the remedy.
+`PROBLEMS` and `WARNINGS` list the checks.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ MAX_NAMED: Final = 10
 ELECTION_MS: Final = 5000
 """Time without a leader after which a partition causes a warning. Usually an election takes less time."""
 JOURNAL_SLACK_MS: Final = 5000
-"""The journal may be this much later than its interval without a warning, because a busy disk delays it."""
+"""Delay of a write of the journal, beyond `slab.sync_interval_ms`, that causes no warning: a busy disk may cause it."""
 _NO_REPORT: Final = RouterStatus((), None, "", (), 0)
-"""The report of a router without trouble."""
+"""Stands in for the router's report if there is no recent one; it has no trouble."""
 
 
 class HealthPage(Page, frozen=True, kw_only=True):
     """JSON of `/healthz`.
 
-    `problems` and `warnings` are sentences. If there are problems, the daemon is not ready; warnings do not matter for
-    this. `processes` maps the names of processes to their states. `metadata_age_ms` is None before the first fetch.
-    `balanced` is None if no reading of the books was consistent. `slab_in_use` is a ratio from 0 to 1.
+    `problems` and `warnings` are sentences. The daemon is ready if there are no problems, whatever the warnings.
+    `processes` maps the name of each process to its state. `metadata_age_ms` is None before the first metadata fetch.
+    `balanced` is None if the reading of the books was not consistent. `slab_in_use` is a ratio from 0 to 1.
     """
 
     live: bool
@@ -76,14 +76,14 @@ def health_lines(page: HealthPage) -> list[str]:
 class Evidence(NamedTuple):
     """Input of the health checks.
 
-    `refusals` maps the topics that the brokers refuse to the error codes. `minute_discards` and `hour_discards` count
-    the messages discarded in the last minute and hour by reason. `copies_lost` is the number of copies of messages that
-    were not written to their file in the last hour, `accepts_failed` the number of failures to accept a connection in
-    the last minute.
+    `refusals` maps each topic that the brokers refuse to the error code. `minute_discards` and `hour_discards` count
+    the messages discarded in the last minute and hour by reason. `lost_copy_count` is the number of copies of messages
+    that were not written to their file in the last hour, `failed_accept_count` the number of failures to accept a
+    connection in the last minute.
     """
 
     steady_now_ms: int
-    """The present time of the steady clock, to compute ages. `metadata.now` has that of the wall clock, in ms."""
+    """The present time of the steady clock, to compute ages. `metadata.now` is the time of the wall clock, in ms."""
     processes: ProcessesPage
     metadata: MetadataPage
     metadata_age_ms: int | None
@@ -93,8 +93,8 @@ class Evidence(NamedTuple):
     slab_use: SlabUse
     minute_discards: Mapping[DiscardReason, int]
     hour_discards: Mapping[DiscardReason, int]
-    copies_lost: int
-    accepts_failed: int
+    lost_copy_count: int
+    failed_accept_count: int
     certificates: Sequence[CertificateLine]
     config: Config
     active_config: ActiveConfig
@@ -103,24 +103,20 @@ class Evidence(NamedTuple):
 
     stalls: Stalls
     journaled_ms: int
-    """Time of the last write of the journal; 0 without a journal."""
+    """Time of the last write of the journal on the steady clock; 0 if the daemon has no journal."""
 
     @property
     def slab_in_use(self) -> float:
-        """Return the ratio of the slab that holds unsettled messages."""
         return self.slab_use.in_use_ratio
 
     @property
     def router(self) -> RouterStatus:
-        """Return the router's last report, or the report of a router without trouble if there is no recent one."""
+        """Return the router's last report, or `_NO_REPORT` if there is no recent report."""
         return self.cluster.router or _NO_REPORT
 
     @property
     def stalled_nodes(self) -> set[int]:
-        """Return the node numbers of the stalled brokers.
-
-        The check `_stalled_brokers` reports them, so others skip them.
-        """
+        """Return the node numbers of the stalled brokers, which only the check `_stalled_brokers` reports."""
         return {stall.status.node for stall in self.stalls.brokers}
 
 
@@ -179,7 +175,7 @@ def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
 
 
 def _is_delivering(evidence: Evidence) -> bool:
-    """Return True if a broker is connected and nothing is stalled: messages flow even if metadata fetches fail."""
+    """Return True if a broker is connected and nothing is stalled. Then messages flow even if metadata fetches fail."""
     brokers = evidence.cluster.brokers.values()
     return not evidence.stalls and any(status.connection == CONNECTED for status in brokers)
 
@@ -199,7 +195,7 @@ def _stalled_brokers(evidence: Evidence) -> Iterator[str]:
 
 
 def _broker_needs_operator(evidence: Evidence) -> Iterator[str]:
-    """Report failures of brokers that only an operator can repair; `_failed_brokers` warns about other failures."""
+    """Report the failures that only an operator can repair; `_failed_brokers` warns about other failures of brokers."""
     for status in evidence.cluster.brokers.values():
         if status.needs_operator and status.node not in evidence.stalled_nodes:
             yield f"{status.last_error} The messages of the partitions of broker {status.node} wait; see /brokers."
@@ -300,7 +296,7 @@ def _unbalanced_books(evidence: Evidence) -> Iterator[str]:
 
 
 def _failed_accepts(evidence: Evidence) -> Iterator[str]:
-    if evidence.accepts_failed:
+    if evidence.failed_accept_count:
         yield (
             "Connections cannot be accepted: a process of the daemon was out of file descriptors or memory within the "
             "last minute, and the log names it. Raise its limit of open files, or close connections of clients."
@@ -338,10 +334,10 @@ def _metadata_unreachable(evidence: Evidence) -> Iterator[str]:
 
 
 def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
-    """Warn about the partitions for which nothing is acknowledged, except the ones listed by the router as leaderless.
+    """Warn about stalled partitions, unless the router's list of paused scopes names the partition as leaderless.
 
-    `_leaderless` reports the listed ones. The list has a limit, so this check also reports leaderless partitions that
-    are not listed.
+    `_leaderless` reports the partitions in that list. A leaderless partition beyond the limit of the list is reported
+    here.
     """
     leaderless = {(each.topic, each.partition) for each in evidence.router.paused if each.state == NO_LEADER}
     stalls = [each for each in evidence.stalls.partitions if (each.topic, each.partition) not in leaderless]
@@ -350,14 +346,14 @@ def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
         reason = evidence.cluster.last_errors.get((stall.topic, stall.partition), "see /brokers for the cause")
         yield (
             f"Nothing was acknowledged for {partition_text(stall.topic, stall.partition)} for {silent_s} s while "
-            f"{_waiting_messages(stall.messages)}: {reason}."
+            f"{_waiting_messages(stall.message_count)}: {reason}."
         )
     if len(stalls) > MAX_NAMED:
         yield f"Nothing was acknowledged for {len(stalls)} partitions in all; see /brokers."
 
 
 def _failed_brokers(evidence: Evidence) -> Iterator[str]:
-    """Warn about failed brokers for which no messages have waited too long; `_stalled_brokers` reports the others."""
+    """Warn about failed brokers for which no message has waited too long; `_stalled_brokers` reports the rest."""
     for status in evidence.cluster.brokers.values():
         if status.connection == FAILED and not status.needs_operator and status.node not in evidence.stalled_nodes:
             yield (
@@ -380,9 +376,9 @@ def _leaderless(evidence: Evidence) -> Iterator[str]:
 
 
 def _may_lack_leaderless(router: RouterStatus) -> bool:
-    """Return True if the router's list of pauses may lack leaderless partitions.
+    """Return True if the router's list of paused scopes may lack leaderless partitions.
 
-    It may if it lacks pauses and has nothing but leaderless partitions, which come first in the list.
+    These come first in the list, so it can lack some only if it is incomplete and its last scope is leaderless.
     """
     return len(router.paused) < router.paused_count and router.paused[-1].state == NO_LEADER
 
@@ -402,7 +398,7 @@ def _recreated_topics(evidence: Evidence) -> Iterator[str]:
             "that were delivered before are gone from Kafka, and the held ones go to the new topic. If this was a "
             "mistake, send the earlier messages again."
         )
-    if len(recreated) > MAX_NAMED:  # the router reports only the latest topics, so there may be more
+    if len(recreated) > MAX_NAMED:  # "at least", because the router reports only the latest topics
         yield f"At least {len(recreated)} topics were created again within the hour; the log names them."
 
 
@@ -416,7 +412,7 @@ def _discards_by_clients(evidence: Evidence) -> Iterator[str]:
 
 
 def _incomplete_copies(evidence: Evidence) -> Iterator[str]:
-    if count := evidence.copies_lost:
+    if count := evidence.lost_copy_count:
         copies = "copy of a message was" if count == 1 else "copies of messages were"
         yield (
             f"{count} {copies} not written within the last hour: the discard file, or one of message debugging, is "

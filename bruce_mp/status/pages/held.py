@@ -1,4 +1,4 @@
-"""The page `/held`: held messages (neither delivered nor discarded yet) by topic and age, and the use of the slab.
+"""The page `/held`: the number of held messages of each topic, the age of the oldest one, and how full the slab is.
 
 `/metrics` and `bruce monitor` show the same numbers.
 """
@@ -22,7 +22,7 @@ __all__ = ["HeldPage", "HeldTopic", "read_held"]
 
 
 class HeldTopic(msgspec.Struct, frozen=True):
-    """Number of held messages of a topic; `oldest_ms` is the age of the oldest one."""
+    """Number of held messages of a topic, and the age of the oldest one."""
 
     topic: str
     messages: int
@@ -32,9 +32,10 @@ class HeldTopic(msgspec.Struct, frozen=True):
 class HeldPage(Page, frozen=True, kw_only=True):
     """JSON of `/held`.
 
-    `topics` begins with the topic with the most held messages. `oldest_ms` is the greatest age, or 0 if no message is
-    held. `spill` is the number of messages in spill files; `messages` includes them, but `topics` does not, because the
-    slab has no topics for them. `slab_in_use` is a ratio from 0 to 1.
+    `topics` begins with the topic with the most held messages. `messages` is the number of all held messages, and
+    `oldest_ms` is the age of the oldest one in the slab, or 0 if there is none. `spill` is the number of messages in
+    spill files; `messages` includes them, but `topics` does not, because the slab does not record their topics.
+    `slab_in_use` is a ratio from 0 to 1.
     """
 
     topics: list[HeldTopic]
@@ -45,10 +46,7 @@ class HeldPage(Page, frozen=True, kw_only=True):
 
 
 def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
-    """Count the held messages in the slab.
-
-    `now_ms` is the wall clock; `steady_now_ms` is the steady clock, which gives messages their times of arrival.
-    """
+    """Count the held messages. `now_ms` is the time of the wall clock, `steady_now_ms` that of the steady clock."""
     spill = spilled_total(slab)
     topics = [
         HeldTopic(topic_text(topic), sums.in_flight + sums.waiting, sums.oldest_ms(steady_now_ms) or 0)

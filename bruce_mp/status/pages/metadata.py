@@ -18,8 +18,8 @@ __all__ = ["MetadataPage", "metadata_text", "read_metadata", "read_metadata_age"
 class MetadataPage(Page, frozen=True, kw_only=True):
     """JSON of `/metadata_fetch_time`. Unlike on other pages, `now` is in ms.
 
-    `last_updated` is the time of the last successful fetch of the metadata; `last_modified` is the time of the last
-    fetch that changed them. Both are in ms since the epoch; 0 means never.
+    `last_updated` is the time of the last successful metadata fetch; `last_modified` is the time of the last fetch that
+    changed the metadata. Both are in ms since the epoch; 0 means never.
     """
 
     last_updated: int
@@ -35,15 +35,15 @@ def read_metadata(slab: Slab, now_ms: int) -> MetadataPage:
 
 
 def read_metadata_age(slab: Slab, steady_now_ms: int) -> int | None:
-    """Return the time in ms since the last successful fetch, measured by the steady clock, or None before the first."""
+    """Return the ms since the last successful metadata fetch, by the steady clock, or None before the first fetch."""
     updated_ms = slab.read_signed(lay.SUPER_METADATA_UPDATED_MS)
-    # A slab of an older version has no time of the steady clock (0); the time of the wall clock stands in for it.
+    # In a slab from an older release, the steady time is 0; then use the time of the wall clock.
     fetched_ms = slab.read_signed(lay.SUPER_METADATA_STEADY_MS) or updated_ms
     return max(0, steady_now_ms - fetched_ms) if updated_ms else None
 
 
 def metadata_text(page: MetadataPage) -> str:
-    """Render the page in the same lines as Dory, the daemon that this daemon replaces."""
+    """Render the page in the same lines as Dory."""
     return "\n".join(
         [
             f"pid: {page.pid}",

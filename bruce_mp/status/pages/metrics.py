@@ -1,7 +1,7 @@
 """The page `/metrics` for Prometheus.
 
-All values come from the slab (the file that holds all messages and counters) and from the reports of other processes.
-`http.metrics_topics` limits the number of series by topic; the sizes of the slab's tables limit that of other series.
+`http.metrics_topics` limits the number of series by topic; the sizes of the slab's tables limit the number of other
+series.
 
 Counters by topic or by codec begin at 0 with each start of the status process. All other counters continue after a
 restart of a process, and also after a restart of the daemon if it keeps the slab.
@@ -114,7 +114,7 @@ TOPIC_COUNTERS: Final[Mapping[str, tuple[str, Callable[[TopicTotal], int]]]] = {
 def read_metrics(
     slab: Slab, evidence: Evidence, compression: CompressionPage, held: HeldPage, totals: TopicTotals
 ) -> Iterator[Family]:
-    """Yield all metrics. `totals` must contain the counts of `held` already, from a call of `totals.observe_held`."""
+    """Yield all metrics. The caller must have passed the counts of `held` to `totals.observe_held` before."""
     yield from _daemon(evidence)
     for name, (counter, meaning) in SINGLE_COUNTERS.items():
         yield Family(name, "counter", meaning, [Sample(counter_total(slab, counter))])
@@ -149,7 +149,7 @@ def _daemon(evidence: Evidence) -> Iterator[Family]:
 
 
 def _books(slab: Slab, books: Books) -> Iterator[Family]:
-    is_balanced = books.balanced or not books.consistent  # an inconsistent reading says nothing about the books
+    is_balanced = books.balanced or not books.consistent  # an inconsistent reading proves nothing
     reasons = {reason.name: counter_total(slab, discarded(reason)) for reason in DiscardReason}
     yield _labeled("bruce_messages_discarded_total", "counter", "Messages discarded, by reason.", "reason", reasons)
     yield _labeled("bruce_messages_held", "gauge", "Messages held, by stage.", "stage", books.held)

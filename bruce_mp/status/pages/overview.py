@@ -1,6 +1,6 @@
 """The page `/overview`: all data of the dashboard in one response of bounded size.
 
-All clients share a snapshot, which `app.py` keeps for a moment; `with_topics` adds the topics that a request selects.
+All clients share a snapshot, which `app.py` caches; `with_topics` adds the topics that a request selects.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["Histories", "OverviewPage", "OverviewSnapshot", "read_overview", "wi
 
 
 class Histories(msgspec.Struct, frozen=True):
-    """Histories that the status process keeps: `traffic` and `totals` are by topic, `recorder` has the history file."""
+    """Histories that the status process keeps; `traffic` and `totals` are by topic."""
 
     rates: RateHistory
     losses: LossHistory
@@ -52,7 +52,7 @@ class Histories(msgspec.Struct, frozen=True):
 
 
 class HealthPart(msgspec.Struct, frozen=True):
-    """Health as on `/healthz`. `entries` maps each problem and warning to the address of its explanation, or to ""."""
+    """Health as on `/healthz`. `entries` maps each problem and warning to the address of its entry in `/operating`."""
 
     live: bool
     ready: bool
@@ -62,7 +62,7 @@ class HealthPart(msgspec.Struct, frozen=True):
 
 
 class FlowPart(msgspec.Struct, frozen=True):
-    """Messages and acknowledged bytes (`size`) per second, over the last `seconds`, which are at most a minute."""
+    """Messages per second, and acknowledged bytes per second (`size`), in the last `seconds`, at most a minute."""
 
     seconds: float
     received: float
@@ -72,7 +72,7 @@ class FlowPart(msgspec.Struct, frozen=True):
 
 
 class BooksPart(msgspec.Struct, frozen=True):
-    """The account of all messages, as on `/books`; `balanced` is None if no reading of it was consistent."""
+    """The books, as on `/books`; `balanced` is None if the reading was not consistent."""
 
     received: int
     delivered: int
@@ -85,8 +85,9 @@ class BooksPart(msgspec.Struct, frozen=True):
 class BrokerPart(BrokerLine, frozen=True, kw_only=True):
     """Broker as on `/brokers`, with its traffic.
 
-    `delivered` is the number of messages per second; it and the latencies are those of the last minute. The errors are
-    error responses. `trend` holds the messages delivered per second for each minute of the last hour, the oldest first.
+    `delivered` is the number of messages per second in the last minute, and the latencies are those of the last minute.
+    `errors_minute` and `errors_hour` count error responses. `trend` has the messages delivered per second in each
+    minute of the last hour, the oldest minute first.
     """
 
     delivered: float
@@ -100,9 +101,9 @@ class BrokerPart(BrokerLine, frozen=True, kw_only=True):
 class OverviewPage(Page, frozen=True, kw_only=True):
     """JSON of `/overview`.
 
-    `host` is this machine's name. `sampled_since` is the start of the status process in seconds since the epoch. No
-    rate or latency covers a time before it, except in the hour of `history`. `oldest_ms` is the age of the oldest held
-    message (neither delivered nor discarded yet), or None if no message is held.
+    `host` is this machine's name. `sampled_since` is the start of the status process in seconds since the epoch; only
+    the hour of `history` covers an earlier time. `oldest_ms` is the age of the oldest held message in the slab, or None
+    if there is none. `latency` and `history` have the keys `minute` and `hour`.
     """
 
     host: str
@@ -126,7 +127,7 @@ class OverviewPage(Page, frozen=True, kw_only=True):
 
 
 class OverviewSnapshot(msgspec.Struct, frozen=True):
-    """The page without topics, and the list of all topics, from which a request selects some."""
+    """The page with an empty `topics`, and all topics, from which a request selects some."""
 
     page: OverviewPage
     topics: list[TopicLine]
@@ -142,7 +143,6 @@ def read_overview(
     now_ms: int,
     steady_now_ms: int,
 ) -> OverviewSnapshot:
-    """Read all parts of the page, and all topics."""
     groups = read_held_groups(slab)
     cluster = evidence.cluster
     brokers = read_brokers(slab, cluster, groups, now_ms, steady_now_ms)
@@ -166,7 +166,7 @@ def read_overview(
             {text: entry_of(text) for text in (*health.problems, *health.warnings)},
         ),
         flow=FlowPart(
-            round(minute.ms / 1000, 1),
+            round(minute.duration_ms / 1000, 1),
             minute.received_per_s,
             minute.delivered_per_s,
             minute.discarded_per_s,
@@ -222,5 +222,4 @@ def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, steady_now_m
 
 
 def with_topics(snapshot: OverviewSnapshot, selection: TopicSelection) -> OverviewPage:
-    """Return the page of the snapshot with the topics that a request selects."""
     return msgspec.structs.replace(snapshot.page, topics=select_topics(snapshot.topics, selection))

@@ -1,4 +1,4 @@
-"""The page `/processes`: the processes of the daemon, as their rows in the slab and the kernel describe them."""
+"""The page `/processes`: the processes of the daemon, from their process rows and from the kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["STALLED_MS", "ProcessLine", "ProcessesPage", "read_processes", "row_
 STALLED_MS: Final = 15_000
 """A process counts as stalled if its last heartbeat is older. Processes store a heartbeat in their row each second."""
 
-_SINGLE_ROWS: Final = {
+_NAMES: Final = {
     lay.ROW_SUPERVISOR: "supervisor",
     lay.ROW_ROUTER: "router",
     lay.ROW_STATUS: "status",
@@ -29,9 +29,9 @@ _SINGLE_ROWS: Final = {
 
 
 def row_name(row: int) -> str:
-    """Return the name, as `ps` shows it, of the process that uses a row."""
-    if row in _SINGLE_ROWS:
-        return _SINGLE_ROWS[row]
+    """Return the name of the process that uses a row, as `ps` shows it."""
+    if row in _NAMES:
+        return _NAMES[row]
     if row < lay.ROW_FIRST_DISPATCHER:
         return f"input-{row - lay.ROW_FIRST_INPUT}"
     return f"dispatcher-{row - lay.ROW_FIRST_DISPATCHER}"
@@ -40,11 +40,11 @@ def row_name(row: int) -> str:
 class ProcessLine(msgspec.Struct, frozen=True):
     """A process that was started at least once.
 
-    `state` is `running`, `stalled` (it runs, but its heartbeat is old), `dead` (it should run, but does not), or
-    `stopped` (it does not run, on purpose). `incarnation` counts the starts. Memory is in bytes: `pss` is the private
-    memory plus a share of the memory that the process shares with others, `uss` is the memory that the end of the
-    process would free. Memory and CPU time are None if the kernel does not report them. `connections` is the number of
-    open connections; it is None for a process that is not a stream worker.
+    `state` is `running`, `stalled` (the process runs, but its heartbeat is old), `dead` (it should run, but does not),
+    or `stopped` (it should not run). `incarnation` counts the starts. Memory is in bytes: `pss` is the private memory
+    plus a share of the memory that the process shares with others; `uss` is the memory that the end of the process
+    would free. Memory and CPU time are None if the kernel does not report them. `connections` is the number of open
+    connections; it is None unless the process is a stream worker that runs.
     """
 
     name: str
@@ -66,20 +66,20 @@ class ProcessesPage(Page, frozen=True, kw_only=True):
 
 
 def read_processes(slab: Slab, now_ms: int, steady_now_ms: int) -> ProcessesPage:
-    """Read all rows. `now_ms` is the wall clock; `steady_now_ms` is the clock of the heartbeats, the steady clock."""
+    """Read all rows. `now_ms` is the time of the wall clock, `steady_now_ms` that of the steady clock."""
     lines = [_read_row(slab, row, steady_now_ms) for row in range(lay.ROW_COUNT)]
     return ProcessesPage(**read_header(slab, now_ms), processes=[line for line in lines if line.incarnation])
 
 
 def _read_row(slab: Slab, row: int, steady_now_ms: int) -> ProcessLine:
-    at = slab.row_at(row)
-    pid, incarnation = slab.words[(at + lay.ROW_PID) >> 2], slab.words[(at + lay.ROW_INCARNATION) >> 2]
-    age_ms = max(0, steady_now_ms - slab.read_signed(at + lay.ROW_HEARTBEAT_MS))
+    offset = slab.row_at(row)
+    pid, incarnation = slab.words[(offset + lay.ROW_PID) >> 2], slab.words[(offset + lay.ROW_INCARNATION) >> 2]
+    heartbeat_age_ms = max(0, steady_now_ms - slab.read_signed(offset + lay.ROW_HEARTBEAT_MS))
     process = _live_process(pid)
-    restarts = incarnation - 1
-    line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, restarts, age_ms)
+    restarts, state = incarnation - 1, _state(pid, process, heartbeat_age_ms)
+    line = ProcessLine(row_name(row), pid, state, incarnation, restarts, heartbeat_age_ms)
     if row in lay.STREAM_ROWS and process is not None:
-        connections = slab.longs[((at + lay.ROW_COUNTERS) >> 3) + Counter.StreamConnections]
+        connections = slab.longs[((offset + lay.ROW_COUNTERS) >> 3) + Counter.StreamConnections]
         line = msgspec.structs.replace(line, connections=connections)
     return line if process is None else _with_usage(line, process)
 
@@ -95,12 +95,12 @@ def _live_process(pid: int) -> psutil.Process | None:
         return None
 
 
-def _state(pid: int, process: psutil.Process | None, age_ms: int) -> str:
+def _state(pid: int, process: psutil.Process | None, heartbeat_age_ms: int) -> str:
     if not pid:
         return "stopped"
     if process is None:
         return "dead"
-    return "stalled" if age_ms > STALLED_MS else "running"
+    return "stalled" if heartbeat_age_ms > STALLED_MS else "running"
 
 
 def _with_usage(line: ProcessLine, process: psutil.Process) -> ProcessLine:

@@ -1,4 +1,4 @@
-"""The page `/queues`: held messages (neither delivered nor discarded yet) by topic and queue, with Dory's names."""
+"""The page `/queues`: the number of held messages by topic and queue; the queues have Dory's names."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ QUEUE_OF: Final[Mapping[int, str]] = {
     RunState.RETURNED_SENT: "send_wait",
     RunState.IN_FLIGHT: "ack_wait",
 }
-"""Queue of each state that the record of a held message can have; a settled message is in no queue."""
+"""Queue of a held message by the state of its record."""
 
 
 class TopicQueues(msgspec.Struct, frozen=True):
     """Messages of a topic that the router has taken over from the inputs.
 
-    `batch` counts those in the router that were never sent, `ack_wait` the sent ones that await a response, and
-    `send_wait` all others, which wait to be sent by a dispatcher or to be sent again.
+    `batch` counts the messages in the router that were never sent. `ack_wait` counts the messages that were sent and
+    await a response. `send_wait` counts the messages that wait in a dispatcher, or that must be sent again.
     """
 
     topic: str
@@ -49,9 +49,9 @@ class TopicQueues(msgspec.Struct, frozen=True):
 
 
 class QueuesPage(Page, frozen=True, kw_only=True):
-    """JSON of `/queues`.
+    """JSON of `/queues`. `new` counts the messages in the slab that the router has not taken over yet.
 
-    `new` counts the messages that the router has not taken over yet, `spill` those in spill files.
+    `spill` counts the messages in spill files.
     """
 
     sending: list[TopicQueues]
@@ -64,15 +64,15 @@ def read_queues(slab: Slab, now_ms: int) -> QueuesPage:
     for group in read_held_groups(slab):
         queue = QUEUE_OF[group.state]
         if queue == "new":
-            new_count += group.messages
+            new_count += group.message_count
         else:
-            by_topic.setdefault(group.topic, Tally())[queue] += group.messages
+            by_topic.setdefault(group.topic, Tally())[queue] += group.message_count
     sending = [TopicQueues(topic_text(topic), **queues) for topic, queues in sorted(by_topic.items())]
     return QueuesPage(**read_header(slab, now_ms), sending=sending, new=new_count, spill=spilled_total(slab))
 
 
 def queues_text(page: QueuesPage) -> str:
-    """Render one line for each topic, then the sums, in the format of Dory. If there are spill files, add a line."""
+    """Render one line for each topic, then the sums, in Dory's format. If spill files have messages, add a line."""
     lines = [
         f"batch: {item.batch:10}  send_wait: {item.send_wait:10}  ack_wait: {item.ack_wait:10}  topic: [{item.topic}]"
         for item in page.sending

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["ReloadRequests"]
 
 TIMEOUT_S: Final = 30.0
-"""Longest wait for the outcome. The supervisor waits for 10 s, and then restarts the processes that do not confirm."""
+"""Longest wait for the outcome, in which the supervisor waits 10 s for the other processes to confirm the reload."""
 
 
 class ReloadRequests:
     """Reload requests that wait for their outcomes. `send` sends a control message to the supervisor.
 
-    Each request has a number, which its outcome repeats. The first number is the time of the wall clock, so the outcome
-    of a request from a previous status process never has the number of a request from this one.
+    Each request has a number, which its outcome repeats. The first number is the time of the wall clock, so an outcome
+    that a previous status process has requested never has the number of a request from this process.
     """
 
     def __init__(self, send: Callable[[ReloadRequest], None]) -> None:
@@ -33,10 +33,7 @@ class ReloadRequests:
         self._waiting: dict[int, SimpleQueue[ReloadOutcome]] = {}
 
     def request(self, *, only_check: bool, timeout_s: float = TIMEOUT_S) -> ReloadOutcome | None:
-        """Request a reload, or only a check of the configuration.
-
-        Return the outcome, or None if it does not come in time.
-        """
+        """Request a reload, or only a check of the configuration. Return None if the outcome does not come in time."""
         outcome_queue: SimpleQueue[ReloadOutcome] = SimpleQueue()
         with self._lock:
             number = next(self._numbers)

@@ -1,4 +1,4 @@
-"""The page `/senders`: received and refused messages and connections of each local user, and of all TCP clients."""
+"""The page `/senders`: messages and refused connections of each local user, and of all TCP clients together."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["SendersPage", "read_senders_page", "senders_text"]
 
 
 class SenderLine(msgspec.Struct, frozen=True):
-    """Sums of a user, or of all TCP clients together, with None as the `uid`.
+    """Sums of a local user, or of all TCP clients together; then `uid` is None.
 
-    The fields from `received` on are those of `slab.sender_usage.SenderSums`, in the same order.
+    `received` and the fields after it are the fields of `slab.sender_usage.SenderSums`, in the same order.
     """
 
     user: str
@@ -34,7 +34,7 @@ class SenderLine(msgspec.Struct, frozen=True):
 
 
 class SendersPage(Page, frozen=True, kw_only=True):
-    """JSON of `/senders`; the user with the most traffic comes first."""
+    """JSON of `/senders`; the user with the most received messages comes first."""
 
     senders: list[SenderLine]
 

@@ -1,7 +1,6 @@
-"""Use of the slab, the file that holds all messages: the part with messages that are neither delivered nor discarded.
+"""How full the slab is: how much of it holds unsettled messages, which are neither delivered nor discarded.
 
-The slab consists of chunks of 8 KiB. A *place* is a chunk in use, or several neighboring chunks that serve as one, for
-a large message or a busy topic.
+A *place* is a chunk or span that has messages.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["SizeClass", "SlabUse", "largest_topics", "read_slab_use"]
 
-MAX_LARGEST: Final = 3
-"""Number of topics that `/healthz` names."""
-MIN_RATIO: Final = 0.01
+MAX_NAMED_TOPICS: Final = 3
+"""Limit of the topics that `/healthz` names."""
+MIN_NAMED_RATIO: Final = 0.01
 """`/healthz` names only topics that hold at least this ratio of the slab."""
 
 
 class SizeClass(msgspec.Struct, frozen=True):
-    """The `places` (their number) with a size of at most `bytes` and more than half of `bytes`.
+    """The class of the places with a size of more than `bytes` / 2 and at most `bytes`; `places` is their number.
 
-    Places with unsettled messages have `in_use` bytes in all. Places in which all messages are settled have `settled`
-    bytes in all, which can be reclaimed.
+    `in_use` is the total size in bytes of the places with unsettled messages. `settled` is the total size of the other
+    places, which can be reclaimed.
     """
 
     bytes: int
@@ -41,10 +40,10 @@ class SizeClass(msgspec.Struct, frozen=True):
 
 
 class SlabUse(msgspec.Struct, frozen=True):
-    """Use of the slab in bytes. The rest of `size`, neither `in_use` nor `settled`, is free.
+    """Use of the slab in bytes. `in_use` and `settled` are as in `SizeClass`; the rest of `size` is free.
 
-    `chunk` is the size of the smallest places. A message that exceeds it, together with its header, has a separate
-    place. `classes` begin with the smallest places.
+    `chunk` is the size of a chunk. A message that is larger than a chunk, with its header, has a separate place.
+    `classes` begins with the smallest places.
     """
 
     size: int
@@ -55,14 +54,14 @@ class SlabUse(msgspec.Struct, frozen=True):
 
     @property
     def in_use_ratio(self) -> float:
-        """Return the ratio of the slab that is in use, from 0 to 1."""
+        """Return the ratio of `in_use` to `size`, from 0 to 1."""
         return round(self.in_use / self.size, 4)
 
 
 def read_slab_use(slab: Slab) -> SlabUse:
     places, in_use, settled = Tally[int](), Tally[int](), Tally[int]()
     for chunk, _, span_chunks, _ in used_chunk_headers(slab):
-        class_bytes = lay.CHUNK_BYTES << (span_chunks - 1).bit_length()  # round the chunks up to a power of two
+        class_bytes = lay.CHUNK_BYTES << (span_chunks - 1).bit_length()  # `span_chunks`, rounded up to a power of two
         places[class_bytes] += 1
         (settled if is_settled(slab, chunk) else in_use)[class_bytes] += span_chunks * lay.CHUNK_BYTES
     return SlabUse(
@@ -75,7 +74,7 @@ def read_slab_use(slab: Slab) -> SlabUse:
 
 
 def largest_topics(slab: Slab) -> dict[bytes, float]:
-    """Return the topics that hold most of the slab, with the ratios of the slab that they hold, the largest first."""
+    """Return the ratio of the slab that each of the largest topics holds, the largest topic first."""
     held_chunks = Tally[TopicKey]()  # the key of a topic is its number in the slab, or its name if it has no number
     for chunk, _, span_chunks, _ in used_chunk_headers(slab):
         topic = topic_of_chunk(slab, chunk)
@@ -84,6 +83,6 @@ def largest_topics(slab: Slab) -> dict[bytes, float]:
     table, chunk_count = TopicTable(slab), slab.geometry.chunks
     return {
         topic if isinstance(topic, bytes) else table.name_of(topic): held / chunk_count
-        for topic, held in held_chunks.most_common(MAX_LARGEST)
-        if held >= MIN_RATIO * chunk_count and (isinstance(topic, bytes) or table.has(topic))
+        for topic, held in held_chunks.most_common(MAX_NAMED_TOPICS)
+        if held >= MIN_NAMED_RATIO * chunk_count and (isinstance(topic, bytes) or table.has(topic))
     }

@@ -1,8 +1,7 @@
-"""Stalls: brokers and partitions for which nothing has been acknowledged for a while although messages wait.
+"""Stalls on `/healthz` and `/metrics`: nothing has been acknowledged for a while although messages wait.
 
-The health page and `/metrics` show the same stalls. A broker is stalled if it acknowledges nothing at all; then its
-partitions are not listed. A stalled partition is listed if its broker acknowledges messages of other partitions, or if
-the partition has no leader.
+A broker is stalled if it acknowledges nothing for any partition; then its partitions are not listed. A stalled
+partition is listed if its broker acknowledges messages of other partitions, or if the partition has no leader.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["BrokerStall", "Stalls", "find_stalls", "partition_text"]
 
 
 class BrokerStall(NamedTuple):
-    """A broker that has acknowledged nothing since `since_ms`; `message_count` messages wait for it."""
+    """A broker that has acknowledged nothing since `since_ms` of the steady clock, with its waiting messages."""
 
     status: BrokerStatus
     since_ms: int
@@ -33,7 +32,7 @@ class BrokerStall(NamedTuple):
 
 
 class Stalls(NamedTuple):
-    """The stalled brokers by node number, and the stalled partitions of other brokers, the longest stall first."""
+    """The stalled brokers, sorted by node number, and the other stalled partitions, the longest stall first."""
 
     brokers: list[BrokerStall]
     partitions: list[PartitionStall]
@@ -44,7 +43,7 @@ class Stalls(NamedTuple):
     @property
     def message_count(self) -> int:
         """The number of messages that wait for the stalled brokers and partitions."""
-        return sum(each.message_count for each in self.brokers) + sum(each.messages for each in self.partitions)
+        return sum(each.message_count for each in self.brokers) + sum(each.message_count for each in self.partitions)
 
 
 def find_stalls(cluster: ClusterReport, now_ms: int, min_duration_ms: int) -> Stalls:
@@ -62,9 +61,9 @@ def find_stalls(cluster: ClusterReport, now_ms: int, min_duration_ms: int) -> St
 
 
 def _broker_stall(status: BrokerStatus, stalls: Sequence[PartitionStall], cluster: ClusterReport) -> BrokerStall:
-    # The stall begins with the last acknowledgement, or when the first of the messages began to wait if that is later.
+    # The stall begins with the last acknowledgement, or later, when the first message began to wait.
     since_ms = max(status.acked_ms, min((stall.since_ms for stall in stalls), default=0))
-    message_count = sum(stall.messages for stall in stalls)
+    message_count = sum(stall.message_count for stall in stalls)
     return BrokerStall(status, since_ms, message_count, len(stalls), _reason(status, stalls, cluster))
 
 
@@ -76,7 +75,7 @@ def _reason(status: BrokerStatus, stalls: Iterable[PartitionStall], cluster: Clu
 
 
 def partition_text(topic: bytes, partition: int) -> str:
-    """Return the name of a partition, or the name of the topic if the messages have no partition yet."""
-    if not topic:  # for messages that came before the first metadata
+    """Return the name of a partition, or the name of the topic if `partition` is `ALL_PARTITIONS`."""
+    if not topic:  # a stall of messages that came before the first metadata
         return "all topics"
     return topic_text(topic) if partition == ALL_PARTITIONS else f"{topic_text(topic)}-{partition}"

@@ -26,7 +26,7 @@ def topic_text(topic: bytes) -> str:
 
 
 def topic_bytes(text: str) -> bytes:
-    """Convert a text that `topic_text` has returned back to the topic."""
+    """Convert a text from `topic_text` back to the topic."""
     return _ESCAPE.sub(
         lambda match: bytes.fromhex(match[1].decode()) if match[1] else b"\\", text.encode("utf-8", "surrogateescape")
     )

@@ -27,14 +27,14 @@ MAX_SHOWN: Final = 500
 
 
 class TopicLine(msgspec.Struct, frozen=True):
-    """A topic. `partitions` is 0 until the router knows the topic.
+    """A topic. `partitions` is the number of its partitions, or 0 until the router knows the topic.
 
-    Some values cover the last minute: `delivered` and `size`, the messages and bytes acknowledged per second, `errors`,
-    the number of error responses, and the percentiles of the latency from receipt to acknowledgement. The other values
-    are current. The held messages (neither delivered nor discarded yet) are `in_flight`, sent without a response, or
-    `waiting`; `oldest_ms` is the age of the oldest of them. `paused` counts the paused partitions, plus one while
-    messages wait because no partition has a leader; it is None before the router's first report. `last_error_at` is in
-    seconds since the epoch. `discarded` counts the messages in the current discard report and in the previous one.
+    `delivered` is the number of messages and `size` the number of bytes acknowledged per second, `errors` the number of
+    error responses; these three and the latency percentiles cover the last minute. `in_flight` counts the held messages
+    that were sent and await a response, `waiting` all other held messages; `oldest_ms` is the age of the oldest held
+    message. `paused` counts the paused partitions, plus one while messages wait because no partition has a leader; it
+    is None without a recent report of the router. `last_error_at` is in seconds since the epoch. `discarded` counts the
+    messages in the current discard report and in the previous one.
     """
 
     topic: str
@@ -54,7 +54,7 @@ class TopicLine(msgspec.Struct, frozen=True):
 
 
 class TopicsPart(msgspec.Struct, frozen=True):
-    """The topics to show, the number of topics that match the selection, and the number of all topics."""
+    """The topics to show, the number of topics that match the filter, and the number of all topics."""
 
     shown: list[TopicLine]
     matching: int
@@ -64,8 +64,8 @@ class TopicsPart(msgspec.Struct, frozen=True):
 class TopicSelection(NamedTuple):
     """Filter and order of the topics that a request selects.
 
-    A topic matches if its name contains `text` in upper or lower case. `sort` is one of `SORTS`, or the default order
-    applies. At most `limit` topics are shown.
+    A topic matches if its name contains `text`, in any case. If `sort` is not one of `SORTS`, only the default order
+    of `select_topics` applies. At most `limit` topics are shown.
     """
 
     text: str = ""
@@ -77,7 +77,7 @@ class TopicSelection(NamedTuple):
 SORTS: Final = frozenset(
     "topic partitions delivered size p50_ms p99_ms waiting in_flight oldest_ms paused errors discarded".split()
 )
-"""Fields to sort by."""
+"""Fields of `TopicLine` to sort by."""
 
 
 def select_topics(lines: Sequence[TopicLine], selection: TopicSelection) -> TopicsPart:
@@ -107,7 +107,8 @@ def read_topics(
 ) -> list[TopicLine]:
     """List every topic that the router knows, or that has traffic or held messages.
 
-    `groups` are the held messages, `reports` the discard reports to sum up. `now_ms` is the wall clock.
+    `groups` are the held messages. `reports` are the discard reports from which to count the discarded messages.
+    `now_ms` is the time of the wall clock, `steady_now_ms` that of the steady clock.
     """
     held = sum_held(groups, lambda group: group.topic)
     partition_counts = TopicTable(slab).partition_counts()

@@ -1,11 +1,8 @@
-"""Writer thread for copies of messages: discard file, dead letter topic, and the files of message debugging.
+"""Writer thread for copies of messages: to the discard file, the dead letter topic, and the files of message debugging.
 
-Delivery never waits for the writer. The writer drops and counts copies that arrive faster than the disk accepts them,
-and copies that it cannot write. After an error it tries the file again for the next copy, so lines appear again when
-the disk has room.
-
-The counter DiscardCopyQueued counts all copies of discarded messages, and DiscardCopySettled the copies that are
-written or lost. After a kill, the next start of the daemon counts the difference of the two as lost.
+Delivery never waits for the writer. If copies arrive faster than the disk accepts them, or cannot be written, the
+writer drops and counts them (`telemetry/message_copies.py`). After an error it tries to open the file again for the
+next copy, so it writes again as soon as the disk has room.
 """
 
 from __future__ import annotations
@@ -35,14 +32,14 @@ log = logging.getLogger(__name__)
 MAX_QUEUED_BYTES: Final = 16 << 20
 """Limit of the copies that wait in memory while the disk is slow."""
 _STOP_S: Final = 2.0
-"""Longest wait for the thread at the end of the process, which loses the copies that are still queued then."""
+"""Longest wait of `stop` for the thread. The copies that are still queued after it are lost."""
 
 
 class DiscardFile:
     """The discard file, with one line for each copy.
 
-    A key or value that is longer than `max_field_bytes` is cut, if this limit is not None. `count(counter, amount)`
-    adds to a counter of the status process.
+    A key or value is cut at `max_field_bytes`, unless this limit is None. `count(counter, amount)` adds to a counter of
+    the status process.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class DiscardFile:
         self._file.close()
 
     def write(self, copies: Sequence[Copy]) -> None:
-        """Write one line for each copy, and count the written and the lost ones. Raise FileWriteError."""
+        """Write one line for each copy, and count the written and the lost copies. Raise FileWriteError."""
         written_count = 0
         try:
             for copy in copies:
@@ -75,7 +72,7 @@ class DiscardFile:
 
 def _discard_line(copy: Copy, max_field_bytes: int | None) -> DiscardLine:
     return DiscardLine(
-        copy.now_ms,
+        copy.copied_ms,
         copy.timestamp_ms,
         LineEvent.DISCARD if copy.info else LineEvent.DUPLICATE,
         copy.info or NO_INFO,
@@ -84,15 +81,12 @@ def _discard_line(copy: Copy, max_field_bytes: int | None) -> DiscardLine:
         copy.value[:max_field_bytes],
         copy.partition_key,
         copy.headers,
-        copy.empty,
+        copy.empty_fields,
     )
 
 
 class DiscardDestinations(NamedTuple):
-    """Destinations of the copies of discarded messages.
-
-    An instance in the writer's queue replaces the destinations for all copies that were queued after it.
-    """
+    """Destinations of the copies of discarded messages; None means that there is no such destination."""
 
     file: DiscardFile | None = None
     dead_letters: DeadLetterTopic | None = None
@@ -116,6 +110,7 @@ class CopyWriter:
         self._debug = debug
         self._count = count
         self._queue: SimpleQueue[bytes | DiscardDestinations | None] = SimpleQueue()
+        """Frames of copies. Destinations apply to all frames queued after them; None ends the thread."""
         self._queued_bytes = 0
         self._lock = Lock()
         self._thread = Thread(target=self._run, name="copies", daemon=True)
@@ -128,9 +123,9 @@ class CopyWriter:
         self._queue.put(discards)
 
     def stop(self) -> None:
-        """Wait at most 2 s for the thread to write the queued copies and end.
+        """Let the thread write the queued copies and end, but wait at most `_STOP_S`.
 
-        After 1 s, it sends no more dead letters.
+        After half of this time, the thread sends no more dead letters.
         """
         self._queue.put(None)
         self._thread.join(_STOP_S / 2)
@@ -154,13 +149,13 @@ class CopyWriter:
             self._count_dropped(_decode(data))
 
     def _count_dropped(self, copies: list[Copy]) -> None:
-        discarded, others = _split_by_target(copies)
+        discarded, debug_copies = _split_by_target(copies)
         file, dead_letters = self._discards
         if dead_letters is not None:
             dead_letters.count_lost(discarded)
-            if file is None:  # the discarded messages would not have had lines in a file, so only the others lose one
+            if file is None:  # no line of the discard file is lost, so MsgCopyLost counts only the debug copies
                 self._count(Counter.DiscardCopySettled, len(discarded))
-                copies = others
+                copies = debug_copies
         count_lost(self._count, copies)
 
     def _run(self) -> None:
@@ -180,26 +175,25 @@ class CopyWriter:
             self._call_or_log(self._discards.file.prepare)
 
     def _write(self, copies: list[Copy]) -> None:
-        discarded, others = _split_by_target(copies)
+        discarded, debug_copies = _split_by_target(copies)
         if discarded:
             self._write_discarded(discarded)
-        if others:
-            self._call_or_log(lambda: self._debug.write(others))
+        if debug_copies:
+            self._call_or_log(lambda: self._debug.write(debug_copies))
 
     def _write_discarded(self, copies: list[Copy]) -> None:
-        """Write the lines to the file first, because a busy input may delay the dead letters."""
+        """Write the lines to the file, and only then send the dead letters, which a busy input may delay."""
         file, dead_letters = self._discards
         if file is not None:
             self._call_or_log(lambda: file.write(copies))
         elif dead_letters is not None:
-            self._count(Counter.DiscardCopySettled, len(copies))  # there are no lines in a file that could be lost
+            self._count(Counter.DiscardCopySettled, len(copies))  # no line of the discard file is lost
         else:  # the copies were queued before a reload that removed both destinations
             count_lost(self._count, copies)
         if dead_letters is not None:
             dead_letters.send(copies)
 
     def _call_or_log(self, write: Callable[[], None]) -> None:
-        """Call `write`, and log the error if it fails."""
         try:
             write()
         except FileWriteError as error:

@@ -11,14 +11,14 @@ are those of the discarded message, and:
     bruce.host           the host of the daemon
     bruce.value_size     the size of the whole value, if it was cut to fit
 
-If a dead letter is discarded, it does not become another dead letter. Nor do messages that may be duplicates: their
-copies arrive together with those of discarded messages, but have no `info`.
+A discarded dead letter does not become another dead letter. Nor does a possible duplicate: its copy arrives together
+with the copies of discarded messages, but has no `info`.
 
 The thread of `copy_writer.py` sends the dead letters. Copies arrive in frames, and for all copies of a frame together
 the thread waits at most `PATIENCE_S` for the input. If the input has not accepted a dead letter by then, the thread
 sends nothing for `PAUSE_S`. Dead letters that are not sent are lost and counted. If an input process has died and
 closed the connection, the thread connects to its successor at once. A dead letter that is too large for a datagram of
-the kernel is lost without a pause.
+the kernel is lost, but causes no pause.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ __all__ = ["DeadLetterTopic"]
 log = logging.getLogger(__name__)
 
 _REFUSED_SENDER_INFOS: Final = frozenset({DiscardReason.SENDER_NOT_ALLOWED.name, DiscardReason.OVER_QUOTA.name})
-"""Values of `Copy.info` for messages that the quota or the permissions refuse, so they must not become dead letters."""
+"""Values of `Copy.info` if the allow list or a quota refuses the message, so it must not enter as a dead letter."""
 PATIENCE_S: Final = 1.0
-"""Longest wait for the input per frame of copies; during the wait, further copies stay in the writer's queue."""
+"""Longest wait for the input per frame of copies; during the wait, further frames stay in the writer's queue."""
 PAUSE_S: Final = 5.0
-"""Time after a wait of `PATIENCE_S` in which nothing is sent, and all dead letters are counted as lost."""
+"""Time after a failure in which no dead letter is sent, and all are counted as lost."""
 _CLOSED_ERRNOS: Final = frozenset({errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN})
-"""Errors of a connection after its input process has ended; the process's successor accepts a new connection."""
+"""Errors of a connection to an input process that has ended; its successor accepts a new connection."""
 _MAX_BYTES_BEFORE_TOPIC: Final = 64
 """Limit of the bytes before the topic in a message of any version of the client protocol."""
 _SIZE_HEADER_BYTES: Final = 64
 """Room for the header `bruce.value_size`."""
 _SHORTEST_WAIT_S: Final = 0.001
-"""Timeout for a socket when the time of the frame is over; 0 would make the socket non-blocking."""
+"""Timeout of a socket after the time limit of the frame; a timeout of 0 would make the socket non-blocking."""
 
 
 class DeadLetterTopic:
@@ -81,14 +81,14 @@ class DeadLetterTopic:
         self._stream.close()
 
     def send(self, copies: Sequence[Copy]) -> None:
-        """Send a frame's copies that become dead letters. Count the sent and the lost dead letters."""
+        """Send the copies of a frame as dead letters, if they become ones. Count the sent and the lost dead letters."""
         self._give_up_at = time.monotonic() + PATIENCE_S
         for copy in copies:
             if self._becomes_dead_letter(copy):
                 self._count(Counter.DeadLetterSent if self._send(copy) else Counter.DeadLetterLost, 1)
 
     def stop(self) -> None:
-        """Count all dead letters as lost from now on. Another thread may be in `send`."""
+        """Send no further dead letter, and count all as lost. Another thread may be in `send`."""
         self._paused_until = inf
 
     def count_lost(self, copies: Iterable[Copy]) -> None:
@@ -96,12 +96,12 @@ class DeadLetterTopic:
         self._count(Counter.DeadLetterLost, sum(map(self._becomes_dead_letter, copies)))
 
     def _becomes_dead_letter(self, copy: Copy) -> bool:
-        """Return False for possible duplicates (which have no info), refused senders, and our own dead letters."""
+        """Return False for possible duplicates (without `info`), messages of refused senders, and dead letters."""
         if not copy.info or copy.info in _REFUSED_SENDER_INFOS:
             return False
         if copy.topic:
             return copy.topic != self._topic
-        # The message could not be parsed: `value` holds its bytes, which have the topic near the start.
+        # The message could not be parsed: `value` holds the received bytes, in which the topic is near the start.
         return self._topic not in copy.value[: _MAX_BYTES_BEFORE_TOPIC + len(self._topic)]
 
     def _send(self, copy: Copy) -> bool:
@@ -130,7 +130,7 @@ class DeadLetterTopic:
         log.warning(text, reason, extra={"about": "dead letters"})
 
     def _encode(self, copy: Copy) -> bytes:
-        """Encode the dead letter. Cut its value if the daemon would otherwise refuse the message for its size.
+        """Encode the dead letter. Cut its value if the dead letter is too large for the input or for Kafka.
 
         Raise LocalProtocolError if key and headers alone are too large.
         """
@@ -147,8 +147,8 @@ class DeadLetterTopic:
 
     def _encode_message(self, copy: Copy, value: bytes, headers: tuple[Header, ...]) -> bytes:
         partition_key = None  # the daemon chooses the partition
-        fields = (self._topic, value, copy.key, copy.now_ms, partition_key, headers)
-        return encode_message(Message(*fields, EmptyFields(copy.empty)))
+        fields = (self._topic, value, copy.key, copy.copied_ms, partition_key, headers)
+        return encode_message(Message(*fields, EmptyFields(copy.empty_fields)))
 
     def _headers_for(self, copy: Copy) -> Iterator[Header]:
         yield from copy.headers
@@ -158,15 +158,12 @@ class DeadLetterTopic:
             yield b"bruce.timestamp_ms", b"%d" % copy.timestamp_ms
         if copy.partition_key is not None:
             yield b"bruce.partition_key", b"%d" % copy.partition_key
-        yield b"bruce.discarded_ms", b"%d" % copy.now_ms
+        yield b"bruce.discarded_ms", b"%d" % copy.copied_ms
         yield b"bruce.host", self._host
 
 
 class _InputSocket:
-    """A connection to a UNIX socket of the daemon.
-
-    It opens at the first message, and again at the next after an error.
-    """
+    """A connection to a UNIX socket of the daemon, opened by the first message, and by the next one after an error."""
 
     def __init__(self, path: str, kind: socket.SocketKind) -> None:
         self.path = path
@@ -174,14 +171,14 @@ class _InputSocket:
         self._socket: socket.socket | None = None
 
     def send(self, data: bytes, give_up_at: float) -> None:
-        """Send a whole message by the time `give_up_at`. Raise OSError if the input did not get all of it."""
+        """Send a whole message by the monotonic time `give_up_at`. Raise OSError if the input did not get all of it."""
         is_new = self._socket is None
         try:
             self._send(data, give_up_at)
         except OSError as error:
             if is_new or error.errno not in _CLOSED_ERRNOS:
                 raise
-            self._send(data, give_up_at)  # connects to the successor of the input that closed the connection
+            self._send(data, give_up_at)  # connects to the successor of the input process
 
     def _send(self, data: bytes, give_up_at: float) -> None:
         try:

@@ -5,7 +5,7 @@
     msg_got_ack   a line for each message that the broker has acknowledged
 
 Debugging starts when the first topic is selected: old files are removed, and the timer and the byte count start. Each
-later change of the selection resets the timer and the byte count. Debugging ends when no topic is selected any more,
+later change of the selection resets the timer and the byte count. Debugging ends when the last topic is deselected,
 when the time limit has passed, or when the three files together reach the byte limit.
 
 HTTP threads select topics, the writer thread writes, and the main thread checks the timer; one lock guards the whole
@@ -45,15 +45,15 @@ FILE_NAMES: Final = {
 MAX_TOPICS: Final = 1000
 """Limit of the topics that can be selected by name; every process on the message path gets the list."""
 MAX_NAME_BYTES: Final = 96 << 10
-"""Limit of the bytes of all selected names. It leaves room in a control message for up to 5 bytes more per name."""
+"""Limit of the bytes of all selected names. A control message has room for these bytes and 5 bytes more per name."""
 
 
 class MessageDebug:
     """Topic selection and debug files.
 
     `publish(selection)` sends the selection to the processes on the message path. `count(counter, amount)` adds to a
-    counter of the status process. `now_s` is a monotonic clock. Methods that start debugging raise FileWriteError if
-    old files cannot be removed.
+    counter of the status process. `now_s` is a monotonic clock. A method that starts debugging raises FileWriteError if
+    an old file cannot be removed.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class MessageDebug:
         return self._config.enable
 
     def apply_config(self, config: MsgDebug) -> None:
-        """Apply a reloaded config. A changed path, time limit or byte limit restarts the timer and the byte count."""
+        """Apply a reloaded config. If any of its settings has changed, reset the timer and the byte count."""
         with self._lock:
             before, self._config = self._config, config
             if config.path != before.path:
@@ -98,7 +98,7 @@ class MessageDebug:
             return "".join(f"topic: [{topic_text(topic)}]\n" for topic in self._selection.topics)
 
     def add(self, topic: bytes) -> bool:
-        """Select a topic. Return False if it was selected already, or if there are too many selected topics."""
+        """Select a topic. Return False if it is selected already, or if the selection has no room for it."""
         with self._lock:
             topics = self._selection.topics
             is_full = len(topics) >= MAX_TOPICS or sum(map(len, topics)) + len(topic) > MAX_NAME_BYTES
@@ -125,12 +125,12 @@ class MessageDebug:
             self._change_selection(DebugTopics())
 
     def truncate(self) -> None:
-        """Empty the files and reset the byte count. Debugging continues."""
+        """Empty the files and reset the byte count, but not the timer."""
         with self._lock:
             for descriptor in self._descriptors.values():
                 os.ftruncate(descriptor, 0)
             if not self._descriptors:
-                self._remove_old_files()  # left from earlier message debugging or by a previous process
+                self._remove_old_files()
             self._written_bytes = 0
 
     def _change_selection(self, selection: DebugTopics) -> None:
@@ -180,7 +180,10 @@ class MessageDebug:
         self._change_selection(DebugTopics())
 
     def write(self, copies: Sequence[Copy]) -> None:
-        """Write copies to their files. If this fails, count the rest as lost, end debugging and raise the error."""
+        """Write copies to their files.
+
+        If a write fails, count this copy and the following ones as lost, end debugging, and raise FileWriteError.
+        """
         with self._lock:
             for index, copy in enumerate(copies):
                 try:

@@ -1,12 +1,12 @@
-"""A log file with size-based rotation, and a limit on the total size of rotated files.
+"""A log file that is rotated before it exceeds a size, and a limit on the total size of rotated files.
 
     discard.log                    the current file
     discard.log.1800000000000      a rotated file, with its rotation time in ms since the epoch
 
 Only the daemon's user and group can read these files: the writer creates them with mode 0660 less the umask, and
-removes the permissions of other users from an existing file. A write stores whole lines only: if the disk is full after
-a part of a line, the writer removes the part. A kill or a power failure can still leave a part of the last line; the
-next writer ends this part with ` cut` and a newline.
+removes the permissions of other users from an existing file. If the disk is full after a part of a line, the writer
+removes this part. A kill or a power failure can still leave a part of the last line; the next writer ends this part
+with ` cut` and a newline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MODE: Final = 0o660  # the files have message contents, so only the user and th
 _DIRECTORY_MODE: Final = 0o750
 _PERMISSIONS_OF_OTHERS: Final = 0o007
 _CUT: Final = b" cut\n"
-"""Mark at the end of a partial line. It makes the line invalid: a line without its last fields might be valid."""
+"""Mark at the end of a partial line. It makes the line invalid, because a line without its last fields may be valid."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """O_NONBLOCK: if the path names a FIFO, opening it must not wait for a reader."""
 
@@ -71,7 +71,7 @@ def _revoke_others(path: Path, descriptor: int) -> None:
 
 
 def _ends_with_newline(path: Path) -> bool:
-    """Return True if the last byte is a newline. Return False if it is not, or if this user may not read the file."""
+    """Return True if the last byte of a file is a newline, and False also if the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
@@ -96,10 +96,9 @@ class RollingFile:
         self._failed_removal: FileWriteError | None = None
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Append lines and rotate the file as needed. Raise FileWriteError; even then, no line is written in part.
+        """Append lines and rotate the file as needed. Raise FileWriteError, without leaving a part of a line.
 
-        If a rotated file cannot be removed, the lines are written all the same, and `raise_failed_removal` raises the
-        error afterward.
+        If a rotated file cannot be removed, write the lines all the same; then `raise_failed_removal` raises the error.
         """
         for line in lines:
             self._open_with_room(len(line))
@@ -112,16 +111,13 @@ class RollingFile:
         self.raise_failed_removal()
 
     def raise_failed_removal(self) -> None:
-        """Raise the error if the last removal of rotated files failed, but raise it only once."""
+        """Raise the error of the last removal of rotated files, but only once."""
         error, self._failed_removal = self._failed_removal, None
         if error is not None:
             raise error
 
     def _open_with_room(self, line_size: int) -> None:
-        """Open the file, and rotate it if the line does not fit.
-
-        A line larger than `max_size` gets a separate file.
-        """
+        """Open the file, and rotate it unless it has room for the line or is empty."""
         if self._descriptor is not None and not self._is_at_path(self._descriptor):
             self.close()
         if self._descriptor is None:
@@ -158,18 +154,18 @@ class RollingFile:
 
     def _rotate(self) -> None:
         self.close()
-        # This time must be later than those of all rotated files, even after the clock was set back, because
-        # `_remove_oldest` sorts by these times.
-        at_ms = max([self._now_ms(), *(self._rotation_ms(each) + 1 for each in self._rotated_files())])
+        # The new time must be later than the times of all rotated files, even after the clock was set back, because
+        # `_remove_oldest` sorts by them.
+        rotation_ms = max([self._now_ms(), *(self._rotation_ms(each) + 1 for each in self._rotated_files())])
         try:
-            self.path.rename(self.path.with_name(f"{self.path.name}.{at_ms}"))
+            self.path.rename(self.path.with_name(f"{self.path.name}.{rotation_ms}"))
         except OSError as error:
             raise FileWriteError(f"{self.path} is full and cannot be renamed: {error.strerror}.") from error
         self._remove_oldest()
         self._open_with_room(line_size=0)
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest rotated files beyond the limit. Store an error for `raise_failed_removal`."""
+        """Remove the oldest rotated files beyond the limit. Keep an error for `raise_failed_removal`."""
         self._failed_removal, total_bytes = None, 0
         for rotated in sorted(self._rotated_files(), key=self._rotation_ms, reverse=True):
             try:
@@ -203,7 +199,6 @@ class RollingFile:
         return int(rotated.name.removeprefix(f"{self.path.name}."))
 
     def close(self) -> None:
-        """Close the file; the next write opens it again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -64,7 +64,7 @@ def test_memory_is_bounded(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.run(4000, received=1)
     assert len(flow.history.minute_series(flow.now_ms).age_s) == 60
-    assert flow.history.last_hour(flow.now_ms).ms == 3_600_000
+    assert flow.history.last_hour(flow.now_ms).duration_ms == 3_600_000
 
 
 @pytest.mark.parametrize("step_ms", [993, 1003])
@@ -95,9 +95,9 @@ def test_last_minute_sums_the_latest_samples(filled: FilledSlab) -> None:
     flow.run(100, received=7, delivered=7)
     flow.run(60, received=20, delivered=10, lost=2)
     now = flow.history.last_minute(flow.now_ms)
-    assert 50_000 <= now.ms <= 60_000
+    assert 50_000 <= now.duration_ms <= 60_000
     assert (now.received_per_s, now.delivered_per_s, now.discarded_per_s) == (20.0, 10.0, 2.0)
-    assert now.latency.messages == now.ms // 100
+    assert now.latency.messages == now.duration_ms // 100
 
 
 def test_last_minute_is_the_same_for_topics_brokers_and_the_whole(filled: FilledSlab) -> None:
@@ -118,7 +118,7 @@ def test_last_minute_is_the_same_for_topics_brokers_and_the_whole(filled: Filled
 def test_an_empty_history_returns_zeros(filled: FilledSlab) -> None:
     history = RateHistory(filled.slab, NOW_MS)
     assert history.last_minute(NOW_MS).received_per_s == 0
-    assert history.last_hour(NOW_MS).ms == 0
+    assert history.last_hour(NOW_MS).duration_ms == 0
     assert history.minute_series(NOW_MS).age_s == []
     assert history.start_s == NOW_MS // 1000
 

@@ -86,7 +86,7 @@ def copy_of(info: str = "BAD_TOPIC", topic: bytes = b"t", value: bytes = b"value
 
 def test_a_dead_letter_has_the_message_and_its_reason(site: Site) -> None:
     headers = ((b"trace", None), (b"a", b"b"))
-    sent = site.send(copy_of(partition_key=7, headers=headers, value=b"", empty=int(EmptyFields.EMPTY_VALUE)))
+    sent = site.send(copy_of(partition_key=7, headers=headers, value=b"", empty_fields=int(EmptyFields.EMPTY_VALUE)))
     assert sent is not None
     reasons = (
         *((b"bruce.reason", b"BAD_TOPIC"), (b"bruce.topic", b"t"), (b"bruce.timestamp_ms", b"10")),
