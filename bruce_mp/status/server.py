@@ -4,9 +4,9 @@ The server thread polls the sockets, and worker threads run the application. A w
 after each response, so `stop` first ends the worker threads, then the server thread, and then closes the connections.
 The listening socket stays open in the supervisor, so new connections wait for the next status process.
 
-Slow clients cannot keep others out. A client must send a whole request, and read a whole response, within a time limit.
-If there are too many connections, the server accepts a new one all the same, and closes another: of the connections
-without a running request, the oldest connection of the peer with the most of them.
+Slow clients cannot occupy the server. A client must send a whole request, and read a whole response, within a time
+limit. If there are too many connections, the server accepts a new connection all the same, and closes another: of the
+connections without a running request, the oldest connection of the peer with the most of them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _REPORTS_UNTIL_FLOWING: Final = 3
 A single report may also lack a partition because its messages are on their way to another process.
 """
 _MAX_NAMED: Final = 5
-"""Number of scopes that an event names; it only counts any further ones."""
+"""Limit of the scopes that an event names; it gives only the number of further scopes."""
 _CHECK_EVERY_S: Final = 1.0
 """Interval of the health checks; processes report at the same interval."""
 

@@ -1,7 +1,7 @@
 """Reports about brokers, connections and pauses, which the dispatchers and the router send once a second.
 
 `dispatcher.connection_status` and `router.cluster_status` send the reports to the status process, where
-`status.broker_status` keeps the latest ones.  Times ending in `_ms` are on the steady clock, because `/healthz`
+`status.broker_status` keeps the latest reports.  Times ending in `_ms` are on the steady clock, because `/healthz`
 computes ages from them; `/brokers` converts them to wall-clock times.
 """
 

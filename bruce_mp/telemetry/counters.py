@@ -114,7 +114,7 @@ class Counter(IntEnum):
     StreamUnfinishedMsgClosed = 128
     """Connections closed inside a message, because memory was lacking for it or because no byte came for too long."""
     NewUnixClient = 129
-    """Accepted connections; refused ones are not counted."""
+    """Accepted connections, without the refused connections."""
     NewTcpClient = 130
 
     # more of the router

@@ -41,7 +41,10 @@ class HeldGroup(NamedTuple):
 
 
 class HeldSums:
-    """The number of held messages `in_flight`, the number of the others (`waiting`), and their earliest arrival."""
+    """Numbers of held messages: `in_flight`, and `waiting` in all other states.
+
+    `arrived_ms` is their earliest arrival on the steady clock, or None without messages.
+    """
 
     __slots__ = ("arrived_ms", "in_flight", "waiting")
 

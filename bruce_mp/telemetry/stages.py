@@ -80,15 +80,15 @@ class RowReading(NamedTuple):
         return self.counters[Counter.MsgDelivered] + sum(self.counters[FIRST_DISCARD:])
 
 
-_UNUSED: Final = RowReading([0] * BOOK_COUNTER_COUNT, 0, 0, 0, has_open_batch=False, is_consistent=True)
+_UNUSED_ROW: Final = RowReading([0] * BOOK_COUNTER_COUNT, 0, 0, 0, has_open_batch=False, is_consistent=True)
 """The reading of every row that never had a process.  Most rows are unused; `used_rows` omits them to save time."""
-_UNUSED_BYTES: Final = bytes(lay.ROW_COUNTERS + 8 * BOOK_COUNTER_COUNT)
+_UNUSED_ROW_BYTES: Final = bytes(lay.ROW_COUNTERS + 8 * BOOK_COUNTER_COUNT)
 """The bytes of an unused row up to the end of the counters of the books."""
 
 
 def used_rows(rows: Iterable[RowReading]) -> list[RowReading]:
     """Return the readings of rows that had a process."""
-    return [row for row in rows if row is not _UNUSED]
+    return [row for row in rows if row is not _UNUSED_ROW]
 
 
 def read_rows(slab: Slab) -> list[RowReading]:
@@ -101,7 +101,7 @@ def _read_row(slab: Slab, row: int) -> RowReading:
     for _ in range(_MAX_READINGS):
         before = version, redo_word = _version_and_redo_word(slab, row)
         if version == redo_word == 0 and _is_unused(slab, row):
-            return _UNUSED
+            return _UNUSED_ROW
         reading = _read_once(slab, row, is_redo_valid=redo_word != 0)
         if _version_and_redo_word(slab, row) == before:
             return reading
@@ -112,7 +112,7 @@ def _is_unused(slab: Slab, row: int) -> bool:
     offset = slab.row_at(row)
     counter_0 = (offset + lay.ROW_COUNTERS) >> 3
     has_spilled = slab.longs[counter_0 + lay.SPILL_IN] or slab.longs[counter_0 + lay.SPILL_OUT]
-    return not has_spilled and bytes(slab.view[offset : offset + len(_UNUSED_BYTES)]) == _UNUSED_BYTES
+    return not has_spilled and bytes(slab.view[offset : offset + len(_UNUSED_ROW_BYTES)]) == _UNUSED_ROW_BYTES
 
 
 def _version_and_redo_word(slab: Slab, row: int) -> tuple[int, int]:

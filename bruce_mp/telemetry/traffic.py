@@ -22,22 +22,22 @@ MAX_TOPICS: Final = 5000
 class TrafficEvent(msgspec.Struct, tag=True):
     """The number of messages of a topic that a broker acknowledged, and the number of error responses for the topic.
 
-    `byte_count` is the size of the keys, values and headers of the messages. `delays` has the number of messages in
-    each latency bucket, by the index of the bucket (`telemetry/latency_histogram.py`). `errors` is the number of error
-    responses; `last_error` is the name of the last error, or empty if there was none.
+    `byte_count` is the size of the keys, values and headers of the messages. `latency_counts` has the number of
+    messages in each latency bucket, by the index of the bucket (`telemetry/latency_histogram.py`). `errors` is the
+    number of error responses; `last_error` is the name of the last error, or empty if there was none.
     """
 
     topic: bytes
     message_count: int
     byte_count: int
-    delays: dict[int, int]
+    latency_counts: dict[int, int]
     errors: int = 0
     last_error: str = ""
 
 
 Delivered = tuple[int, int, int, dict[int, int]]
 """Acknowledged messages of a topic: their number, their size in bytes, the sum of their latencies in ms, and their
-`delays` as in `TrafficEvent`."""
+`latency_counts` as in `TrafficEvent`."""
 
 
 class TrafficSums:
@@ -58,17 +58,17 @@ class TrafficSums:
         return sums
 
     def add_delivered(self, delivered: "Iterable[tuple[bytes, Delivered]]") -> None:
-        """Add the acknowledged messages of topics. The caller must not use their `delays` afterwards."""
+        """Add the acknowledged messages of topics. The caller must not use their `latency_counts` afterwards."""
         topics = self._topics
-        for topic, (message_count, size, _waited_ms, delays) in delivered:
+        for topic, (message_count, byte_count, _waited_ms, latency_counts) in delivered:
             if topic not in topics and len(topics) < MAX_TOPICS:  # the usual case if there are many topics
-                topics[topic] = TrafficEvent(topic, message_count, size, delays)  # keeps and later modifies `delays`
+                topics[topic] = TrafficEvent(topic, message_count, byte_count, latency_counts)  # may be modified later
                 continue
             sums = self._sums_of(topic)
             sums.message_count += message_count
-            sums.byte_count += size
-            for bucket, bucket_count in delays.items():
-                sums.delays[bucket] = sums.delays.get(bucket, 0) + bucket_count
+            sums.byte_count += byte_count
+            for bucket, bucket_count in latency_counts.items():
+                sums.latency_counts[bucket] = sums.latency_counts.get(bucket, 0) + bucket_count
 
     def add_error(self, topic: bytes, error: str) -> None:
         """Count an error response; `error` is the name of its error."""

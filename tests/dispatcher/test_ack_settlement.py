@@ -140,8 +140,8 @@ def test_refusals_and_traffic_are_recorded_by_topic(slab: Slab, dispatcher: Disp
     first, second = sorted(dispatcher.traffic.events(), key=lambda event: event.topic)
     size = RECORD_SIZE * 4
     assert (first.topic, first.message_count, first.errors) == (b"t1", 0, 3)
-    assert (second.topic, second.messages, second.size, second.errors) == (b"t2", 12, 3 * size, 0)
-    assert sum(second.delays.values()) == 12
+    assert (second.topic, second.message_count, second.byte_count, second.errors) == (b"t2", 12, 3 * size, 0)
+    assert sum(second.latency_counts.values()) == 12
     assert [trouble.topic for trouble in dispatcher.partition_errors.as_tuple()] == [b"t1"] * 3
 
 

@@ -33,7 +33,7 @@ def test_excess_topics_share_an_unnamed_sum(monkeypatch: pytest.MonkeyPatch) -> 
     sums = TrafficSums()
     for topic in (b"a", b"b", b"c", b"d", b"a"):
         sums.add_delivered([(topic, WaitTimes(1, 10, 0, {0: 1}))])
-    assert {event.topic: (event.message_count, event.delays) for event in sums.events()} == {
+    assert {event.topic: (event.message_count, event.latency_counts) for event in sums.events()} == {
         b"a": (2, {0: 2}),
         b"b": (1, {0: 1}),
         b"": (2, {0: 2}),

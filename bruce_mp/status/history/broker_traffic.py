@@ -32,7 +32,7 @@ class _BrokerSample(NamedTuple):
     at_ms: int
     delivered: int
     errors: int
-    delay_buckets: tuple[int, ...]
+    latency_buckets: tuple[int, ...]
 
 
 class BrokerTraffic(NamedTuple):
@@ -109,7 +109,7 @@ def _traffic(samples: _SlotSamples, now: _BrokerSample, minute_start_ms: int) ->
     """
     minute_ago = samples.minute.first_since(minute_start_ms) or now
     hour_ago = samples.hour.first or now
-    buckets = increases(now.delay_buckets, minute_ago.delay_buckets)
+    buckets = increases(now.latency_buckets, minute_ago.latency_buckets)
     return BrokerTraffic(
         per_s(now.delivered - minute_ago.delivered, now.at_ms - minute_start_ms),
         percentile(buckets, 0.5),

@@ -224,7 +224,7 @@ class HistoryRecorder:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def hour_series(self, now_s: int) -> Series:
-        """Return the daemon's series over the last hour. Do not read the file, so that no caller waits for a disk."""
+        """Return the daemon's series over the last hour, without reading the file: no caller waits for a disk."""
         with self._lock:
             steps, last_sample = dict(self._hour_steps), self._last_sample
         return _series("hour", self._with_pending("hour", steps, last_sample, now_s), now_s)

@@ -33,7 +33,7 @@ _LOST_COPIES: Final = 0
 """Index of the number of lost copies in the counts of a sample. The index of a discard count is the reason's number."""
 _REASONS: Final = tuple(DiscardReason)
 _RING_SAMPLES: Final = 62
-"""Number of samples in a ring: 60 for the steps of its window, one before them, and one that is being written."""
+"""Number of samples in a ring: 60 for the steps of its span, one before them, and the one in progress."""
 
 
 class _Ring(NamedTuple):

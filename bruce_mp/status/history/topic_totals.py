@@ -137,7 +137,7 @@ class TopicTotals:
 
         `settled` comes from `settled_by_topic`, which the caller must call before it counts the held messages. If a
         message is settled between these two calls, it is in neither until the next count; but no message is in both.
-        So the sum is never too large: the total of received messages must not fall, so it could not be corrected.
+        So the sum is never too large. If it were, it could not be corrected, because a counter must not fall.
         """
         with self._lock:
             received = dict(settled)

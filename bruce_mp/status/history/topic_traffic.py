@@ -60,7 +60,7 @@ class _TopicWindow:
         sums = self.steps[-1][1]
         for index, amount in enumerate((event.message_count, event.byte_count, event.errors)):
             sums[index] += amount
-        for bucket, message_count in event.delays.items():
+        for bucket, message_count in event.latency_counts.items():
             sums[_FIRST_BUCKET + bucket] += message_count
         if event.last_error:
             self.last_error, self.last_error_ms = event.last_error, now_ms

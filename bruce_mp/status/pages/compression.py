@@ -31,11 +31,10 @@ __all__ = [
 class TopicCompression(msgspec.Struct, frozen=True):
     """Batches of a topic with a codec.
 
-    Dispatchers compressed `tried` batches, sent `kept` of them compressed, and sent the rest uncompressed, because they
-    did not shrink enough. They did not try to compress `skipped` batches, because earlier batches of the topic did not
-    shrink enough. The tried batches had `plain_bytes` before and `packed_bytes` (`percent` of `plain_bytes`) after
-    compression, which took `cpu_ms` of CPU time. If there are too many topics for a line each, one line per codec with
-    the topic "" sums the further topics.
+    Dispatchers compressed `tried` batches and sent `kept` of them compressed; the rest did not shrink enough. They did
+    not try to compress `skipped` batches, because earlier batches did not shrink enough. The tried batches had
+    `plain_bytes` before and `packed_bytes` (`percent` of `plain_bytes`) after compression, which took `cpu_ms` of CPU
+    time. If there are too many topics for a line each, one line per codec with the topic "" sums the further topics.
     """
 
     topic: str

@@ -32,7 +32,7 @@ def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) 
         def respond(**url_variables: str) -> Response:  # the variable is the topic, if the path has one
             if changes_state:
                 guard()
-            if not debug.enabled:
+            if not debug.is_enabled:
                 return Response(_DISABLED, 409, mimetype="text/plain")
             return Response(act(*map(topic_bytes, url_variables.values())), mimetype="text/plain")
 

@@ -378,7 +378,7 @@ def _leaderless(evidence: Evidence) -> Iterator[str]:
 def _may_lack_leaderless(router: RouterStatus) -> bool:
     """Return True if the router's list of paused scopes may lack leaderless partitions.
 
-    These come first in the list, so it can lack some only if it is incomplete and its last scope is leaderless.
+    Leaderless partitions come first in the list, so the list lacks some only if it is incomplete and ends with one.
     """
     return len(router.paused) < router.paused_count and router.paused[-1].state == NO_LEADER
 

@@ -50,7 +50,7 @@ class DiscardFile:
         self._max_field_bytes = max_field_bytes
 
     def prepare(self) -> None:
-        """Open the file now, so that errors show at the start. Raise FileWriteError."""
+        """Open the file now, so that errors show at the start and not at the first discard. Raise FileWriteError."""
         self._file.prepare()
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class DiscardDestinations(NamedTuple):
 
 
 class CopyWriter:
-    """Queue and thread that write the copies of discarded messages to `discards`, and all others to `debug`.
+    """Queue and thread that write the copies of discarded messages to `discards`, and the debug copies to `debug`.
 
     `count(counter, amount)` adds to a counter of the status process.
     """

@@ -1,10 +1,10 @@
 """Dead letters: discarded messages, sent to a Kafka topic through an input of this daemon.
 
-A dead letter is an ordinary message of the daemon, so the daemon counts it as a further received message. Its headers
-are those of the discarded message, and:
+A dead letter is an ordinary message of the daemon, so the daemon counts it as a further received message. It has the
+headers of the discarded message, and these headers:
 
     bruce.reason         the info of the discard file, such as BAD_TOPIC or VERSION(7)
-    bruce.topic          the topic of the discarded message; absent if it could not be parsed
+    bruce.topic          the topic of the discarded message; absent if the message could not be parsed
     bruce.partition_key  the unsigned key of a PartitionKey message
     bruce.timestamp_ms   the client's timestamp; absent without bruce.topic
     bruce.discarded_ms   the time of the discard
@@ -81,7 +81,7 @@ class DeadLetterTopic:
         self._stream.close()
 
     def send(self, copies: Sequence[Copy]) -> None:
-        """Send the copies of a frame as dead letters, if they become ones. Count the sent and the lost dead letters."""
+        """Send the dead letters for the copies of a frame. Count the sent and the lost dead letters."""
         self._give_up_at = time.monotonic() + PATIENCE_S
         for copy in copies:
             if self._becomes_dead_letter(copy):

@@ -74,7 +74,7 @@ class MessageDebug:
         self._deadline_s = 0.0
 
     @property
-    def enabled(self) -> bool:
+    def is_enabled(self) -> bool:
         return self._config.enable
 
     def apply_config(self, config: MsgDebug) -> None:
@@ -182,7 +182,7 @@ class MessageDebug:
     def write(self, copies: Sequence[Copy]) -> None:
         """Write copies to their files.
 
-        If a write fails, count this copy and the following ones as lost, end debugging, and raise FileWriteError.
+        If a write fails, count this copy and all later copies as lost, end debugging, and raise FileWriteError.
         """
         with self._lock:
             for index, copy in enumerate(copies):
