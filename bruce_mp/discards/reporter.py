@@ -158,7 +158,8 @@ class DiscardReporter:
             now_ms = wall_ms()
             sample = sample[: self._copies.max_bytes]
             # Unparsed data has no client timestamp, so both times in the copy are the present time.
-            self._copies.queue.stage(Copy(CopyTarget.DISCARDS, now_ms, now_ms, info, topic=b"", key=b"", value=sample))
+            copy = Copy(CopyTarget.DISCARDS, now_ms, now_ms, info, topic=b"", key=b"", value=sample)
+            self._copies.queue.prepare(copy)
 
     def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
         before = self._senders.get((reason, *peer))
@@ -184,17 +185,17 @@ class DiscardReporter:
         now_ms, info = wall_ms(), "" if reason is None else info_of(reason)
         for each in messages:
             fields = (each.timestamp_ms, info, each.topic, each.key, each.value, each.partition_key, each.headers)
-            self._copies.queue.stage(Copy(CopyTarget.DISCARDS, now_ms, *fields, int(each.empty)))
+            self._copies.queue.prepare(Copy(CopyTarget.DISCARDS, now_ms, *fields, int(each.empty)))
 
     def copy_increments(self) -> dict[int, int]:
-        """Return the counter increment for the staged copies, for the transaction that discards their messages."""
-        staged = self._copies.queue.staged_count if self._copies is not None else 0
-        return {Counter.DiscardCopyQueued: staged} if staged else {}
+        """Return the counter increment for the prepared copies, for the transaction that discards their messages."""
+        copy_count = self._copies.queue.prepared_count if self._copies is not None else 0
+        return {Counter.DiscardCopyQueued: copy_count} if copy_count else {}
 
     def queue_copies(self) -> None:
-        """Queue the staged copies, after the commit of the transaction that discards their messages."""
+        """Queue the prepared copies, after the commit of the transaction that discards their messages."""
         if self._copies is not None:
-            self._copies.queue.queue_staged()
+            self._copies.queue.queue_prepared()
 
     def record_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:
         """Record messages that are sent again although the broker may have stored them; client timestamps are in ms."""

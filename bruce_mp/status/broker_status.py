@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerStatusStore", "ClusterReport"]
 
 STALE_MS: Final = 10_000
-"""Age from which a report is ignored. Processes report once a second, so the sender of an older report has ended."""
+"""Age at which a report is ignored. Processes report once a second, so the sender of an older report has ended."""
 MAX_ERRORS: Final = 1000
 """Maximum number of partitions with a remembered last error; it limits the memory."""
 STALL_SHOWN_MS: Final = 2_500
@@ -55,7 +55,7 @@ class BrokerStatusStore:
         self._stalls: dict[tuple[int | None, bytes, int], tuple[int, PartitionStall]] = {}
         """(time of receipt, last report) of a stall, by dispatcher slot (None for the router), topic and partition."""
         self._stall_starts: StallStarts[tuple[bytes, int]] = StallStarts()
-        """The start of the stall of each (topic, partition), also if several processes have reported this stall."""
+        """The start of the stall of each (topic, partition), which several processes may report one after the other."""
 
     def record(self, reports: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
         with self._lock:

@@ -47,7 +47,7 @@ The slot is None for a partition, because the dispatcher of the partition may ch
 
 
 class PauseWatch:
-    """Watch for pauses of scopes. `post` queues an event for the operator."""
+    """Watch for pauses of scopes. `post` queues an event for the event hook."""
 
     def __init__(self, post: Callable[[DaemonEvent], None]) -> None:
         self._post = post

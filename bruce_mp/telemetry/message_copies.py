@@ -5,9 +5,10 @@ refuses the queued copies, they wait for the next flush. If the queue has no roo
 counter MsgCopyLost counts dropped copies, and copies that the status process cannot write. Delivery does not depend on
 copies.
 
-A process *stages* copies of messages that it is about to discard. One transaction marks these messages as discarded and
-counts the copies in DiscardCopyQueued; then the process queues the copies. DiscardCopySettled counts the copies that
-were written or lost. If the daemon is killed, its next start adds the difference of these two counters to MsgCopyLost.
+A process *prepares* copies of messages that it is about to discard. One transaction marks these messages as discarded
+and counts the copies in DiscardCopyQueued; then the process queues the copies. DiscardCopySettled counts the copies
+that were written or lost. If the daemon is killed, its next start adds the difference of these two counters to
+MsgCopyLost.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -92,7 +93,7 @@ class CopyQueue:
     def __init__(self, sender: ByteSender, count: Callable[[Counter, int], None]) -> None:
         self._sender = sender
         self._count = count
-        self._staged: list[Copy] = []
+        self._prepared: list[Copy] = []
         self._queued: list[Copy] = []
         self._queued_bytes = 0
         self._is_link_full = False
@@ -100,20 +101,20 @@ class CopyQueue:
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._queued or self._staged)
+        return bool(self._queued or self._prepared)
 
     @property
-    def staged_count(self) -> int:
-        return len(self._staged)
+    def prepared_count(self) -> int:
+        return len(self._prepared)
 
-    def stage(self, copy: Copy) -> None:
-        """Keep a copy until `queue_staged` or `flush`."""
-        self._staged.append(copy)
+    def prepare(self, copy: Copy) -> None:
+        """Keep a copy until `queue_prepared` or `flush`."""
+        self._prepared.append(copy)
 
-    def queue_staged(self) -> None:
-        """Queue the staged copies, which the caller has counted in DiscardCopyQueued."""
-        staged, self._staged = self._staged, []
-        for copy in staged:
+    def queue_prepared(self) -> None:
+        """Queue the prepared copies, which the caller has counted in DiscardCopyQueued."""
+        prepared, self._prepared = self._prepared, []
+        for copy in prepared:
             self.add(copy)
 
     def add(self, copy: Copy) -> None:
@@ -129,13 +130,13 @@ class CopyQueue:
             self.flush()
 
     def flush(self) -> None:
-        """Send all queued copies. First count and queue the copies that are still staged.
+        """Send all queued copies. First count and queue the prepared copies, as no transaction has counted them yet.
 
-        No transaction has counted a copy that is still staged. Processes call this twice a second.
+        Processes call this twice a second.
         """
-        if self._staged:
-            self._count(Counter.DiscardCopyQueued, len(self._staged))
-            self.queue_staged()
+        if self._prepared:
+            self._count(Counter.DiscardCopyQueued, len(self._prepared))
+            self.queue_prepared()
         if self._queued:
             self._is_link_full = not self._sender.send_bytes(msgspec.msgpack.encode(self._queued))
             if not self._is_link_full:

@@ -2,8 +2,8 @@
 
 Kafka acknowledges the messages of a partition in order, so a partition's oldest waiting message changes with each
 acknowledgment.  A message waits from the time at which it may be sent, so delays by batching do not count.  The
-position of a message in the slab identifies it even after another process has taken it over, so a stall goes on while
-the router and dispatchers hand the messages of the partition to each other.
+position of a message in the slab identifies the message even after another process has taken it over, so a stall does
+not end when the router and dispatchers hand messages to each other.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -51,7 +51,7 @@ class WaitingMessages(Protocol):
 
     @property
     def first_segment(self) -> "Segment | None":
-        """The segment that begins with the oldest message; None if no message waits."""
+        """The segment that begins with the oldest message, or None if no message waits."""
 
     @property
     def message_count(self) -> int: ...

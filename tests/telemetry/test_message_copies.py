@@ -65,16 +65,16 @@ def test_copies_beyond_the_queue_limit_are_counted(made: Made) -> None:
 
 def test_staged_copies_wait_for_their_transaction(made: Made) -> None:
     for number in range(9):
-        made.copies.stage(copy_of(FRAME_BYTES // 4, number))
-    assert (made.copies.staged_count, made.link.sent) == (9, [])
-    made.copies.queue_staged()
+        made.copies.prepare(copy_of(FRAME_BYTES // 4, number))
+    assert (made.copies.prepared_count, made.link.sent) == (9, [])
+    made.copies.queue_prepared()
     made.copies.flush()
-    assert made.copies.staged_count == made.counted[Counter.DiscardCopyQueued] == 0, "the transaction counts them"
+    assert made.copies.prepared_count == made.counted[Counter.DiscardCopyQueued] == 0, "the transaction counts them"
     assert [copy.copied_ms for copy in made.link.copies()] == list(range(9))
 
 
 def test_a_flush_counts_staged_copies_without_a_transaction(made: Made) -> None:
-    made.copies.stage(copy_of(1))
+    made.copies.prepare(copy_of(1))
     assert made.copies.has_pending
     made.copies.flush()
     assert made.counted == {Counter.DiscardCopyQueued: 1}

@@ -112,11 +112,9 @@ class HistoryRecorder:
         self._rates, self._totals, self._traffic = rates, totals, traffic
         self._read_held, self._now_ms = read_held, now_ms
         self._held: Mapping[bytes, int] = {}
+        """The number of held messages by topic, from the last count."""
         self._next_count_s = 0.0
-        """No count of held messages starts before this time of `time.monotonic()`."""
-        self._file_lock = Lock()
-        """Held while a write changes the file and then `_last_sample`, and while a reader needs both as one write left
-        them."""
+        """The time of `time.monotonic()` at which the next count of held messages is due."""
         self._lock = Lock()
         """Guards `_last_sample` and `_hour_steps`, for readers that do not wait for a disk."""
         self._last_sample = rates.read(now_ms())

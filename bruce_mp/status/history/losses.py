@@ -1,9 +1,9 @@
 """Losses of the last minute and hour: discarded messages by reason, and copies that were not written.
 
-The samples are in the slab, so they survive a restart of the status process or of the daemon. They take the room that
-the process row of another process has for the messages of a transaction (`layout.ROW_STATUS_LOSSES`), because the
-status process has no such transactions. The time of a sample is on the kernel's monotonic clock, which goes on across
-restarts of processes, and which no change of the wall clock affects.
+The samples are in the slab, so they survive a restart of the status process or of the daemon. They are in the status
+process' row at `layout.ROW_STATUS_LOSSES`, where the rows of other processes have the messages of a transaction; the
+status process has no such transactions. The time of a sample is on the kernel's monotonic clock, which neither a
+restart of a process nor a change of the wall clock affects.
 
 The sampling thread writes, and HTTP threads read. The thread clears the time of a sample before it writes the counts,
 and stores the new time after them. So no reader uses a sample that is written only in part, not even after a crash.

@@ -42,7 +42,7 @@ class SizeClass(msgspec.Struct, frozen=True):
 class SlabUse(msgspec.Struct, frozen=True):
     """Use of the slab in bytes. `in_use` and `settled` are as in `SizeClass`; the rest of `size` is free.
 
-    `chunk` is the size of a chunk. A message that is larger than a chunk, with its header, has a separate place.
+    `chunk` is the size of a chunk. A message that, with its header, is larger than a chunk has a separate place.
     `classes` begins with the smallest places.
     """
 

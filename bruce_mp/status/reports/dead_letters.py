@@ -74,7 +74,8 @@ class DeadLetterTopic:
         self._max_bytes = min(max(self._max_datagram_bytes, max_stream_bytes), config.batching.message_max_bytes)
         self._count = count
         self._host = socket.gethostname().encode()
-        self._paused_until = self._give_up_at = 0.0  # times of `time.monotonic()`
+        self._paused_until = self._give_up_at = 0.0
+        """Times of `time.monotonic()`: the end of the last pause, and the time limit of the present frame."""
 
     def close(self) -> None:
         self._datagrams.close()
