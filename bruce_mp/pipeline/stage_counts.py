@@ -70,7 +70,7 @@ def count_by_stage(record_counts: Sequence[int]) -> dict[str, int]:
     """Return the number of held records by stage; `record_counts[state]` is the number of records in a state."""
     held = dict.fromkeys(STAGE_NAMES, 0)
     for state, stage in STAGE_OF_STATE.items():
-        held[stage] += states[state]
+        held[stage] += record_counts[state]
     return held
 
 

@@ -129,7 +129,7 @@ def test_a_chunk_with_a_damaged_span_is_not_counted(span: int) -> None:
 @pytest.mark.parametrize(("state", "is_counted"), [(RunState.SPLIT - 1, True), (RunState.SPLIT, False), (0xFF, False)])
 def test_a_record_with_an_invalid_state_is_not_counted(state: int, is_counted: bool) -> None:
     with settled_run() as (slab, chunk, offset, run):
-        slab.view[slab.chunk_at(chunk) + offset + run.body_at] = state
+        slab.view[slab.chunk_at(chunk) + offset + run.body_offset] = state
         assert bool(count_outcomes(slab, chunk, CountedPosition()).counts) is is_counted
 
 

@@ -115,6 +115,8 @@ class HistoryRecorder:
         """The number of held messages by topic, from the last count."""
         self._next_count_s = 0.0
         """The time of `time.monotonic()` at which the next count of held messages is due."""
+        self._file_lock = Lock()
+        """Held during a write of the file and of `_last_sample`, and by readers that need the two to agree."""
         self._lock = Lock()
         """Guards `_last_sample` and `_hour_steps`, for readers that do not wait for a disk."""
         self._last_sample = rates.read(now_ms())
