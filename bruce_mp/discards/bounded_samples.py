@@ -1,6 +1,6 @@
 """Sums and samples of discards, of bounded size.
 
-Clients choose the contents, for example topic names, so without a bound they could fill the memory.
+Clients choose topic names and samples, so without a bound they could fill the memory.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ if TYPE_CHECKING:
     from bruce_mp.discards.events import SenderEvent
     from bruce_mp.errors import DiscardReason
 
-__all__ = ["MAX_SAMPLES", "MAX_TOPICS", "CountedTimeRange", "RecentSamples", "add_sender", "bounded_entry"]
+__all__ = ["MAX_ENTRIES", "MAX_SAMPLES", "CountedTimeRange", "RecentSamples", "add_sender", "bounded_entry"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
-MAX_TOPICS: Final = 1000
-"""Maximum number of kinds of discards that a process sums between two flushes, and of topics in one report. A shared
-entry has the sum of the rest."""
+MAX_ENTRIES: Final = 1000
+"""Maximum number of entries of a table: a process' sums by kind of discard, or a report's topics. Further keys share
+one entry."""
 MAX_SAMPLES: Final = 25
-"""Maximum number of samples of one kind."""
+"""Maximum number of samples of one reason."""
+MAX_SENDERS: Final = 25
+"""Maximum number of senders in a report."""
 
 
 class RecentSamples:
@@ -68,21 +70,24 @@ class CountedTimeRange:
 
 
 def add_sender(senders: dict[tuple[DiscardReason, int, int], SenderEvent], event: SenderEvent) -> None:
-    """Add the count of `event` to its sender's entry, and make the entry the newest.
+    """Add the count of `event` to the entry of its reason and sender, and make the entry the newest.
 
-    If there are MAX_SAMPLES senders already, a new one replaces the oldest.
+    In a table of MAX_SENDERS entries, a new entry replaces the oldest.
     """
     key = (event.reason, event.pid, event.uid)
     before = senders.pop(key, None)
-    if before is None and len(senders) >= MAX_SAMPLES:
+    if before is None and len(senders) >= MAX_SENDERS:
         del senders[next(iter(senders))]
     senders[key] = event if before is None else replace(event, count=before.count + event.count)
 
 
 def bounded_entry(table: dict[_Key, _Value], key: _Key, shared_key: _Key, create: Callable[[], _Value]) -> _Value:
-    """Return or create the value of `key`, and make it the newest. In a full table, new keys share one value."""
+    """Return the value of `key`, created if it is missing, and make it the newest.
+
+    In a table of MAX_ENTRIES, the value of `shared_key` serves for each missing key.
+    """
     value = table.pop(key, None)
-    if value is None and len(table) >= MAX_TOPICS:
+    if value is None and len(table) >= MAX_ENTRIES:
         key = shared_key
         value = table.pop(key, None)
     table[key] = value = create() if value is None else value

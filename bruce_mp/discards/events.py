@@ -1,7 +1,7 @@
-"""Events about discarded messages. The processes that handle messages send them to the status process, for its reports.
+"""Events about discarded messages, which processes send to the status process for its discard reports.
 
-A discard event sums all discards of one kind since the process last sent its events. An event may be lost, because
-only the counters in the slab have to be exact; events add details to them, such as topics, times and samples.
+A discard event sums all discards of one kind since the process last sent its events. An event may be lost: only the
+counters in the slab are exact, and events add details such as topics, times and samples.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -14,11 +14,11 @@ __all__ = ["DiscardEvent", "DiscardReportEvent", "DuplicateEvent", "SenderEvent"
 
 
 class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
-    """`count` discarded messages of a topic, with the reason.
+    """`count` messages of a topic that were discarded for a reason; the timestamps are the clients', in ms.
 
-    `topic` is empty if it could not be parsed or if there were too many topics. Timestamps are the clients', in ms.
-    `samples` are the beginnings of the last messages, the oldest first. `version` or `api_key` is set if the daemon
-    does not support it. `is_tcp` marks an unclean disconnect of a TCP connection.
+    `topic` is empty if it could not be parsed, or if the process had no room for another topic (MAX_ENTRIES). `samples`
+    has the first bytes of the latest messages, the oldest message first. `version` and `api_key` are set only if the
+    daemon does not support their value. `is_tcp` is True for unclean disconnects of TCP connections.
     """
 
     reason: DiscardReason
@@ -42,9 +42,10 @@ class DuplicateEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 class SenderEvent(msgspec.Struct, frozen=True, tag=True):
-    """`count` messages of a local process that were discarded for a reason; `sample` is the start of the last one.
+    """`count` messages of a local process that were discarded for a reason.
 
-    `command` is the name of the process, or empty after its end.
+    `sample` has the first bytes of the latest message. `command` is the name of the process; empty if the process had
+    ended before its name was read.
     """
 
     reason: DiscardReason
@@ -56,4 +57,4 @@ class SenderEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 DiscardReportEvent = DiscardEvent | DuplicateEvent | SenderEvent
-"""An event of any of these kinds; discard reports sum them."""
+"""An event that a discard report sums."""

@@ -1,4 +1,4 @@
-"""Properties of discard reasons: which lists of a report show them, their cause, and the remedy for each."""
+"""Properties of discard reasons: which lists of a report show them, their causes and their remedies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 SAMPLED: Final = frozenset({DiscardReason.MALFORMED, DiscardReason.UNCLEAN_DISCONNECT, DiscardReason.LONG_MSG})
-"""Reasons for which reports show samples of messages. For the other reasons, the topic or version is enough."""
+"""Reasons for which reports show samples of messages."""
 
 PARSED: Final = frozenset(DiscardReason) - {
     DiscardReason.MALFORMED,
@@ -35,12 +35,12 @@ LISTED_BY_TOPIC: Final = PARSED - {DiscardReason.BAD_TOPIC}
 """Reasons that reports list by topic, because the topic was valid."""
 
 CAUSED_BY_CLIENTS: Final = (frozenset(DiscardReason) - PARSED) | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
-"""Reasons that clients can correct: all reasons of messages that were not parsed, and two of parsed messages."""
+"""Reasons that clients can avoid."""
 
 _DELIBERATE: Final = frozenset({DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT, DiscardReason.OVER_QUOTA})
 
 CAUSED_BY_FAULT: Final = frozenset(DiscardReason) - CAUSED_BY_CLIENTS - _DELIBERATE
-"""Reasons caused by the daemon or the cluster. Limits and fenced attempts, by contrast, discard messages on purpose."""
+"""Reasons caused by the daemon or the cluster, and not by clients, limits or fenced attempts."""
 
 EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.MALFORMED: "a client sends malformed messages; /discards shows the bytes",

@@ -1,10 +1,9 @@
-"""Discard events at their source: summed for the report, copied for the discard file, and logged.
+"""Collect the discards of a process: sum them for the discard report, copy them for the discard file, log them.
 
-A `DiscardReporter` runs in each process that discards messages. It sums events in memory and sends the sums twice a
-second to the status process (see `reports.py`), so a flood of bad messages costs only additions and a few frames. It
-never blocks, and its memory is bounded. If the link to the status process is full, the sums wait for the next flush.
-Each kind of discard (reason, topic and so on) has a sum. If there are more than MAX_TOPICS kinds, further discards are
-summed under the empty topic name.
+A `DiscardReporter` sums the discards of each kind (reason, topic and so on), and sends the sums to the status process
+twice a second (see `reports.py`). So a flood of bad messages costs only additions and a few frames. If the link to the
+status process is full, the sums wait for the next flush. If there are more than MAX_ENTRIES kinds, the discards of
+further kinds are summed under the empty topic name.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.discards.bounded_samples import MAX_TOPICS, CountedTimeRange, RecentSamples, add_sender, bounded_entry
+from bruce_mp.discards.bounded_samples import MAX_ENTRIES, CountedTimeRange, RecentSamples, add_sender, bounded_entry
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent, SenderEvent
 from bruce_mp.discards.reasons import EXPLANATIONS, PARSED, SAMPLED, discard_sentence
 from bruce_mp.errors import DiscardReason
@@ -39,11 +38,11 @@ log = logging.getLogger(__name__)
 LOG_INTERVAL_S: Final = 30.0
 """Minimum time between two log lines about the same reason and topic."""
 _REMOVAL_S: Final = 3600.0
-"""Time without discards after which a topic is removed from the full table of logged topics: clients may invent topics
-without limit."""
+"""Time without discards after which a `_LoggedKind` loses its entry in a full table: clients could fill the table with
+invented topics."""
 
 _DiscardKind = tuple[DiscardReason, bytes, int | None, int | None, bool]
-"""Key of a sum: reason, topic, unsupported version, unsupported API key, and True for a TCP connection."""
+"""Key of a sum: reason, topic, unsupported version or None, unsupported API key or None, True for a TCP connection."""
 
 
 class PeerCredentials(NamedTuple):
@@ -54,9 +53,9 @@ class PeerCredentials(NamedTuple):
 
 
 class DiscardCopies(NamedTuple):
-    """The queue for copies of discarded messages, for the discard file and the dead letter topic.
+    """The queue for copies of discarded messages, and the maximum size of a key and of a value in a copy.
 
-    Keys and values are truncated to `max_bytes`; None keeps them whole.
+    The copies are for the discard file and the dead letter topic. `max_bytes` is None if keys and values stay whole.
     """
 
     queue: CopyQueue
@@ -64,21 +63,21 @@ class DiscardCopies(NamedTuple):
 
 
 _LoggedKind = tuple[DiscardReason, bytes | None]
-"""Reason and topic of a log line. The topic None stands for all topics that have no room in the table."""
+"""Reason and topic of a log line. The topic is b"" for messages without one, None for all topics without an entry."""
 
 
-class _LoggedDiscards:
-    """Numbers of discards of one `_LoggedKind`: `total` are in the log, `unlogged` wait for the line at `due_s`."""
+class _LogCounts:
+    """The numbers of logged and unlogged discards of a `_LoggedKind`; the next log line is due at `due_s`."""
 
-    __slots__ = ("due_s", "total", "unlogged")
+    __slots__ = ("due_s", "logged", "unlogged")
 
     def __init__(self) -> None:
-        self.total = self.unlogged = 0
+        self.logged = self.unlogged = 0
         self.due_s = -math.inf
 
 
 class DiscardReporter:
-    """Collector of discard events, one in each process that discards messages.
+    """Collects the discards of one process.
 
     Reports show the first `prefix_size` bytes of a bad message. If `is_logged`, discards are also logged. `copies` is
     None if the config sets neither a discard file nor a dead letter topic.
@@ -98,10 +97,10 @@ class DiscardReporter:
         self.apply_settings(prefix_size, is_logged=is_logged, copies=copies)
         self._discards: dict[_DiscardKind, CountedTimeRange] = {}
         self._samples: dict[tuple[DiscardReason, bool], RecentSamples] = {}
-        """The samples by reason, and by True for TCP connections, False for others."""
+        """The samples by reason and `is_tcp`."""
         self._duplicates: dict[bytes, CountedTimeRange] = {}
         self._senders: dict[tuple[DiscardReason, int, int], SenderEvent] = {}
-        self._logged: dict[_LoggedKind, _LoggedDiscards] = {}
+        self._log_counts: dict[_LoggedKind, _LogCounts] = {}
         self._has_unlogged = False
 
     def apply_settings(self, prefix_size: int, *, is_logged: bool, copies: DiscardCopies | None) -> None:
@@ -110,12 +109,12 @@ class DiscardReporter:
         self._prefix_size = prefix_size
         self._copies = copies
         self.keeps_copies = copies is not None
-        """True with a discard file or a dead letter topic; callers then call `copy`."""
+        """True if callers must pass discarded messages to `copy`."""
         self.copy_size = None if copies is None else copies.max_bytes
-        """Number of bytes that a copy keeps of a key and of a value; None means all."""
+        """Maximum number of bytes of a key, and of a value, in a copy; None = no maximum."""
         are_copies_whole = copies is not None and copies.max_bytes is None
         self.sample_size = None if are_copies_whole else max(self.copy_size or 0, prefix_size)
-        """Number of bytes of a sample that `record` uses; None means all."""
+        """Maximum number of bytes of a sample that `record` uses; None = no maximum."""
 
     @property
     def has_pending(self) -> bool:
@@ -139,10 +138,10 @@ class DiscardReporter:
     ) -> None:
         """Record `count` discarded messages.
 
-        `timestamp` is the client's timestamp in ms. For several messages it is the smallest one, and `max_timestamp` is
-        the largest. `sample` is the start of unparsed data, up to `sample_size` bytes. `version` or `api_key` is set if
-        the daemon does not support it. `is_tcp` marks an unclean disconnect of a TCP connection. `peer` is the sender,
-        if known.
+        `timestamp` is the smallest client timestamp in ms, `max_timestamp` the largest (None = the same). `sample` has
+        the first bytes of unparsed data, at most `sample_size`. `version` or `api_key` is set if the daemon does not
+        support its value. `is_tcp` is True for an unclean disconnect of a TCP connection. `peer` is None if the sender
+        is unknown.
         """
         if peer is not None:
             self._record_sender(reason, peer, count, sample)
@@ -170,15 +169,14 @@ class DiscardReporter:
         self._samples.setdefault((reason, is_tcp), RecentSamples()).add(sample[: self._prefix_size])
 
     def record_oversized(self, topic: bytes, values: Iterable[bytes]) -> None:
-        """Record the start of each oversized value, the oldest first."""
+        """Record samples of messages with too long values; `values` are in order of arrival."""
         for value in values:
             self._add_sample(DiscardReason.LONG_MSG, topic + b" " + value)
 
     def copy(self, reason: DiscardReason | None, messages: Iterable[Message]) -> None:
         """Stage copies of discarded messages; `reason` is None for copies of possible duplicates.
 
-        The copies are queued by the next `queue_copies` or `flush`. The caller cuts keys and values to `copy_size`
-        bytes.
+        The next `queue_copies` or `flush` queues the copies. The caller truncates keys and values to `copy_size` bytes.
         """
         if self._copies is None:
             return
@@ -198,7 +196,7 @@ class DiscardReporter:
             self._copies.queue.queue_prepared()
 
     def record_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:
-        """Record messages that are sent again although the broker may have stored them; client timestamps are in ms."""
+        """Record messages that are sent again although the broker may have stored them; timestamps: see `record`."""
         bounded_entry(self._duplicates, topic[:TOPIC_NAME_MAX], b"", CountedTimeRange).add(
             count, min_timestamp, max_timestamp
         )
@@ -220,37 +218,38 @@ class DiscardReporter:
         self.flush()
 
     def _count_for_log(self, reason: DiscardReason, topic: bytes, count: int) -> None:
-        logged = self._logged.get((reason, topic))
-        if logged is None:
-            is_full = len(self._logged) >= MAX_TOPICS  # entries without a topic are always added: there are few reasons
-            logged = self._logged.setdefault((reason, None if topic and is_full else topic), _LoggedDiscards())
-        logged.unlogged += count
+        counts = self._log_counts.get((reason, topic))
+        if counts is None:
+            is_full = len(self._log_counts) >= MAX_ENTRIES
+            kind = (reason, None if topic and is_full else topic)  # kinds without a topic are few, so they have room
+            counts = self._log_counts.setdefault(kind, _LogCounts())
+        counts.unlogged += count
         self._has_unlogged = True
 
     def _log_discards(self, now_s: float) -> None:
         """Log the discards of each reason and topic: the first at once, later ones as a sum every `LOG_INTERVAL_S`."""
         if not self._has_unlogged:
             return
-        for (reason, topic), logged in self._logged.items():
-            if logged.unlogged and now_s >= logged.due_s:
-                sentence = discard_sentence(logged.unlogged, _topic_phrase(topic))
-                logged.total += logged.unlogged
-                total = f" {logged.total} since the first one." if logged.total > logged.unlogged else ""
-                # `is_limited` exempts the line from the log's own limit of lines, because these lines have a limit.
+        for (reason, topic), counts in self._log_counts.items():
+            if counts.unlogged and now_s >= counts.due_s:
+                sentence = discard_sentence(counts.unlogged, _topic_phrase(topic))
+                counts.logged += counts.unlogged
+                total = f" {counts.logged} since the first one." if counts.logged > counts.unlogged else ""
+                # `is_limited` exempts the line from the log's general limit: LOG_INTERVAL_S limits these lines.
                 log.error(
                     "%s: %s (%s).%s", sentence, reason.name, EXPLANATIONS[reason], total, extra={"is_limited": True}
                 )
-                logged.unlogged, logged.due_s = 0, now_s + LOG_INTERVAL_S
-        self._has_unlogged = any(logged.unlogged for logged in self._logged.values())
-        if len(self._logged) >= MAX_TOPICS:
-            self._logged = {
-                kind: logged
-                for kind, logged in self._logged.items()
-                if logged.unlogged or now_s < logged.due_s + _REMOVAL_S
+                counts.unlogged, counts.due_s = 0, now_s + LOG_INTERVAL_S
+        self._has_unlogged = any(counts.unlogged for counts in self._log_counts.values())
+        if len(self._log_counts) >= MAX_ENTRIES:
+            self._log_counts = {
+                kind: counts
+                for kind, counts in self._log_counts.items()
+                if counts.unlogged or now_s < counts.due_s + _REMOVAL_S
             }
 
     def _events(self) -> Iterator[DiscardReportEvent]:
-        """Yield the sums as events. The first event of a reason contains all samples of the reason."""
+        """Yield the sums as events. The samples of a reason and `is_tcp` are all in the earliest of their events."""
         samples = dict(self._samples)
         for (reason, topic, version, api_key, is_tcp), total in self._discards.items():
             first_samples = samples.pop((reason, is_tcp), RecentSamples()).oldest_first
@@ -269,7 +268,7 @@ def _topic_phrase(topic: bytes | None) -> str:
 
 
 def command_of(pid: int) -> str:
-    """Return the name of a process, or an empty string after its end."""
+    """Return the name of a process; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text("utf-8", "backslashreplace").strip()
     except OSError:

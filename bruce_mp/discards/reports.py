@@ -1,7 +1,7 @@
 """Discard reports by period, in the status process.
 
-The report of a period is finished by the first event, reader or timer after the end of the period. Then the report of
-the current period begins; if whole periods have passed in between, they have no report. The caller passes the time.
+The first event, page request or timer after the end of a period finishes the period's report, and begins the report of
+the current period. Whole periods between these two have no report.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class TopicDiscards(CountedTimeRange):
 class DiscardReport:
     """Discards of one period.
 
-    * `counts` has the number of discards by reason, `recent` the samples by reason (for BAD_TOPIC the topic names).
+    * `counts` has the number of discards by reason. `recent` has the samples by reason, for BAD_TOPIC topics.
     * `tcp_disconnects` and `recent_tcp` are the number and the samples of UNCLEAN_DISCONNECT over TCP, which `counts`
       and `recent` leave out.
     * `versions` and `api_keys` have the number of discards by unsupported version and unsupported API key.
     * `topics` has the discards by topic, for the reasons of LISTED_BY_TOPIC. `duplicates` has the possible duplicates
-      by topic. In both, the topic b"" stands for all topics that have no entry because there are more than MAX_TOPICS.
-    * `rejected_senders` has the senders of bad messages, the latest last.
+      by topic. In both, the topic b"" stands for all topics beyond MAX_ENTRIES.
+    * `rejected_senders` has the senders of bad messages, the newest last.
     * `was_read` is True if a client read the report during its period.
     """
 
@@ -97,17 +97,19 @@ class DiscardReport:
 class ReportBook:
     """The unfinished report and the last few finished ones. Times are in seconds since 1970.
 
-    The first period starts at `origin`, and has the number 0. If the book is opened later, its first report has the
-    number that the period has at this interval. A change of `interval` moves the end of the current period, and the
-    next periods follow it. If the clock is set back to a time before the current period, that also ends the period.
-    Numbers always increase.
+    Period n starts at origin + n * interval, and lasts for an interval. A clock that is set back to a time before the
+    current period also ends the period.
     """
 
     def __init__(self, interval: int, origin: int, now: float) -> None:
         self.interval = interval
-        number = int((now - origin) // interval)
-        self.unfinished = DiscardReport(number, origin + number * interval)
+        self._origin = origin
+        self.unfinished = self._new_report(now)
         self._finished: deque[DiscardReport] = deque(maxlen=MAX_FINISHED)
+
+    def _new_report(self, now: float) -> DiscardReport:
+        number = int((now - self._origin) // self.interval)
+        return DiscardReport(number, self._origin + number * self.interval)
 
     @property
     def finished(self) -> tuple[DiscardReport, ...]:
@@ -119,11 +121,14 @@ class ReportBook:
         self.unfinished.add(event)
 
     def rotate(self, now: float) -> DiscardReport | None:
-        """Finish the current report if its period is over; return the report, or None if the period is not over."""
+        """Finish the current report and return it; return None if its period is not over."""
+        start = self.unfinished.start_time
+        if start <= now < start + self.interval:
+            return None
         finished = self.unfinished
         periods = int((now - finished.start_time) // self.interval)  # negative if the clock was set back
         if periods == 0:
             return None
         self._finished.append(finished)
-        self.unfinished = DiscardReport(finished.id + max(periods, 1), finished.start_time + periods * self.interval)
+        self.unfinished = self._new_report(now)
         return finished

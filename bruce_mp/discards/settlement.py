@@ -1,9 +1,8 @@
 """Discards and possible duplicates of messages in the slab.
 
-To discard messages, a process *settles* them (marks them discarded in the slab and counts them, in one transaction),
-reports them to the status process, and queues copies if the config asks for copies. Router, dispatchers and stream
-workers do so with `Discards`. The datagram input discards messages before they are in a chunk, and uses only
-`ProcessReporter`.
+To discard messages, a process settles them, reports them to the status process, and queues copies of them if the config
+sets a discard file or a dead letter topic. Router, dispatchers and stream workers do so with `Discards`. The datagram
+input discards messages before they are in a chunk, and uses only `ProcessReporter`.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class ProcessReporter(DiscardReporter):
 
 
 class Discards:
-    """The discards of one process, which owns row `row`. A segment is a number of neighboring records in the slab."""
+    """Discards messages in the slab for the process that owns `row`, and records its possible duplicates."""
 
     def __init__(self, slab: Slab, row: ProcessRow, reporter: DiscardReporter) -> None:
         self._slab = slab
@@ -68,8 +67,8 @@ class Discards:
     ) -> None:
         """Discard segments that this process owns, and raise `counter` by the number of their messages.
 
-        One transaction settles up to MAX_SETTLED_SEGMENTS segments. A record batch has no more segments, so it is
-        discarded in one transaction.
+        One transaction settles up to MAX_SETTLED_SEGMENTS segments. A record batch never has more segments, so one
+        transaction discards it.
         """
         segments = list(segments)
         for start in range(0, len(segments), MAX_SETTLED_SEGMENTS):
@@ -104,7 +103,7 @@ class Discards:
             return []
 
     def record_duplicates(self, segments: Iterable[Segment], topic: bytes) -> None:
-        """Record possible duplicates: segments that are sent again although the broker may have stored them before."""
+        """Record possible duplicates: messages that are sent again although the broker may have stored them."""
         for segment in segments:
             times = self._time_range(segment)
             self._row.add(Counter.PossibleDuplicateMsg, segment.records)

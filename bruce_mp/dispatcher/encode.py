@@ -104,7 +104,7 @@ class BatchEncoder:
         encoded = kernels.encode(self._slab, batch.segments, keeps_empty_values=self.keeps_empty_values)
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, capabilities)
         timestamps = (encoded.first_timestamp, encoded.max_timestamp)
-        header = batch_header(data, encoded.records, *timestamps, codec=codec, producer=producer)
+        header = batch_header(data, encoded.record_count, *timestamps, codec=codec, producer=producer)
         return PartitionData(topic, batch.partition, data, header)
 
     def _message_set(self, topic: bytes, batch: SentBatch, capabilities: BrokerCapabilities) -> PartitionData:
@@ -113,5 +113,5 @@ class BatchEncoder:
         )
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, capabilities)
         if codec is not Codec.NONE:
-            data = wrap_set(data, codec, capabilities.message_format, encoded.records, encoded.max_timestamp)
+            data = wrap_set(data, codec, capabilities.message_format, encoded.record_count, encoded.max_timestamp)
         return PartitionData(topic, batch.partition, data)

@@ -118,7 +118,7 @@ class ResponseHandler:
         names = self._topics.names_of(by_topic)
         self._topics.clear_refusals(by_topic)  # the brokers accept these topics again
         segments = [segment for batch in batches for segment in batch.segments]
-        increments = {Counter.MsgDelivered: total.messages, **increments_of(total.delays, total.waited_ms)}
+        increments = {Counter.MsgDelivered: total.message_count, **increments_of(total.delays, total.waited_ms)}
         self._row.settle(segments, RunState.DELIVERED, 0, increments)  # 0 = no reason for a discard
         self._row.add(Counter.ConnectorGotSuccessfulAck, len(batches))
         self.traffic.add_delivered(zip(names, by_topic.values(), strict=True))

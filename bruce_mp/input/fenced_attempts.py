@@ -105,7 +105,7 @@ class _AttemptThresholds:
 
 
 class Attempt:
-    """One attempt, which is also the chunk pool of its lanes (`lane_chunks.Chunks`).
+    """One attempt, which is also the chunk pool of its lanes (`lane_chunks.ChunkSource`).
 
     Closed runs of the lanes stay OPEN.  The headers of their chunks have the attempt's number.
     """

@@ -163,6 +163,6 @@ class Outcomes:
         for chunk, position in islice(self._positions.items(), CHUNKS_PER_POLL):
             start = self._slab.chunk_at(chunk)
             if position.run < words[(start + lay.CHUNK_RUNS) >> 2]:
-                found.add(words[(start + position.at + lay.RUN_TOPIC) >> 2])
+                found.add(words[(start + position.offset + lay.RUN_TOPIC) >> 2])
         found.discard(0)  # the number in a run that has the topic's name instead, because the topic had no number yet
         return found

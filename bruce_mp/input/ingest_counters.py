@@ -131,8 +131,8 @@ def increments_of_batch(received: int, ingested: Ingested, no_room_reasons: Iter
     `no_room_reasons` has the discard reason of each message that found no room.
     """
     increments: Tally[int] = Tally({Counter.MsgReceived: received})
-    increments[_PROCESSED_COUNTERS[_ANY_PARTITION]] = ingested.any_partition
-    increments[_PROCESSED_COUNTERS[_PARTITION_KEY]] = ingested.partition_key
+    increments[_PROCESSED_COUNTERS[_ANY_PARTITION]] = ingested.any_partition_count
+    increments[_PROCESSED_COUNTERS[_PARTITION_KEY]] = ingested.partition_key_count
     _add_rejected(increments, ingested.rejections)
     _add_no_room(increments, no_room_reasons)
     return increments

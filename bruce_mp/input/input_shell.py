@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.control_messages import Control
     from bruce_mp.ipc.links import LinkSender
     from bruce_mp.ipc.start import Start
-    from bruce_mp.kernels import TimestampWindows
+    from bruce_mp.kernels import WindowOfTopic
     from bruce_mp.slab.chunks import ChunkWatcher
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -97,7 +97,7 @@ class InputShell(ProcessShell):
         slab: Slab,
         control: Control,
         *,
-        windows_for: Callable[[Config], TimestampWindows],
+        windows_for: Callable[[Config], WindowOfTopic],
         rules_for: Callable[[Input], SenderRules],
         watcher: ChunkWatcher | None = None,
     ) -> None:

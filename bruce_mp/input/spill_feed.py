@@ -247,7 +247,7 @@ class SpillFeed:
 
     def _record_replaced(self) -> None:
         for found in self._lanes.drain_replaced():
-            self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
+            self._row.add(Counter.InputAgentReplaceTimestamp, found.message_count)
             warn_about_clock(found, peer=None, unknown_sender="a fenced attempt")
 
     def _record_stuck(self, file: SpillFile, waiting: list[NoRoom], extents: Extents, first: int) -> None:

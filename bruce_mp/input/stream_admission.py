@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.sender_quotas import SenderQuotas
     from bruce_mp.input.stream_batch import ClientExtents, Extents, Portion
     from bruce_mp.input.stream_client import StreamClientState
-    from bruce_mp.kernels import Ingested, Lanes, NoRoom, ReplacedTimestamps, StreamSplit
+    from bruce_mp.kernels import Ingested, Lanes, NoRoom, StreamSplit, TopicReplacements
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
@@ -434,9 +434,9 @@ class StreamAdmission:
         if ending is not None:
             self._end_attempt(client, ending)
 
-    def _record_replaced(self, replaced: list[ReplacedTimestamps], batch: StreamBatch, first: int) -> None:
+    def _record_replaced(self, replaced: list[TopicReplacements], batch: StreamBatch, first: int) -> None:
         for found in replaced:
-            self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
+            self._row.add(Counter.InputAgentReplaceTimestamp, found.message_count)
             client, _ = batch.sender_of(index_in_batch(found.arrival, first))
             warn_about_clock(found, client.peer, unknown_sender="a TCP connection")
 

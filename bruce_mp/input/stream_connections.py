@@ -273,8 +273,8 @@ class StreamConnections:
         served = self._intake.run(self._epoll, now_ms, now_ms + wait_ms)
         if served.leftovers or served.uncounted is not None:
             self._finish_round(served)
-        if served.others:
-            self._serve_events(served.others)
+        if served.unhandled_events:
+            self._serve_events(served.unhandled_events)
 
     def _finish_round(self, served: StreamIntakeResult) -> None:
         """Count the batch that the intake left uncounted, then admit the bytes that it left of each client."""

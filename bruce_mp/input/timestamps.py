@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.inputs import TimestampPolicy
     from bruce_mp.config.model import Config
     from bruce_mp.discards.reporter import PeerCredentials
-    from bruce_mp.kernels import Lanes, ReplacedTimestamps, TimestampWindows
+    from bruce_mp.kernels import Lanes, TopicReplacements, WindowOfTopic
     from bruce_mp.slab.rows import ProcessRow
 
 __all__ = ["ClockWatch", "wall_offset_ms", "warn_about_clock", "windows_for_datagrams", "windows_for_streams"]
@@ -34,15 +34,15 @@ _SEARCH_INTERVAL_MS: Final = 30_000
 """Shortest time from the start of one search to the start of the next."""
 
 
-def windows_for_datagrams(config: Config) -> TimestampWindows:
+def windows_for_datagrams(config: Config) -> WindowOfTopic:
     return _windows(config, config.input.unix_datagram.timestamps)
 
 
-def windows_for_streams(config: Config) -> TimestampWindows:
+def windows_for_streams(config: Config) -> WindowOfTopic:
     return _windows(config, config.input.streams.timestamps)
 
 
-def _windows(config: Config, input_policy: TimestampPolicy | None) -> TimestampWindows:
+def _windows(config: Config, input_policy: TimestampPolicy | None) -> WindowOfTopic:
     by_policy: dict[TimestampPolicy, TimestampWindow | None] = {
         "client": None,  # replaces no timestamp
         "arrival": TimestampWindow(0, 0, is_clamp=False),  # replaces every timestamp
@@ -60,7 +60,7 @@ def wall_offset_ms() -> int:
 
 
 def warn_about_clock(
-    found: ReplacedTimestamps, peer: PeerCredentials | None, *, unknown_sender: str = "a sender of datagrams"
+    found: TopicReplacements, peer: PeerCredentials | None, *, unknown_sender: str = "a sender of datagrams"
 ) -> None:
     """Log that timestamps of a topic were replaced, and name the sender: `unknown_sender` without credentials."""
     topic = found.topic.decode("utf-8", "backslashreplace")
@@ -68,7 +68,7 @@ def warn_about_clock(
         "Timestamps of topic %s from %s are too far from the arrival of their messages, such as %d: %d messages get "
         "the time of their arrival. Correct the sender: a timestamp is the present time in ms since 1970. If older "
         'times are intended, set timestamps.topics."%s" = "client".',
-        topic or "(various)", _Sender(peer, unknown_sender), found.timestamp, found.messages, topic or "NAME",
+        topic or "(various)", _Sender(peer, unknown_sender), found.timestamp, found.message_count, topic or "NAME",
         extra={"about": (found.topic, None if peer is None else peer.uid)},  # limits repetitions: see telemetry/logs.py
     )  # fmt: skip
 
@@ -112,7 +112,7 @@ class ClockWatch:
         `peer_of` returns the sender of the message with an arrival number; None = unknown.
         """
         for found in self._lanes.drain_replaced():
-            self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
+            self._row.add(Counter.InputAgentReplaceTimestamp, found.message_count)
             peer = peer_of(found.arrival)
             warn_about_clock(found, peer)
             if peer is not None:

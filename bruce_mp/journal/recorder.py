@@ -1,16 +1,13 @@
 """Recording of held runs: a copy of each run goes to the journal once, after the input has handed over the run.
 
-A *run* is a sequence of records in the slab.  It is *held* until its last message is *settled*: delivered or discarded.
-A *recording* is one pass over the slab, which adds the new runs to the journal.
+A *recording* is one pass over the slab, which adds the new runs to the journal.  One recording adds all runs of a
+fenced attempt.  So a recording leaves out an attempt that an input is still handing over, and all runs that are handed
+over after the recording began.  A recording ends with a COMMIT of its attempts.  If the COMMIT is missing, the attempts
+may be incomplete, and a reader of the journal uses only the other runs.  Messages that an attempt has spilled to a file
+are not in the journal.
 
-The runs of a *fenced attempt* (messages that are delivered together or not at all) are added in one recording.  It
-leaves out the attempt that an input is handing over, and all runs that are handed over after the recording began.  A
-recording ends with a COMMIT of its attempts.  If the COMMIT is missing, a reader of the journal does not use the
-attempts, which may be incomplete, but it uses the other runs.  Messages that an attempt has spilled to a file are not
-in the journal.
-
-A run is recorded as a whole.  So after a power failure the daemon sends some settled messages again: those in a run
-that is not completely settled, and those settled since the last recording.
+A run is recorded as a whole.  So after a power failure the daemon sends some settled messages again: the settled
+messages of held runs, and all messages that were settled after the last recording.
 """
 
 from __future__ import annotations
@@ -43,21 +40,22 @@ JOURNAL: Final = "journal"
 """The name of the journal file in its directory."""
 JOURNAL_SETTING: Final = "slab.journal_dir"
 _MAX_GARBAGE: Final = 64 << 20
-"""Excess at which the recorder replaces the journal by one with only the held runs.
+"""The recorder rewrites the journal if the settled runs in it are larger than the held runs by this number of bytes.
 
-The excess is the size of the settled runs in the journal minus the size of the held runs, in bytes.  So the file has at
-most twice the held bytes plus this number, and a small journal is not rewritten often."""
+So the size of the file is at most twice the size of the held runs plus this number, and a small journal is not
+rewritten often."""
 _PART_RUNS: Final = 20_000
-"""Number of runs after which `on_progress` is called; their recording takes a fraction of a second."""
+"""Number of runs after which the recorder calls `on_progress`; their recording takes a fraction of a second."""
 _PART_BYTES: Final = 64 << 20
-"""Number of unsynced bytes after which `on_progress` is called; a slow disk writes 64 MiB in a few seconds."""
+"""Number of unsynced bytes after which the recorder calls `on_progress`; a slow disk writes them in a few seconds."""
 
 
 class JournalRecorder:
-    """The writer of a slab's journal, which is a file in `directory`.
+    """Writes the journal of a slab, a file in `directory`.
 
-    The methods raise OSError if the file system does.  After that, the next `record` writes the whole journal again.
-    The methods call `on_progress` after each part of their work, so that a long recording is not taken for a hang.
+    The methods raise OSError if the file system does.  After an error, the next `record` writes the whole journal
+    again.  The methods call `on_progress` after each part of their work, so that the supervisor does not take a long
+    recording for a hang.
     """
 
     def __init__(self, slab: Slab, directory: Path, on_progress: Callable[[], None] = lambda: None) -> None:
@@ -67,14 +65,14 @@ class JournalRecorder:
         self._topics = TopicTable(slab)
         self._journal: Journal | None = None
         self._recorded: dict[RunKey, int] = {}
-        """The runs in the journal that were held at the last recording, with the sizes of their records in bytes."""
+        """The runs that the last recording found held, with the size of their records in bytes."""
         self._cluster_id = ""
-        """The cluster id in the journal."""
+        """The cluster id in the journal; empty = none."""
         self._progress: dict[int, InputProgress] = {}
         """The progress of each input when the last recording began."""
 
     def record(self) -> None:
-        """Write all changes to the disk; then store in the slab how far the journal has come, and the time."""
+        """Write all changes to the disk; then store in the slab the time, and the tickets that are in the journal."""
         try:
             held_bytes = sum(self._recorded.values())
             if self._journal is None or self._journal.size - held_bytes > held_bytes + _MAX_GARBAGE:
@@ -89,10 +87,7 @@ class JournalRecorder:
         self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
 
     def rewrite(self, *, is_clean: bool = False) -> None:
-        """Replace the journal by a new one with only the held runs.
-
-        `is_clean` is True at the end of the daemon, after the slab was written to its file.
-        """
+        """Replace the journal by a new one with only the held runs, and with a CLEAN if `is_clean` is True."""
         self._close_journal()
         create_private_directory(self._directory, JOURNAL_SETTING, self._slab.path)
         journal = Journal.create(self._directory / f"{JOURNAL}.new")
@@ -114,12 +109,12 @@ class JournalRecorder:
             self._journal = None
 
     def _add_changes(self, journal: Journal) -> None:
-        """Add the cluster if it is new, the new runs, and the keys of recorded runs that are not held any more."""
+        """Add a new cluster id, the new runs, and the keys of recorded runs that are not held any more."""
         self._add_cluster(journal)
         self._progress = input_progress(self._slab)
         held_runs: dict[RunKey, int] = {}
         for number, (key, run_or_size) in enumerate(read_each(self._slab, self._held_runs)):
-            if (number + 1) % _PART_RUNS == 0 or journal.unsynced >= _PART_BYTES:
+            if (number + 1) % _PART_RUNS == 0 or journal.unsynced_bytes >= _PART_BYTES:
                 # In a rewrite, each part may be synced: nothing reads the new file before it is complete.
                 if journal is not self._journal:
                     journal.sync()
@@ -137,19 +132,19 @@ class JournalRecorder:
         cluster_id = cluster_of(self._slab)
         if cluster_id and cluster_id != self._cluster_id:
             journal.add_cluster(cluster_id)
-            # Sync before any run is added: after a power failure, the daemon could send runs without a known cluster id
-            # to another cluster.
+            # Sync before any run is added: after a power failure, the daemon could otherwise send runs to another
+            # cluster, because it would not know their cluster id.
             journal.sync()
             self._cluster_id = cluster_id
 
     def _held_runs(self, chunk: int) -> Iterator[tuple[RunKey, JournaledRun | int]]:
-        """Yield the held runs of a chunk by key: a copy of each new run, the size of each recorded run."""
-        number, row = attempt_of(self._slab, chunk), self._slab.owner_of(chunk)
-        attempt = AttemptKey(row, number) if number else None
+        """Yield the key of each held run of a chunk, with a copy of a new run or the size of a recorded run."""
+        attempt_number, row = attempt_of(self._slab, chunk), self._slab.owner_of(chunk)
+        attempt = AttemptKey(row, attempt_number) if attempt_number else None
         try:
             progress = self._progress[row]
-            is_under_way = number != 0 and number == progress.attempt
-            # Runs with larger tickets are not recorded now.  Each run has a ticket above 0.
+            is_under_way = attempt_number != 0 and attempt_number == progress.attempt
+            # New runs with larger tickets are left to a later recording.  Each run has a ticket above 0.
             last_ticket = 0 if is_under_way else progress.ticket
             for offset, run in runs_of(self._slab, chunk):
                 key = RunKey(chunk, run.generation, offset)
@@ -157,7 +152,7 @@ class JournalRecorder:
                 # of an earlier worker, which used the same number.
                 if (key in self._recorded or run.ticket <= last_ticket) and self._is_held(chunk, offset, run):
                     yield key, self._recorded.get(key) or self._copy(chunk, offset, run, attempt)
-        except (SlabError, KeyError):  # a damaged chunk, or a topic without an entry: keep the chunk's recorded runs
+        except (SlabError, KeyError):  # the chunk is damaged, or a topic has no entry: keep the chunk's recorded runs
             yield from ((key, size) for key, size in self._recorded.items() if key.chunk == chunk)
 
     def _is_held(self, chunk: int, offset: int, run: Run) -> bool:
@@ -169,5 +164,6 @@ class JournalRecorder:
     def _copy(self, chunk: int, offset: int, run: Run, attempt: AttemptKey | None) -> JournaledRun:
         # A run with topic number 0 contains the name of its topic.
         topic = self._topics.name_of(run.topic) if run.topic else name_of(self._slab, chunk, offset, run)
-        at = self._slab.chunk_at(chunk) + offset
-        return JournaledRun(topic, run.records, bytes(self._slab.view[at + run.body_offset : at + run.size]), attempt)
+        run_at = self._slab.chunk_at(chunk) + offset
+        records = bytes(self._slab.view[run_at + run.body_at : run_at + run.size])
+        return JournaledRun(topic, run.records, records, attempt)

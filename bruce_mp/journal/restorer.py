@@ -1,7 +1,7 @@
-"""Restoring from the journal: fill a new, empty slab with the messages that a lost slab held.
+"""Restoring from the journal: fill a new, empty slab with the held messages of a lost slab.
 
-No other process uses the new slab at that time.  The journal is only read, so after a crash the next start of the
-daemon restores again.
+No other process uses the new slab until `restore` returns.  Restoring does not change the journal, so after a crash the
+next start of the daemon restores again.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bruce_mp.journal.journal_file import JournaledRun
-    from bruce_mp.kernels import Ingested, Partitioners
+    from bruce_mp.kernels import Ingested, PartitionerOfTopic
     from bruce_mp.slab.file import Slab
 
 __all__ = ["restore"]
 
 _DATAGRAM_INPUT: Final = lay.ROW_FIRST_INPUT
 _BATCH_MESSAGES: Final = 4096
-"""Number of messages appended in one call: few calls, and at most a few MB of memory at usual message sizes."""
+"""Number of messages in one call of `ingest`: enough for few calls, and a few MB at usual message sizes."""
 _NO_LINGER: Final = 0
 
 
-def restore(slab: Slab, runs: Iterable[JournaledRun], partitioners: Partitioners | None) -> int:
+def restore(slab: Slab, runs: Iterable[JournaledRun], partitioners: PartitionerOfTopic | None) -> int:
     """Append the messages of journaled runs to an empty slab, in order of arrival; return their number.
 
-    `partitioners` are the ones that inputs use; they choose the partitions of messages with record keys again.  Raise
-    StartError if the slab is too small for the messages.
+    For messages with record keys, `partitioners` chooses the partitions again, as in the inputs.  Raise StartError if
+    the slab is too small for the messages.
     """
     pool, topics = ChunkPool(slab, _DATAGRAM_INPUT), TopicTable(slab)
     lanes = Lanes(slab, pool, topics, lambda _: _NO_LINGER, partitioners=partitioners)
     any_partition_count = partition_key_count = 0
     messages = merge(*map(_messages, runs), key=lambda pair: pair[0].arrival)
-    # `ingest` has one `keeps_timestamps` for all messages of a call.
+    # A call of `ingest` has one `keeps_timestamps` for all its messages.
     for keeps_timestamps, group in groupby(messages, lambda pair: pair[0].options & lay.OPTION_KEEPS_TIMESTAMP):
         while batch := [message for _, message in islice(group, _BATCH_MESSAGES)]:
             ingested = _append(slab, lanes, batch, keeps_timestamps=bool(keeps_timestamps))
-            any_partition_count += ingested.any_partition
-            partition_key_count += ingested.partition_key
+            any_partition_count += ingested.any_partition_count
+            partition_key_count += ingested.partition_key_count
     lanes.close_all()  # hands all runs over to the router
     total = any_partition_count + partition_key_count
     increments: dict[int, int] = {
@@ -60,7 +60,7 @@ def restore(slab: Slab, runs: Iterable[JournaledRun], partitioners: Partitioners
         Counter.InputAgentProcessAnyPartitionMsg: any_partition_count,
         Counter.InputAgentProcessPartitionKeyMsg: partition_key_count,
     }
-    no_segments, no_reason = (), 0  # the transaction only raises the counters
+    no_segments, no_reason = (), 0  # the transaction settles nothing, and only raises the counters
     ProcessRow(slab, _DATAGRAM_INPUT).settle(no_segments, RunState.DELIVERED, no_reason, increments)
     return total
 
@@ -88,17 +88,17 @@ def _append(slab: Slab, lanes: Lanes, batch: list[bytes], *, keeps_timestamps: b
 
 def _messages(run: JournaledRun) -> Iterator[tuple[Record, bytes]]:
     """Yield each record of a run with its message, encoded as a client sends it."""
-    at = 0
-    for _ in range(run.records):
-        record = Record._make(lay.RECORD.unpack_from(run.data, at))
-        yield record, _encode(run.topic, record, run.data[at + lay.RECORD_HEADER : at + record.size])
-        at += record.size
+    offset = 0
+    for _ in range(run.record_count):
+        record = Record._make(lay.RECORD.unpack_from(run.data, offset))
+        yield record, _encode(run.topic, record, run.data[offset + lay.RECORD_HEADER : offset + record.size])
+        offset += record.size
 
 
 def _encode(topic: bytes, record: Record, body: bytes | memoryview) -> bytes:
-    value_at, headers_at = record.key_length, record.key_length + record.value_length
-    key, value = bytes(body[:value_at]), bytes(body[value_at:headers_at])
-    headers = decode_headers(bytes(body[headers_at : headers_at + record.headers_length])) or ()
+    value_offset, headers_offset = record.key_length, record.key_length + record.value_length
+    key, value = bytes(body[:value_offset]), bytes(body[value_offset:headers_offset])
+    headers = decode_headers(bytes(body[headers_offset : headers_offset + record.headers_length])) or ()
     partition_key = record.partition_key if record.is_partition_key else None
     empty = EmptyFields(record.options & lay.OPTIONS_OF_EMPTY)
     return encode_message(Message(topic, value, key, record.timestamp, partition_key, headers, empty))

@@ -1,41 +1,23 @@
 """The interface of the per-message kernels.
 
-Kernels do all work that occurs once for each message.  Other code works per run or per batch.  The names below are the
-interface.  The modules of `pure` implement it in Python and specify each kernel.  The modules of `compiled` implement
-it in Cython, in files of the same names.  The same tests run on both variants.  `CHOICE` tells which variant this
-process uses.
+Kernels do all work that occurs once for each message.  Other code works per run or per batch.  The modules of `pure`
+specify each kernel, and implement it in Python.  The modules of `compiled` implement it in Cython, in files of the same
+names.  The same tests run on both variants.  `CHOICE` tells which variant this process uses.
 
-The messages lie as *records* in the chunks of the *slab*, a memory-mapped file.  An input fills a chunk through a
-*lane*.  Neighboring records that a lane hands over to the router as one unit are a *run*.  A *segment* names
-neighboring records of a run.  docs/glossary.md has the other terms.
+    intake          receives datagrams and appends them to lanes
+    stream_intake   reads stream connections and appends their messages to lanes
+    lanes           parses a batch and appends its messages to the open runs of lanes (`parse`, `lane`, `timestamps`)
+    arrival_rate    computes the naps of an input
+    chunks          allocates and reclaims the chunks of an input
+    rows            settles segments, moves them to other stages, and counts messages, in transactions
+    segments        claims segments, writes their partitions and sequence numbers, and splits segments
+    inspect         reads run headers, timestamps and messages
+    counts          counts records by state, and the outcomes of stream clients' messages
+    encode          encodes segments as record batches, message_set as a message set
+    wait_times      sums the waiting times of messages
 
-    DatagramReceiver    receives a batch of datagrams into the slab's landing zone
-    DatagramIntake      receives datagrams and appends them to lanes, batch by batch; between two receives it may sleep
-                        for the time that `ArrivalRate` computes, a *nap*
-    StreamIntake        reads the *plain* connections of a stream worker (their messages need only be appended), and
-                        appends the messages to lanes, round by round
-    split_stream        finds the messages in a stream's bytes
-    Lanes               parses and validates a batch of messages, and appends the valid ones to lanes
-    count_outcomes      counts the outcomes of stream clients' messages in a chunk
-    ChunkPool           allocates the chunks of an input, and reclaims them when all their records are settled
-    ProcessRow          settles segments, moves them to other stages, and counts messages, in transactions of a
-                        process row
-    claim               makes this process the holder of segments, such as the segments that a frame names
-    bind_partition      writes the partition of each segment, without sequence numbers
-    write_sequence      writes the partition and the sequence numbers of consecutive segments
-    assign_sequences    gives record batches the next sequence numbers of their partitions, and moves them to the
-                        stage of sent messages
-    read_headers        reads the headers of segments' runs; `group_by_partition` groups segments by topic and partition
-    wait_times          sums the waiting times of record batches' messages, in total and by topic
-    split_by_partition  splits a PartitionKey segment by the partitions of its keys
-    split_at            splits a segment at a number of records or bytes
-    split_by_size       splits a segment where a record within a size limit follows one above the limit, or the reverse
-    time_range          returns the smallest and largest timestamp of a segment
-    count_states        counts the records of chunks by state
-    messages            copies the messages of a segment, or their first bytes
-    encode              encodes the records of a RecordBatch v2; `record_batch` encodes the header as well
-    encode_message_set  encodes a message set, formats 0 and 1, from segments
-    produce_topics      encodes the topics of a produce request with uncompressed record batches
+In the kernels, a name with the suffix `_at` is an offset in the slab or in a buffer.  `at` alone is the place of the
+next read or write: an offset in Python, mostly an address in Cython.
 """
 
 from pathlib import Path
@@ -47,7 +29,7 @@ from bruce_mp.kernels.pure.counts import CountedPosition
 from bruce_mp.kernels.pure.inspect import RunHeader, TimeRange, messages
 from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
-from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, Partitioners, RejectedMessage
+from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, PartitionerOfTopic, RejectedMessage
 from bruce_mp.kernels.pure.stream_intake import (
     SplitStop,
     StreamCounters,
@@ -55,7 +37,7 @@ from bruce_mp.kernels.pure.stream_intake import (
     StreamSplit,
     UncountedBatch,
 )
-from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, TimestampWindows
+from bruce_mp.kernels.pure.timestamps import TimestampWindow, TopicReplacements, WindowOfTopic
 from bruce_mp.kernels.pure.wait_times import WaitTimes
 
 CHOICE: Final[KernelChoice] = choose("bruce_mp.kernels", Path(__file__).parent)
@@ -117,11 +99,10 @@ __all__ = [
     "Lanes",
     "NoRoom",
     "ParsedBatch",
-    "Partitioners",
+    "PartitionerOfTopic",
     "PlainCounters",
     "ProcessRow",
     "RejectedMessage",
-    "ReplacedTimestamps",
     "RunHeader",
     "SplitStop",
     "StreamCounters",
@@ -131,9 +112,10 @@ __all__ = [
     "StreamSplit",
     "TimeRange",
     "TimestampWindow",
-    "TimestampWindows",
+    "TopicReplacements",
     "UncountedBatch",
     "WaitTimes",
+    "WindowOfTopic",
     "assign_sequences",
     "bind_partition",
     "claim",

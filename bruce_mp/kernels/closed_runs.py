@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["LEEWAY_MS", "MAX_CLOSED_BYTES", "ClosedRuns", "tick_after"]
 
 LEEWAY_MS: Final = 4
-"""An input plans to wake up this long before a tick, so that even a late wake-up publishes the runs by the tick."""
+"""An input plans to wake up this long before a tick, so that a late wake-up still publishes the runs by the tick."""
 MAX_CLOSED_BYTES: Final = 4 << 20
-"""When the closed runs have this size, they are published at once, before their tick.  A busy input takes about 5 ms to
-fill them."""
+"""Closed runs of this total size are published at once, before their tick.  A busy input fills them in about 5 ms."""
 _SLAB_DIVISOR: Final = 16
-"""In a small slab, the limit is the size of the slab divided by this number, which is less than MAX_CLOSED_BYTES."""
+"""In a small slab, the slab's size divided by this number is the limit instead of MAX_CLOSED_BYTES."""
 _NEVER_MS: Final = 1 << 62
-"""The publication time if no closed run waits."""
+"""The value of `publish_ms` if there is no closed run."""
 
 
 class ClosedRuns:
@@ -37,10 +36,10 @@ class ClosedRuns:
         self._closed_bytes = 0
         self.segments: list[Segment] = []
         self.publish_ms = _NEVER_MS
-        """Time at which the input must publish all closed runs; 0 = now."""
+        """Time at which the input must publish all closed runs; 0 = at once."""
 
     def add(self, segment: Segment, due_ms: int) -> None:
-        """Add a run that must be published at the time `due_ms`; 0 = now."""
+        """Add a run that must be published at the time `due_ms`; 0 = at once."""
         self.segments.append(segment)
         self._closed_bytes += segment.payload + segment.records * lay.RECORD_HEADER
         self.publish_ms = min(self.publish_ms, due_ms if self._closed_bytes < self._max_bytes else 0)

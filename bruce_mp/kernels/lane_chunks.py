@@ -1,8 +1,8 @@
 """The allocation of chunks to lanes.
 
-A lane appends messages to its open chunk, or to a *span* of neighboring chunks that serve as one.  When that is full,
-this module chooses the length of the next span and checks the topic's limit (*threshold*).  A topic at its threshold
-gets no further chunk.  Then the lane may take over the open chunk of another lane of the topic, the *donor*.
+A lane appends messages to its open chunk, or to a *span* of neighboring chunks that serve as one.  When the span is
+full, this module chooses the length of the next span and checks the topic's limit (*threshold*).  A topic at its
+threshold gets no further chunk.  Then the lane may take over the open chunk of another lane of the topic, the *donor*.
 
 Both variants of `Lanes` use this module, because it works per chunk and not per message.
 """
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.holdings import TopicKey
 
-__all__ = ["Chunks", "LaneChunks", "LaneKey", "Thresholds"]
+__all__ = ["ChunkSource", "LaneChunks", "LaneKey", "Thresholds"]
 
 LaneKey = tuple[int, int, int]
 """Topic number, partition index (-1 = AnyPartition), number of the topic's partitions (0 = AnyPartition)."""
 
 MAX_SPAN_CHUNKS: Final = 32
-"""The number of chunks in the longest span of a busy lane: 256 KiB."""
+"""Maximum number of chunks in a span of a busy lane: 256 KiB."""
 _SPAN_DIVISOR: Final = 512
-"""In a small slab, the number of chunks in the longest span is that of the slab divided by this number."""
+"""In a small slab, the maximum is the number of the slab's chunks divided by this number."""
 _FEW_RUNS: Final = 2
-"""If a full span has at most this number of runs, its end cut a run short.  The lane's next span is twice as long."""
+"""After a full span with at most this number of runs, the lane's next span is twice as long."""
 _MANY_RUNS: Final = 6
-"""If a full span has more runs than this number, the lane's next span is half as long."""
+"""After a full span with more runs than this number, the lane's next span is half as long."""
 MAX_DONORS: Final = 256
-"""The maximum number of a topic's lanes in which `LaneChunks` searches for a donor, for one message."""
+"""Maximum number of a topic's partitions that `LaneChunks` searches for a donor, for one message."""
 
 
-class Chunks(Protocol):
-    """The source of lanes' chunks: a `ChunkPool`, or a wrapper around one."""
+class ChunkSource(Protocol):
+    """The source of lanes' chunks: a `ChunkPool`, or a wrapper around a `ChunkPool`."""
 
     owner: int
     """The number of the input's process row in the slab."""
@@ -48,13 +48,13 @@ class Chunks(Protocol):
         """Open a span of `span` chunks and return its first chunk; None if there is no room."""
 
     def can_spare(self, span: int) -> bool:
-        """Return True if a lane may get a span of this size, although a shorter one would do."""
+        """Return True if a lane may get a span of `span` chunks, although a shorter span would be long enough."""
 
     def seal(self, chunk: int) -> None:
         """Close the chunk to further runs."""
 
     def allow_reclaim(self) -> None:
-        """Let the pool reclaim the chunks sealed so far, because all their messages are counted now."""
+        """Let the pool reclaim the chunks sealed so far; all their messages must be counted."""
 
 
 class Thresholds(Protocol):
@@ -73,7 +73,7 @@ class Thresholds(Protocol):
         """Return True if the topic, which was refused `span` chunks, may get enough chunks now for another try."""
 
     def on_topics_changed(self) -> None:
-        """Count the chunks of each topic that has got a number under this number, and no longer under its name."""
+        """Move the chunk count of each topic that has got a number from its name to its number."""
 
 
 class LaneChunks:
@@ -85,7 +85,7 @@ class LaneChunks:
     def __init__(
         self,
         slab: Slab,
-        pool: Chunks,
+        pool: ChunkSource,
         *,
         thresholds: Thresholds | None,
         lanes: Mapping[LaneKey, Lane],
@@ -100,7 +100,7 @@ class LaneChunks:
         self._close_run = close_run
         self._request_publish = request_publish
         self._last_searched: dict[int, LaneKey] = {}
-        """For each topic number, the lane that took over a chunk last, or the lane at which the last search ended."""
+        """By topic number: the lane that took over a donor's chunk last, or the lane at which a later search ended."""
         self._longest_span = max(1, min(MAX_SPAN_CHUNKS, slab.geometry.chunks // _SPAN_DIVISOR))
         self.caller_retries = False
         """True if the input tries to append refused messages again later, as stream inputs do."""
@@ -158,7 +158,7 @@ class LaneChunks:
         return self._thresholds is not None and not self._thresholds.allows(header.topic or header.name, 1, now_ms)
 
     def _adopt_donor_chunk(self, lane: Lane, size: int) -> bool:
-        """Move the open chunk of another lane of the topic, the *donor*, to this lane; return False if none has room.
+        """Move the open chunk of a donor to this lane; return False if no donor has room.
 
         Without donors, a topic of many partitions would need a chunk for each partition, however few messages it has.
         """
@@ -173,9 +173,9 @@ class LaneChunks:
         return False
 
     def _donor_keys(self, topic: int) -> Iterator[LaneKey]:
-        """Yield keys of a topic's lanes; the first is that of the lane which took over a chunk last.
+        """Yield keys of a topic's lanes, beginning with the lane that took over a chunk most recently.
 
-        So one and the same chunk passes from lane to lane, and the other lanes keep their chunks.
+        So the same chunk passes from lane to lane, and the other lanes keep their chunks.
         """
         any_partition_key = (topic, -1, 0)  # of the lane of AnyPartition messages
         last_key = self._last_searched.get(topic, any_partition_key)
@@ -193,7 +193,7 @@ class LaneChunks:
         is_over_threshold = self._thresholds is not None and self._thresholds.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over_threshold else DiscardReason.NO_MEM
         # At the threshold: if a single chunk was refused, no later message of the lane fits.  If a longer span was
-        # refused, a smaller message may fit, but it must not overtake the refused one if the caller retries that.
+        # refused, a smaller message may fit, but must not overtake the refused message if the caller retries.
         # After NO_MEM no caller retries, so it tries to append each later message.
         self.refuses_rest = is_over_threshold and (needed_span == 1 or self.caller_retries)
 

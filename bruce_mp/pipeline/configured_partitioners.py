@@ -8,13 +8,13 @@ from bruce_mp.protocol.client.key_hashes import Partitioner
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
-    from bruce_mp.kernels import Partitioners
+    from bruce_mp.kernels import PartitionerOfTopic
 
 __all__ = ["partitioners_of"]
 
 
-def partitioners_of(config: Config) -> Partitioners | None:
-    """Return a function from a topic to its partitioner.
+def partitioners_of(config: Config) -> PartitionerOfTopic | None:
+    """Return the function from a topic to its partitioner.
 
     Return None if no topic has a partitioner, which saves the callers a function call for each message.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.discards import reporter as reporter_module
-from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS
+from bruce_mp.discards.bounded_samples import MAX_ENTRIES, MAX_SAMPLES
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.discards.reporter import DiscardCopies, DiscardReporter
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
@@ -134,15 +134,15 @@ def test_an_empty_datagram_is_a_sample() -> None:
 def test_too_many_topics_share_one_sum() -> None:
     link = Keeping()
     reporter = DiscardReporter(link, prefix_size=8)
-    for index in range(MAX_TOPICS + 10):
+    for index in range(MAX_ENTRIES + 10):
         reporter.record(DiscardReason.BAD_TOPIC, b"made up %d" % index)
         reporter.record_duplicates(b"made up %d" % index, 1, 0, 0)
     reporter.record(DiscardReason.BAD_TOPIC, b"made up 0")
     reporter.flush()
     counts = {event.topic: event.count for event in discards(link)}
-    assert len(counts) == MAX_TOPICS + 1
+    assert len(counts) == MAX_ENTRIES + 1
     assert (counts[b""], counts[b"made up 0"]) == (10, 2)
-    assert len(link.events()) == 2 * (MAX_TOPICS + 1)
+    assert len(link.events()) == 2 * (MAX_ENTRIES + 1)
 
 
 def test_a_topic_longer_than_kafka_allows_is_truncated() -> None:
@@ -257,7 +257,7 @@ def test_repeated_discards_are_logged_as_sums_with_their_total(lines: Callable[[
 def test_invented_topics_share_a_line_beyond_the_limit(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporter_module, "MAX_TOPICS", 3)
+    monkeypatch.setattr(reporter_module, "MAX_ENTRIES", 3)
     now = [100.0]
     reporter = DiscardReporter(Nowhere(), 16, is_logged=True, clock=lambda: now[0])
     for number in range(5):
@@ -284,7 +284,7 @@ def test_invented_topics_share_a_line_beyond_the_limit(
 def test_a_full_table_of_the_log_gives_up_topics_without_discards(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporter_module, "MAX_TOPICS", 3)
+    monkeypatch.setattr(reporter_module, "MAX_ENTRIES", 3)
     now = [100.0]
     reporter = DiscardReporter(Nowhere(), 16, is_logged=True, clock=lambda: now[0])
     for number in range(3):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS
+from bruce_mp.discards.bounded_samples import MAX_ENTRIES, MAX_SAMPLES
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.discards.reports import MAX_FINISHED, ReportBook
 from bruce_mp.errors import DiscardReason
@@ -65,9 +65,9 @@ def test_lists_hold_the_most_recent_distinct_entries() -> None:
 
 def test_topics_of_a_report_are_bounded() -> None:
     book = ReportBook(600, EPOCH, EPOCH)
-    for index in range(MAX_TOPICS + 5):
+    for index in range(MAX_ENTRIES + 5):
         book.record(discard(DiscardReason.NO_MEM, b"%d" % index), EPOCH)
-    assert len(book.unfinished.topics) == MAX_TOPICS + 1
+    assert len(book.unfinished.topics) == MAX_ENTRIES + 1
     assert book.unfinished.topics[b""].count == 5
 
 

@@ -99,7 +99,7 @@ def test_a_daemon_that_ended_with_messages_left_them_in_slab_and_journal(tmp_pat
         content = read_journal(journal_of(daemon.slab_path))
         assert content is not None
         assert content.is_clean
-        assert content.messages == LOAD.total
+        assert content.message_count == LOAD.total
         as_of_an_earlier_boot(journal_of(daemon.slab_path))
         daemon.start()
         assert "Restored" not in daemon.log()

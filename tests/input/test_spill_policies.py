@@ -27,7 +27,7 @@ from support.variants import kernels
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.kernels import TimestampWindows
+    from bruce_mp.kernels import WindowOfTopic
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
@@ -52,7 +52,7 @@ def slab() -> Iterator[Slab]:
 def worker_of(
     slab: Slab, window: TimestampWindow | None = None, *, alpha: int = 0, now_ms: int = 1, blocks: bool = True
 ) -> StreamInput:
-    windows: TimestampWindows = lambda _: window  # noqa: E731
+    windows: WindowOfTopic = lambda _: window  # noqa: E731
     worker = StreamInput(
         slab, topics=TOPICS, max_attempt=2, max_spill=MUCH, windows=windows, alpha=alpha, blocks=blocks
     )

@@ -51,7 +51,7 @@ def test_a_journal_reads_back_as_written(tmp_path: Path) -> None:
     assert content is not None
     assert (content.slab_id, content.boot_id, content.is_clean, content.damaged_bytes) == (7, BOOT, False, 0)
     assert content.runs == dict([run(1), run(3)])
-    assert content.messages == 2
+    assert content.message_count == 2
 
 
 def test_the_last_cluster_is_read(tmp_path: Path) -> None:
@@ -135,11 +135,11 @@ def test_an_attempt_without_its_commit_is_left_out(tmp_path: Path) -> None:
     for each in (fenced(1, 2), fenced(1, 3), fenced(2, 4)):
         journal.add_run(*each)
     journal.sync()
-    assert (content_of(path).runs, content_of(path).incomplete) == (dict([run(1)]), 3)
+    assert (content_of(path).runs, content_of(path).incomplete_count) == (dict([run(1)]), 3)
     journal.add_commit()
     journal.sync()
     found = dict([run(1), fenced(1, 2), fenced(1, 3), fenced(2, 4)])
-    assert (content_of(path).runs, content_of(path).incomplete) == (found, 0)
+    assert (content_of(path).runs, content_of(path).incomplete_count) == (found, 0)
 
 
 def test_a_damaged_run_leaves_out_its_attempt_and_no_other(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_damaged_run_leaves_out_its_attempt_and_no_other(tmp_path: Path) -> No
     journal.add_commit()
     journal.sync()
     path.write_bytes(path.read_bytes().replace(bytes(fenced(1, 4)[1].data), bytes(100)))
-    assert (content_of(path).runs, content_of(path).incomplete) == (dict([run(1), fenced(2, 3)]), 1)
+    assert (content_of(path).runs, content_of(path).incomplete_count) == (dict([run(1), fenced(2, 3)]), 1)
 
 
 def test_a_commit_completes_no_attempt_of_an_earlier_recording(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_commit_completes_no_attempt_of_an_earlier_recording(tmp_path: Path) -
     later.add_commit()
     later.sync()
     found = dict([run(1), fenced(2, 3), fenced(1, 4)])
-    assert (content_of(path).runs, content_of(path).incomplete) == (found, 1)
+    assert (content_of(path).runs, content_of(path).incomplete_count) == (found, 1)
 
 
 def test_a_file_that_ends_anywhere_has_whole_attempts_only(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def content_of(directory: Path) -> JournalContent:
 @contextmanager
 def restored(content: JournalContent, geometry: Geometry = GEOMETRY) -> Iterator[Slab]:
     with new_slab(geometry) as made:
-        assert restore(made, content.runs.values(), lambda _: Partitioner.MURMUR2) == content.messages
+        assert restore(made, content.runs.values(), lambda _: Partitioner.MURMUR2) == content.message_count
         yield made
 
 
@@ -138,7 +138,7 @@ def test_a_run_stays_until_its_last_message_is_settled(slab: Slab, keeper: Journ
     keeper.record()
     set_state(slab, [head], RunState.DELIVERED)
     keeper.record()
-    assert content_of(tmp_path / "journal").messages == 3
+    assert content_of(tmp_path / "journal").message_count == 3
     set_state(slab, [tail], RunState.DISCARDED)
     keeper.record()
     assert not content_of(tmp_path / "journal").runs
@@ -152,7 +152,7 @@ def test_the_cluster_is_on_the_disk_before_the_runs(
 
     def sync(_: int) -> None:
         content = content_of(tmp_path / "journal")
-        synced.append((content.cluster_id, content.messages))
+        synced.append((content.cluster_id, content.message_count))
 
     monkeypatch.setattr("bruce_mp.journal.journal_file.os.fdatasync", sync)
     source = Input(slab, topics=TOPICS)
@@ -225,10 +225,10 @@ def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: Journa
     completing_at = (slab.row_at(INPUT_ROW) + lay.ROW_COMPLETING) >> 2
     slab.words[completing_at] = 7
     keeper.record()
-    assert content_of(tmp_path / "journal").messages == 0
+    assert content_of(tmp_path / "journal").message_count == 0
     slab.words[completing_at] = 8
     keeper.record()
-    assert content_of(tmp_path / "journal").messages == 1
+    assert content_of(tmp_path / "journal").message_count == 1
 
 
 def test_an_attempt_with_the_number_of_an_earlier_one_removes_no_run_from_the_journal(
@@ -242,7 +242,7 @@ def test_an_attempt_with_the_number_of_an_earlier_one_removes_no_run_from_the_jo
     completing_at = (slab.row_at(INPUT_ROW) + lay.ROW_COMPLETING) >> 2
     slab.words[completing_at] = 1  # a new worker numbers its attempts from 1 again
     keeper.record()
-    assert content_of(tmp_path / "journal").messages == 1
+    assert content_of(tmp_path / "journal").message_count == 1
 
 
 def test_runs_handed_over_during_the_recording_wait_for_the_next_one(
@@ -256,8 +256,8 @@ def test_runs_handed_over_during_the_recording_wait_for_the_next_one(
     source.close_all()
     monkeypatch.setattr("bruce_mp.journal.recorder.input_progress", lambda _: before)
     keeper.record()
-    assert content_of(tmp_path / "journal").messages == 1
-    assert not JournalProgress(slab, INPUT_ROW).has(JournalProgress(slab, INPUT_ROW).last_handed_over)
+    assert content_of(tmp_path / "journal").message_count == 1
+    assert not JournaledTickets(slab, INPUT_ROW).has(JournaledTickets(slab, INPUT_ROW).last_handed_over)
 
 
 def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: Jour
     assert not progress.has(progress.last_handed_over)
     keeper.record()
     assert progress.has(progress.last_handed_over)
-    assert content_of(tmp_path / "journal").messages == 1
+    assert content_of(tmp_path / "journal").message_count == 1
 
 
 def test_a_slab_that_is_too_small_is_refused_with_the_remedy(

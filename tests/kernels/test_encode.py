@@ -82,7 +82,7 @@ def test_encode_equals_the_reference_encoder(runs: list[list[KafkaRecord]]) -> N
     with new_slab(ROOMY) as slab:
         encoded = encode(slab, put_records(slab, runs))
     assert encoded.data == encode_records(records)
-    assert encoded.records == len(records)
+    assert encoded.record_count == len(records)
     assert encoded.first_timestamp == records[0].timestamp
     assert encoded.max_timestamp == max(record.timestamp for record in records)
     [batch] = read_batches(whole_batch(*encoded))

@@ -78,7 +78,7 @@ def test_format_0_encodes_to_known_bytes(slab: Slab) -> None:
         "0000000000000000 00000014 8faa5588 00 00 00000001 6b 00000005 76616c7565"
         "0000000000000000 0000000e a7ec6803 00 00 ffffffff ffffffff"
     )
-    assert encoded.records == 2
+    assert encoded.record_count == 2
 
 
 def test_format_1_encodes_to_known_bytes(slab: Slab) -> None:
@@ -88,7 +88,7 @@ def test_format_1_encodes_to_known_bytes(slab: Slab) -> None:
         "0000000000000000 0000001c 817899cb 01 00 0000018bcfe56800 00000001 6b 00000005 76616c7565"
         "0000000000000001 00000016 b79a1a58 01 00 0000018bcfe56801 ffffffff ffffffff"
     )
-    assert (encoded.records, encoded.max_timestamp) == (2, NOW + 1)
+    assert (encoded.record_count, encoded.max_timestamp) == (2, NOW + 1)
 
 
 @pytest.mark.parametrize("message_format", FORMATS)
@@ -110,7 +110,7 @@ def test_encode_message_set_equals_kafka_python(runs: list[list[KafkaRecord]], m
     with new_slab(ROOMY) as slab:
         encoded = encode_message_set(slab, put_records(slab, runs), message_format)
     assert encoded.data == encoded_by_kafka_python(records, message_format)
-    assert encoded.records == len(records)
+    assert encoded.record_count == len(records)
     assert encoded.max_timestamp == max(record.timestamp for record in records)
 
 

@@ -122,7 +122,9 @@ def test_bytes_behind_the_last_whole_message_are_left_to_the_caller(rig: Rig, re
     assert rig.run() == ([(source, rest)], None, [])
     assert rig.values() == [b"a"]
     client.sendall(datagram(value=b"later"))
-    assert rig.run().others == [(source.socket.fileno(), select.EPOLLIN)], "the connection is not plain any more"
+    assert rig.run().unhandled_events == [(source.socket.fileno(), select.EPOLLIN)], (
+        "the connection is not plain any more"
+    )
     assert rig.row.counted == 1
 
 
@@ -134,15 +136,15 @@ def test_the_start_of_a_message_is_completed_and_the_source_returned(rig: Rig, r
     assert rig.run() == ([(source, rest)], None, [])
     assert rig.values() == [b"a"]
     client.sendall(b"x")
-    assert rig.run().others, "the start is used up"
+    assert rig.run().unhandled_events, "the start is used up"
 
 
 def test_a_start_without_further_data_stays_with_the_caller(rig: Rig) -> None:
     client, source = rig.connect(start=datagram()[:9])
     client.close()
     served = rig.run()
-    assert (served.leftovers, len(served.others)) == ([], 1)
-    assert served.others[0][0] == source.socket.fileno()
+    assert (served.leftovers, len(served.unhandled_events)) == ([], 1)
+    assert served.unhandled_events[0][0] == source.socket.fileno()
     assert rig.row.counted == 0
 
 
@@ -196,7 +198,7 @@ def test_the_end_of_a_connection_is_left_to_the_caller(rig: Rig) -> None:
     client.sendall(datagram(value=b"a"))
     client.close()
     served = rig.run()
-    assert served.others
+    assert served.unhandled_events
     assert not served.leftovers
     rest = source.socket.recv(100)
     assert rig.values() == ([] if rest else [b"a"]), "its last data is appended, or left unread"
@@ -209,7 +211,7 @@ def test_a_discarded_connection_is_not_read(rig: Rig) -> None:
     assert rig.run() == ([], None, [(source.socket.fileno(), select.EPOLLIN)])
     rig.intake.add(source)
     rig.apply()
-    assert rig.run().others, "a changed configuration leaves all connections to the caller"
+    assert rig.run().unhandled_events, "a changed configuration leaves all connections to the caller"
 
 
 def test_a_batch_with_a_rejected_message_is_left_uncounted(rig: Rig) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.kernels import ReplacedTimestamps, TimestampWindow
+from bruce_mp.kernels import TimestampWindow, TopicReplacements
 from bruce_mp.slab import landing_zone
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
@@ -68,7 +68,9 @@ def test_a_timestamp_outside_the_window_is_replaced_by_the_arrival_time(
         assert stored(slab) == dict(enumerate(wanted))
         outside = [topic for topic, each, _ in sent if not kept(each, window)]
         counted = outside if window is not None and window.is_clamp else []
-        assert {each.topic: each.messages for each in replaced} == {topic: counted.count(topic) for topic in counted}
+        assert {each.topic: each.message_count for each in replaced} == {
+            topic: counted.count(topic) for topic in counted
+        }
         for each in replaced:
             topic, timestamp, _ = sent[each.arrival]
             assert (topic, timestamp) == (each.topic, each.timestamp)
@@ -86,7 +88,7 @@ def test_both_ingest_functions_replace_timestamps(slab: Slab, landed: bool) -> N
         sender.lanes.ingest_landed(5, 4096, NOW_MS)
     else:
         sender.lanes.ingest(slab.view, landing_zone.landed_extents(slab), sender.base, NOW_MS)
-    assert sender.lanes.drain_replaced() == [ReplacedTimestamps(b"t1", 0, 0, 5)]
+    assert sender.lanes.drain_replaced() == [TopicReplacements(b"t1", 0, 0, 5)]
     assert sender.lanes.drain_replaced() == []
     assert set(stored(slab).values()) == {ARRIVED_MS}
 
@@ -104,7 +106,7 @@ def test_replaced_timestamps_are_counted_only_for_stored_messages(slab: Slab, ke
     found = stored(slab)
     assert 0 < len(found) < len(sent)
     assert [each.arrival for each in counted] == [each for each in sorted(found) if sent[each] != ARRIVED_MS]
-    assert all((each.timestamp, each.messages) == (sent[each.arrival], 1) for each in counted)
+    assert all((each.timestamp, each.message_count) == (sent[each.arrival], 1) for each in counted)
 
 
 @pytest.mark.parametrize("size", [3000, 9000])
@@ -118,7 +120,7 @@ def test_the_first_stored_message_represents_replaced_timestamps(slab: Slab, siz
         at += len(each)
     found = sender.lanes.ingest(memoryview(b"".join(batch)), extents, 0, NOW_MS)
     assert [dropped.arrival for dropped in found.no_room] == [0, 3]
-    assert sender.lanes.drain_replaced() == [ReplacedTimestamps(b"t1", 1, 1, 2)]
+    assert sender.lanes.drain_replaced() == [TopicReplacements(b"t1", 1, 1, 2)]
 
 
 @pytest.mark.parametrize(("window", "keeps"), [(CLAMP, True), (ARRIVAL, False), (None, True)])
@@ -148,6 +150,6 @@ def test_excess_topics_share_one_entry(slab: Slab) -> None:
     sender = an_input(slab, CLAMP)
     for start in range(0, 90, 10):
         sender.receive([datagram(b"new%d" % number, b"v", timestamp=1) for number in range(start, start + 10)])
-    replaced = {each.topic: each.messages for each in sender.lanes.drain_replaced()}
+    replaced = {each.topic: each.message_count for each in sender.lanes.drain_replaced()}
     assert len(replaced) == 65
     assert replaced[b""] == 90 - 64

@@ -56,7 +56,7 @@ class Variant:
         self.row.begin_batch()
         ingested = self.lanes.ingest_landed(len(datagrams), 8000, now_ms)
         self.row.commit_landed(
-            len(datagrams), {0: len(datagrams), 5: len(ingested.rejections), 6: ingested.any_partition}
+            len(datagrams), {0: len(datagrams), 5: len(ingested.rejections), 6: ingested.any_partition_count}
         )
         self.lanes.close_due(now_ms)
         return ingested, self.lanes.drain_closed()

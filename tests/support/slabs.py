@@ -27,7 +27,7 @@ from bruce_mp.telemetry.counters import Counter, discarded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bruce_mp.kernels import Ingested, TimestampWindows
+    from bruce_mp.kernels import Ingested, WindowOfTopic
     from bruce_mp.protocol.client.record_headers import Header
     from bruce_mp.slab.runs import Segment
 
@@ -97,7 +97,7 @@ class Input:
         *,
         linger_ms: int = 1000,
         topics: Sequence[tuple[bytes, int]] = (),
-        windows: TimestampWindows = lambda _: None,
+        windows: WindowOfTopic = lambda _: None,
     ) -> None:
         self.slab = slab
         table = TopicTable(slab)

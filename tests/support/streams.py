@@ -34,7 +34,7 @@ from support.links import Keeping
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.kernels import TimestampWindows
+    from bruce_mp.kernels import WindowOfTopic
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.books import Books
@@ -74,7 +74,7 @@ class StreamInput:
         max_attempt: int = 0,
         rules: SenderRules = NO_RULES,
         peers: Sequence[int] = (),
-        windows: TimestampWindows = lambda _: None,
+        windows: WindowOfTopic = lambda _: None,
         alpha: int = 0,
         max_spill: int = 0,
         keeps_journal: bool = False,

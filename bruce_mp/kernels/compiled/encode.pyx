@@ -130,7 +130,7 @@ def encode(slab, segments, *, keeps_empty_values=False):
     cdef tuple listed = tuple(segments)
     memset(&out, 0, sizeof(Output))
     out.empty_value = 0 if keeps_empty_values else -1
-    data = in_two_passes(slab, listed, &out, put_record)
+    data = encode_in_two_passes(slab, listed, &out, put_record)
     if data is None:
         runs.raise_damage(slab, listed)
     return Encoded(data, out.records, out.first_timestamp, out.max_timestamp)
@@ -171,7 +171,7 @@ cdef tuple encode_batch(
     cdef uint8_t *at
     memset(&out, 0, sizeof(Output))
     out.empty_value = empty_value
-    data = in_two_passes_of(memory, segments, &out, put_record)
+    data = encode_attached(memory, segments, &out, put_record)
     if data is None:
         runs.raise_damage(slab, segments)
     if not out.records:

@@ -9,7 +9,7 @@ from bruce_mp.kernels.compiled.memory cimport *
 
 
 cdef struct Output:
-    uint8_t *at              # the next byte to write; in the first pass not an address, but the size so far
+    uint8_t *at              # address of the next byte to write; in the first pass, the size so far
     uint8_t *end             # the end of the memory; NULL in the first pass
     uint64_t records         # number of records so far
     int64_t first_timestamp, max_timestamp
@@ -71,7 +71,7 @@ cdef inline int put_segments(
     return 0
 
 
-cdef inline object in_two_passes(object slab, tuple segments, Output *out, PutRecord put):
+cdef inline object encode_in_two_passes(object slab, tuple segments, Output *out, PutRecord put):
     """Return the encoded records of segments; None if a segment disagrees with the headers of its chunk and run.
 
     The caller sets `magic` and `empty_value` of `out`.  The call stores the number of records and their timestamps.
@@ -79,14 +79,14 @@ cdef inline object in_two_passes(object slab, tuple segments, Output *out, PutRe
     cdef Memory memory
     attach(slab, &memory)
     try:
-        return in_two_passes_of(&memory, segments, out, put)
+        return encode_attached(&memory, segments, out, put)
     finally:
         release(&memory)
 
 
-cdef inline object in_two_passes_of(Memory *memory, tuple segments, Output *out, PutRecord put):
-    """Do the work of `in_two_passes` in the attached memory of a slab."""
-    cdef Output measured = out[0]  # of the first pass
+cdef inline object encode_attached(Memory *memory, tuple segments, Output *out, PutRecord put):
+    """Do the work of `encode_in_two_passes` in the attached memory of a slab."""
+    cdef Output measured = out[0]  # the output of the first pass, which has only the size
     cdef uint64_t count = 0
     cdef int failed
     cdef SegmentRef *refs = <SegmentRef *>malloc((len(segments) or 1) * sizeof(SegmentRef))

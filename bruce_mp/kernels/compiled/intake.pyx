@@ -4,7 +4,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 
 from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
 from bruce_mp.kernels.compiled.lanes cimport (
-    IngestBatch, Landing, Times, append_groups, begin_batch, find_landing_zone, longest_wait_ms, read_landed,
+    IngestBatch, Landing, WaitLimits, append_groups, begin_batch, find_landing_zone, longest_wait_ms, read_landed,
 )
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.rows cimport commit_landed_batch
@@ -53,7 +53,7 @@ cdef extern from *:
 
 
 cdef enum:
-    MAX_TIMER_DELAY_MS = 8   # the longest time by which a socket's timeout may come late
+    MAX_TIMER_DELAY_MS = 8   # the maximum delay of a socket's timeout
 
 
 cdef int receive_into(uint8_t *headers, int descriptor, unsigned int limit, int flags) except -1:
@@ -114,10 +114,10 @@ class DatagramIntake(PureDatagramIntake):
         cdef int64_t publish_ms = lanes.publish_ms
         cdef ArrivalRate rate = self._rate
         cdef int count, max_count, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
-        cdef Times *times = &batch.times
+        cdef WaitLimits *limits = &batch.limits
         counters[0], counters[1], counters[2], counters[3] = self._counters
-        read_times(lanes, batch)
-        left_ms = longest_wait_ms(times, until_ms, now_ms)
+        read_wait_limits(lanes, batch)
+        left_ms = longest_wait_ms(limits, until_ms, now_ms)
         attach(lanes._slab, &memory)
         try:
             find_landing_zone(geometry, &memory, slots, self._max_size, &landing)
@@ -126,7 +126,7 @@ class DatagramIntake(PureDatagramIntake):
             while committed < limit:
                 max_count = <int>min(limit - committed, slots)
                 count = receive_within(
-                    descriptor, landing.headers, max_count, left_ms, times.leeway_ms, now_ms - offset_ms, &timer_ms
+                    descriptor, landing.headers, max_count, left_ms, limits.leeway_ms, now_ms - offset_ms, &timer_ms
                 )
                 if count == 0:
                     break
@@ -138,37 +138,37 @@ class DatagramIntake(PureDatagramIntake):
                 if batch.rejections or batch.no_room:
                     return IntakeResult(committed, count, batch.outcome())
                 amounts[0] = amounts[1] = count  # received, forwarded
-                amounts[2], amounts[3] = batch.any_partition, batch.partition_key
+                amounts[2], amounts[3] = batch.any_partition_count, batch.partition_key_count
                 commit_landed_batch(&memory, row, landing.at, counters, amounts, count)
                 committed += count
                 rate.add(count, batch.wire_bytes)
-                if batch.are_times_stale:
-                    read_times(lanes, batch)
+                if batch.are_limits_stale:
+                    read_wait_limits(lanes, batch)
                     publish_ms = lanes.publish_ms
                 if now_ms >= publish_ms:
                     break
                 left_ms = 0
                 if count < max_count:  # the queue is empty
-                    left_ms = longest_wait_ms(times, until_ms, now_ms)
+                    left_ms = longest_wait_ms(limits, until_ms, now_ms)
                     if not left_ms:
                         break
                     nap_us = rate.nap_us(now_us)
                     if nap_us and nap_us < left_ms * 1000:
                         sleep_us(nap_us)
                         now_ms = monotonic_us() // 1000 + offset_ms
-                        left_ms = longest_wait_ms(times, until_ms, now_ms)
+                        left_ms = longest_wait_ms(limits, until_ms, now_ms)
             return IntakeResult(committed, 0, None)
         finally:
             self._timer_ms = timer_ms
             release(&memory)
 
 
-cdef int read_times(lanes, IngestBatch batch) except -1:
+cdef int read_wait_limits(lanes, IngestBatch batch) except -1:
     """Copy the times that limit a wait from the lanes to the batch."""
     due_ms = lanes._next_due_ms
-    batch.times.due_ms = 0 if due_ms is None else due_ms
-    batch.times.leeway_ms = lanes.leeway_ms
-    batch.are_times_stale = False
+    batch.limits.due_ms = 0 if due_ms is None else due_ms
+    batch.limits.leeway_ms = lanes.leeway_ms
+    batch.are_limits_stale = False
     return 0
 
 

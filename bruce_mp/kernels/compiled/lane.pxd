@@ -1,16 +1,16 @@
 # A lane, and the sizes of its records.  `base` is the address of the slab.
 
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.parse cimport Item
+from bruce_mp.kernels.compiled.parse cimport ParsedMessage
 from bruce_mp.kernels.compiled.timestamps cimport Window
 
 
-cdef inline uint64_t payload_of(Item *item) noexcept nogil:
-    return <uint64_t>item.key_size + item.value_size + item.headers_size
+cdef inline uint64_t payload_of(ParsedMessage *message) noexcept nogil:
+    return <uint64_t>message.key_size + message.value_size + message.headers_size
 
 
-cdef inline uint64_t record_size(Item *item) noexcept nogil:
-    return (RECORD_HEADER + payload_of(item) + 7) & <uint64_t>~7
+cdef inline uint64_t record_size(ParsedMessage *message) noexcept nogil:
+    return (RECORD_HEADER + payload_of(message) + 7) & <uint64_t>~7
 
 
 cdef class Lane:
@@ -34,6 +34,6 @@ cdef class Lane:
     cdef object hand_over(self, uint8_t *base, uint64_t last_ticket_at)
     cdef object reset_run(self)
     cdef bint has_room(self, uint64_t size) noexcept
-    cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept
-    cdef void put_record(self, uint8_t *at, Item *item) noexcept
-    cdef void open_run(self, uint8_t *base, Item *item, int64_t now_ms) noexcept
+    cdef int append(self, uint8_t *base, ParsedMessage *messages, int first, int64_t now_ms) noexcept
+    cdef void put_record(self, uint8_t *at, ParsedMessage *message) noexcept
+    cdef void open_run(self, uint8_t *base, ParsedMessage *message, int64_t now_ms) noexcept

@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset
 
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.parse cimport NONE, Item
+from bruce_mp.kernels.compiled.parse cimport NONE, ParsedMessage
 
 from bruce_mp.slab.runs import Segment
 
@@ -78,7 +78,7 @@ cdef class Lane:
         return self.reset_run()
 
     cdef object reset_run(self):
-        """Let the lane have no open run, because its run is closed now; return the segment of that run."""
+        """Forget the open run, which is closed now, and return its segment."""
         cdef uint64_t run = self.run_at - self.start
         segment = tuple.__new__(
             Segment, (self.chunk, self.generation, run, run + self.header_size, self.records, self.payload)
@@ -92,7 +92,7 @@ cdef class Lane:
             return False
         return self.end + size + (0 if self.records else self.header_size) <= self.limit
 
-    cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept:
+    cdef int append(self, uint8_t *base, ParsedMessage *messages, int first, int64_t now_ms) noexcept:
         """Append the chain of messages that begins with index `first` while they fit.
 
         Return the index of the first message that does not fit; NONE if all fit.  The message `first` must fit.
@@ -100,19 +100,19 @@ cdef class Lane:
         cdef uint64_t size
         cdef uint64_t last_arrival = 0
         cdef int index = first
-        cdef Item *item
+        cdef ParsedMessage *message
         if not self.records:
-            self.open_run(base, &items[first], now_ms)
+            self.open_run(base, &messages[first], now_ms)
         while index != NONE:
-            item = &items[index]
-            size = record_size(item)
+            message = &messages[index]
+            size = record_size(message)
             if self.end + size > self.limit:
                 break
-            self.put_record(base + self.end, item)
+            self.put_record(base + self.end, message)
             self.end += size
             self.records += 1
-            last_arrival = item.arrival
-            index = item.next
+            last_arrival = message.arrival
+            index = message.next
         store64(base + self.start + CHUNK_LAST_ARRIVAL, last_arrival)
         store32(base + self.run_at + RUN_PAYLOAD, <uint32_t>self.payload)
         store32(base + self.run_at + RUN_LARGEST, self.largest_payload)
@@ -121,33 +121,33 @@ cdef class Lane:
         store64(base + self.run_at + RUN_COUNT, <uint64_t>self.records | (self.end - self.run_at) << 32)
         return index
 
-    cdef void put_record(self, uint8_t *at, Item *item) noexcept:
+    cdef void put_record(self, uint8_t *at, ParsedMessage *message) noexcept:
         """Write a record behind the open run; `append` makes it part of the run later."""
-        cdef uint64_t size = payload_of(item)
+        cdef uint64_t size = payload_of(message)
         cdef uint8_t *body = at + RECORD_HEADER
-        cdef uint32_t options = item.options | (OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0)
+        cdef uint32_t options = message.options | (OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0)
         store32(at, 0)  # the state word
         # flags, retries (0), reason (0), options: one byte each
         store32(at + RECORD_FLAGS, self.flags | options << 8 * (RECORD_OPTIONS - RECORD_FLAGS))
-        store32(at + RECORD_KEY_LENGTH, item.key_size)
-        store32(at + RECORD_VALUE_LENGTH, item.value_size)
-        store32(at + RECORD_PARTITION_KEY, item.partition_key)
+        store32(at + RECORD_KEY_LENGTH, message.key_size)
+        store32(at + RECORD_VALUE_LENGTH, message.value_size)
+        store32(at + RECORD_PARTITION_KEY, message.partition_key)
         store32(at + RECORD_PARTITION, <uint32_t>-1)
         store32(at + RECORD_SEQUENCE, <uint32_t>-1)
-        store32(at + RECORD_EPOCH, 0xFFFF | item.headers_size << 16)  # epoch -1, then RECORD_HEADERS_LENGTH
-        store64(at + RECORD_TIMESTAMP, <uint64_t>item.timestamp)
-        store64(at + RECORD_ARRIVAL, item.arrival)
-        memcpy(body, item.key, item.key_size)
-        memcpy(body + item.key_size, item.value, item.value_size)
-        memcpy(body + item.key_size + item.value_size, item.headers, item.headers_size)
+        store32(at + RECORD_EPOCH, 0xFFFF | message.headers_size << 16)  # epoch -1, then RECORD_HEADERS_LENGTH
+        store64(at + RECORD_TIMESTAMP, <uint64_t>message.timestamp)
+        store64(at + RECORD_ARRIVAL, message.arrival)
+        memcpy(body, message.key, message.key_size)
+        memcpy(body + message.key_size, message.value, message.value_size)
+        memcpy(body + message.key_size + message.value_size, message.headers, message.headers_size)
         memset(body + size, 0, <uint64_t>-<int64_t>size & 7)  # padding to 8 bytes
         self.payload += size
         self.largest_payload = <uint32_t>size if size > self.largest_payload else self.largest_payload
-        if item.timestamp < self.min_timestamp:
-            self.min_timestamp = item.timestamp
+        if message.timestamp < self.min_timestamp:
+            self.min_timestamp = message.timestamp
 
-    cdef void open_run(self, uint8_t *base, Item *item, int64_t now_ms) noexcept:
-        """Write the header of a run without records; its first record will be the message `item`."""
+    cdef void open_run(self, uint8_t *base, ParsedMessage *message, int64_t now_ms) noexcept:
+        """Write the header of a run without records; its first record will be `message`."""
         cdef uint8_t *at = base + self.end
         memset(at, 0, self.header_size)
         store32(at + RUN_GENERATION, self.generation)
@@ -162,12 +162,12 @@ cdef class Lane:
         store32(at + RUN_PARTITION_COUNT, self.partition_count)
         store16(at + RUN_NAME_LENGTH, <uint16_t>PyBytes_GET_SIZE(self.name))
         store32(at + RUN_MAGIC_AT, RUN_MAGIC)
-        store64(at + RUN_FIRST_ARRIVAL, item.arrival)
-        store64(at + RUN_MIN_TIMESTAMP, <uint64_t>item.timestamp)
+        store64(at + RUN_FIRST_ARRIVAL, message.arrival)
+        store64(at + RUN_MIN_TIMESTAMP, <uint64_t>message.timestamp)
         memcpy(at + RUN_HEADER, PyBytes_AS_STRING(self.name), PyBytes_GET_SIZE(self.name))
         self.run_at = self.end
         self.end += self.header_size
         self.payload = self.largest_payload = 0
-        self.min_timestamp = item.timestamp
+        self.min_timestamp = message.timestamp
         self.runs += 1
         store32(base + self.start + CHUNK_RUNS, <uint32_t>self.runs)

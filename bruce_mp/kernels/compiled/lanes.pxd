@@ -4,14 +4,14 @@ from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.parse cimport ParsedBatch
 
 
-cdef struct Times:           # the limits of a wait, copied from the lanes by `read_times`
+cdef struct WaitLimits:      # the limits of a wait, copied from the lanes by `read_wait_limits`
     int64_t due_ms           # `next_due_ms`, from which `close_due` has work; 0 = it has none
-    int leeway_ms            # the time by which a wake-up may be late
+    int leeway_ms            # the maximum delay of a wake-up
 
 
-cdef inline int longest_wait_ms(Times *times, int64_t until_ms, int64_t now_ms) noexcept nogil:
-    """Return the ms to `until_ms`, or to the time when `close_due` has work if that is earlier; 0 if it has none."""
-    return <int>max(0, min(until_ms, times.due_ms) - now_ms)
+cdef inline int longest_wait_ms(WaitLimits *limits, int64_t until_ms, int64_t now_ms) noexcept nogil:
+    """Return the number of ms until `until_ms` or `due_ms`, whichever is earlier; 0 if `close_due` has no work."""
+    return <int>max(0, min(until_ms, limits.due_ms) - now_ms)
 
 
 cdef class IngestBatch(ParsedBatch):
@@ -22,8 +22,8 @@ cdef class IngestBatch(ParsedBatch):
     cdef list no_room        # a `NoRoom` for each message without room
     cdef bint keeps_timestamps    # true if clamping must not replace the timestamps of the batch
     cdef int64_t wall_offset_ms   # the time since 1970 minus the steady time
-    cdef bint are_times_stale     # true if `times` must be copied again, after a call that may have changed the lanes'
-    cdef Times times
+    cdef bint are_limits_stale    # true after a call that may have changed the lanes' limits; then copy `limits` again
+    cdef WaitLimits limits
     cdef uint32_t topics_version  # version of the topic table at the last `begin_batch`
 
     cdef object outcome(self)

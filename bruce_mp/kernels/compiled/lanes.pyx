@@ -11,9 +11,9 @@ from libc.stdlib cimport calloc, free, malloc
 
 from bruce_mp.kernels.compiled.lane cimport Lane, record_size
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.parse cimport NONE, Group, Item, KnownTopic, ParsedBatch
+from bruce_mp.kernels.compiled.parse cimport NONE, Group, KnownTopic, ParsedBatch, ParsedMessage
 from bruce_mp.kernels.compiled.redo cimport make_version_odd
-from bruce_mp.kernels.compiled.timestamps cimport Replaced, count_replaced, replace_timestamps
+from bruce_mp.kernels.compiled.timestamps cimport ReplacedCount, count_replaced, replace_timestamps
 
 from bruce_mp.kernels.closed_runs import tick_after
 from bruce_mp.kernels.pure.lanes import IDLE_MS, WAKE_SLACK_MS, Ingested, NoRoom
@@ -31,9 +31,9 @@ cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
 cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 
 
-cdef struct Chain:           # messages of a group for one partition, linked by `Item.next`
+cdef struct Chain:           # messages of a group for one partition, linked by `ParsedMessage.next`
     uint64_t batch_number    # the batch in which `first` and `last` were set
-    int first, last          # indexes of items
+    int first, last          # indexes of messages
     bint is_shared           # true if the partition's lane is shared
 
 
@@ -85,7 +85,7 @@ cdef class IngestBatch(ParsedBatch):
 
     cdef object outcome(self):
         """Return the result of the batch."""
-        return Ingested(self.any_partition, self.partition_key, self.rejections, self.no_room)
+        return Ingested(self.any_partition_count, self.partition_key_count, self.rejections, self.no_room)
 
 
 class Lanes(PureLanes):
@@ -174,7 +174,7 @@ class Lanes(PureLanes):
         cdef int64_t at, length
         cdef int slot
         self._refresh_topics()
-        batch.are_times_stale = True
+        batch.are_limits_stale = True
         batch.begin(len(extents))
         PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
         try:
@@ -198,7 +198,7 @@ class Lanes(PureLanes):
         cdef Memory memory
         cdef Landing landing
         self._refresh_topics()
-        batch.are_times_stale = True
+        batch.are_limits_stale = True
         attach(self._slab, &memory)
         try:
             find_landing_zone(self._slab.geometry, &memory, count, max_size, &landing)
@@ -247,7 +247,7 @@ cdef int begin_batch(lanes, IngestBatch batch, uint8_t *base, uint8_t *row) exce
     if load32(base + SUPER_TOPICS_VERSION) != batch.topics_version:
         lanes._refresh_topics()
         batch.topics_version = lanes._topics_version
-        batch.are_times_stale = True
+        batch.are_limits_stale = True
     return 0
 
 
@@ -271,7 +271,7 @@ cdef int append_groups(lanes, IngestBatch batch, uint8_t *base, int64_t now_ms) 
 
 cdef int append_group(lanes, IngestBatch batch, Group *group, uint8_t *base, int64_t now_ms) except -1:
     """Append a group to the cached lanes of its topic, or to the lanes that the base class chooses."""
-    cdef Item *first = &batch.items[group.first]
+    cdef ParsedMessage *first = &batch.messages[group.first]
     cdef PyObject *known = batch.find(first.topic, first.topic_size)  # a `TopicLanes`, or NULL
     cdef bytes topic
     cdef Lane lane
@@ -280,7 +280,7 @@ cdef int append_group(lanes, IngestBatch batch, Group *group, uint8_t *base, int
         return append_chain(lanes, batch, lane, (<TopicLanes>known).name, group.first, base, now_ms)
     if known != NULL and group.keyed and (<TopicLanes>known).partition_count:
         return append_by_partition(lanes, batch, <TopicLanes>known, group, base, now_ms)
-    batch.are_times_stale = True
+    batch.are_limits_stale = True
     topic = first.topic[: first.topic_size]
     number = lanes._topics.number_of(topic)
     if number and known == NULL:
@@ -318,7 +318,7 @@ cdef int append_by_partition(
     for position in range(part_count):
         index = batch.order[position]
         if lane_by_index[index] is None:
-            batch.are_times_stale = True
+            batch.are_limits_stale = True
             lane_by_index[index] = lanes._lane_for(
                 topic_lanes.name, topic_lanes.number, index, topic_lanes.partition_count
             )
@@ -341,12 +341,12 @@ cdef int split_group(IngestBatch batch, TopicLanes topic_lanes, Group *group) no
     cdef uint64_t partition
     cdef Chain *chain
     while index != NONE:
-        following = batch.items[index].next
-        batch.items[index].next = NONE
-        partition = batch.items[index].partition_key % topic_lanes.partition_count
+        following = batch.messages[index].next
+        batch.messages[index].next = NONE
+        partition = batch.messages[index].partition_key % topic_lanes.partition_count
         chain = &topic_lanes.chains[partition]
         if chain.batch_number == batch.batch_number:
-            batch.items[chain.last].next = index
+            batch.messages[chain.last].next = index
         else:
             chain.batch_number, chain.first = batch.batch_number, index
             batch.order[part_count] = partition
@@ -362,22 +362,23 @@ cdef int append_chain(
     """Append the chain of messages that begins with index `first` to a lane, then close or schedule the lane's run."""
     cdef uint64_t size
     cdef int end
-    cdef Item *item
+    cdef ParsedMessage *message
     cdef bint counts_replaced = False
-    cdef Replaced replaced
+    cdef ReplacedCount replaced
+    cdef WaitLimits *limits
     lane.keeps_timestamps = batch.keeps_timestamps
     if lane.has_window and not (batch.keeps_timestamps and lane.limits.is_clamp):
-        if replace_timestamps(batch.items, first, &lane.limits, now_ms + batch.wall_offset_ms):
+        if replace_timestamps(batch.messages, first, &lane.limits, now_ms + batch.wall_offset_ms):
             counts_replaced = lane.limits.is_clamp
     while first != NONE:
-        size = record_size(&batch.items[first])
+        size = record_size(&batch.messages[first])
         if lane.has_room(size) or make_room(lanes, batch, lane, size, now_ms):
-            end = lane.append(base, batch.items, first, now_ms)
+            end = lane.append(base, batch.messages, first, now_ms)
             if counts_replaced:
-                replaced = count_replaced(batch.items, first, end)
+                replaced = count_replaced(batch.messages, first, end)
                 if replaced.count:
-                    item = &batch.items[replaced.first]
-                    lanes._replaced.add(topic, item.client_timestamp, item.arrival, replaced.count)
+                    message = &batch.messages[replaced.first]
+                    lanes._replaced.add(topic, message.client_timestamp, message.arrival, replaced.count)
             first = end
         else:
             first = record_no_room(lanes, batch, topic, first)
@@ -387,11 +388,12 @@ cdef int append_chain(
     if lane.linger_ms and lane.records:
         lane.used_ms = now_ms
         lane.due_ms = ((now_ms + <int64_t>lanes.leeway_ms) // lane.linger_ms + 1) * lane.linger_ms  # `tick_after`
-        # Without stale times, the call of `wake_by` is not needed if an earlier wake-up is set.
-        if batch.are_times_stale or lane.due_ms - batch.times.leeway_ms < batch.times.due_ms or not batch.times.due_ms:
+        # If the limits are not stale, they show whether an earlier wake-up is set, which makes the call unnecessary.
+        limits = &batch.limits
+        if batch.are_limits_stale or lane.due_ms - limits.leeway_ms < limits.due_ms or not limits.due_ms:
             wake_by(lanes, batch, lane.due_ms - <int64_t>lanes.leeway_ms)
         return 0
-    batch.are_times_stale = True
+    batch.are_limits_stale = True
     lanes._schedule_close(lane, topic, now_ms)
     lane.linger_ms = lanes._linger_of(lane.topic, topic) if lane.due_ms else 0  # cached for the next chains
     return 0
@@ -406,8 +408,8 @@ cdef int record_no_room(lanes, IngestBatch batch, bytes topic, int first) except
     reason = lanes._chunks.refusal
     cdef bint refuses_rest = lanes._chunks.refuses_rest
     while first != NONE:
-        batch.no_room.append(NoRoom(topic, batch.items[first].timestamp, batch.items[first].arrival, reason))
-        first = batch.items[first].next
+        batch.no_room.append(NoRoom(topic, batch.messages[first].timestamp, batch.messages[first].arrival, reason))
+        first = batch.messages[first].next
         if not refuses_rest:
             break
     return first
@@ -415,7 +417,7 @@ cdef int record_no_room(lanes, IngestBatch batch, bytes topic, int first) except
 
 cdef int wake_by(lanes, IngestBatch batch, int64_t due_ms) except -1:
     """See `_wake_by` of the base class."""
-    batch.are_times_stale = True
+    batch.are_limits_stale = True
     next_due_ms = lanes._next_due_ms
     if next_due_ms is None or due_ms < next_due_ms:
         lanes._next_due_ms = due_ms
@@ -424,5 +426,5 @@ cdef int wake_by(lanes, IngestBatch batch, int64_t due_ms) except -1:
 
 cdef bint make_room(lanes, IngestBatch batch, Lane lane, uint64_t size, int64_t now_ms) except -1:
     """See `LaneChunks.make_room`."""
-    batch.are_times_stale = True
+    batch.are_limits_stale = True
     return lanes._chunks.make_room(lane, size, now_ms)

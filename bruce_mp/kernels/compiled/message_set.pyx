@@ -105,7 +105,7 @@ def encode_message_set(slab, segments, message_format, *, keeps_empty_values=Fal
     memset(&out, 0, sizeof(Output))
     out.magic = int(message_format)
     out.empty_value = 0 if keeps_empty_values else -1
-    data = in_two_passes(slab, listed, &out, put_record)
+    data = encode_in_two_passes(slab, listed, &out, put_record)
     if data is None:
         runs.raise_damage(slab, listed)
     return EncodedSet(data, out.records, out.max_timestamp)

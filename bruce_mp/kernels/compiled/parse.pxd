@@ -5,10 +5,10 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 
 cdef enum:
-    NONE = -1            # index that stands for no item or no group
+    NONE = -1            # index that stands for no message or no group
 
 
-cdef struct Item:        # a valid message
+cdef struct ParsedMessage:   # a valid message
     uint64_t arrival
     int64_t timestamp
     uint8_t *topic
@@ -17,13 +17,13 @@ cdef struct Item:        # a valid message
     uint8_t *headers
     uint32_t partition_key, topic_size, key_size, value_size, headers_size
     uint32_t options     # OPTION_... of its record
-    int next             # index of the next item in the same group or chain; NONE at the end
+    int next             # index of the next message in the same group or chain; NONE at the end
     bint is_replaced     # true if `timestamp` replaced the client's; set only by `replace_timestamps`
     int64_t client_timestamp   # set only if `is_replaced`
 
 
 cdef struct Group:       # messages of one topic and type, in order
-    int first, last      # indexes of items
+    int first, last      # indexes of messages
     bint keyed           # messages with a partition key, which a client or a partitioner has chosen
     int partitioner      # set only for an unknown topic
 
@@ -41,11 +41,11 @@ cdef class KnownTopic:
 cdef class ParsedBatch:
     """The grouped messages of a batch, and the known topics."""
 
-    cdef Item *items
+    cdef ParsedMessage *messages
     cdef Group *groups
-    cdef int capacity        # of both `items` and `groups`
-    cdef int count, group_count   # numbers of items and groups
-    cdef int any_partition, partition_key   # numbers of messages of each type
+    cdef int capacity        # of both `messages` and `groups`
+    cdef int count, group_count   # numbers of messages and groups
+    cdef int any_partition_count, partition_key_count   # numbers of messages of each type
     cdef list rejections
     cdef object partitioners # a function that returns a topic's partitioner; None = no topic has one
     cdef int64_t wire_bytes  # size of the messages on the wire
@@ -61,6 +61,6 @@ cdef class ParsedBatch:
     cdef void insert(self, KnownTopic topic)
     cdef int grow(self) except -1
     cdef int partitioner_of(self, bytes name) except -1
-    cdef int group_of(self, Item *item, bint keyed) except -1
-    cdef int group_of_unknown(self, Item *item, bint keyed) except -1
+    cdef int group_of(self, ParsedMessage *message, bint keyed) except -1
+    cdef int group_of_unknown(self, ParsedMessage *message, bint keyed) except -1
     cdef int new_group(self, bint keyed)

@@ -32,7 +32,7 @@ cdef enum:
     UNREAD = -1          # stands for a partitioner that is not looked up yet
 
 
-cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
+cdef int parse_one(uint8_t *at, int64_t length, ParsedMessage *message) noexcept nogil:
     """Store a message's fields and return its API key; 0 for an invalid message.
 
     Each number is loaded once, because another process may change the bytes during the call.
@@ -50,38 +50,38 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     if version_and_flags != 0 and version_and_flags != WITH_HEADERS and version_and_flags != WITH_NULLS:
         return 0
     at += 10  # now at the topic size, or at the partition key before the topic size
-    item.partition_key = item.options = 0
+    message.partition_key = message.options = 0
     if api_key == PARTITION_KEY:
         if end - at < 4 + 2:  # partition key, topic size
             return 0
-        item.partition_key = big32(at)
+        message.partition_key = big32(at)
         at += 4
     topic_size = big16(at)
     at += 2
     if topic_size <= 0 or end - at < topic_size + 8 + 4 + 4:  # timestamp, key size, value size
         return 0
-    item.topic, item.topic_size = at, topic_size
+    message.topic, message.topic_size = at, topic_size
     at += topic_size
-    item.timestamp = big64(at)
+    message.timestamp = big64(at)
     key_size = <int32_t>big32(at + 8)
     at += 12
     if version_and_flags == WITH_NULLS and (key_size == 0 or key_size == -1):  # -1: null
-        item.options = 0 if key_size else OPTION_EMPTY_KEY
+        message.options = 0 if key_size else OPTION_EMPTY_KEY
         key_size = 0
     if key_size < 0 or end - at < key_size + 4:
         return 0
-    item.key, item.key_size = at, key_size
+    message.key, message.key_size = at, key_size
     at += key_size
     value_size = <int32_t>big32(at)
     at += 4
     if version_and_flags == WITH_NULLS and (value_size == 0 or value_size == -1):
-        item.options |= OPTION_NULL_VALUE if value_size else OPTION_EMPTY_VALUE
+        message.options |= OPTION_NULL_VALUE if value_size else OPTION_EMPTY_VALUE
         value_size = 0
     if value_size < 0 or end - at < value_size:
         return 0
-    item.value, item.value_size = at, value_size
+    message.value, message.value_size = at, value_size
     at += value_size
-    item.headers, item.headers_size = at, 0
+    message.headers, message.headers_size = at, 0
     if version_and_flags:
         if end - at < 4:
             return 0
@@ -89,7 +89,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
         at += 4
         if headers_size < 0 or headers_size > MAX_HEADERS_BYTES or end - at != headers_size or check_headers(at, end):
             return 0
-        item.headers, item.headers_size = at, headers_size
+        message.headers, message.headers_size = at, headers_size
         return api_key
     return api_key if at == end else 0
 
@@ -107,14 +107,14 @@ cdef object rejection_of(int slot, uint8_t *at, int64_t length):
     return RejectedMessage(slot, Failure.MALFORMED, api_key, version)
 
 
-cdef inline bint apply_partitioner(Item *item, int partitioner) noexcept nogil:
+cdef inline bint apply_partitioner(ParsedMessage *message, int partitioner) noexcept nogil:
     """Store the hash of a record key as the partition key; return False if the partitioner ignores the message."""
     if partitioner == NO_PARTITIONER:
         return False
-    if item.key_size == 0 and (partitioner == CRC32 or not item.options & OPTION_EMPTY_KEY):
+    if message.key_size == 0 and (partitioner == CRC32 or not message.options & OPTION_EMPTY_KEY):
         return False
-    item.partition_key = hash_key(partitioner, item.key, item.key_size)
-    item.options |= OPTION_HASHED
+    message.partition_key = hash_key(partitioner, message.key, message.key_size)
+    message.options |= OPTION_HASHED
     return True
 
 
@@ -149,7 +149,7 @@ cdef class ParsedBatch:
         self.clear_topics()
 
     def __dealloc__(self):
-        free(self.items)
+        free(self.messages)
         free(self.groups)
         free(self.table)
 
@@ -201,40 +201,40 @@ cdef class ParsedBatch:
     cdef int begin(self, int max_messages) except -1:
         """Prepare for a batch of up to `max_messages` messages."""
         self.batch_number += 1
-        self.count = self.group_count = self.any_partition = self.partition_key = 0
+        self.count = self.group_count = self.any_partition_count = self.partition_key_count = 0
         self.wire_bytes = 0
         if self.rejections:
             self.rejections = []
         if max_messages <= self.capacity:
             return 0
-        free(self.items)
+        free(self.messages)
         free(self.groups)
         self.capacity = 0
-        self.items = <Item *>malloc(max_messages * sizeof(Item))
+        self.messages = <ParsedMessage *>malloc(max_messages * sizeof(ParsedMessage))
         self.groups = <Group *>malloc(max_messages * sizeof(Group))
-        if self.items == NULL or self.groups == NULL:
+        if self.messages == NULL or self.groups == NULL:
             raise MemoryError
         self.capacity = max_messages
         return 0
 
     cdef int add(self, int slot, uint8_t *at, int64_t length, uint64_t arrival) except -1:
         """Add a message to its group, or record its rejection."""
-        cdef Item *item = &self.items[self.count]
-        cdef int api_key = parse_one(at, length, item)
+        cdef ParsedMessage *message = &self.messages[self.count]
+        cdef int api_key = parse_one(at, length, message)
         cdef int group
         if api_key == 0:
             self.rejections.append(rejection_of(slot, at, length))
             return 0
         if api_key == PARTITION_KEY:
-            self.partition_key += 1
+            self.partition_key_count += 1
         else:
-            self.any_partition += 1
-        item.arrival, item.next = arrival, NONE
-        group = self.group_of(item, api_key == PARTITION_KEY)
+            self.any_partition_count += 1
+        message.arrival, message.next = arrival, NONE
+        group = self.group_of(message, api_key == PARTITION_KEY)
         if self.groups[group].first == NONE:
             self.groups[group].first = self.count
         else:
-            self.items[self.groups[group].last].next = self.count
+            self.messages[self.groups[group].last].next = self.count
         self.groups[group].last = self.count
         self.count += 1
         return 0
@@ -242,17 +242,17 @@ cdef class ParsedBatch:
     cdef int partitioner_of(self, bytes name) except -1:
         return NO_PARTITIONER if self.partitioners is None else self.partitioners(name)
 
-    cdef int group_of(self, Item *item, bint keyed) except -1:
+    cdef int group_of(self, ParsedMessage *message, bint keyed) except -1:
         """Return a message's group.  An AnyPartition message with a hashed record key is grouped as PartitionKey."""
-        cdef PyObject *known = self.find(item.topic, item.topic_size)
+        cdef PyObject *known = self.find(message.topic, message.topic_size)
         cdef KnownTopic topic
         if known == NULL:
-            return self.group_of_unknown(item, keyed)
+            return self.group_of_unknown(message, keyed)
         topic = <KnownTopic>known
         if topic.batch_number != self.batch_number:
             topic.batch_number = self.batch_number
             topic.group_any = topic.group_keyed = NONE
-        if keyed or apply_partitioner(item, topic.partitioner):
+        if keyed or apply_partitioner(message, topic.partitioner):
             if topic.group_keyed == NONE:
                 topic.group_keyed = self.new_group(True)
             return topic.group_keyed
@@ -260,21 +260,21 @@ cdef class ParsedBatch:
             topic.group_any = self.new_group(False)
         return topic.group_any
 
-    cdef int group_of_unknown(self, Item *item, bint keyed) except -1:
+    cdef int group_of_unknown(self, ParsedMessage *message, bint keyed) except -1:
         """Return the group of a message of an unknown topic; a linear search is enough, as few topics are unknown."""
-        cdef Item *first
+        cdef ParsedMessage *first
         cdef int index, partitioner = UNREAD
         for index in range(self.group_count):
-            first = &self.items[self.groups[index].first]
-            if first.topic_size == item.topic_size and memcmp(first.topic, item.topic, item.topic_size) == 0:
+            first = &self.messages[self.groups[index].first]
+            if first.topic_size == message.topic_size and memcmp(first.topic, message.topic, message.topic_size) == 0:
                 if partitioner == UNREAD:
                     partitioner = self.groups[index].partitioner
-                    keyed = keyed or apply_partitioner(item, partitioner)
+                    keyed = keyed or apply_partitioner(message, partitioner)
                 if self.groups[index].keyed == keyed:
                     return index
         if partitioner == UNREAD:
-            partitioner = self.partitioner_of(item.topic[: item.topic_size])
-            keyed = keyed or apply_partitioner(item, partitioner)
+            partitioner = self.partitioner_of(message.topic[: message.topic_size])
+            keyed = keyed or apply_partitioner(message, partitioner)
         index = self.new_group(keyed)
         self.groups[index].partitioner = partitioner
         return index

@@ -122,7 +122,7 @@ cdef inline int64_t next_sequence(int64_t sequence, uint64_t count) noexcept nog
 
 
 cdef inline void store_placement(uint8_t *at, int partition, int64_t sequence, int epoch) noexcept nogil:
-    """Store partition, sequence number and epoch, which are neighbouring fields in the header of a run or record."""
+    """Store partition, sequence number and epoch, which are neighboring fields in the header of a run or record."""
     store32(at, <uint32_t>partition)
     store32(at + 4, <uint32_t><int>sequence)
     store16(at + 8, <uint16_t>epoch)

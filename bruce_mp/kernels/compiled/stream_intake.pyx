@@ -5,8 +5,8 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
-from bruce_mp.kernels.compiled.intake cimport monotonic_us, read_times, sleep_us
-from bruce_mp.kernels.compiled.lanes cimport IngestBatch, Times, append_groups, begin_batch, longest_wait_ms
+from bruce_mp.kernels.compiled.intake cimport monotonic_us, read_wait_limits, sleep_us
+from bruce_mp.kernels.compiled.lanes cimport IngestBatch, WaitLimits, append_groups, begin_batch, longest_wait_ms
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.rows cimport commit_counted_batch
 from bruce_mp.kernels.compiled.wire cimport *
@@ -135,7 +135,7 @@ cdef class Round:
     cdef Extent *extents     # the messages of all reads
     cdef int capacity, count   # of `extents`
     cdef int64_t largest_size, size   # bytes of the largest message, bytes of all reads
-    cdef list others         # (descriptor, events) for the caller
+    cdef list unhandled_events   # (descriptor, events) for the caller
 
     def __dealloc__(self):
         free(self.extents)
@@ -146,7 +146,7 @@ cdef class Round:
         self.lanes = None
         self.count = 0
         self.largest_size = self.size = 0
-        self.others = []
+        self.unhandled_events = []
         return 0
 
     cdef int split(self, uint8_t *base, Read *read, int64_t max_size) except -1:
@@ -188,7 +188,7 @@ class StreamIntake(pure.StreamIntake):
         lanes = self._lanes
         cdef Round served = self._round
         cdef IngestBatch batch = lanes._batch, round_batch
-        cdef Times *times = &batch.times
+        cdef WaitLimits *limits = &batch.limits
         cdef ArrivalRate rate = self._rate
         cdef Memory memory
         cdef Py_buffer buffer
@@ -196,9 +196,9 @@ class StreamIntake(pure.StreamIntake):
         cdef int64_t offset_ms = now_ms - monotonic_us() // 1000  # the caller's clock minus the monotonic one
         cdef int64_t now_us, nap_us, publish_ms = lanes.publish_ms
         cdef bint is_new_poll
-        cdef list touched = [], leftovers  # `touched`: the sources whose `received` is not 0
-        read_times(lanes, batch)
-        left_ms = longest_wait_ms(times, until_ms, now_ms)
+        cdef list counted_sources = [], leftovers  # `counted_sources`: the sources with a `received` above 0
+        read_wait_limits(lanes, batch)
+        left_ms = longest_wait_ms(limits, until_ms, now_ms)
         attach(lanes._slab, &memory)
         try:
             PyObject_GetBuffer(self._buffer, &buffer, PyBUF_WRITABLE)
@@ -217,10 +217,10 @@ class StreamIntake(pure.StreamIntake):
                 now_ms = now_us // 1000 + offset_ms
                 read_ready(self, served, event_count, is_new_poll, &memory, &buffer)
                 if not served.sources:
-                    return pure.StreamIntakeResult([], None, served.others)
+                    return pure.StreamIntakeResult([], None, served.unhandled_events)
                 if not have_room(self, served):
                     rewind_reads(served)
-                    return pure.StreamIntakeResult(stop_serving(self, served, &buffer), None, served.others)
+                    return pure.StreamIntakeResult(stop_serving(self, served, &buffer), None, served.unhandled_events)
                 leftovers = stop_serving(self, served, &buffer)
                 rate.add(served.count, served.size)
                 if served.count:
@@ -230,21 +230,21 @@ class StreamIntake(pure.StreamIntake):
                     append_round(round_lanes, round_batch, served, &memory, &buffer, self._row._at, now_ms)
                     if round_batch.rejections or round_batch.no_room or round_lanes.has_replaced:
                         uncounted = uncounted_batch(served, round_batch)
-                        return pure.StreamIntakeResult(leftovers, uncounted, served.others)
-                    count_round(self, round_batch, served, &memory, touched)
-                if batch.are_times_stale:
-                    read_times(lanes, batch)
+                        return pure.StreamIntakeResult(leftovers, uncounted, served.unhandled_events)
+                    count_round(self, round_batch, served, &memory, counted_sources)
+                if batch.are_limits_stale:
+                    read_wait_limits(lanes, batch)
                     publish_ms = lanes.publish_ms
-                left_ms = longest_wait_ms(times, until_ms, now_ms)
-                if leftovers or served.others or now_ms >= publish_ms or not left_ms:
-                    return pure.StreamIntakeResult(leftovers, None, served.others)
+                left_ms = longest_wait_ms(limits, until_ms, now_ms)
+                if leftovers or served.unhandled_events or now_ms >= publish_ms or not left_ms:
+                    return pure.StreamIntakeResult(leftovers, None, served.unhandled_events)
                 nap_us = 0 if served.unread else rate.nap_us(now_us)
                 if 0 < nap_us < left_ms * 1000:
                     sleep_us(nap_us)
                     now_ms = monotonic_us() // 1000 + offset_ms
-                    left_ms = longest_wait_ms(times, until_ms, now_ms)
+                    left_ms = longest_wait_ms(limits, until_ms, now_ms)
         finally:
-            for source in touched:  # `count_round` has not added these messages to their flush groups
+            for source in counted_sources:  # `count_round` has not added these messages to their flush groups
                 source.flush_group.received += (<StreamSource>source).received
                 (<StreamSource>source).received = 0
             PyBuffer_Release(&buffer)
@@ -270,7 +270,7 @@ cdef int read_ready(
         source = sources.get(served.events[index].data.fd)
         if source is None or served.events[index].events != EPOLLIN:
             if is_new_poll:  # an older event may be outdated; if not, the next poll reports it again
-                served.others.append((served.events[index].data.fd, served.events[index].events))
+                served.unhandled_events.append((served.events[index].data.fd, served.events[index].events))
             continue
         incomplete_size = len(source.incomplete)
         if begin + incomplete_size + MIN_READ > buffer.len or (read_count and source.lanes is not served.lanes):
@@ -286,7 +286,7 @@ cdef int read_ready(
         )
         if received <= 0:
             if is_new_poll:
-                served.others.append((served.events[index].data.fd, served.events[index].events))
+                served.unhandled_events.append((served.events[index].data.fd, served.events[index].events))
             continue
         counters[<int>intake._counters.got_data[source.kind]] += 1
         memcpy(base + begin, <char *>source.incomplete, incomplete_size)
@@ -302,7 +302,7 @@ cdef int read_ready(
 
 cdef bint have_room(intake, Round served) except -1:
     """See `_have_room` of the base class."""
-    if not served.count or not intake._blocks:
+    if not served.count or not intake._clients_wait:
         return True
     return room_for(intake._pool, chunks_for(served.largest_size), served.count) == served.count
 
@@ -365,7 +365,7 @@ cdef object uncounted_batch(Round served, IngestBatch batch):
     return pure.UncountedBatch(parts, batch.outcome())
 
 
-cdef int count_round(intake, IngestBatch batch, Round served, Memory *memory, list touched) except -1:
+cdef int count_round(intake, IngestBatch batch, Round served, Memory *memory, list counted_sources) except -1:
     """Count a round whose messages are all appended."""
     cdef uint64_t counters[COUNTERS]
     cdef uint64_t amounts[COUNTERS]
@@ -374,13 +374,13 @@ cdef int count_round(intake, IngestBatch batch, Round served, Memory *memory, li
     cdef StreamSource source
     cdef int index
     counters[0], counters[1], counters[2], (counters[3], counters[4]) = intake._counters[:4]  # `forwarded` has two
-    amounts[0], amounts[1], amounts[2] = served.count, batch.any_partition, batch.partition_key
+    amounts[0], amounts[1], amounts[2] = served.count, batch.any_partition_count, batch.partition_key_count
     amounts[3] = amounts[4] = 0
     for index in range(len(served.sources)):
         source = served.sources[index]
         amounts[3 + source.kind] += served.reads[index].count
         if not source.received:
-            touched.append(source)
+            counted_sources.append(source)
         source.received += served.reads[index].count
     commit_counted_batch(memory, row, counters, amounts, COUNTERS, load64(row + ROW_COUNTED) + served.count)
     return 0

@@ -1,6 +1,6 @@
 # The timestamps of records, and the window in which they must lie.
 
-from bruce_mp.kernels.compiled.parse cimport Item
+from bruce_mp.kernels.compiled.parse cimport ParsedMessage
 from libc.stdint cimport int64_t, uint64_t
 
 
@@ -10,9 +10,9 @@ cdef struct Window:      # a `TimestampWindow`
     bint is_clamp
 
 
-cdef struct Replaced:    # the replaced timestamps among some messages
+cdef struct ReplacedCount:   # the replaced timestamps in a chain of messages
     int first            # index of the first message with one; NONE if there is none
     int count            # number of these messages
 
-cdef bint replace_timestamps(Item *items, int first, Window *window, int64_t arrived_ms) noexcept nogil
-cdef Replaced count_replaced(Item *items, int first, int end) noexcept nogil
+cdef bint replace_timestamps(ParsedMessage *messages, int first, Window *window, int64_t arrived_ms) noexcept nogil
+cdef ReplacedCount count_replaced(ParsedMessage *messages, int first, int end) noexcept nogil

@@ -16,9 +16,9 @@ WINDOW_US: Final = 2000
 AWAKE_INTERVAL_US: Final = 500_000
 """Time from one window without naps to the next.  A window with naps may show too low a rate, as naps slow senders."""
 MIN_MESSAGES: Final = 3
-"""Smallest number of messages to expect during a nap: with fewer, the timer costs as much as the nap saves."""
+"""Minimum number of messages expected during a nap: with fewer, the timer costs as much as the nap saves."""
 MIN_NAP_US: Final = 400
-"""The shortest nap: a shorter one saves less than its system call costs."""
+"""Length of the shortest nap: a shorter nap saves less than its system call costs."""
 OVERHEAD_BYTES: Final = 768
 """Linux charges a datagram to the sender's send buffer with twice its length and these bytes."""
 
@@ -53,12 +53,12 @@ class ArrivalRate:
         """Rates of the last window without a nap, which ended at `_awake_end_us`."""
 
     def add(self, message_count: int, size: int) -> None:
-        """Count received messages, which have `size` bytes in all."""
+        """Count received messages; `size` is the sum of their sizes in bytes."""
         self._message_count += message_count
         self._charged_bytes += message_count * OVERHEAD_BYTES + 2 * size
 
     def nap(self, now_ms: int, until_ms: int, due_ms: int | None) -> None:
-        """Take a nap if it saves CPU and ends before both `until_ms` and `due_ms`, the `next_due_ms` of the lanes."""
+        """Take a nap if it saves CPU and ends before both `until_ms` and `due_ms`; `due_ms` may be None."""
         left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
         nap_us = self.nap_us(time.monotonic_ns() // 1000)
         if 0 < nap_us < left_ms * 1000:
@@ -79,7 +79,7 @@ class ArrivalRate:
     def _longest_nap_us(self) -> float:
         """Return the longest nap within the limits.
 
-        The rate to expect is that of the last window, or that of the last window without a nap if it is higher.
+        The expected rate is the rate of the last window, or of the last window without a nap if that rate is higher.
         """
         messages_per_us = max(self._messages_per_us, self._awake_messages_per_us)
         bytes_per_us = max(self._bytes_per_us, self._awake_bytes_per_us)

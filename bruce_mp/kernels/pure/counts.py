@@ -1,7 +1,7 @@
 """Count the records of chunks: the outcomes of stream clients' messages, and all records by state.
 
 The outcome of a message is the final state of its record, with the reason if the message was discarded.  Outcomes are
-counted for each *flush group*: the messages that a client sends between two requests for outcomes (barriers).
+counted for each flush group.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["CountedPosition", "OutcomeCounts", "count_outcomes", "count_states"]
 
 _SOURCE_MASK: Final = lay.ARRIVAL_SOURCES - 1
-"""Mask for the source in a record's arrival number, which is the number of the message's flush group."""
+"""Mask for the lowest bits of a record's arrival number, which have the number of the message's flush group."""
 
 
 class CountedPosition(NamedTuple):
     """The next run to count in a chunk: its number (0 = the chunk's first run), and its offset in the chunk."""
 
     run: int = 0
-    at: int = lay.CHUNK_HEADER
+    offset: int = lay.CHUNK_HEADER
 
 
 class OutcomeCounts(NamedTuple):
@@ -98,7 +98,7 @@ def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int
 
 
 _UNSETTLED: Final = (0, int(RunState.OPEN), 0)
-"""An item of `_outcomes` with which `count_outcomes` stops; only its state matters."""
+"""An item of `_outcomes` at which `count_outcomes` stops; only the state in it has a meaning."""
 
 
 def count_states(slab: Slab, spans: Iterable[tuple[int, int]]) -> list[int]:

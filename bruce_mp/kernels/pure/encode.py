@@ -48,7 +48,7 @@ class Encoded(NamedTuple):
     """The encoded records of a batch, and the fields of the batch header that depend on them."""
 
     data: bytes
-    records: int
+    record_count: int
     first_timestamp: int
     max_timestamp: int
 
@@ -56,16 +56,16 @@ class Encoded(NamedTuple):
 def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty_values: bool = False) -> Encoded:
     """Encode the records of segments in order.
 
-    The options of a record tell if its key and its value, if they have no bytes, are null or empty.  Without such an
-    option a key is null, and a value is empty if `keeps_empty_values` is set, otherwise null.  Raises SlabError for a
-    segment that disagrees with the headers of its chunk and run.
+    The options of a record tell if a key or value without bytes is null or empty.  If they do not tell it, a key is
+    null, and a value is empty if `keeps_empty_values` is True, otherwise null.  Raises SlabError for a segment that
+    disagrees with the headers of its chunk and run.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
-    empty = 0 if keeps_empty_values else NULL
+    empty_value = 0 if keeps_empty_values else NULL
     for segment in segments:
         try:
-            _encode_segment(slab, segment, empty, parts, timestamps)
+            _encode_segment(slab, segment, empty_value, parts, timestamps)
         except error as cause:
             raise SlabError(f"The records of a run of chunk {segment.chunk} go past its end.") from cause
     if not timestamps:
@@ -90,7 +90,7 @@ def produce_topics(
     *,
     keeps_empty_values: bool,
 ) -> list[bytes]:
-    """Return the bytes of a produce request's topics, version 3 or later, as consecutive buffers: see `encode_topics`.
+    """Return the topics of a produce request of `version` (3 or later) as consecutive buffers: see `encode_topics`.
 
     Each batch is for a different partition; `names` has the topic name of each batch.  The header of a batch without
     sequence numbers names no producer.  For `keeps_empty_values` see `encode`, for the errors see `record_batch`.
@@ -105,7 +105,7 @@ def produce_topics(
 
 
 def _encode_segment(
-    slab: Slab, segment: Segment, empty: int, parts: list[bytes | memoryview], timestamps: list[int]
+    slab: Slab, segment: Segment, empty_value: int, parts: list[bytes | memoryview], timestamps: list[int]
 ) -> None:
     at, end = segment_bounds(slab, segment)
     source: bytes | memoryview = slab.view[at:end]
@@ -123,7 +123,7 @@ def _encode_segment(
         timestamps.append(timestamp)
         head = b"\0" + varint[timestamp - timestamps[0]] + varint[offset_delta]
         head += varint[key_length or empty_key_length(options)] + source[key_at:value_at]
-        head += varint[value_length or empty_value_length(options, empty)]
+        head += varint[value_length or empty_value_length(options, empty_value)]
         headers = _encode_headers(source[value_end : value_end + headers_length]) if headers_length else _NO_HEADERS
         parts += (varint[len(head) + value_length + len(headers)], head, source[value_at:value_end], headers)
 
@@ -156,7 +156,7 @@ def _encode_field(data: bytes | None) -> bytes:
 
 
 class _Varints(dict[int, bytes]):
-    """A mapping of signed integers to their encodings as zig-zag varints; those of small integers are cached."""
+    """A mapping of signed integers to their encodings as zig-zag varints; it caches the encodings of small integers."""
 
     def __missing__(self, value: int) -> bytes:
         encoded = encode_varint(wrap_int64(value))
@@ -166,7 +166,7 @@ class _Varints(dict[int, bytes]):
 
 
 _CACHE_LIMIT: Final = 8192
-"""The encodings of smaller numbers are cached; lengths and timestamp deltas rarely reach this limit."""
+"""Encodings of smaller integers are cached; lengths and timestamp deltas rarely reach this limit."""
 _VARINTS: Final = _Varints()
 _NULL_VARINT: Final = _VARINTS[NULL]
 _NO_HEADERS: Final = _VARINTS[0]

@@ -26,8 +26,8 @@ assert [*EmptyFields] == [lay.OPTION_EMPTY_KEY, lay.OPTION_NULL_VALUE, lay.OPTIO
 class RunHeader(NamedTuple):
     """The fields of a run's header that the router needs.
 
-    `largest_payload` is the payload of the run's largest record, in bytes.  `arrived_ms` is the steady time at which
-    the run was opened.
+    `topic` is the topic's number; 0 = none.  `largest_payload` is the payload of the run's largest record, in bytes.
+    `arrived_ms` is the steady time at which the run was opened.
     """
 
     topic: int
@@ -79,7 +79,7 @@ class TimeRange(NamedTuple):
 
 
 def time_range(slab: Slab, segment: Segment) -> TimeRange:
-    """Return the smallest and largest timestamp of a segment's records."""
+    """Return the range of the timestamps of a segment's records.  Raises SlabError for a damaged segment."""
     timestamps = [record.timestamp for _, record in segment_records(slab, segment)]
     return TimeRange(min(timestamps), max(timestamps))
 
@@ -87,7 +87,8 @@ def time_range(slab: Slab, segment: Segment) -> TimeRange:
 def messages(slab: Slab, segment: Segment, topic: bytes, max_bytes: int | None) -> list[Message]:
     """Return copies of a segment's messages.
 
-    If `max_bytes` is given, a copy has only that many first bytes of the key and of the value, and no record headers.
+    If `max_bytes` is not None, a copy has at most the first `max_bytes` bytes of the key and of the value, and no
+    record headers.
     """
     chunk_at = slab.chunk_at(segment.chunk)
     return [

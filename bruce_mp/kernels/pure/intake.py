@@ -80,7 +80,7 @@ class DatagramReceiver:
 
 
 class PlainCounters(NamedTuple):
-    """The counters that a batch raises if all its messages are valid and find room, by their numbers in the row."""
+    """The numbers of the counters that a batch raises if all its messages are valid and find room."""
 
     received: int
     forwarded: int
@@ -135,7 +135,7 @@ class DatagramIntake:
         The call may wait for messages until `until_ms`, because a return after each batch would cost more CPU.  It
         returns earlier if the lanes' `next_due_ms` or `publish_ms` has come.  It does not wait if `next_due_ms` is
         None.  While messages come fast, it takes a nap before the next receive.  The pure kernel receives only one
-        batch, and waits only in a nap before that.
+        batch, and waits only in a nap before this receive.
 
         Raises OSError if the socket is broken.
         """

@@ -18,7 +18,7 @@ from bruce_mp.slab.runs import Segment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.kernels.pure.parse import Item
+    from bruce_mp.kernels.pure.parse import ParsedMessage
     from bruce_mp.kernels.pure.timestamps import TimestampWindow
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.handover_tickets import HandoverTickets
@@ -36,7 +36,7 @@ assert _RECORD.size == lay.RECORD_HEADER
 
 
 class LaneHeader(NamedTuple):
-    """The fields that the headers of all runs of a lane share; `name` is empty for a topic with a number."""
+    """The fields that the headers of all runs of a lane share; `name` is empty unless `topic`, the number, is 0."""
 
     topic: int
     name: bytes
@@ -50,18 +50,18 @@ class LaneHeader(NamedTuple):
         return lay.RUN_HEADER + lay.align(len(self.name))
 
 
-def record_size(item: Item) -> int:
+def record_size(message: ParsedMessage) -> int:
     """Return the size of the message's record in bytes."""
-    *_, key_at, key_end, value_at, value_end, headers_at, end = item
+    *_, key_at, key_end, value_at, value_end, headers_at, end = message
     return lay.align(lay.RECORD_HEADER + key_end - key_at + value_end - value_at + end - headers_at)
 
 
 class Lane:
     """A lane with its open chunk or span, and the open run at its end.
 
-    `chunk` is the first chunk of the span; -1 = the lane has none.  `runs` is the number of runs in it, `records` the
-    number of records in the open run; 0 = no run is open.  `due_ms` is the steady time at which the open run must be
-    published; 0 = at once, or no run is open.  `used_ms` is the steady time of the last append.
+    `chunk` is the first chunk of the span; -1 = the lane has none.  `runs` is the number of runs in the span, `records`
+    the number of records in the open run; 0 = no run is open.  `due_ms` is the steady time at which the open run must
+    be published; 0 = at once, or no run is open.  `used_ms` is the steady time of the last append.
     """
 
     __slots__ = (
@@ -104,25 +104,25 @@ class Lane:
         """Return True if a new run of `size` bytes fits behind the chunk's last run."""
         return self.chunk >= 0 and size <= self._limit - self._end
 
-    def has_room(self, item: Item) -> bool:
+    def has_room(self, message: ParsedMessage) -> bool:
         """Return True if the lane's chunk has room for a message in the open run, or in a new run if none is open."""
         if self.chunk < 0:
             return False
-        return record_size(item) <= self._limit - self._end - (0 if self.records else self.header.size)
+        return record_size(message) <= self._limit - self._end - (0 if self.records else self.header.size)
 
-    def append(self, buffer: memoryview, items: Sequence[Item], start: int, now_ms: int) -> int:
-        """Append messages from index `start` on while they fit; return the index of the first message without room.
+    def append(self, buffer: memoryview, messages: Sequence[ParsedMessage], start: int, now_ms: int) -> int:
+        """Append the messages from index `start` while they fit; return the index behind the last appended message.
 
         The message at `start` must fit.  `buffer` has the bytes of the messages.
         """
         if not self.records:
-            self._open_run(items[start], now_ms)
+            self._open_run(messages[start], now_ms)
         parts: list[bytes | memoryview] = []
         flags, room = self.header.flags, self._limit - self._end
         keeps_option = lay.OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0
         payloads: list[int] = []
-        for item in items[start:]:
-            arrival, timestamp, partition_key, options, key_at, key_end, value_at, value_end, headers_at, end = item
+        for message in messages[start:]:
+            arrival, timestamp, partition_key, options, key_at, key_end, value_at, value_end, headers_at, end = message
             lengths = key_end - key_at, value_end - value_at
             headers_length = end - headers_at
             payload = sum(lengths) + headers_length
@@ -138,11 +138,11 @@ class Lane:
         stop = start + len(payloads)
         self._payload += sum(payloads)
         self._largest_payload = max(self._largest_payload, *payloads)
-        self._min_timestamp = min(self._min_timestamp, *[item[1] for item in items[start:stop]])
-        self._commit(b"".join(parts), len(payloads), last_arrival=items[stop - 1][0])
+        self._min_timestamp = min(self._min_timestamp, *[message[1] for message in messages[start:stop]])
+        self._commit(b"".join(parts), len(payloads), last_arrival=messages[stop - 1][0])
         return stop
 
-    def _open_run(self, first: Item, now_ms: int) -> None:
+    def _open_run(self, first: ParsedMessage, now_ms: int) -> None:
         """Write the header of a run without records; its first record will be the message `first`."""
         header, at = self.header, self._end
         arrival, timestamp, *_ = first

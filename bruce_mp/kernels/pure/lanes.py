@@ -7,10 +7,10 @@ one *group*, the messages of a topic and type, after another.  It closes a run w
 (`closed_runs.tick_after`), so that the input publishes the runs of many topics together.  A run that filled its chunk
 is published at the next tick at the latest.
 
-The router gives each topic a number.  A topic without a number uses a *shared* lane, and its runs contain its name.  So
-does any topic when there are too many lanes.  `Lanes` closes the run of a shared lane after each group: the topic may
-get a separate lane later, and the input must hand over its earlier messages first.  A hash of the topic's name chooses
-the shared lane, so a topic with stuck messages keeps the chunks of only one shared lane.
+The router gives each topic a number.  A topic without a number uses a *shared* lane, and its runs contain its name.  If
+there are too many lanes, further topics with numbers also use shared lanes.  `Lanes` closes the run of a shared lane
+after each group: the topic may get a separate lane later, and the input must hand over its earlier messages first.  A
+hash of the topic's name chooses the shared lane, so a topic with stuck messages keeps the chunks of one shared lane.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bruce_mp.kernels.closed_runs import LEEWAY_MS, ClosedRuns, tick_after
 from bruce_mp.kernels.lane_chunks import LaneChunks
 from bruce_mp.kernels.pure.lane import Lane, LaneHeader, record_size
 from bruce_mp.kernels.pure.parse import parse
-from bruce_mp.kernels.pure.timestamps import ReplacedCounts, replace_timestamps
+from bruce_mp.kernels.pure.timestamps import ReplacementCounts, replace_timestamps
 from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import is_settled
@@ -33,9 +33,9 @@ from bruce_mp.slab.handover_tickets import HandoverTickets
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from bruce_mp.kernels.lane_chunks import Chunks, LaneKey, Thresholds
-    from bruce_mp.kernels.pure.parse import Item, Partitioners, RejectedMessage
-    from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, TimestampWindows
+    from bruce_mp.kernels.lane_chunks import ChunkSource, LaneKey, Thresholds
+    from bruce_mp.kernels.pure.parse import ParsedMessage, PartitionerOfTopic, RejectedMessage
+    from bruce_mp.kernels.pure.timestamps import TimestampWindow, TopicReplacements, WindowOfTopic
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
@@ -50,13 +50,13 @@ _SHARED_LANE_DIVISOR: Final = 64
 """Limit of shared lanes: the slab's chunk count divided by this number, because each lane keeps a chunk open."""
 _LANE_DIVISOR: Final = 4
 """Limit of other lanes: the slab's chunk count divided by this number."""
-_ARRIVAL, _TIMESTAMP, _PARTITION_KEY, _OPTIONS = range(4)  # fields of a parsed message (`parse.Item`)
+_ARRIVAL, _TIMESTAMP, _PARTITION_KEY, _OPTIONS = range(4)  # fields of a `ParsedMessage`
 WAKE_SLACK_MS: Final = 12
 """`close_due` also closes runs that become due within this time, so that fewer frames wake the router."""
 _LEEWAY_DIVISOR: Final = 6
 """The leeway (see `_set_leeway`) is 0 if the shortest linger divided by this number is below twice LEEWAY_MS."""
 _MAX_LINGER_MS: Final = 250
-"""The longest linger that `run_linger.py` chooses; the shortest linger is assumed to be this one until one is known."""
+"""The longest linger that `run_linger.py` chooses; `Lanes` takes it for the shortest linger until it knows a linger."""
 
 _UNUSED_HEADER: Final = LaneHeader(topic=0, name=b"", flags=0, partition_index=-1, partition_count=0)
 """The header of a shared lane before its first use."""
@@ -74,12 +74,13 @@ class NoRoom(NamedTuple):
 class Ingested(NamedTuple):
     """The result of a batch.
 
-    `any_partition` and `partition_key` are the numbers of valid messages of each type, including those without room.
+    `any_partition_count` and `partition_key_count` are the numbers of valid messages of each type, including messages
+    without room.
     `rejections` are the invalid messages, and `no_room` the valid messages for which the slab has no room.
     """
 
-    any_partition: int
-    partition_key: int
+    any_partition_count: int
+    partition_key_count: int
     rejections: list[RejectedMessage]
     no_room: list[NoRoom]
 
@@ -88,8 +89,8 @@ class Lanes:
     """The lanes of one input process.
 
     `linger_ms` returns the linger of a topic's runs; 0 = close them after each group.  `tickets` hands closed runs over
-    to the router.  `windows` returns the timestamp window of a topic; None = the topic admits any timestamp.  Without
-    `thresholds` a topic may fill the slab.
+    to the router.  `windows` returns the timestamp window of a topic; None = the topic admits any timestamp.  If
+    `thresholds` is None, a topic may fill the slab.
     """
 
     lane_type: ClassVar = Lane
@@ -97,13 +98,13 @@ class Lanes:
     def __init__(
         self,
         slab: Slab,
-        pool: Chunks,
+        pool: ChunkSource,
         topics: TopicTable,
         linger_ms: Callable[[bytes], int],
         tickets: HandoverTickets | None = None,
         *,
-        windows: TimestampWindows = lambda _: None,
-        partitioners: Partitioners | None = None,
+        windows: WindowOfTopic = lambda _: None,
+        partitioners: PartitionerOfTopic | None = None,
         thresholds: Thresholds | None = None,
     ) -> None:
         self._slab = slab
@@ -113,10 +114,10 @@ class Lanes:
         self._linger_ms = linger_ms
         self._lingers: dict[int, int] = {}  # by topic number
         self.partitioners = partitioners
-        """A function that returns a topic's partitioner in later batches; None = no record key chooses a partition."""
+        """A function that returns the partitioner of a topic; None = no record key chooses a partition."""
         self.windows = windows
         self._windows_by_topic: dict[int, TimestampWindow | None] = {}  # by topic number
-        self._replaced = ReplacedCounts()
+        self._replaced = ReplacementCounts()
         self.wall_offset_ms = 0
         """The time since 1970 minus the steady time, in ms."""
         self._set_leeway(_MAX_LINGER_MS)
@@ -146,7 +147,7 @@ class Lanes:
     def caller_retries(self) -> bool:
         """True if the caller later tries again to append messages that exceeded a topic's threshold.
 
-        Then later messages of the topic must not overtake them.
+        Then later messages of the topic must not overtake these messages.
         """
         return self._chunks.caller_retries
 
@@ -172,23 +173,23 @@ class Lanes:
         self._refresh_topics()
         batch = parse(buffer, extents, first_arrival, skip, sources=sources, partitioners=self.partitioners)
         no_room: list[NoRoom] = []
-        for (topic, keyed), items in batch.groups.items():
-            for lane, members in self._split_by_lane(topic, items, keyed=keyed):
+        for (topic, keyed), messages in batch.groups.items():
+            for lane, members in self._split_by_lane(topic, messages, keyed=keyed):
                 stamped, replaced = self._apply_window(lane, members, now_ms, keeps_timestamps=keeps_timestamps)
                 refused = self._append(lane, buffer, stamped, now_ms)
                 self._count_replaced(topic, replaced, refused)
-                no_room += [NoRoom(topic, item[_TIMESTAMP], item[_ARRIVAL], reason) for item, reason in refused]
+                no_room += [NoRoom(topic, each[_TIMESTAMP], each[_ARRIVAL], reason) for each, reason in refused]
                 self._schedule_close(lane, topic, now_ms)
-        keyed_items = chain.from_iterable(items for (_, keyed), items in batch.groups.items() if keyed)
+        keyed_messages = chain.from_iterable(messages for (_, keyed), messages in batch.groups.items() if keyed)
         # A message with a hash of its record key as the partition key arrived as an AnyPartition message.
-        partition_key = sum(not item[_OPTIONS] & lay.OPTION_HASHED for item in keyed_items)
-        valid = sum(map(len, batch.groups.values()))
-        return Ingested(valid - partition_key, partition_key, batch.rejections, no_room)
+        partition_key_count = sum(not message[_OPTIONS] & lay.OPTION_HASHED for message in keyed_messages)
+        valid_count = sum(map(len, batch.groups.values()))
+        return Ingested(valid_count - partition_key_count, partition_key_count, batch.rejections, no_room)
 
     def ingest_landed(self, count: int, max_size: int, now_ms: int, skip: frozenset[int] = frozenset()) -> Ingested:
         """Append the first `count` datagrams of the landing zone.
 
-        A datagram of more than `max_size` bytes is malformed, even if the bytes of it in its slot are a valid message.
+        A datagram of more than `max_size` bytes is malformed, even if the part of it in its slot is a valid message.
         """
         extents = landing_zone.landed_extents_within(self._slab, count, max_size)
         first_arrival = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
@@ -207,19 +208,21 @@ class Lanes:
             self.close_runs()
             self._chunks.on_topics_changed()
 
-    def _split_by_lane(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
+    def _split_by_lane(
+        self, topic: bytes, messages: list[ParsedMessage], *, keyed: bool
+    ) -> list[tuple[Lane, list[ParsedMessage]]]:
         """Return the lanes for the messages of a group, each lane with its messages; `keyed`: see `parse.GroupKey`."""
         number = self._topics.number_of(topic)
         if not number:
-            return [(self._shared_lane(0, topic, keyed=keyed), items)]
+            return [(self._shared_lane(0, topic, keyed=keyed), messages)]
         if not keyed:
-            return [(self._lane_for(topic, number, index=-1, count=0), items)]
+            return [(self._lane_for(topic, number, index=-1, count=0), messages)]
         count = self._partition_count_of(number)
         if not count:
-            return [(self._shared_lane(number, topic, keyed=True), items)]
-        by_index: dict[int, list[Item]] = {}
-        for item in items:
-            by_index.setdefault(item[_PARTITION_KEY] % count, []).append(item)
+            return [(self._shared_lane(number, topic, keyed=True), messages)]
+        by_index: dict[int, list[ParsedMessage]] = {}
+        for message in messages:
+            by_index.setdefault(message[_PARTITION_KEY] % count, []).append(message)
         return [(self._lane_for(topic, number, index, count), members) for index, members in by_index.items()]
 
     def _partition_count_of(self, number: int) -> int:
@@ -299,10 +302,10 @@ class Lanes:
         self._set_leeway(_MAX_LINGER_MS)
 
     def _set_leeway(self, shortest_linger_ms: int) -> None:
-        """Set `leeway_ms`, the time by which a caller may wake up late, for a new shortest linger.
+        """Set `leeway_ms` for a new shortest linger.
 
-        `next_due_ms` is earlier than the tick by the leeway, so that a late caller is still in time.  The leeway is 0
-        if the shortest linger is short, so that the leeway would take much of it.
+        `next_due_ms` is earlier than the tick by the leeway, so that a caller that wakes up late is still in time.  The
+        leeway is 0 if it would take much of the shortest linger.
         """
         self._shortest_linger_ms = shortest_linger_ms
         self.leeway_ms = LEEWAY_MS if shortest_linger_ms // _LEEWAY_DIVISOR >= 2 * LEEWAY_MS else 0
@@ -321,7 +324,7 @@ class Lanes:
 
     # --- timestamps --------------------------------------------------------------------------------------------------
 
-    def apply_windows(self, windows: TimestampWindows) -> None:
+    def apply_windows(self, windows: WindowOfTopic) -> None:
         """Apply changed windows to later messages."""
         self.windows = windows
         self._windows_by_topic.clear()
@@ -342,20 +345,22 @@ class Lanes:
         return self._windows_by_topic[number]
 
     def _apply_window(
-        self, lane: Lane, items: list[Item], now_ms: int, *, keeps_timestamps: bool
-    ) -> tuple[list[Item], list[Item]]:
+        self, lane: Lane, messages: list[ParsedMessage], now_ms: int, *, keeps_timestamps: bool
+    ) -> tuple[list[ParsedMessage], list[ParsedMessage]]:
         """Return all messages, with the timestamps to store, and the originals of messages that clamping changes."""
         window, lane.keeps_timestamps = lane.window, keeps_timestamps
         if window is None or (keeps_timestamps and window.is_clamp):
-            return items, []
-        stamped, outside = replace_timestamps(items, window, now_ms + self.wall_offset_ms)
+            return messages, []
+        stamped, outside = replace_timestamps(messages, window, now_ms + self.wall_offset_ms)
         return stamped, outside if window.is_clamp else []
 
-    def _count_replaced(self, topic: bytes, replaced: list[Item], refused: list[tuple[Item, DiscardReason]]) -> None:
+    def _count_replaced(
+        self, topic: bytes, replaced: list[ParsedMessage], refused: list[tuple[ParsedMessage, DiscardReason]]
+    ) -> None:
         """Count replaced timestamps of appended messages only, because a caller may ingest refused messages again."""
         if replaced and refused:
-            refused_arrivals = {item[_ARRIVAL] for item, _ in refused}
-            replaced = [item for item in replaced if item[_ARRIVAL] not in refused_arrivals]
+            refused_arrivals = {message[_ARRIVAL] for message, _ in refused}
+            replaced = [message for message in replaced if message[_ARRIVAL] not in refused_arrivals]
         if replaced:
             first = replaced[0]
             self._replaced.add(topic, first[_TIMESTAMP], first[_ARRIVAL], len(replaced))
@@ -365,28 +370,28 @@ class Lanes:
         """True if clamping replaced timestamps since the last `drain_replaced`."""
         return bool(self._replaced)
 
-    def drain_replaced(self) -> list[ReplacedTimestamps]:
+    def drain_replaced(self) -> list[TopicReplacements]:
         """Return and clear the counts of the timestamps that clamping replaced, by topic."""
         return self._replaced.drain()
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def _append(
-        self, lane: Lane, buffer: memoryview, items: list[Item], now_ms: int
-    ) -> list[tuple[Item, DiscardReason]]:
+        self, lane: Lane, buffer: memoryview, messages: list[ParsedMessage], now_ms: int
+    ) -> list[tuple[ParsedMessage, DiscardReason]]:
         """Append messages to a lane; return the messages for which there was no room, each with the reason.
 
         There may be room for shorter messages behind such a message.  But if `LaneChunks.refuses_rest` is set, the call
         refuses all messages behind it without a try.
         """
-        refused: list[tuple[Item, DiscardReason]] = []
+        refused: list[tuple[ParsedMessage, DiscardReason]] = []
         index = 0
-        while index < len(items):
-            if lane.has_room(items[index]) or self._chunks.make_room(lane, record_size(items[index]), now_ms):
-                index = lane.append(buffer, items, index, now_ms)
+        while index < len(messages):
+            if lane.has_room(messages[index]) or self._chunks.make_room(lane, record_size(messages[index]), now_ms):
+                index = lane.append(buffer, messages, index, now_ms)
             else:
-                stop = len(items) if self._chunks.refuses_rest else index + 1
-                refused += [(item, self._chunks.refusal) for item in items[index:stop]]
+                stop = len(messages) if self._chunks.refuses_rest else index + 1
+                refused += [(message, self._chunks.refusal) for message in messages[index:stop]]
                 index = stop
         return refused
 
@@ -421,7 +426,7 @@ class Lanes:
         self._closed.request_publish()  # including runs that filled their chunks and waited for this tick
 
     def _close_due_lanes(self, now_ms: int) -> list[LaneKey]:
-        """Close due runs in lanes that are not shared; seal the chunks of idle lanes, and return the keys of these."""
+        """Close due runs in lanes that are not shared; seal the chunks of idle lanes, and return these lanes' keys."""
         return [key for key, lane in self._lanes.items() if self._close_if_due(lane, now_ms)]
 
     def _close_if_due(self, lane: Lane, now_ms: int) -> bool:

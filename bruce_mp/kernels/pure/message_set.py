@@ -33,7 +33,7 @@ class EncodedSet(NamedTuple):
     """The encoded messages, their number, and their largest timestamp, which messages of format V0 do not contain."""
 
     data: bytes
-    records: int
+    record_count: int
     max_timestamp: int
 
 
@@ -57,16 +57,16 @@ def encode_message_set(
 
 
 class _Rules(NamedTuple):
-    """The magic byte of the format, and the length field of a value without bytes if its options do not tell it."""
+    """The magic byte of the format, and the length field of a value without bytes if its options do not tell."""
 
     magic: int
-    empty: int
+    empty_value: int
 
 
 def _encode_segment(
     slab: Slab, segment: Segment, rules: _Rules, parts: list[bytes | memoryview], timestamps: list[int]
 ) -> None:
-    magic, empty = rules
+    magic, empty_value = rules
     at, end = segment_bounds(slab, segment)
     source: bytes | memoryview = slab.view[at:end]
     if len(source) <= lay.CHUNK_BYTES:
@@ -84,7 +84,7 @@ def _encode_segment(
         timestamps.append(timestamp)
         time = (timestamp,) if magic else ()
         head = pack(magic, _NO_CODEC, *time, key_length or empty_key_length(options)) + source[key_at:value_at]
-        head += length(value_length or empty_value_length(options, empty))
+        head += length(value_length or empty_value_length(options, empty_value))
         value = source[value_at:value_end]
         prefix = uncovered(offset if magic else 0, CRC_BYTES + len(head) + value_length, crc(value, crc(head)))
         parts += (prefix, head, value)

@@ -1,6 +1,6 @@
 """Parse and validate a batch of client messages.
 
-`protocol/client/messages.py` specifies the layouts and the order of the checks; the tests compare this module with it.
+`protocol/client/messages.py` specifies the layouts and the order of the checks.
 `parse` groups the messages of a batch by topic and type, because later steps work per group.  The type is AnyPartition
 or PartitionKey, given by a message's API key.
 """
@@ -21,7 +21,7 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Failure", "GroupKey", "Item", "ParsedBatch", "Partitioners", "RejectedMessage", "parse"]
+__all__ = ["Failure", "GroupKey", "ParsedBatch", "ParsedMessage", "PartitionerOfTopic", "RejectedMessage", "parse"]
 
 _ANY_PARTITION: Final = 256  # API keys
 _PARTITION_KEY: Final = 257
@@ -59,25 +59,25 @@ class RejectedMessage(NamedTuple):
     version: int
 
 
-Item = tuple[int, int, int, int, int, int, int, int, int, int]
-"""A message: arrival number, timestamp, partition key, options, and six offsets in the buffer: start and end of its
-key, of its value and of its record headers.  The options are those of its record, `OPTION_...` in `slab.layout`.
+ParsedMessage = tuple[int, int, int, int, int, int, int, int, int, int]
+"""A valid message: arrival number, timestamp, partition key, options, and six offsets in the buffer: start and end of
+its key, of its value and of its record headers.  The options are those of its record, `OPTION_...` in `slab.layout`.
 
 It is a plain tuple, because each message needs one and a named tuple takes three times as long to create.
 """
 
 GroupKey = tuple[bytes, bool]
-"""A group's topic and *keyed*: True for messages with a partition key, which a client or a partitioner has chosen."""
+"""Topic, *keyed*: True for a group of messages with partition keys, which a client or a partitioner has chosen."""
 
 
-Partitioners = Callable[[bytes], Partitioner]
-"""A function that returns the partitioner of a topic: the hash of record keys that chooses partitions."""
+PartitionerOfTopic = Callable[[bytes], Partitioner]
+"""A function that returns the partitioner of a topic: the hash of record keys that chooses their partitions."""
 
 
 class ParsedBatch(NamedTuple):
     """A parsed batch: the messages of each group in order of arrival, and the rejected ones."""
 
-    groups: dict[GroupKey, list[Item]]
+    groups: dict[GroupKey, list[ParsedMessage]]
     rejections: list[RejectedMessage]
 
 
@@ -88,16 +88,16 @@ def parse(
     skip: frozenset[int] = frozenset(),
     *,
     sources: Sequence[int] | None = None,
-    partitioners: Partitioners | None = None,
+    partitioners: PartitionerOfTopic | None = None,
 ) -> ParsedBatch:
     """Parse the messages of `buffer` at `extents`, pairs of offset and length.
 
     Message i has the arrival number first_arrival + i.  If `sources` are given, the messages come from streams, and the
     arrival number is stream_arrival(first_arrival + i, sources[i]).  Messages with arrival numbers in `skip` are
-    omitted.  Without `partitioners` no record key chooses a partition.
+    omitted.  If `partitioners` is None, no record key chooses a partition.
     """
     partitioner_of = None if partitioners is None else cache(partitioners)
-    groups: dict[GroupKey, list[Item]] = {}
+    groups: dict[GroupKey, list[ParsedMessage]] = {}
     rejections: list[RejectedMessage] = []
     for index, (at, length) in enumerate(extents):
         arrival = first_arrival + index
@@ -106,16 +106,16 @@ def parse(
         if arrival in skip:
             continue
         try:
-            group, item = _parse_one(buffer, at, length, arrival)
+            group, message = _parse_one(buffer, at, length, arrival)
         except (_Malformed, struct.error):
             rejections.append(_rejection(buffer, index, at, length))
             continue
         if partitioner_of is not None and not group[1]:
-            group, item = _apply_partitioner(buffer, group, item, partitioner_of(group[0]))
+            group, message = _apply_partitioner(buffer, group, message, partitioner_of(group[0]))
         if group in groups:
-            groups[group].append(item)
+            groups[group].append(message)
         else:
-            groups[group] = [item]
+            groups[group] = [message]
     return ParsedBatch(groups, rejections)
 
 
@@ -123,7 +123,7 @@ class _Malformed(Exception):  # noqa: N818 - control flow inside this module, no
     pass
 
 
-def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[GroupKey, Item]:
+def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[GroupKey, ParsedMessage]:
     # A read may go past the message's end, but not past the buffer's.  The last check rejects such a message.
     end = at + length
     size, api_key, version_and_flags, topic_size = _HEADER.unpack_from(buffer, at)
@@ -157,17 +157,17 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
 
 
 def _apply_partitioner(
-    buffer: memoryview, group: GroupKey, item: Item, partitioner: Partitioner
-) -> tuple[GroupKey, Item]:
+    buffer: memoryview, group: GroupKey, message: ParsedMessage, partitioner: Partitioner
+) -> tuple[GroupKey, ParsedMessage]:
     """Give an AnyPartition message the hash of its record key as partition key, unless the partitioner ignores it."""
     topic, _ = group
-    options, key_at, key_end = item[3:6]
+    options, key_at, key_end = message[3:6]
     # All partitioners ignore a null key.  CRC32 ignores an empty key as well, as librdkafka does.
     is_ignored = key_at == key_end and (partitioner is Partitioner.CRC32 or not options & lay.OPTION_EMPTY_KEY)
     if partitioner is Partitioner.NONE or is_ignored:
-        return group, item
+        return group, message
     hashed = KEY_HASHES[partitioner](bytes(buffer[key_at:key_end]))
-    return (topic, True), (*item[:2], hashed, options | lay.OPTION_HASHED, *item[4:])
+    return (topic, True), (*message[:2], hashed, options | lay.OPTION_HASHED, *message[4:])
 
 
 def _find_headers(buffer: memoryview, value_end: int, end: int) -> int:

@@ -89,7 +89,7 @@ def assign_sequences(
 
 
 _Batch = tuple[int, int, int, "Sequence[Segment]"]
-"""File offset of the partition's entry in the partition table, topic number, partition, and the batch's segments."""
+"""File offset of the partition's entry in the partition table, topic number, partition, segments of the batch."""
 
 
 def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_numbered: bool) -> SentBatch | None:
@@ -158,10 +158,10 @@ def split_at(slab: Slab, segment: Segment, max_records: int, max_payload: int) -
     """
     head: list[tuple[int, Record]] = []
     rest: list[tuple[int, Record]] = []
-    left = max_payload
+    payload_left = max_payload
     for member in segment_records(slab, segment):
-        left -= member[1].payload
-        is_in_head = left >= 0 and len(head) < max_records and not rest
+        payload_left -= member[1].payload
+        is_in_head = payload_left >= 0 and len(head) < max_records and not rest
         (head if is_in_head else rest).append(member)
     if not rest or not head:
         return (segment, None) if head else (None, segment)

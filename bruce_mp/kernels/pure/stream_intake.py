@@ -37,17 +37,17 @@ __all__ = [
 ]
 
 MIN_READ: Final = 64 << 10
-"""The free bytes of the buffer that a further read in a round needs."""
+"""Number of free bytes in the buffer that each read of a round needs."""
 MAX_READ: Final = 256 << 10
-"""The maximum size of one read, so that a fast client leaves room in the buffer for the others."""
+"""The maximum size of one read, so that a fast client leaves room in the buffer for the unhandled_events."""
 MAX_EVENTS: Final = 512
-"""The maximum number of events of one poll, and so of connections in one round."""
+"""Maximum number of events of one poll, and so of connections in one round."""
 
 
 class CountedFlushGroup(Protocol):
-    """A flush group, the messages of a client between two requests for outcomes (barriers).
+    """The part of a flush group that the intake uses.
 
-    `number` is the source in the arrival numbers of these messages, and `received` is the number of these messages.
+    The arrival numbers of the group's messages contain `number` (`layout.stream_arrival`).  `received` counts them.
     """
 
     number: int
@@ -79,7 +79,7 @@ class StreamSource:
 
 
 class StreamCounters(NamedTuple):
-    """The counters that a round raises, by their numbers in the row; a pair is for UNIX and for TCP connections.
+    """The numbers of the counters that a round raises; a pair has the counters for UNIX and for TCP connections.
 
     `reads` counts all reads, and `got_data` the reads that received data.
     """
@@ -95,7 +95,7 @@ class StreamCounters(NamedTuple):
 class UncountedBatch(NamedTuple):
     """An appended batch that the caller must count.
 
-    `parts` has the sources of the batch, each with (offset, length) of its messages in the buffer.
+    `parts` has the sources of the batch, each with (offset, length) of its messages in the intake's buffer.
     """
 
     parts: list[tuple[StreamSource, list[tuple[int, int]]]]
@@ -105,20 +105,23 @@ class UncountedBatch(NamedTuple):
 class StreamIntakeResult(NamedTuple):
     """The work that the intake leaves to the caller.
 
-    `leftovers` has each source with bytes behind its last whole message, or with an `incomplete` before this round, and
-    these bytes, which may be empty; without room for the round, it has all bytes of each source.  The intake no longer
-    serves these sources.  `others` has the events that the intake does not handle: (descriptor, events).
+    `leftovers` has the sources that the intake stops to serve, each with its bytes behind the last whole message.  It
+    stops to serve a source if there are such bytes, or if the source had an `incomplete` before this round.  If there
+    is no room for the round, `leftovers` has all sources of the round with all their bytes.
+
+    `uncounted` is the last batch, if the caller must count it.  `unhandled_events` has (descriptor, events) of each
+    event that the intake does not handle.
     """
 
     leftovers: list[tuple[StreamSource, bytes]]
     uncounted: UncountedBatch | None
-    others: list[tuple[int, int]]
+    unhandled_events: list[tuple[int, int]]
 
 
 class _Read(NamedTuple):
     """The data of a source, at offsets `begin` to `end` of the buffer.
 
-    `extents` has (offset, length) of its whole messages, of which the last ends at `stop`.
+    `extents` has (offset, length) of the whole messages in the data.  `stop` is the end of these messages.
     """
 
     source: StreamSource
@@ -129,9 +132,9 @@ class _Read(NamedTuple):
 
 
 class StreamIntake:
-    """Serves the plain connections of a stream worker, which has all connections in one epoll set.
+    """Serves the plain connections of a stream worker; all connections of the worker are in one epoll set.
 
-    `buffer` is for the data of one round; between two calls the caller may use it.
+    `buffer` is for the data of one round; between two calls the caller may use `buffer`.
     """
 
     rate_type: ClassVar = ArrivalRate
@@ -156,7 +159,7 @@ class StreamIntake:
         """
         self._rate = self.rate_type(coalescing)
         self._max_size = max_size
-        self._blocks = blocks
+        self._clients_wait = blocks
         self._sources.clear()
 
     def add(self, source: StreamSource) -> None:
@@ -173,21 +176,21 @@ class StreamIntake:
         The call may wait for data until `until_ms`, because a return after each round would cost more CPU.  It returns
         earlier if the lanes' `next_due_ms` or `publish_ms` has come.  It does not wait if `next_due_ms` is None.  While
         messages come fast, it takes a nap before the next round, unless some sources of the last poll are still unread.
-        The pure kernel serves only one round, and waits only in a nap before that.
+        The pure kernel serves only one round, and waits only in a nap before this round.
         """
         if not self._unread:
             self._rate.nap(now_ms, until_ms, self._lanes.next_due_ms)
-        reads, others = self._read_ready(epoll)
+        reads, unhandled_events = self._read_ready(epoll)
         if not reads:
-            return StreamIntakeResult([], None, others)
+            return StreamIntakeResult([], None, unhandled_events)
         if not self._have_room([size for read in reads for _, size in read.extents]):
-            # `_stop_serving` returns the bytes from `stop` on: with `stop` at `begin`, all bytes of the round.
+            # `_stop_serving` returns the bytes behind `stop`: if `stop` is `begin`, all bytes of the read.
             return StreamIntakeResult(
-                self._stop_serving([read._replace(stop=read.begin) for read in reads]), None, others
+                self._stop_serving([read._replace(stop=read.begin) for read in reads]), None, unhandled_events
             )
         leftovers = self._stop_serving([read for read in reads if read.stop < read.end or read.source.incomplete])
         uncounted = self._append(reads, now_ms)
-        return StreamIntakeResult(leftovers, uncounted, others)
+        return StreamIntakeResult(leftovers, uncounted, unhandled_events)
 
     def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
         """Read each ready source once, if it has the same lanes as the first source that was read.
@@ -196,14 +199,14 @@ class StreamIntake:
         leaves out, before a new poll, so that all sources have a turn.
         """
         reads: list[_Read] = []
-        others: list[tuple[int, int]] = []
+        unhandled_events: list[tuple[int, int]] = []
         begin, is_new_poll = 0, not self._unread
         ready, self._unread = self._unread or epoll.poll(0, MAX_EVENTS), []
         for descriptor, events in ready:
             source = self._sources.get(descriptor)
             if source is None or events != select.EPOLLIN:
                 if is_new_poll:  # an older event may be outdated; if not, the next poll reports it again
-                    others.append((descriptor, events))
+                    unhandled_events.append((descriptor, events))
                 continue
             received_at = begin + len(source.incomplete)
             if received_at + MIN_READ > len(self._buffer) or (reads and source.lanes is not reads[0].source.lanes):
@@ -216,14 +219,14 @@ class StreamIntake:
                 reads.append(_Read(source, extents, begin, stop, end))
                 begin = end
             elif is_new_poll:
-                others.append((descriptor, events))
-        return reads, others
+                unhandled_events.append((descriptor, events))
+        return reads, unhandled_events
 
     def _receive(self, source: StreamSource, begin: int) -> int:
-        """Receive into the buffer from offset `begin` on, and return the end of the received bytes.
+        """Receive into the buffer at offset `begin`, and return the end of the received bytes.
 
-        After an error and at the end of the stream the result is `begin`.  The caller of `run` then gets the event.
-        When it receives from the connection, it gets the same error or end, and handles it.
+        After an error and at the end of the stream, return `begin`.  The caller of `run` then gets the event, receives
+        the same error or end from the connection, and handles it.
         """
         self._row.add(self._counters.reads[source.kind])
         try:
@@ -235,7 +238,7 @@ class StreamIntake:
         return begin + count
 
     def _stop_serving(self, reads: list[_Read]) -> list[tuple[StreamSource, bytes]]:
-        """Stop serving the sources of these reads; return each source with its bytes from the read's `stop` on."""
+        """Stop serving the sources of these reads; return each source with its bytes behind the read's `stop`."""
         for read in reads:
             self.discard(read.source.socket.fileno())
         return [(read.source, bytes(self._buffer[read.stop : read.end])) for read in reads]
@@ -245,12 +248,12 @@ class StreamIntake:
 
         If clients do not wait, messages without room may be discarded.
         """
-        if not self._blocks or not sizes:
+        if not self._clients_wait or not sizes:
             return True
         return room_for(self._pool, chunks_for(max(sizes)), len(sizes)) == len(sizes)
 
     def _append(self, reads: list[_Read], now_ms: int) -> UncountedBatch | None:
-        """Append the messages of all reads, and count them; if the caller must count them, return the batch instead."""
+        """Append the messages of all reads and count them; if the caller must count them, return the batch instead."""
         extents = [extent for read in reads for extent in read.extents]
         self._rate.add(len(extents), sum(read.end - read.begin for read in reads))
         if not extents:
@@ -265,8 +268,8 @@ class StreamIntake:
             return UncountedBatch([(read.source, read.extents) for read in reads], ingested)
         increments = {
             self._counters.received: len(extents),
-            self._counters.any_partition: ingested.any_partition,
-            self._counters.partition_key: ingested.partition_key,
+            self._counters.any_partition: ingested.any_partition_count,
+            self._counters.partition_key: ingested.partition_key_count,
             **dict.fromkeys(self._counters.forwarded, 0),
         }
         for read in reads:
@@ -288,7 +291,7 @@ class SplitStop(IntEnum):
     """The reason why a split stopped."""
 
     MORE = 0
-    """The remaining bytes are the beginning of a message, or none."""
+    """The remaining bytes are the beginning of a message, or there are no remaining bytes."""
     INVALID_SIZE = 1
     """The next size is smaller than a size field, so the position of the message behind it is unknown."""
     TOO_LARGE = 2
@@ -300,9 +303,9 @@ class SplitStop(IntEnum):
 
 
 class StreamSplit(NamedTuple):
-    """The messages that a split has found, as (offset, length), the offset `at` which it stopped, and the reason.
+    """The messages that a split has found, as (offset, length), the offset where the split stopped, and the reason.
 
-    `size` is the size of the message or frame at that offset; 0 = not known yet.
+    `size` is the size of the message or frame at this offset; 0 = not known yet.
     """
 
     extents: list[tuple[int, int]]
@@ -329,7 +332,7 @@ def split_stream(buffer: memoryview, at: int, end: int, max_size: int) -> Stream
 
 
 def _split_ordinary(buffer: memoryview, at: int, end: int, max_size: int, extents: list[tuple[int, int]]) -> int:
-    """Add complete messages with a header to `extents`, up to the first other bytes; return the offset of those."""
+    """Add complete messages with a header to `extents`; return the offset of the first bytes of any other kind."""
     unpack, header_size = _HEADER.unpack_from, _HEADER.size
     while at + header_size <= end:
         size, api_key, _ = unpack(buffer, at)

@@ -20,10 +20,10 @@ __all__ = ["WaitTimes", "wait_times"]
 class WaitTimes(NamedTuple):
     """Sums over the messages of some batches: their number, payload in bytes and waiting time.
 
-    `delays` maps the number of a bucket to the number of messages in it; it leaves out empty buckets.
+    `delays` has the number of messages in each bucket that is not empty, by the bucket's number.
     """
 
-    messages: int
+    message_count: int
     size: int
     waited_ms: int
     delays: dict[int, int]
@@ -34,10 +34,9 @@ def wait_times(
 ) -> tuple[WaitTimes, dict[int, WaitTimes]]:
     """Return the waiting times of batches' messages until the steady time `now_ms`, in total and by topic number.
 
-    The waiting time of a message begins when its run is opened.  If the host has booted since, the steady clock may
-    show an earlier time than that, and the waiting time is 0.  Bucket i is for waiting times up to `bounds_ms[i]`, the
-    last bucket for all longer ones.  Raises SlabError for a segment that disagrees with the headers of its chunk and
-    run.
+    The waiting time of a message begins when its run is opened.  It is 0 if the clock shows an earlier time, as it may
+    after a reboot.  Bucket i is for waiting times up to `bounds_ms[i]`, the last bucket for all longer ones.  Raises
+    SlabError for a segment that disagrees with the headers of its chunk and run.
     """
     total = _NOTHING
     by_topic: dict[int, WaitTimes] = {}
@@ -53,10 +52,10 @@ def wait_times(
 
 def _plus(sums: WaitTimes, segment: Segment, wait_ms: int, bucket: int) -> WaitTimes:
     """Return `sums` with a segment added; each of its messages has waited for `wait_ms`."""
-    messages, size, waited_ms, delays = sums
+    message_count, size, waited_ms, delays = sums
     records = segment.records
     delays = {**delays, bucket: delays.get(bucket, 0) + records}
-    return WaitTimes(messages + records, size + segment.payload, waited_ms + wait_ms * records, delays)
+    return WaitTimes(message_count + records, size + segment.payload, waited_ms + wait_ms * records, delays)
 
 
 _NOTHING: Final = WaitTimes(0, 0, 0, {})

@@ -28,7 +28,7 @@ from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.logs import NOTICE, plural
 
 if TYPE_CHECKING:
-    from bruce_mp.kernels import Partitioners
+    from bruce_mp.kernels import PartitionerOfTopic
     from bruce_mp.slab.file import Slab
 
 __all__ = ["JournalSetup"]
@@ -122,7 +122,7 @@ class JournalSetup:
         if self._content is not None and self._content.slab_id == slab.read_signed(lay.SUPER_CREATED_MS):
             self._content = None
 
-    def apply(self, slab: Slab, *, is_empty: bool, partitioners: Partitioners | None) -> None:
+    def apply(self, slab: Slab, *, is_empty: bool, partitioners: PartitionerOfTopic | None) -> None:
         """Use or put away a journal that another slab left behind, then begin or continue the journal of this slab.
 
         A journal of another slab is restored into this slab if this slab is empty, that is, holds no messages (a new
@@ -159,18 +159,18 @@ class JournalSetup:
             JournalSetup.remove(Path(os.fsdecode(old_path)), slab.path)
         _store_journal_path(slab, b"" if directory is None else bytes(directory))
 
-    def _restore(self, slab: Slab, content: JournalContent, partitioners: Partitioners | None) -> None:
+    def _restore(self, slab: Slab, content: JournalContent, partitioners: PartitionerOfTopic | None) -> None:
         """Restore the messages of a journal into an empty slab."""
         slab.words[lay.SUPER_RESTORING >> 2] = 1
         if content.damaged_bytes:
             log.warning(
                 "The journal %s has %s of damaged data.", self._directory, plural(content.damaged_bytes, "byte")
             )
-        if content.incomplete:
+        if content.incomplete_count:
             log.warning(
                 "The journal %s has incomplete fenced attempts; %s of them will not be delivered.",
                 self._directory,
-                plural(content.incomplete, "message"),
+                plural(content.incomplete_count, "message"),
             )
         store_cluster(slab, content.cluster_id)  # so that the router refuses to deliver the messages to another cluster
         restored_count = restore(slab, content.runs.values(), partitioners)

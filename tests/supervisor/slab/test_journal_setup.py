@@ -67,7 +67,7 @@ def test_a_first_start_begins_an_empty_journal(start: Start) -> None:
     slab = start()
     content = read_journal(start.journal / JOURNAL)
     assert content is not None
-    assert (content.slab_id, content.messages) == (slab.read_signed(lay.SUPER_CREATED_MS), 0)
+    assert (content.slab_id, content.message_count) == (slab.read_signed(lay.SUPER_CREATED_MS), 0)
 
 
 @pytest.mark.parametrize("messages", [0, 3])
@@ -102,7 +102,7 @@ def test_a_killed_start_that_restores_is_repeated_with_all_messages(start: Start
     assert again.words[lay.SUPER_RESTORING >> 2] == 0
     content = read_journal(start.journal / JOURNAL)
     assert content is not None
-    assert (content.slab_id, content.messages) == (again.read_signed(lay.SUPER_CREATED_MS), 3)
+    assert (content.slab_id, content.message_count) == (again.read_signed(lay.SUPER_CREATED_MS), 3)
 
 
 def test_messages_of_half_an_attempt_are_counted_in_the_log(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -198,7 +198,7 @@ def test_the_journal_of_another_slab_is_moved_aside(
     [aside] = tmp_path.glob("slab.journal.foreign-*")
     content = read_journal(aside / JOURNAL)
     assert content is not None
-    assert content.messages == 3
+    assert content.message_count == 3
 
 
 def test_the_journal_of_a_newer_version_ends_the_start(start: Start) -> None:
