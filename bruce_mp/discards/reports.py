@@ -6,8 +6,7 @@ the current period. Whole periods between these two have no report.
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.bounded_samples import CountedTimeRange, RecentSamples, add_sender, bounded_entry
@@ -31,7 +30,7 @@ class TopicDiscards(CountedTimeRange):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reasons: Tally[DiscardReason] = Tally()
+        self.reasons: Counter[DiscardReason] = Counter()
 
 
 class DiscardReport:
@@ -51,20 +50,20 @@ class DiscardReport:
         self.id = number
         self.start_time = start_time
         self.was_read = False
-        self.counts: Tally[DiscardReason] = Tally()
+        self.counts: Counter[DiscardReason] = Counter()
         self.recent = {reason: RecentSamples() for reason in (*SAMPLED, DiscardReason.BAD_TOPIC)}
         self.tcp_disconnects = 0
         self.recent_tcp = RecentSamples()
-        self.versions: Tally[int] = Tally()
-        self.api_keys: Tally[int] = Tally()
+        self.versions: Counter[int] = Counter()
+        self.api_keys: Counter[int] = Counter()
         self.topics: dict[bytes, TopicDiscards] = {}
         self.duplicates: dict[bytes, CountedTimeRange] = {}
         self.rejected_senders: dict[tuple[DiscardReason, int, int], SenderEvent] = {}
 
     def add(self, event: DiscardReportEvent) -> None:
         if isinstance(event, DuplicateEvent):
-            times = bounded_entry(self.duplicates, event.topic, b"", CountedTimeRange)
-            times.add(event.count, event.min_timestamp, event.max_timestamp)
+            topic_duplicates = bounded_entry(self.duplicates, event.topic, b"", CountedTimeRange)
+            topic_duplicates.add(event.count, event.min_timestamp, event.max_timestamp)
         elif isinstance(event, SenderEvent):
             add_sender(self.rejected_senders, event)
         else:
@@ -83,9 +82,9 @@ class DiscardReport:
             recent = self.recent_tcp if event.is_tcp else self.recent[event.reason]
             recent.add(sample)
         if event.reason in LISTED_BY_TOPIC:
-            topic = bounded_entry(self.topics, event.topic, b"", TopicDiscards)
-            topic.add(event.count, event.min_timestamp, event.max_timestamp)
-            topic.reasons[event.reason] += event.count
+            topic_discards = bounded_entry(self.topics, event.topic, b"", TopicDiscards)
+            topic_discards.add(event.count, event.min_timestamp, event.max_timestamp)
+            topic_discards.reasons[event.reason] += event.count
 
     @staticmethod
     def _samples_of(event: DiscardEvent) -> tuple[bytes, ...]:

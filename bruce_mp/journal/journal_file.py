@@ -25,8 +25,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections import Counter as Tally
-from collections import defaultdict
+from collections import Counter, defaultdict
 from enum import IntEnum, unique
 from pathlib import Path
 from struct import Struct
@@ -118,7 +117,7 @@ class Journal:
         self._seed = seed
         self._descriptor = descriptor
         self._buffer = bytearray()
-        self._uncommitted: Tally[AttemptKey] = Tally()
+        self._uncommitted: Counter[AttemptKey] = Counter()
         """The number of FENCED runs of each attempt since the last COMMIT."""
         self.unsynced_bytes = 0
         """Number of bytes written since the last `sync`."""

@@ -33,7 +33,7 @@ class _JournalProcess(ProcessShell):
         self._recorder = JournalRecorder(
             slab, Path(start.config.journal_path), lambda: self._row.store_heartbeat(steady_ms())
         )
-        self._due_ms = 0
+        self._due_ms = 0  # steady time of the next recording
         self._is_failing = False
         self.serve_bytes(JOURNAL_REQUESTS, self._on_request)
 

@@ -113,8 +113,8 @@ class JournalRecorder:
         self._add_cluster(journal)
         self._progress = input_progress(self._slab)
         held_runs: dict[RunKey, int] = {}
-        for number, (key, run_or_size) in enumerate(read_each(self._slab, self._held_runs)):
-            if (number + 1) % _PART_RUNS == 0 or journal.unsynced_bytes >= _PART_BYTES:
+        for index, (key, run_or_size) in enumerate(read_each(self._slab, self._held_runs)):
+            if (index + 1) % _PART_RUNS == 0 or journal.unsynced_bytes >= _PART_BYTES:
                 # In a rewrite, each part may be synced: nothing reads the new file before it is complete.
                 if journal is not self._journal:
                     journal.sync()

@@ -1,8 +1,8 @@
 """The interface of the per-message kernels.
 
 Kernels do all work that occurs once for each message.  Other code works per run or per batch.  The modules of `pure`
-specify each kernel, and implement it in Python.  The modules of `compiled` implement it in Cython, in files of the same
-names.  The same tests run on both variants.  `CHOICE` tells which variant this process uses.
+specify the kernels, and implement them in Python.  The modules of `compiled` implement them in Cython, in files of the
+same names.  The same tests run on both variants.  `CHOICE` tells which variant this process uses.
 
     intake          receives datagrams and appends them to lanes
     stream_intake   reads stream connections and appends their messages to lanes
@@ -13,7 +13,7 @@ names.  The same tests run on both variants.  `CHOICE` tells which variant this 
     segments        claims segments, writes their partitions and sequence numbers, and splits segments
     inspect         reads run headers, timestamps and messages
     counts          counts records by state, and the outcomes of stream clients' messages
-    encode          encodes segments as record batches, message_set as a message set
+    encode          encodes segments as record batches (`message_set`: as a message set)
     wait_times      sums the waiting times of messages
 
 In the kernels, a name with the suffix `_at` is an offset in the slab or in a buffer.  `at` alone is the place of the

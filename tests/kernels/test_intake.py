@@ -87,7 +87,7 @@ def test_the_first_wait_ends_in_time_for_any_duration(pair: Pair, intake: Datagr
     with later(TOO_LATE_S, lambda: sender.send(datagram())):
         now_ms = steady_ms()
         taken = intake.run(receiver.fileno(), 512, now_ms, now_ms + wait_ms)
-    assert taken.committed + taken.uncommitted == 1
+    assert taken.committed_count + taken.uncommitted_count == 1
 
 
 def test_run_never_exceeds_its_message_limit(pair: Pair, intake: DatagramIntake) -> None:
@@ -149,8 +149,8 @@ def test_a_socket_shutdown_is_not_a_datagram(pair: Pair, slab: Slab, intake: Dat
     with later(0.2, lambda: receiver.shutdown(socket.SHUT_RD)):
         now_ms = steady_ms()
         taken = intake.run(receiver.fileno(), 512, now_ms, now_ms + LONG_MS)
-    assert taken.committed + taken.uncommitted == 1
-    assert len(landed_lengths(slab)) == taken.uncommitted
+    assert taken.committed_count + taken.uncommitted_count == 1
+    assert len(landed_lengths(slab)) == taken.uncommitted_count
 
 
 def test_an_empty_datagram_that_is_waited_for_is_malformed(pair: Pair, intake: DatagramIntake) -> None:
@@ -217,4 +217,4 @@ def test_coalescing_does_not_exceed_the_deadline(pair: Pair, intake: DatagramInt
             send_at_a_pace(sender, 1)
             now_ms = steady_ms()
             taken = intake.run(receiver.fileno(), 512, now_ms, now_ms + wait_ms)
-            assert taken.committed + taken.uncommitted == 5
+            assert taken.committed_count + taken.uncommitted_count == 5

@@ -17,8 +17,8 @@ cdef inline int longest_wait_ms(WaitLimits *limits, int64_t until_ms, int64_t no
 cdef class IngestBatch(ParsedBatch):
     """A batch that is being appended to the lanes."""
 
-    cdef uint64_t *order     # partition indexes of a group's messages, by first appearance: see `split_group`
-    cdef int order_capacity
+    cdef uint64_t *partition_indexes  # of a group, by first appearance: see `split_group`
+    cdef int partition_capacity
     cdef list no_room        # a `NoRoom` for each message without room
     cdef bint keeps_timestamps    # true if clamping must not replace the timestamps of the batch
     cdef int64_t wall_offset_ms   # the time since 1970 minus the steady time

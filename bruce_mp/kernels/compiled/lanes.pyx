@@ -66,21 +66,21 @@ cdef class IngestBatch(ParsedBatch):
         self.no_room = []
 
     def __dealloc__(self):
-        free(self.order)
+        free(self.partition_indexes)
 
     cdef int begin(self, int max_messages) except -1:
         """Prepare for a batch of up to `max_messages` messages."""
         ParsedBatch.begin(self, max_messages)
         if self.no_room:
             self.no_room = []
-        if max_messages <= self.order_capacity:
+        if max_messages <= self.partition_capacity:
             return 0
-        free(self.order)
-        self.order_capacity = 0
-        self.order = <uint64_t *>malloc(max_messages * sizeof(uint64_t))
-        if self.order == NULL:
+        free(self.partition_indexes)
+        self.partition_capacity = 0
+        self.partition_indexes = <uint64_t *>malloc(max_messages * sizeof(uint64_t))
+        if self.partition_indexes == NULL:
             raise MemoryError
-        self.order_capacity = max_messages
+        self.partition_capacity = max_messages
         return 0
 
     cdef object outcome(self):
@@ -316,7 +316,7 @@ cdef int append_by_partition(
     cdef Lane lane
     # As in the base class, all lanes are chosen before the first part is appended.
     for position in range(part_count):
-        index = batch.order[position]
+        index = batch.partition_indexes[position]
         if lane_by_index[index] is None:
             batch.are_limits_stale = True
             lane_by_index[index] = lanes._lane_for(
@@ -324,7 +324,7 @@ cdef int append_by_partition(
             )
             topic_lanes.chains[index].is_shared = lanes._is_shared(lane_by_index[index])
     for position in range(part_count):
-        index = batch.order[position]
+        index = batch.partition_indexes[position]
         lane = lane_by_index[index]
         if topic_lanes.chains[index].is_shared:
             lane_by_index[index] = None  # not cached: by the next batch, another topic may have set the lane's header
@@ -335,7 +335,7 @@ cdef int append_by_partition(
 cdef int split_group(IngestBatch batch, TopicLanes topic_lanes, Group *group) noexcept:
     """Chain the messages of a group by partition.
 
-    Store the indexes of these partitions in `batch.order`, by first appearance, and return their number.
+    Store the indexes of these partitions in `batch.partition_indexes`, by first appearance, and return their number.
     """
     cdef int index = group.first, following, part_count = 0
     cdef uint64_t partition
@@ -349,7 +349,7 @@ cdef int split_group(IngestBatch batch, TopicLanes topic_lanes, Group *group) no
             batch.messages[chain.last].next = index
         else:
             chain.batch_number, chain.first = batch.batch_number, index
-            batch.order[part_count] = partition
+            batch.partition_indexes[part_count] = partition
             part_count += 1
         chain.last = index
         index = following

@@ -22,7 +22,7 @@ cdef struct ParsedMessage:   # a valid message
     int64_t client_timestamp   # set only if `is_replaced`
 
 
-cdef struct Group:       # messages of one topic and type, in order
+cdef struct Group:       # messages of one topic and type, in order, linked by `ParsedMessage.next`
     int first, last      # indexes of messages
     bint keyed           # messages with a partition key, which a client or a partitioner has chosen
     int partitioner      # set only for an unknown topic
@@ -33,7 +33,7 @@ cdef class KnownTopic:
 
     cdef bytes name
     cdef uint64_t name_hash
-    cdef uint64_t batch_number   # the batch in which the next two were set; outdated if it is not the present batch
+    cdef uint64_t batch_number   # the batch to which `group_any` and `group_keyed` belong
     cdef int group_any, group_keyed   # indexes of the groups; NONE = no messages
     cdef int partitioner
 

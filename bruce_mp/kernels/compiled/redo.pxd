@@ -47,7 +47,8 @@ cdef inline void write_redo(
 ) noexcept nogil:
     """Mark the redo record void, and write its fixed fields.
 
-    `counters` and `segments` are the numbers of pairs and segments that follow, `landed` is that of slots to empty.
+    `counters` and `segments` are the numbers of pairs and segments that follow, `landed` is the number
+    of landing slots to empty.
     """
     cdef uint8_t *redo = row + ROW_REDO
     store32(redo, 0)

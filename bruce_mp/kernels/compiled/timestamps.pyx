@@ -4,7 +4,7 @@ from bruce_mp.kernels.compiled.parse cimport NONE, ParsedMessage
 
 
 cdef bint replace_timestamps(ParsedMessage *messages, int first, Window *window, int64_t arrived_ms) noexcept nogil:
-    """Replace the timestamps outside of the window in a chain of messages; return True if there is one."""
+    """Replace the timestamps outside of the window in a chain of messages; return True if one was replaced."""
     # Unsigned, because a signed difference could overflow.
     cdef uint64_t earliest = <uint64_t>arrived_ms - <uint64_t>window.before_ms
     cdef bint has_replaced = False
@@ -20,7 +20,7 @@ cdef bint replace_timestamps(ParsedMessage *messages, int first, Window *window,
 
 
 cdef ReplacedCount count_replaced(ParsedMessage *messages, int first, int end) noexcept nogil:
-    """Count the replaced timestamps in the chain of messages from `first` up to, but without, `end`."""
+    """Count the replaced timestamps in the chain of messages that begins with `first` and stops before `end`."""
     cdef ReplacedCount found
     cdef int index = first
     found.first, found.count = NONE, 0

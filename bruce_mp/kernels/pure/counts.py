@@ -52,7 +52,7 @@ def count_outcomes(slab: Slab, chunk: int, position: CountedPosition) -> Outcome
     if end > (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES:
         return OutcomeCounts(CountedPosition(number, at), counts)
     while number < run_count:
-        size = _size_of(slab, start + at, end - at)
+        size = _run_size(slab, start + at, end - at)
         outcomes = list(_outcomes(slab, start + at, start + at + size)) if size else [_UNSETTLED]
         if not all(state in lay.SETTLED for _, state, _ in outcomes):
             break
@@ -63,7 +63,7 @@ def count_outcomes(slab: Slab, chunk: int, position: CountedPosition) -> Outcome
     return OutcomeCounts(CountedPosition(number, at), counts)
 
 
-def _size_of(slab: Slab, run_at: int, max_size: int) -> int:
+def _run_size(slab: Slab, run_at: int, max_size: int) -> int:
     """Return the size of a run; 0 for a damaged one."""
     if max_size < lay.RUN_HEADER or slab.words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return 0

@@ -91,19 +91,20 @@ class PlainCounters(NamedTuple):
 class IntakeResult(NamedTuple):
     """The work that the intake has done, and the work that it leaves to the caller.
 
-    `committed` is the number of messages that the intake has committed.  If the caller must commit the last batch,
-    `uncommitted` is the number of messages in that batch and `ingested` its result; otherwise they are 0 and None.
+    `committed_count` is the number of messages that the intake has committed.  If the caller must commit the last
+    batch, `uncommitted_count` is the number of messages in that batch, and `ingested` is its result.  If not, they are
+    0 and None.
     """
 
-    committed: int
-    uncommitted: int
+    committed_count: int
+    uncommitted_count: int
     ingested: Ingested | None
 
 
 class DatagramIntake:
     """Receives the datagrams of one socket; a datagram of more than `max_size` bytes is malformed."""
 
-    rate_type: ClassVar = ArrivalRate
+    rate_type: ClassVar = ArrivalRate  # the compiled variant overrides it
 
     def __init__(
         self,

@@ -93,7 +93,7 @@ class Lanes:
     `thresholds` is None, a topic may fill the slab.
     """
 
-    lane_type: ClassVar = Lane
+    lane_type: ClassVar = Lane  # the compiled variant overrides it
 
     def __init__(
         self,
@@ -175,9 +175,9 @@ class Lanes:
         no_room: list[NoRoom] = []
         for (topic, keyed), messages in batch.groups.items():
             for lane, members in self._split_by_lane(topic, messages, keyed=keyed):
-                stamped, replaced = self._apply_window(lane, members, now_ms, keeps_timestamps=keeps_timestamps)
+                stamped, originals = self._apply_window(lane, members, now_ms, keeps_timestamps=keeps_timestamps)
                 refused = self._append(lane, buffer, stamped, now_ms)
-                self._count_replaced(topic, replaced, refused)
+                self._count_replaced(topic, originals, refused)
                 no_room += [NoRoom(topic, each[_TIMESTAMP], each[_ARRIVAL], reason) for each, reason in refused]
                 self._schedule_close(lane, topic, now_ms)
         keyed_messages = chain.from_iterable(messages for (_, keyed), messages in batch.groups.items() if keyed)
@@ -351,19 +351,19 @@ class Lanes:
         window, lane.keeps_timestamps = lane.window, keeps_timestamps
         if window is None or (keeps_timestamps and window.is_clamp):
             return messages, []
-        stamped, outside = replace_timestamps(messages, window, now_ms + self.wall_offset_ms)
-        return stamped, outside if window.is_clamp else []
+        stamped, originals = replace_timestamps(messages, window, now_ms + self.wall_offset_ms)
+        return stamped, originals if window.is_clamp else []
 
     def _count_replaced(
-        self, topic: bytes, replaced: list[ParsedMessage], refused: list[tuple[ParsedMessage, DiscardReason]]
+        self, topic: bytes, originals: list[ParsedMessage], refused: list[tuple[ParsedMessage, DiscardReason]]
     ) -> None:
         """Count replaced timestamps of appended messages only, because a caller may ingest refused messages again."""
-        if replaced and refused:
+        if originals and refused:
             refused_arrivals = {message[_ARRIVAL] for message, _ in refused}
-            replaced = [message for message in replaced if message[_ARRIVAL] not in refused_arrivals]
-        if replaced:
-            first = replaced[0]
-            self._replaced.add(topic, first[_TIMESTAMP], first[_ARRIVAL], len(replaced))
+            originals = [message for message in originals if message[_ARRIVAL] not in refused_arrivals]
+        if originals:
+            first = originals[0]
+            self._replaced.add(topic, first[_TIMESTAMP], first[_ARRIVAL], len(originals))
 
     @property
     def has_replaced(self) -> bool:

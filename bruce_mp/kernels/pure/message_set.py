@@ -47,16 +47,16 @@ def encode_message_set(
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
-    rules = _Rules(int(message_format), 0 if keeps_empty_values else NULL)
+    encoding = _SetEncoding(int(message_format), 0 if keeps_empty_values else NULL)
     for segment in segments:
         try:
-            _encode_segment(slab, segment, rules, parts, timestamps)
+            _encode_segment(slab, segment, encoding, parts, timestamps)
         except error as cause:
             raise SlabError(f"The records of a run of chunk {segment.chunk} go past its end.") from cause
     return EncodedSet(b"".join(parts), len(timestamps), max(timestamps, default=0))
 
 
-class _Rules(NamedTuple):
+class _SetEncoding(NamedTuple):
     """The magic byte of the format, and the length field of a value without bytes if its options do not tell."""
 
     magic: int
@@ -64,15 +64,15 @@ class _Rules(NamedTuple):
 
 
 def _encode_segment(
-    slab: Slab, segment: Segment, rules: _Rules, parts: list[bytes | memoryview], timestamps: list[int]
+    slab: Slab, segment: Segment, encoding: _SetEncoding, parts: list[bytes | memoryview], timestamps: list[int]
 ) -> None:
-    magic, empty_value = rules
+    magic, empty_value = encoding
     at, end = segment_bounds(slab, segment)
     source: bytes | memoryview = slab.view[at:end]
     if len(source) <= lay.CHUNK_BYTES:
         source = bytes(source)  # slices of bytes cost less than slices of a view
     at, end = 0, len(source)
-    pack, uncovered, length, crc = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack, crc32  # "covered": by the CRC
+    pack_covered, pack_uncovered, pack_length = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack  # "covered" by the CRC
     for offset in range(len(timestamps), len(timestamps) + segment.records):
         state, options, key_length, value_length, headers_length, timestamp = RECORD_FIELDS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER
@@ -82,9 +82,10 @@ def _encode_segment(
         if at > end or state >= RunState.SPLIT:  # only a run can be SPLIT
             raise SlabError(f"A record of a run of chunk {segment.chunk} is damaged or goes past the run's end.")
         timestamps.append(timestamp)
-        time = (timestamp,) if magic else ()
-        head = pack(magic, _NO_CODEC, *time, key_length or empty_key_length(options)) + source[key_at:value_at]
-        head += length(value_length or empty_value_length(options, empty_value))
+        timestamp_field = (timestamp,) if magic else ()
+        key_length_field = key_length or empty_key_length(options)
+        head = pack_covered(magic, _NO_CODEC, *timestamp_field, key_length_field) + source[key_at:value_at]
+        head += pack_length(value_length or empty_value_length(options, empty_value))
         value = source[value_at:value_end]
-        prefix = uncovered(offset if magic else 0, CRC_BYTES + len(head) + value_length, crc(value, crc(head)))
+        prefix = pack_uncovered(offset if magic else 0, CRC_BYTES + len(head) + value_length, crc32(value, crc32(head)))
         parts += (prefix, head, value)

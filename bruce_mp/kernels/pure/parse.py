@@ -33,7 +33,7 @@ _NULL: Final = -1  # size of a null key or value
 
 
 @lru_cache(maxsize=1024)
-def _body(topic_size: int) -> Struct:
+def _body_layout(topic_size: int) -> Struct:
     """Return the layout of the fields behind the topic size: topic, timestamp, key size, value size.
 
     The last field has the value size only if the key is empty.
@@ -133,7 +133,7 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
         topic_at = at + _KEYED_HEADER.size
     if size != length or api_key not in _API_KEYS or version_and_flags not in _VERSIONS or topic_size <= 0:
         raise _Malformed
-    topic, timestamp, key_size, value_size = _body(topic_size).unpack_from(buffer, topic_at)
+    topic, timestamp, key_size, value_size = _body_layout(topic_size).unpack_from(buffer, topic_at)
     key_at = topic_at + topic_size + 12  # behind the timestamp (8 bytes) and the key size (4)
     options = 0
     # In version 2 a size of -1 means null and 0 means empty.  The record has size 0 for both; options tell them apart.

@@ -41,22 +41,22 @@ __all__ = [
     "write_sequence",
 ]
 
-T = TypeVar("T")
+_Label = TypeVar("_Label")
 
 
 def claim(slab: Slab, segments: Iterable[Segment], expected: int, state_word: int) -> list[Segment]:
-    """Store `state_word` in the segments that have `expected` as all their state words, and return these segments.
+    """Store `state_word` in each segment in which all state words are `expected`; return these segments.
 
     The call skips damaged segments.  The frame that names the segments may come twice, so the call also skips segments
     that are claimed already, that another process holds, or that have an older generation.
     """
-    return [segment for segment in segments if _claim_one(slab, segment, expected, state_word)]
+    return [segment for segment in segments if _claim_segment(slab, segment, expected, state_word)]
 
 
-def _claim_one(slab: Slab, segment: Segment, expected: int, state_word: int) -> bool:
+def _claim_segment(slab: Slab, segment: Segment, expected: int, state_word: int) -> bool:
     indexes = matching_words(slab, segment, expected)
-    for at in indexes:
-        slab.words[at] = state_word
+    for index in indexes:
+        slab.words[index] = state_word
     return bool(indexes)
 
 
@@ -135,7 +135,7 @@ def split_by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, 
     return _split_by_label(slab, segment, lambda record: record.payload <= limit)
 
 
-def _split_by_label(slab: Slab, segment: Segment, label_of: Callable[[Record], T]) -> list[tuple[T, Segment]]:
+def _split_by_label(slab: Slab, segment: Segment, label_of: Callable[[Record], _Label]) -> list[tuple[_Label, Segment]]:
     """Split a segment where the label of its records changes; return a (label, segment) per part, in order."""
     records = segment_records(slab, segment)
     parts = [(label, list(members)) for label, members in groupby(records, lambda member: label_of(member[1]))]

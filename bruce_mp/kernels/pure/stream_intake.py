@@ -47,7 +47,7 @@ MAX_EVENTS: Final = 512
 class CountedFlushGroup(Protocol):
     """The part of a flush group that the intake uses.
 
-    The arrival numbers of the group's messages contain `number` (`layout.stream_arrival`).  `received` counts them.
+    `number` is in the arrival numbers of the group's messages, `received` is the number of these messages.
     """
 
     number: int
@@ -105,8 +105,8 @@ class UncountedBatch(NamedTuple):
 class StreamIntakeResult(NamedTuple):
     """The work that the intake leaves to the caller.
 
-    `leftovers` has the sources that the intake stops to serve, each with its bytes behind the last whole message.  It
-    stops to serve a source if there are such bytes, or if the source had an `incomplete` before this round.  If there
+    `leftovers` has the sources that the intake does not serve any more, each with its bytes behind the last whole
+    message.  These are the sources with such bytes, and the sources with an `incomplete` before this round.  If there
     is no room for the round, `leftovers` has all sources of the round with all their bytes.
 
     `uncounted` is the last batch, if the caller must count it.  `unhandled_events` has (descriptor, events) of each
@@ -137,7 +137,7 @@ class StreamIntake:
     `buffer` is for the data of one round; between two calls the caller may use `buffer`.
     """
 
-    rate_type: ClassVar = ArrivalRate
+    rate_type: ClassVar = ArrivalRate  # the compiled variant overrides it
 
     def __init__(
         self, lanes: Lanes, pool: ChunkPool, row: ProcessRow, buffer: memoryview, *, counters: StreamCounters

@@ -78,9 +78,9 @@ def replace_timestamps(
 ) -> tuple[list[ParsedMessage], list[ParsedMessage]]:
     """Return all messages, with the timestamps to store, and the originals of messages with replaced timestamps."""
     earliest, latest = arrived_ms - window.before_ms, arrived_ms + window.after_ms
-    outside = [each for each in messages if not earliest <= each[1] <= latest]  # each[1] is the timestamp
-    if not outside:
+    originals = [each for each in messages if not earliest <= each[1] <= latest]  # each[1] is the timestamp
+    if not originals:
         return messages, []
     return [
         message if earliest <= message[1] <= latest else (message[0], arrived_ms, *message[2:]) for message in messages
-    ], outside
+    ], originals

@@ -38,24 +38,24 @@ def wait_times(
     after a reboot.  Bucket i is for waiting times up to `bounds_ms[i]`, the last bucket for all longer ones.  Raises
     SlabError for a segment that disagrees with the headers of its chunk and run.
     """
-    total = _NOTHING
+    total = _NO_WAITS
     by_topic: dict[int, WaitTimes] = {}
     for batch in batches:
         for segment in batch.segments:
             segment_bounds(slab, segment)  # raises SlabError for a damaged segment
             wait_ms = max(0, now_ms - arrived_ms(slab, segment))
             bucket = bisect_left(bounds_ms, wait_ms)
-            total = _plus(total, segment, wait_ms, bucket)
-            by_topic[batch.topic] = _plus(by_topic.get(batch.topic, _NOTHING), segment, wait_ms, bucket)
+            total = _add_segment(total, segment, wait_ms, bucket)
+            by_topic[batch.topic] = _add_segment(by_topic.get(batch.topic, _NO_WAITS), segment, wait_ms, bucket)
     return total, by_topic
 
 
-def _plus(sums: WaitTimes, segment: Segment, wait_ms: int, bucket: int) -> WaitTimes:
-    """Return `sums` with a segment added; each of its messages has waited for `wait_ms`."""
+def _add_segment(sums: WaitTimes, segment: Segment, wait_ms: int, bucket: int) -> WaitTimes:
+    """Return `sums` with a segment added; each message of the segment has waited for `wait_ms`."""
     message_count, size, waited_ms, delays = sums
     records = segment.records
     delays = {**delays, bucket: delays.get(bucket, 0) + records}
     return WaitTimes(message_count + records, size + segment.payload, waited_ms + wait_ms * records, delays)
 
 
-_NOTHING: Final = WaitTimes(0, 0, 0, {})
+_NO_WAITS: Final = WaitTimes(0, 0, 0, {})
