@@ -70,9 +70,6 @@ EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {
 
 
 def discard_sentence(count: int, source: str = "") -> str:
-    """Return a sentence with the number of discarded messages, without its full stop.
-
-    `source` is a phrase for the messages' origin, such as "topic x".
-    """
+    """Return "`count` messages of `source` were discarded"; `source` is a phrase such as "topic x", or empty."""
     subject = "1 message" if count == 1 else f"{count} messages"
     return f"{subject}{f' of {source}' if source else ''} {'was' if count == 1 else 'were'} discarded"

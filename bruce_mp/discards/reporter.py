@@ -38,25 +38,21 @@ log = logging.getLogger(__name__)
 LOG_INTERVAL_S: Final = 30.0
 """Minimum time between two log lines about the same reason and topic."""
 _REMOVAL_S: Final = 3600.0
-"""Time without discards after which a `_LoggedKind` loses its entry in a full table: clients could fill the table with
-invented topics."""
+"""Time without discards after which a `_LoggedKind` loses its entry in a full table."""
 
 _DiscardKind = tuple[DiscardReason, bytes, int | None, int | None, bool]
 """Key of a sum: reason, topic, unsupported version or None, unsupported API key or None, True for a TCP connection."""
 
 
 class PeerCredentials(NamedTuple):
-    """Sender on a UNIX socket, as the kernel reports it: process and user."""
+    """The process and the user of a sender on a UNIX socket, as Linux reports them."""
 
     pid: int
     uid: int
 
 
 class DiscardCopies(NamedTuple):
-    """The queue for copies of discarded messages, and the maximum size of a key and of a value in a copy.
-
-    The copies are for the discard file and the dead letter topic. `max_bytes` is None if keys and values stay whole.
-    """
+    """The queue for copies of discarded messages, and the maximum size of a key and of a value; None = no maximum."""
 
     queue: CopyQueue
     max_bytes: int | None

@@ -129,7 +129,7 @@ class StreamConnections:
 
     def apply_limits(self, coalescing: Coalescing, max_size: int, *, blocks: bool) -> None:
         """Apply the settings of coalescing and the size limit of messages; `blocks` makes clients wait for room."""
-        self._intake.apply_config(coalescing, max_size, blocks=blocks)
+        self._intake.apply_config(coalescing, max_size, clients_wait=blocks)
 
     def apply_config(self, config: Input) -> None:
         """Apply reloaded limits and quotas, and close the connections of users that the allow list no longer names."""

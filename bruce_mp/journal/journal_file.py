@@ -96,7 +96,7 @@ class AttemptKey(NamedTuple):
 
 
 class JournaledRun(NamedTuple):
-    """A copy of a run; `data` has the records as they are in the slab.  Runs of fenced attempts have an `attempt`."""
+    """A copy of a run; `data` has the records as they are in the slab.  `attempt` is set for runs of fenced attempts."""
 
     topic: bytes
     record_count: int

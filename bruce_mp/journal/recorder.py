@@ -53,9 +53,9 @@ _PART_BYTES: Final = 64 << 20
 class JournalRecorder:
     """Writes the journal of a slab, a file in `directory`.
 
-    The methods raise OSError if the file system does.  After an error, the next `record` writes the whole journal
-    again.  The methods call `on_progress` after each part of their work, so that the supervisor does not take a long
-    recording for a hang.
+    The methods raise OSError if the file system does, and SlabError if the directory is not private to the slab.  After
+    an OSError, the next `record` writes the whole journal again.  The methods call `on_progress` after each part of
+    their work, so that the supervisor does not take a long recording for a hang.
     """
 
     def __init__(self, slab: Slab, directory: Path, on_progress: Callable[[], None] = lambda: None) -> None:

@@ -58,7 +58,7 @@ class ChunkSource(Protocol):
 
 
 class Thresholds(Protocol):
-    """The source of chunks for topics that have thresholds: `TopicThresholds`, or a wrapper around it."""
+    """The source of chunks for topics with thresholds: `TopicThresholds`, or a wrapper around it."""
 
     has_refused: bool
     """True if the last allocation failed because of the topic's threshold, not for lack of free chunks."""
@@ -70,7 +70,7 @@ class Thresholds(Protocol):
         """Return True if a topic with `span` more chunks is within its threshold."""
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if the topic, which was refused `span` chunks, may get enough chunks now for another try."""
+        """Return True if a topic that was refused `span` chunks may get enough chunks now for another try."""
 
     def on_topics_changed(self) -> None:
         """Move the chunk count of each topic that has got a number from its name to its number."""
@@ -107,24 +107,24 @@ class LaneChunks:
         self.refusal = DiscardReason.NO_MEM
         """The reason why the last failed `make_room` found no room."""
         self.refuses_rest = False
-        """True if the caller must refuse the lane's later messages in the batch as well, after a failed `make_room`."""
+        """True if, after a failed `make_room`, the caller must also refuse the lane's later messages in the batch."""
 
     def on_topics_changed(self) -> None:
-        """Handle a change of the topic table, in which topics may have got or lost numbers."""
+        """Handle a change of the numbers in the topic table."""
         self.clear_donors()
         if self._thresholds is not None:
             self._thresholds.on_topics_changed()
 
     def clear_donors(self) -> None:
-        """Forget where the searches for donors ended, because these lanes may not exist any more."""
+        """Forget the lanes at which the searches for donors ended; they may not exist any more."""
         self._last_searched.clear()
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if the topic, which was refused `span` chunks, may get enough chunks now for another try."""
+        """Return True if a topic that was refused `span` chunks may get enough chunks now for another try."""
         return self._thresholds is None or self._thresholds.may_grow(topic, span, now_ms)
 
     def seal_lane(self, lane: Lane) -> None:
-        """Close a lane's run and seal its chunk, which gets no further runs."""
+        """Close a lane's run and seal its chunk."""
         self._close_run(lane)
         if lane.chunk >= 0:
             self._pool.seal(lane.chunk)
@@ -172,19 +172,19 @@ class LaneChunks:
                 return True
         return False
 
-    def _donor_keys(self, topic: int) -> Iterator[LaneKey]:
+    def _donor_keys(self, topic_number: int) -> Iterator[LaneKey]:
         """Yield keys of a topic's lanes, beginning with the lane that took over a chunk most recently.
 
         So the same chunk passes from lane to lane, and the other lanes keep their chunks.
         """
-        any_partition_key = (topic, -1, 0)  # of the lane of AnyPartition messages
-        last_key = self._last_searched.get(topic, any_partition_key)
+        any_partition_key = (topic_number, -1, 0)  # of the lane of AnyPartition messages
+        last_key = self._last_searched.get(topic_number, any_partition_key)
         yield last_key
         yield any_partition_key
-        partition_count = self._partition_counts.get(topic, 0)
-        first_index = last_key[1] + 1  # the partition index after that of the last lane
+        partition_count = self._partition_counts.get(topic_number, 0)
+        first_index = last_key[1] + 1  # behind the partition index of the last lane
         for index in range(first_index, first_index + min(partition_count, MAX_DONORS)):
-            self._last_searched[topic] = key = (topic, index % partition_count, partition_count)
+            self._last_searched[topic_number] = key = (topic_number, index % partition_count, partition_count)
             yield key
 
     def _record_refusal(self, needed_span: int) -> None:

@@ -51,7 +51,7 @@ class Rig:
         self.apply()
 
     def apply(self, *, max_size: int = 100_000, blocks: bool = False, coalescing: Coalescing = NO_COALESCING) -> None:
-        self.intake.apply_config(coalescing, max_size, blocks=blocks)
+        self.intake.apply_config(coalescing, max_size, clients_wait=blocks)
 
     def new_lanes(self) -> Lanes:
         return Lanes(self.slab, self.pool, TopicTable(self.slab), lambda _: 60_000)

@@ -48,23 +48,22 @@ def count_outcomes(slab: Slab, chunk: int, position: CountedPosition) -> Outcome
     counts: dict[tuple[int, int, int], int] = {}
     words, start = slab.words, slab.chunk_at(chunk)
     run_count, end = words[(start + lay.CHUNK_RUNS) >> 2], words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
-    number, at = position
-    if end > (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES:
-        return OutcomeCounts(CountedPosition(number, at), counts)
-    while number < run_count:
-        size = _run_size(slab, start + at, end - at)
-        outcomes = list(_outcomes(slab, start + at, start + at + size)) if size else [_UNSETTLED]
+    end = min(end, (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES)  # the span's length may be damaged
+    run_number, offset = position
+    while run_number < run_count:
+        size = _run_size(slab, start + offset, end - offset)
+        outcomes = list(_outcomes(slab, start + offset, start + offset + size)) if size else [_UNSETTLED]
         if not all(state in lay.SETTLED for _, state, _ in outcomes):
             break
         for outcome in outcomes:
             counts[outcome] = counts.get(outcome, 0) + 1
-        at += size
-        number += 1
-    return OutcomeCounts(CountedPosition(number, at), counts)
+        offset += size
+        run_number += 1
+    return OutcomeCounts(CountedPosition(run_number, offset), counts)
 
 
 def _run_size(slab: Slab, run_at: int, max_size: int) -> int:
-    """Return the size of a run; 0 for a damaged one."""
+    """Return the size of a run; 0 for a damaged run."""
     if max_size < lay.RUN_HEADER or slab.words[(run_at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return 0
     size = slab.words[(run_at + lay.RUN_SIZE) >> 2]
@@ -104,13 +103,13 @@ _UNSETTLED: Final = (0, int(RunState.OPEN), 0)
 def count_states(slab: Slab, spans: Iterable[tuple[int, int]]) -> list[int]:
     """Return the number of records in each RunState, in the order of the states.
 
-    No record is SPLIT, so the item of SPLIT is the number of damaged runs, records or chunks.  `spans` are pairs of the
+    No record is SPLIT, so the number at SPLIT is that of damaged runs, records or chunks.  `spans` are pairs of the
     first chunk of a span and its generation.  If the owner reopens a chunk during the call, the call reads it again.
     """
     counts = [0] * len(RunState)
     for chunk, generation in spans:
-        for state, records in read_stable(slab, chunk, generation, lambda chunk: _counts_in(slab, chunk)):
-            counts[state] += records
+        for state, record_count in read_stable(slab, chunk, generation, lambda chunk: _counts_in(slab, chunk)):
+            counts[state] += record_count
     return counts
 
 
@@ -135,4 +134,4 @@ def _counts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[
 
 
 _STATES_READ_BY_RECORD: Final = frozenset({RunState.OPEN, RunState.SPLIT})
-"""The records of runs in these states are read one by one.  Recovery also reads them, and must find the same damage."""
+"""The records of runs in these states are read one by one.  Recovery reads them too, and must find the same damage."""

@@ -2,9 +2,9 @@
 
 The intake serves *plain* connections: their messages need only be appended and counted.  In a *round* it reads each
 ready connection once, splits the bytes into messages, appends all messages as one batch and counts them.  All messages
-of a round go to the same lanes: those of the worker process, or those of one *fenced attempt*, which is delivered
-completely or not at all.  The caller handles the bytes behind the last whole message, the events of other connections,
-and batches with a message that is invalid, has no room or has a timestamp that clamping replaced.
+of a round go to the same lanes: the lanes of the worker, or the lanes of one fenced attempt.  The caller handles the
+bytes behind the last whole message, the events of other connections, and batches with a message that is invalid, has
+no room or has a timestamp that clamping replaced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 MIN_READ: Final = 64 << 10
 """Number of free bytes in the buffer that each read of a round needs."""
 MAX_READ: Final = 256 << 10
-"""The maximum size of one read, so that a fast client leaves room in the buffer for the unhandled_events."""
+"""Maximum size of one read, so that a fast client leaves room in the buffer for other clients."""
 MAX_EVENTS: Final = 512
 """Maximum number of events of one poll, and so of connections in one round."""
 
@@ -57,8 +57,8 @@ class CountedFlushGroup(Protocol):
 class StreamSource:
     """A plain connection with the present flush group of its client; `kind` is 0 for UNIX and 1 for TCP.
 
-    `incomplete` is the first part of a message, which the caller has received already.  `lanes` are those of the
-    client's fenced attempt; None = those of the worker.
+    `incomplete` is the part of the next message that the caller has already received.  `lanes` are the lanes of the
+    client's fenced attempt; None = the lanes of the worker.
     """
 
     __slots__ = ("flush_group", "incomplete", "kind", "lanes", "socket")
@@ -151,15 +151,15 @@ class StreamIntake:
         self._unread: list[tuple[int, int]] = []
         """Events of the last poll that no round has handled yet; the next rounds handle them before a new poll."""
 
-    def apply_config(self, coalescing: Coalescing, max_size: int, *, blocks: bool) -> None:
+    def apply_config(self, coalescing: Coalescing, max_size: int, *, clients_wait: bool) -> None:
         """Apply the limits of naps and of messages, and stop serving all connections.
 
-        A message has at most `max_size` bytes.  If `blocks` is set, clients wait while there is no room, so the intake
-        must not append a round unless there is room for all its messages.
+        A message has at most `max_size` bytes.  If clients wait while there is no room, the intake appends a round only
+        if there is room for all its messages.
         """
         self._rate = self.rate_type(coalescing)
         self._max_size = max_size
-        self._clients_wait = blocks
+        self._clients_wait = clients_wait
         self._sources.clear()
 
     def add(self, source: StreamSource) -> None:
