@@ -96,7 +96,7 @@ class AttemptKey(NamedTuple):
 
 
 class JournaledRun(NamedTuple):
-    """A copy of a run; `data` has the records as they are in the slab.  `attempt` is set for runs of fenced attempts."""
+    """A copy of a run; `data` has the slab's bytes of the records, `attempt` is set for runs of fenced attempts."""
 
     topic: bytes
     record_count: int

@@ -2,8 +2,6 @@ from libc.stdint cimport int64_t
 
 
 cdef class ArrivalRate:
-    """See `kernels.pure.arrival_rate.ArrivalRate`."""
-
     cdef int64_t max_nap_us, max_messages, max_bytes   # the fields of `Coalescing`
     cdef int64_t window_start_us, message_count, charged_bytes   # of the present window
     cdef bint has_slept      # in the present window

@@ -235,7 +235,7 @@ cdef bytes partition_head(int32_t partition, uint64_t size, bint is_flexible):
 
 def produce_topics(slab, int version, names, batches, producer_id, *, bint keeps_empty_values):
     cdef bint is_flexible = version >= FIRST_FLEXIBLE_VERSION
-    cdef uint64_t max_copied_bytes = COPIED_BYTES
+    cdef uint64_t max_copied_bytes = COPIED_BYTES  # larger records stay separate buffers
     cdef int64_t batch_producer_id, empty_value = 0 if keeps_empty_values else -1
     cdef dict topics = {}
     cdef list buffers = [], parts, batches_of_topic

@@ -14,8 +14,6 @@ cdef inline uint64_t record_size(ParsedMessage *message) noexcept nogil:
 
 
 cdef class Lane:
-    """See `kernels.pure.lane.Lane`."""
-
     cdef object slab, _header
     cdef bytes name
     cdef public int64_t chunk, span, runs, records, due_ms, used_ms

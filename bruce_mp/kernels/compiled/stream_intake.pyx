@@ -373,7 +373,7 @@ cdef int count_round(intake, IngestBatch batch, Round served, Memory *memory, li
     cdef uint8_t *row = <uint8_t *>memory.buffer.buf + row_at
     cdef StreamSource source
     cdef int index
-    counters[0], counters[1], counters[2], (counters[3], counters[4]) = intake._counters[:4]  # `forwarded` has two
+    counters[0], counters[1], counters[2], (counters[3], counters[4]) = intake._counters[:4]  # `forwarded` is a pair
     amounts[0], amounts[1], amounts[2] = served.count, batch.any_partition_count, batch.partition_key_count
     amounts[3] = amounts[4] = 0
     for index in range(len(served.sources)):

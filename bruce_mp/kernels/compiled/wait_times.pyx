@@ -87,7 +87,7 @@ def wait_times(slab, batches, bounds_ms, uint64_t now_ms):
         finally:
             release(&memory)
         bucket_count = buckets.count + 1
-        by_topic = {topic: to_wait_times(&sums[<uint64_t>at], bucket_count) for topic, at in index_by_topic.items()}
+        by_topic = {topic: to_wait_times(&sums[<uint64_t>each], bucket_count) for topic, each in index_by_topic.items()}
         return to_wait_times(sums, bucket_count), by_topic
     finally:
         free(sums)

@@ -74,9 +74,8 @@ class NoRoom(NamedTuple):
 class Ingested(NamedTuple):
     """The result of a batch.
 
-    `any_partition_count` and `partition_key_count` are the numbers of valid messages of each type, including messages
-    without room.
-    `rejections` are the invalid messages, and `no_room` the valid messages for which the slab has no room.
+    `any_partition_count` and `partition_key_count` are the numbers of valid messages of each type, with or without room
+    in the slab.  `rejections` are the invalid messages, `no_room` the valid messages without room.
     """
 
     any_partition_count: int
@@ -145,10 +144,7 @@ class Lanes:
 
     @property
     def caller_retries(self) -> bool:
-        """True if the caller later tries again to append messages that exceeded a topic's threshold.
-
-        Then later messages of the topic must not overtake these messages.
-        """
+        """True if the caller retries messages that exceeded a threshold; the topic's later ones must not overtake them."""
         return self._chunks.caller_retries
 
     @caller_retries.setter
