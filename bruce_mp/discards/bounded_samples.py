@@ -26,7 +26,7 @@ one entry."""
 MAX_SAMPLES: Final = 25
 """Maximum number of samples of one reason."""
 MAX_SENDERS: Final = 25
-"""Maximum number of senders in a report."""
+"""Maximum number of entries (sender and reason) in a table of senders."""
 
 
 class RecentSamples:
@@ -75,10 +75,10 @@ def add_sender(senders: dict[tuple[DiscardReason, int, int], SenderEvent], event
     In a table of MAX_SENDERS entries, a new entry replaces the oldest.
     """
     key = (event.reason, event.pid, event.uid)
-    before = senders.pop(key, None)
-    if before is None and len(senders) >= MAX_SENDERS:
+    earlier = senders.pop(key, None)
+    if earlier is None and len(senders) >= MAX_SENDERS:
         del senders[next(iter(senders))]
-    senders[key] = event if before is None else replace(event, count=before.count + event.count)
+    senders[key] = event if earlier is None else replace(event, count=earlier.count + event.count)
 
 
 def bounded_entry(table: dict[_Key, _Value], key: _Key, shared_key: _Key, create: Callable[[], _Value]) -> _Value:

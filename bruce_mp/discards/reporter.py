@@ -142,8 +142,8 @@ class DiscardReporter:
         if peer is not None:
             self._record_sender(reason, peer, count, sample)
         kind = (reason, topic[:TOPIC_NAME_MAX], version, api_key, is_tcp)
-        total = bounded_entry(self._discards, kind, (reason, b"", None, None, is_tcp), CountedTimeRange)
-        total.add(count, timestamp, timestamp if max_timestamp is None else max_timestamp)
+        counted = bounded_entry(self._discards, kind, (reason, b"", None, None, is_tcp), CountedTimeRange)
+        counted.add(count, timestamp, timestamp if max_timestamp is None else max_timestamp)
         if self._is_logged:
             self._count_for_log(reason, topic[:TOPIC_NAME_MAX], count)
         if reason in SAMPLED and reason not in PARSED:
@@ -157,8 +157,8 @@ class DiscardReporter:
             self._copies.queue.prepare(copy)
 
     def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
-        before = self._senders.get((reason, *peer))
-        command = command_of(peer.pid) if before is None else before.command
+        earlier = self._senders.get((reason, *peer))
+        command = command_of(peer.pid) if earlier is None else earlier.command
         add_sender(self._senders, SenderEvent(reason, *peer, command, count, sample[: self._prefix_size]))
 
     def _add_sample(self, reason: DiscardReason, sample: bytes, *, is_tcp: bool = False) -> None:
@@ -192,7 +192,7 @@ class DiscardReporter:
             self._copies.queue.queue_prepared()
 
     def record_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:
-        """Record messages that are sent again although the broker may have stored them; timestamps: see `record`."""
+        """Record messages that are sent again although the broker may have stored them; client timestamps are in ms."""
         bounded_entry(self._duplicates, topic[:TOPIC_NAME_MAX], b"", CountedTimeRange).add(
             count, min_timestamp, max_timestamp
         )
@@ -247,12 +247,12 @@ class DiscardReporter:
     def _events(self) -> Iterator[DiscardReportEvent]:
         """Yield the sums as events. The samples of a reason and `is_tcp` are all in the earliest of their events."""
         samples = dict(self._samples)
-        for (reason, topic, version, api_key, is_tcp), total in self._discards.items():
+        for (reason, topic, version, api_key, is_tcp), counted in self._discards.items():
             first_samples = samples.pop((reason, is_tcp), RecentSamples()).oldest_first
-            times = (total.min_timestamp, total.max_timestamp)
-            yield DiscardEvent(reason, topic, total.count, *times, first_samples, version, api_key, is_tcp)
-        for topic, total in self._duplicates.items():
-            yield DuplicateEvent(topic, total.count, total.min_timestamp, total.max_timestamp)
+            times = (counted.min_timestamp, counted.max_timestamp)
+            yield DiscardEvent(reason, topic, counted.count, *times, first_samples, version, api_key, is_tcp)
+        for topic, counted in self._duplicates.items():
+            yield DuplicateEvent(topic, counted.count, counted.min_timestamp, counted.max_timestamp)
         yield from self._senders.values()
 
 

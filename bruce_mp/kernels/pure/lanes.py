@@ -144,7 +144,7 @@ class Lanes:
 
     @property
     def caller_retries(self) -> bool:
-        """True if the caller retries messages that exceeded a threshold; the topic's later ones must not overtake them."""
+        """True if the caller retries messages that exceeded a threshold; so no later message may overtake them."""
         return self._chunks.caller_retries
 
     @caller_retries.setter

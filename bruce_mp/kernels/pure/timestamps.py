@@ -3,7 +3,7 @@
 The input process stores the resulting timestamp in the record, so a record batch that is sent again has the same bytes.
 The config can give a topic one of three policies.  Policy "client" has no window.  Policy "clamp" (*clamping*) counts
 the timestamps that it replaces; a client may exempt messages from clamping.  Policy "arrival" replaces every timestamp:
-its window contains none.
+its window contains only the arrival time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TimestampWindow(NamedTuple):
 
 
 class TopicReplacements(NamedTuple):
-    """`message_count` is the number of messages of `topic` with replaced timestamps.
+    """The number of messages of a topic with replaced timestamps.
 
     `timestamp` is the client's timestamp of the earliest of these messages, `arrival` is its arrival number.
     """
