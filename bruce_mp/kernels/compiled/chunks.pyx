@@ -1,4 +1,4 @@
-"""The opening, inspection and release of chunks: see `slab/chunks.py`, whose `ChunkPool` is the base class."""
+"""The opening, inspection and release of chunks: see `slab/chunks.py`; its `ChunkPool` is the base class."""
 
 from libc.string cimport memset
 

@@ -1,4 +1,4 @@
-"""Transactions of a process row: see `slab/rows.py`, whose `ProcessRow` is the base class.
+"""Transactions of a process row: see `slab/rows.py`; its `ProcessRow` is the base class.
 
 The redo record and the order of stores are those of `slab/rows.py`, so each variant can complete the transactions of
 the other.

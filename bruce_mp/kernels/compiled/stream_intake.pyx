@@ -366,7 +366,7 @@ cdef object uncounted_batch(Round served, IngestBatch batch):
 
 
 cdef int count_round(intake, IngestBatch batch, Round served, Memory *memory, list counted_sources) except -1:
-    """Count a round whose messages are all appended."""
+    """Count a round after all its messages have been appended."""
     cdef uint64_t counters[COUNTERS]
     cdef uint64_t amounts[COUNTERS]
     cdef uint64_t row_at = intake._row._at
