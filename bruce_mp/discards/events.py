@@ -1,4 +1,4 @@
-"""Events about discarded messages, which processes send to the status process for its discard reports.
+"""Events about discarded messages, for the discard reports of the status process.
 
 A discard event sums all discards of one kind since the process last sent its events. An event may be lost: only the
 counters in the slab are exact, and events add details such as topics, times and samples.
@@ -16,9 +16,9 @@ __all__ = ["DiscardEvent", "DiscardReportEvent", "DuplicateEvent", "SenderEvent"
 class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
     """`count` messages of a topic that were discarded for a reason; the timestamps are the clients', in ms.
 
-    `topic` is empty if it could not be parsed, or if the process had no room for another topic (MAX_ENTRIES). `samples`
-    has the first bytes of the latest messages, the oldest message first. `version` and `api_key` are set only if the
-    daemon does not support their value. `is_tcp` is True for unclean disconnects of TCP connections.
+    `topic` is empty if the messages could not be parsed, or if the process had no room for another topic (MAX_ENTRIES).
+    `samples` has the first bytes of the latest messages, the oldest message first. `version` and `api_key` are set only
+    if the daemon does not support their value. `is_tcp` is True for unclean disconnects of TCP connections.
     """
 
     reason: DiscardReason

@@ -24,7 +24,7 @@ MAX_FINISHED: Final = 4
 
 
 class TopicDiscards(CountedTimeRange):
-    """Discards of one topic; `reasons` has their number by reason."""
+    """Discards of one topic; `reasons` has the number of discards by reason."""
 
     __slots__ = ("reasons",)
 
@@ -37,8 +37,8 @@ class DiscardReport:
     """Discards of one period.
 
     * `counts` has the number of discards by reason. `recent` has the samples by reason, for BAD_TOPIC topics.
-    * `tcp_disconnects` and `recent_tcp` are the number and the samples of UNCLEAN_DISCONNECT over TCP, which `counts`
-      and `recent` leave out.
+    * `tcp_disconnects` and `recent_tcp` are the number and the samples of UNCLEAN_DISCONNECT over TCP. `counts`
+      and `recent` leave these discards out.
     * `versions` and `api_keys` have the number of discards by unsupported version and unsupported API key.
     * `topics` has the discards by topic, for the reasons of LISTED_BY_TOPIC. `duplicates` has the possible duplicates
       by topic. In both, the topic b"" stands for all topics beyond MAX_ENTRIES.

@@ -1,1 +1,1 @@
-"""Keep a journal of held messages on disk, and restore them from it after a power failure."""
+"""Keep a journal of held messages on disk, and restore the messages after a power failure."""

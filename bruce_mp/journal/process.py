@@ -1,4 +1,4 @@
-"""The journal process: writes held messages to the journal at each interval, and at once when an input asks for it."""
+"""The journal process: writes held messages to the journal at each interval, and at once when an input asks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Recording of held runs: a copy of each run goes to the journal once, after the input has handed over the run.
 
-A *recording* is one pass over the slab, which adds the new runs to the journal.  One recording adds all runs of a
+A *recording* is one pass over the slab that adds the new runs to the journal.  One recording adds all runs of a
 fenced attempt.  So a recording leaves out an attempt that an input is still handing over, and all runs that are handed
 over after the recording began.  A recording ends with a COMMIT of its attempts.  If the COMMIT is missing, the attempts
 may be incomplete, and a reader of the journal uses only the other runs.  Messages that an attempt has spilled to a file

@@ -87,7 +87,7 @@ def _append(slab: Slab, lanes: Lanes, batch: list[bytes], *, keeps_timestamps: b
 
 
 def _messages(run: JournaledRun) -> Iterator[tuple[Record, bytes]]:
-    """Yield each record of a run with its message, encoded as a client sends it."""
+    """Yield each record of a run, and its message as a client would send the message."""
     offset = 0
     for _ in range(run.record_count):
         record = Record._make(lay.RECORD.unpack_from(run.data, offset))

@@ -73,13 +73,13 @@ class Thresholds(Protocol):
         """Return True if a topic that was refused `span` chunks may get enough chunks now for another try."""
 
     def on_topics_changed(self) -> None:
-        """Move the chunk count of each topic that has got a number from its name to its number."""
+        """Count a topic's chunks under its number, and no longer under its name, once the topic has a number."""
 
 
 class LaneChunks:
     """Allocates chunks to the lanes of one input, and seals full chunks.
 
-    `lanes` and `partition_counts` (by topic number) belong to the caller, which changes them.
+    The caller keeps `lanes` and `partition_counts` (by topic number) up to date.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class LaneChunks:
             self._thresholds.on_topics_changed()
 
     def clear_donors(self) -> None:
-        """Forget the lanes at which the searches for donors ended; they may not exist any more."""
+        """Forget the lanes at which the searches for donors ended, as these lanes may not exist any more."""
         self._last_searched.clear()
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
@@ -194,7 +194,7 @@ class LaneChunks:
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over_threshold else DiscardReason.NO_MEM
         # At the threshold: if a single chunk was refused, no later message of the lane fits.  If a longer span was
         # refused, a smaller message may fit, but must not overtake the refused message if the caller retries.
-        # After NO_MEM no caller retries, so it tries to append each later message.
+        # After NO_MEM no caller retries, so each caller tries to append all later messages.
         self.refuses_rest = is_over_threshold and (needed_span == 1 or self.caller_retries)
 
     def _next_span(self, lane: Lane) -> int:

@@ -19,7 +19,7 @@ assert (SOURCE_MASK, READ_TRIES) == (pure._SOURCE_MASK, chunk_readers.READ_TRIES
 
 
 cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
-    """Return True if a run, which ends at `end`, is settled and its records are valid."""
+    """Return True if the run from `run` to `end` is settled and its records are valid."""
     cdef uint8_t *at = run + body_offset(run)
     cdef uint8_t state = load8(run)
     cdef RecordFields fields

@@ -86,7 +86,7 @@ cdef inline object encode_in_two_passes(object slab, tuple segments, Output *out
 
 cdef inline object encode_attached(Memory *memory, tuple segments, Output *out, PutRecord put):
     """Do the work of `encode_in_two_passes` in the attached memory of a slab."""
-    cdef Output measured = out[0]  # the output of the first pass, which has only the size
+    cdef Output measured = out[0]  # for the first pass, which only measures
     cdef uint64_t count = 0
     cdef int failed
     cdef SegmentRef *refs = <SegmentRef *>malloc((len(segments) or 1) * sizeof(SegmentRef))

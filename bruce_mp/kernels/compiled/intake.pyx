@@ -70,7 +70,7 @@ cdef int receive_into(uint8_t *headers, int descriptor, unsigned int limit, int 
 
 
 class DatagramReceiver(PureDatagramReceiver):
-    """The pure receiver, which prepares the message headers, except that it calls `recvmmsg()` without ctypes."""
+    """Calls `recvmmsg()` without ctypes; the base class prepares the message headers."""
 
     def __init__(self, slab):
         super().__init__(slab)

@@ -78,7 +78,7 @@ cdef class Lane:
         return self.reset_run()
 
     cdef object reset_run(self):
-        """Forget the open run, which is closed now, and return its segment."""
+        """Mark the open run as closed in the lane, and return the run's segment."""
         cdef uint64_t run = self.run_at - self.start
         segment = tuple.__new__(
             Segment, (self.chunk, self.generation, run, run + self.header_size, self.records, self.payload)

@@ -129,7 +129,7 @@ class Lanes(PureLanes):
     def close_due(self, now_ms):
         count_before = len(self._lanes)
         super().close_due(now_ms)
-        if len(self._lanes) != count_before:  # lanes were discarded, which the topics may have cached
+        if len(self._lanes) != count_before:  # the topics may have cached the discarded lanes
             self._batch.clear_topics()
 
     def _close_due_lanes(self, int64_t now_ms):
@@ -401,7 +401,7 @@ cdef int append_chain(
 
 # NONE, which is -1, is a result of `record_no_room`, so an exception returns -2.
 cdef int record_no_room(lanes, IngestBatch batch, bytes topic, int first) except -2:
-    """Record message `first`, for which there was no room; if `refuses_rest` is set, all messages behind it as well.
+    """Record that there was no room for message `first`; if `refuses_rest` is set, also for all messages behind it.
 
     Return the index of the next message to append, or NONE.
     """

@@ -127,11 +127,11 @@ cdef struct Read:            # the data of a source in the buffer
 cdef class Round:
     """The reads of a round and their messages."""
 
-    cdef epoll_event events[EVENTS]   # of the last poll; those that no round has handled yet come first
-    cdef int unread          # number of these; the next rounds handle them before a new poll
+    cdef epoll_event events[EVENTS]   # of the last poll; no round has handled the first `unread` events yet
+    cdef int unread          # number of events that the next rounds handle before a new poll
     cdef Read reads[EVENTS]
     cdef list sources        # the source of each read
-    cdef object lanes        # the lanes of all sources; None = those of the worker
+    cdef object lanes        # the lanes of all sources; None = the lanes of the worker
     cdef Extent *extents     # the messages of all reads
     cdef int capacity, count   # of `extents`
     cdef int64_t largest_size, size   # bytes of the largest message, bytes of all reads

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["CountedPosition", "OutcomeCounts", "count_outcomes", "count_states"]
 
 _SOURCE_MASK: Final = lay.ARRIVAL_SOURCES - 1
-"""Mask for the lowest bits of a record's arrival number, which have the number of the message's flush group."""
+"""Mask for the number of a message's flush group, in the lowest bits of the record's arrival number."""
 
 
 class CountedPosition(NamedTuple):

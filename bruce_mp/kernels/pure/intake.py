@@ -1,6 +1,6 @@
 """Receive datagrams from a socket and append them to lanes, batch by batch.
 
-A batch is *committed* in one transaction, which empties its landing slots and raises the counters.  The compiled kernel
+A batch is *committed* in one transaction that empties its landing slots and raises the counters.  The compiled kernel
 commits a batch in which all messages are valid and find room, as `ProcessRow.commit_landed` does.  The caller commits
 any other batch, and reports its discards.  The pure kernel leaves every batch to the caller.
 

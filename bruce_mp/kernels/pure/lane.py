@@ -94,7 +94,7 @@ class Lane:
         self.runs = 0
 
     def adopt_chunk(self, donor: Lane) -> None:
-        """Move the chunk of another lane, which has no open run, to this lane."""
+        """Move the chunk of `donor`, another lane without an open run, to this lane."""
         self.chunk, self.span, self.runs = donor.chunk, donor.span, donor.runs
         self._start, self._generation = donor._start, donor._generation
         self._end, self._limit = donor._end, donor._limit
@@ -143,7 +143,7 @@ class Lane:
         return stop
 
     def _open_run(self, first: ParsedMessage, now_ms: int) -> None:
-        """Write the header of a run without records; its first record will be the message `first`."""
+        """Write the header of a run without records; its first record will be `first`."""
         header, at = self.header, self._end
         arrival, timestamp, *_ = first
         count = retries = payload = reason = reserved = largest_payload = ticket = 0
@@ -162,12 +162,12 @@ class Lane:
         self.runs += 1
         self._slab.words[(self._start + lay.CHUNK_RUNS) >> 2] = self.runs
 
-    def _commit(self, data: bytes, records: int, last_arrival: int) -> None:
-        """Write `data`, which is `records` records, behind the open run, and then make them part of the run."""
+    def _commit(self, data: bytes, record_count: int, last_arrival: int) -> None:
+        """Append `data`, the bytes of `record_count` records, to the open run."""
         view, words, longs, run_at = self._slab.view, self._slab.words, self._slab.longs, self._run_at
         view[self._end : self._end + len(data)] = data
         self._end += len(data)
-        self.records += records
+        self.records += record_count
         longs[(self._start + lay.CHUNK_LAST_ARRIVAL) >> 3] = last_arrival
         words[(run_at + lay.RUN_PAYLOAD) >> 2] = self._payload
         words[(run_at + lay.RUN_LARGEST) >> 2] = self._largest_payload

@@ -1,11 +1,10 @@
 """Lanes: the open chunks of an input.
 
 A busy topic has a lane for its AnyPartition messages, and a lane for its PartitionKey messages of each partition index.
-`Lanes` appends a parsed batch to the lanes' open *runs*, the units that the input hands over to the router.  It appends
-one *group*, the messages of a topic and type, after another.  It closes a run when its chunk is full, or when its
-*linger*, the time for which it waits for more messages, ends.  Lingers end at *ticks*, times that all lanes share
-(`closed_runs.tick_after`), so that the input publishes the runs of many topics together.  A run that filled its chunk
-is published at the next tick at the latest.
+`Lanes` appends a parsed batch to the lanes' open runs, one *group* (the messages of a topic and type) after another.
+It closes a run when the run's chunk is full or the run's linger ends.  Lingers end at *ticks*, times that all lanes
+share (`closed_runs.tick_after`), so that the input publishes the runs of many topics together.  A run that filled its
+chunk is published at the next tick at the latest.
 
 The router gives each topic a number.  A topic without a number uses a *shared* lane, and its runs contain its name.  If
 there are too many lanes, further topics with numbers also use shared lanes.  `Lanes` closes the run of a shared lane
@@ -257,7 +256,7 @@ class Lanes:
         return lane
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
-        """Return True if a topic's refused message, which needs `span` chunks, is worth another try now."""
+        """Return True if a refused message that needs `span` chunks is worth another try now."""
         return self._chunks.may_grow(self._topics.number_of(topic) or topic, span, now_ms)
 
     def _shared_lane(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
@@ -287,7 +286,7 @@ class Lanes:
             self._close_run(lane)
             self._wake_by(now_ms + IDLE_MS)  # to seal the lane's chunk if the lane is idle by then
         elif lane.records:
-            # Not the first tick after now: its wake-up, which is earlier by the leeway, could be in the past.
+            # Not the first tick after now: a wake-up that is earlier by the leeway could be in the past.
             lane.due_ms = tick_after(now_ms + self.leeway_ms, self._linger_of(lane.header.topic, topic))
             self._wake_by(lane.due_ms - self.leeway_ms)
 
@@ -435,7 +434,7 @@ class Lanes:
         if lane.used_ms + IDLE_MS <= now_ms and self._is_chunk_settled(lane):
             self._chunks.seal_lane(lane)
             return True
-        # All idle lanes share the times of their wake-ups, which are ticks.  Separate times would cost more wake-ups.
+        # At a tick, so that one wake-up serves all idle lanes.
         self._wake_by(tick_after(now_ms, IDLE_MS))
         return False
 

@@ -30,7 +30,7 @@ _NO_CODEC: Final = 0
 
 
 class EncodedSet(NamedTuple):
-    """The encoded messages, their number, and their largest timestamp, which messages of format V0 do not contain."""
+    """The encoded messages, their number, and the largest timestamp of their records."""
 
     data: bytes
     record_count: int

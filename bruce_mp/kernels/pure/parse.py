@@ -67,7 +67,7 @@ It is a plain tuple, because each message needs one and a named tuple takes thre
 """
 
 GroupKey = tuple[bytes, bool]
-"""Topic, *keyed*: True for a group of messages with partition keys, which a client or a partitioner has chosen."""
+"""A group's topic, and *keyed*: True if a client or a partitioner has given the messages partition keys."""
 
 
 PartitionerOfTopic = Callable[[bytes], Partitioner]
@@ -149,7 +149,7 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
         value_size, options = 0, options | (lay.OPTION_NULL_VALUE if value_size else lay.OPTION_EMPTY_VALUE)
     value_end = value_at + value_size
     headers_at = _find_headers(buffer, value_end, end) if version_and_flags else value_end
-    # Only in version 0 `headers_at` is `value_end`.  It has no record headers, so the message must end with its value.
+    # Only in version 0, `headers_at` is `value_end`: a message has no record headers, and must end with its value.
     if value_size < 0 or (headers_at != end and headers_at == value_end):
         raise _Malformed
     bounds = (key_at, key_end, value_at, value_end, headers_at, end)
