@@ -96,19 +96,17 @@ class DiscardReport:
 class ReportBook:
     """The unfinished report and the last few finished ones. Times are in seconds since 1970.
 
-    Period n starts at origin + n * interval, and lasts for an interval. A clock that is set back to a time before the
-    current period also ends the period.
+    The first period starts at `origin`, and has the number 0. If the book is opened later, its first report has the
+    number that the period has at this interval. A change of `interval` moves the end of the current period, and the
+    next periods follow it. A clock that is set back to a time before the current period also ends the period. Numbers
+    always increase.
     """
 
     def __init__(self, interval: int, origin: int, now: float) -> None:
         self.interval = interval
-        self._origin = origin
-        self.unfinished = self._new_report(now)
+        number = int((now - origin) // interval)
+        self.unfinished = DiscardReport(number, origin + number * interval)
         self._finished: deque[DiscardReport] = deque(maxlen=MAX_FINISHED)
-
-    def _new_report(self, now: float) -> DiscardReport:
-        number = int((now - self._origin) // self.interval)
-        return DiscardReport(number, self._origin + number * self.interval)
 
     @property
     def finished(self) -> tuple[DiscardReport, ...]:
@@ -121,13 +119,10 @@ class ReportBook:
 
     def rotate(self, now: float) -> DiscardReport | None:
         """Finish the current report and return it; return None if its period is not over."""
-        start = self.unfinished.start_time
-        if start <= now < start + self.interval:
-            return None
         finished = self.unfinished
         periods = int((now - finished.start_time) // self.interval)  # negative if the clock was set back
         if periods == 0:
             return None
         self._finished.append(finished)
-        self.unfinished = self._new_report(now)
+        self.unfinished = DiscardReport(finished.id + max(periods, 1), finished.start_time + periods * self.interval)
         return finished

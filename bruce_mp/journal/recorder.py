@@ -165,5 +165,5 @@ class JournalRecorder:
         # A run with topic number 0 contains the name of its topic.
         topic = self._topics.name_of(run.topic) if run.topic else name_of(self._slab, chunk, offset, run)
         run_at = self._slab.chunk_at(chunk) + offset
-        records = bytes(self._slab.view[run_at + run.body_at : run_at + run.size])
+        records = bytes(self._slab.view[run_at + run.body_offset : run_at + run.size])
         return JournaledRun(topic, run.records, records, attempt)

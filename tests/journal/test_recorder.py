@@ -123,7 +123,7 @@ def test_open_runs_and_settled_runs_are_left_out(slab: Slab, keeper: JournalReco
     source.close_all()
     source.receive([datagram(b"t1", b"open")])
     keeper.record()
-    assert [run.records for run in content_of(tmp_path / "journal").runs.values()] == [1]
+    assert [run.record_count for run in content_of(tmp_path / "journal").runs.values()] == [1]
     with restored(content_of(tmp_path / "journal")) as new:
         assert [message.body[1] for message in held(new)] == [b"held"]
 
@@ -257,7 +257,7 @@ def test_runs_handed_over_during_the_recording_wait_for_the_next_one(
     monkeypatch.setattr("bruce_mp.journal.recorder.input_progress", lambda _: before)
     keeper.record()
     assert content_of(tmp_path / "journal").message_count == 1
-    assert not JournaledTickets(slab, INPUT_ROW).has(JournaledTickets(slab, INPUT_ROW).last_handed_over)
+    assert not JournalProgress(slab, INPUT_ROW).has(JournalProgress(slab, INPUT_ROW).last_handed_over)
 
 
 def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:

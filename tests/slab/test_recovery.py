@@ -113,7 +113,7 @@ def test_batches_are_recovered_with_their_boundaries(some: list[Plan], run_lengt
         assert spelled_out(slab, batches) == spelled_out(slab, in_order_of_place)
         assert [batch.records for batch in batches] == [batch.records for batch in in_order_of_place]
         for batch in batches:
-            assert kernels.encode(slab, batch.segments).records == batch.records
+            assert kernels.encode(slab, batch.segments).record_count == batch.records
 
 
 @examples(40)

@@ -40,7 +40,7 @@ def journal_of(slab: Path) -> Path:
 
 def journaled_messages(slab: Path) -> int:
     """Return the number of messages that the journal of a slab has."""
-    return sum(run.records for run in journaled_runs(slab).values())
+    return sum(run.record_count for run in journaled_runs(slab).values())
 
 
 def journaled_runs(slab: Path) -> dict[RunKey, JournaledRun]:
@@ -61,7 +61,7 @@ def held_runs(slab: Path) -> set[RunKey]:
 def values_in(run: JournaledRun) -> Iterator[bytes]:
     """Yield the values of a run's messages."""
     at = 0
-    for _ in range(run.records):
+    for _ in range(run.record_count):
         record = Record._make(lay.RECORD.unpack_from(run.data, at))
         value_at = at + lay.RECORD_HEADER + record.key_length
         yield bytes(run.data[value_at : value_at + record.value_length])

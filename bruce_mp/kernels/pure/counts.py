@@ -48,8 +48,9 @@ def count_outcomes(slab: Slab, chunk: int, position: CountedPosition) -> Outcome
     counts: dict[tuple[int, int, int], int] = {}
     words, start = slab.words, slab.chunk_at(chunk)
     run_count, end = words[(start + lay.CHUNK_RUNS) >> 2], words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
-    end = min(end, (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES)  # the span's length may be damaged
     run_number, offset = position
+    if end > (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES:  # the span's length is damaged
+        return OutcomeCounts(CountedPosition(run_number, offset), counts)
     while run_number < run_count:
         size = _run_size(slab, start + offset, end - offset)
         outcomes = list(_outcomes(slab, start + offset, start + offset + size)) if size else [_UNSETTLED]
