@@ -1,4 +1,4 @@
-"""Open, list, read and measure files, which are named by a path or by a URI of a file system that Arrow supports."""
+"""Open, list, read and measure files; names are paths, or URIs of a file system that Arrow supports."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
-__all__ = ["absolute_path", "file_size", "list_files", "open_directory", "read_texts"]
+__all__ = ["absolute_path", "list_files", "open_directory", "read_texts", "total_size"]
 
 
 def absolute_path(path: str) -> str:
-    """Make a path absolute, because executors have other working directories than the driver. Return a URI as is."""
+    """Make a path absolute, because executors have other working directories than the driver; keep a URI."""
     return path if "://" in path else str(Path(path).absolute())
 
 
 def open_directory(uri: str) -> tuple[FileSystem, str]:
-    """Return the file system of `uri`, and the path of the directory in it, created if missing.
+    """Return the file system of `uri`, and the path of the directory in this system; create a missing directory.
 
     Raise OSError or ValueError.
     """
@@ -27,17 +27,17 @@ def open_directory(uri: str) -> tuple[FileSystem, str]:
 
 
 def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:
-    """Return the file system, and the files in the directory but not below. Raise OSError or ValueError."""
+    """Return the file system, and the files directly in the directory. Raise OSError or ValueError."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = _resolve_uri(uri)
     return system, [entry for entry in system.get_file_info(FileSelector(root)) if entry.is_file]
 
 
-def file_size(uri: str) -> int:
+def total_size(uri: str) -> int:
     """Return the size in bytes of a file, or of all files below a directory.
 
-    Return 1 if a directory has no bytes, and for a glob, because its files are not looked up.
+    Return 1 for a directory without bytes, and for a glob, because this function does not expand globs.
     """
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 

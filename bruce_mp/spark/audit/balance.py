@@ -2,23 +2,24 @@
 
     sent = delivered + discarded + missing
 
-Copies do not count as delivered. All attempts of a task number the task's rows in the same way, so a second message
-with the same writer and number is a copy, and counts as `doubled`. `unknown` messages are of writers in no ledger. All
-tables here are as small as the ledgers and the facts (`facts.py`); none is collected to the driver.
+All attempts of a task number the task's rows in the same way, so a second message with the same writer and number is a
+copy. It counts as `doubled`, not as delivered. `unknown` messages are of writers in no ledger. All tables here are as
+small as the ledgers and the facts (`facts.py`), and remain in Spark's tasks.
 
-A *cell* is the messages of one attempt with the same topic and minute. Messages without a stamp do not name an attempt.
-They are called `plain`, count as messages of one writer with this name, and have one cell for each topic and minute.
-Messages of a cell are *absent* if the ledger has them, and Kafka does not have them for the same attempt, topic and
-minute. Three things explain absent messages, in this order; messages that nothing explains are missing:
+A *cell* is the messages of one attempt with the same topic and minute. Messages without a stamp (*plain* messages) do
+not name an attempt. They count as messages of one writer, `plain`, with one cell for each topic and minute. A message
+of a cell is *absent* if it is in the ledger, but Kafka does not have it for the same attempt, topic and minute. Three
+things explain absent messages, in this order; an absent message without an explanation is missing:
 
 1. *Stray* messages: Kafka has them for another attempt or minute than the ledger. They explain absent messages of the
    same writer and topic.
-2. The daemons' answers: each counts the discards of one attempt by reason, but not by topic. They explain absent
-   messages of the same writer; for plain messages, of all topics of the attempt's query. An answer is *unclear* if the
-   attempt also sent messages to topics that are not audited. It explains nothing, because the discards may be there.
-3. The lines of discard files: each is about one discard, with its topic. Lines about discards that an answer counts
-   explain nothing more. The others explain absent messages of the same topic, but only of writers with an unclear
-   answer or without a final one, because any other answer counts all discards of its attempt.
+2. The daemons' answers in the ledger: each has the number of discards of one attempt by reason, but not by topic. They
+   explain absent messages of the same writer; for plain messages, of all topics of the attempt's query. An answer is
+   *unclear* if the attempt also sent messages to topics that are not audited. It explains nothing, because the
+   discarded messages may be of these topics.
+3. The lines of discard files: each is about one discarded message, and names its topic. Lines about discards that an
+   answer already counts explain nothing more. The other lines explain absent messages of the same topic, but only of
+   writers with an unclear answer or without a final one, because any other answer counts all discards of its attempt.
 
 So a message in Kafka, or a discard, never explains two absent messages.
 """
@@ -41,18 +42,18 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TOPIC_AND_MINUTE", "AuditBooks", "discard_lines", "fill_books", "read_ledger"]
+__all__ = ["TOPIC_AND_MINUTE", "AuditBooks", "count_discard_lines", "fill_books", "read_ledger"]
 
 _LEDGER: Final = (
     "query string, batch long, partition int, attempt int, host string, acks string, stamped boolean, "
     "attempt_rows long, topic string, minute long, rows long, delivered long, discarded map<string, long>, "
     "dead_letters long"
 )
-"""The columns of a ledger."""
 TOPIC_AND_MINUTE: Final = ["topic", "minute"]
 _FEW_LISTING_TASKS: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
-"""The number of Spark tasks that list a ledger's files; by default there is a task for each file."""
-# In the queries below {name} stands for an earlier query of the same dict, else for a registered table.
+"""A limit on the Spark tasks that list a ledger's files; by default each file has a task."""
+# In a query, {name} stands for an earlier query of the same dict or, if there is none, for a registered table. The
+# columns of a result, which is the last query of a dict, are listed below the dict.
 _WRITERS: Final = "select writer from {ledger} where stamped group by writer"
 _ARRIVED: Final = {
     "writers": _WRITERS,
@@ -72,14 +73,13 @@ _ARRIVED: Final = {
         from {with_highest}
     """,
 }
-"""Facts of the writers in the ledgers, with more columns about the facts before.
+"""The facts of the writers in the ledgers, with columns that compare a fact with the *earlier* facts of its writer.
 
-The order is that of the first numbers, and for equal first numbers that of the stamps' times.
-
-Of the writer's facts before, `highest_before` is the highest sequence number (-1 if there are none), and `sent_before`
-the latest time. The fact with that highest number begins at or below the first number of this fact, so it has all of
-this fact's numbers up to `highest_before`. `fresh` is the count of the other numbers of this fact, which no fact before
-has. `highest_of_cell` and `fresh_in_cell` are the same for only those facts before that are in the same cell.
+Earlier facts have a lower first number, or the same first number and an earlier time.
+`highest_before` is the highest number of the earlier facts (-1 if there are none), and `sent_before` the latest time.
+The earlier fact with this highest number begins at or below the first number of the present fact, so it has all numbers
+of the present fact up to `highest_before`. `fresh` is how many numbers of the present fact no earlier fact has.
+`highest_of_cell` and `fresh_in_cell` are the same, but only for earlier facts of the same cell.
 """
 _CELLS: Final = {
     "sent": """
@@ -108,21 +108,21 @@ _CELLS: Final = {
             from {plain_sent} left join {plain} using (topic, minute)))
     """,
 }
-"""The cells: writer, topic, minute, is_open, and numbers of messages: rows (in the ledger), present (in Kafka), absent.
+"""writer, topic, minute, is_open, and the numbers of a cell's messages: rows (in the ledger) = present + absent.
 
-rows = present + absent. A cell is open if an attempt with messages in it has no final answer (`delivered` is null).
+A cell is open if an attempt with messages in it has no final answer (`delivered` is null).
 """
 _PLAIN: Final = {
     "plain": "select topic, minute, sum(copies) as found from {facts} where writer is null group by topic, minute"
 }
-"""topic, minute, found: the number of plain messages in Kafka."""
+"""topic, minute, found (the number of plain messages in Kafka)."""
 _UNCLEAR: Final = {
     "unclear": """
         select writer, topic, query, batch, partition, attempt
         from (
-          select *, bool_and(is_audited) over (partition by query, batch, partition, attempt) as is_whole
+          select *, bool_and(is_audited) over (partition by query, batch, partition, attempt) as has_only_audited
           from {all_entries} where size(discarded) > 0)
-        where not is_whole
+        where not has_only_audited
     """
 }
 """The ledger entries of attempts with an unclear answer."""
@@ -147,11 +147,11 @@ _STRAYS: Final = {
         from {counted}
     """,
 }
-"""writer, topic, minute, is_open, absent, stray: of the `absent` messages, the number that stray messages explain.
+"""writer, topic, minute, is_open, absent, stray (how many of the `absent` messages are explained by stray messages).
 
-`strays_of_topic` is the number of stray messages of a writer and topic: those in Kafka less those in the right cells.
-They explain the absent messages of the earliest minutes. Here `is_open` is true if any cell of the writer and topic is
-open, or an answer about an attempt of the writer with this topic is unclear.
+`strays_of_topic` is the number of stray messages of a writer and topic: all in Kafka less the `present` ones. They
+explain the absent messages of the earliest minutes. Here `is_open` is true if any cell of the writer and topic is open,
+or an attempt of the writer with this topic has an unclear answer.
 """
 _ANSWERED: Final = {
     "answered": """
@@ -159,21 +159,21 @@ _ANSWERED: Final = {
         from {ledger} left anti join {unclear} using (query, batch, partition, attempt) where size(discarded) > 0
     """
 }
-"""The ledger entries of attempts with discards in the answer, without the unclear answers."""
+"""The ledger entries of attempts with discards in their answer, if the answer is not unclear."""
 _POOLS: Final = {
     "pools": """
         select writer, topic, if(writer = 'plain', concat('plain ', min(first_topic)), writer) as pool
         from {answered} group by writer, topic
     """
 }
-"""writer, topic, pool: the name of a group of messages; the same answers count the discards of the whole group.
+"""writer, topic, pool (a group of messages: an answer about some of them may explain any absent message of the group).
 
-A pool has all messages of one writer. Plain messages do not name their task, so they have a pool for each query, with
-all plain messages in the query's topics. A topic of several queries belongs to the pool with the first name in sorted
-order.
+A pool has all messages of one writer. Plain messages do not name their task, so they have one pool for each query, with
+all plain messages in the query's topics. If several queries have a topic, it belongs to the pool with the first name in
+sorted order.
 """
 _REPORTED: Final = {
-    # All ledger entries of an attempt have the same discards, so one of them is taken.
+    # All ledger entries of an attempt repeat the discards of the whole attempt, so one of them is taken.
     "attempts": """
         select writer, first_topic as topic, first(discarded) as discarded
         from {answered} group by writer, first_topic, query, batch, partition, attempt
@@ -184,7 +184,7 @@ _REPORTED: Final = {
         group by pool, reason
     """,
 }
-"""pool, reason, count: the number of discards in the answers."""
+"""pool, reason, count (of the discards in the answers)."""
 _OVERLAPS: Final = {
     "incomplete_to": """
         select *, sum(absent) over (
@@ -204,12 +204,13 @@ _OVERLAPS: Final = {
         from {incomplete_to} join {explanations_to} using (pool)
     """,
 }
-"""writer, topic, minute, reason, count: the number of absent messages of a cell that a discard reason explains.
+"""writer, topic, minute, reason, count (of the absent messages of a cell that a discard reason explains).
 
-`incomplete` has the absent messages of cells, and `explanations` the discards for each reason, both with their pool. In
-each pool, the query lays the counts of the cells end to end on a line of numbers, and also those of the explanations.
-`absent_to` and `explained_to` are the ends of these sections. The length of the overlap of a cell and an explanation is
-the count (none if it is not above 0). Messages that were possibly delivered come last, because Kafka may have them.
+The inputs have a row for each cell with absent messages (`incomplete`), and for each reason with discards
+(`explanations`), both with their pool. For each pool, the query lays the numbers of absent messages of the cells end to
+end on a line, and the numbers of discards on another line beside it. `absent_to` and `explained_to` are the ends of
+these sections. A cell and a reason that lie side by side for a length above 0 have this length as `count`. Possibly
+delivered messages are the last section, so that they explain as few absent messages as possible: Kafka may have them.
 """
 _BY_ANSWERS: Final = {
     "incomplete": """
@@ -220,19 +221,20 @@ _BY_ANSWERS: Final = {
     **_OVERLAPS,
     "by_answers": "select * from {overlaps} where count > 0",
 }
-"""The absent messages that answers explain, as in `_OVERLAPS`."""
+"""The absent messages that answers explain, with the columns of `_OVERLAPS`."""
 _COUNTED: Final = {
     "absent_sums": """
         select pool, topic, sum(absent) as absent from {strays} join {pools} using (writer, topic) group by pool, topic
     """,
-    # An answer does not say in which topics its discards are. So they count in each topic of the pool, up to the number
-    # of the topic's absent messages. Possibly delivered messages count fully, because they may be in Kafka, not absent.
+    # An answer does not say in which topics its discards are. So they count in each topic of the pool, but at most as
+    # often as the topic has absent messages. Possibly delivered messages have no such limit: if Kafka has them, they
+    # are not absent.
     "counted": """
         select topic, reason, sum(if(reason = 'POSSIBLY_DELIVERED', count, least(count, absent))) as counted
         from {reported} join {absent_sums} using (pool) group by topic, reason
     """,
 }
-"""topic, reason, counted: the highest number of lines in discard files about discards that answers count already."""
+"""topic, reason, counted (at most so many lines of discard files are about discards that answers already count)."""
 _BY_LINES: Final = {
     "incomplete": """
         select topic as pool, writer, topic, minute, sum(absent) as absent from (
@@ -247,7 +249,7 @@ _BY_LINES: Final = {
     **_OVERLAPS,
     "by_lines": "select * from {overlaps} where count > 0",
 }
-"""The absent messages that lines of discard files explain, as in `_OVERLAPS`; here a pool is a topic."""
+"""The absent messages that lines of discard files explain, with the columns of `_OVERLAPS`; here a pool is a topic."""
 _EXPLAINED: Final = {
     "all": """
         select topic, minute, '(stray)' as reason, stray as count from {strays} where stray > 0
@@ -256,7 +258,7 @@ _EXPLAINED: Final = {
     """,
     "explained": "select topic, minute, reason, sum(count) as count from {all} group by topic, minute, reason",
 }
-"""topic, minute, reason, count: the number of explained messages; stray messages have the reason `(stray)`."""
+"""topic, minute, reason, count (of the absent messages with this explanation; `(stray)` stands for stray messages)."""
 _EXPLAINED_COLUMNS: Final = "topic string, minute long, reason string, count long"
 _UNKNOWN: Final = {
     "writers": _WRITERS,
@@ -270,9 +272,9 @@ _UNKNOWN: Final = {
         from {found} left join {sent} using (topic) where found > coalesce(rows, 0)
     """,
 }
-"""topic, minute, count: messages of writers in no ledger, and the plain messages that exceed the number in the ledgers.
+"""topic, minute, count (of the messages of writers in no ledger, and of the plain messages that the ledgers lack).
 
-The excess of a topic counts in the last minute in which Kafka has plain messages of the topic.
+The plain messages that the ledgers lack count in the last minute in which Kafka has plain messages of their topic.
 """
 _DOUBLED: Final = {
     "doubled": """
@@ -282,10 +284,10 @@ _DOUBLED: Final = {
         from {arrived} where first <= highest_before
     """
 }
-"""The ranges of a fact's numbers that a fact before has as well.
+"""The ranges of a fact's numbers that an earlier fact also has.
 
-If no messages of other writers lie within the fact, `to_offset` is the offset of the last of these numbers; else it is
-the last offset of the whole fact.
+`to_offset` is the offset of the range's last message or, if messages of other writers lie between the offsets of the
+fact, the last offset of the fact.
 """
 _UNKNOWN_RANGES: Final = {
     "writers": _WRITERS,
@@ -303,10 +305,10 @@ _UNKNOWN_RANGES: Final = {
         from {unknown_facts} group by topic, partition, writer
     """,
 }
-"""A row for the unknown messages of each writer in each partition.
+"""One row for the unknown messages of each writer in each partition.
 
-The plain messages of a partition have one row, with the writer null, but only if no ledger has plain messages of the
-topic. `facts_of_minutes` are the facts in the minutes that the `minute_condition` of `fill_books` selects.
+The writer of plain messages is null; they are listed only if no ledger has plain messages of the topic.
+`facts_of_minutes` are the facts in the minutes that the `minute_condition` of `fill_books` selects.
 """
 _BALANCE: Final = {
     "entries": """
@@ -342,23 +344,23 @@ _BALANCE: Final = {
         from {books}
     """,
 }
-"""The table `balance` of the audit, without latencies. `entries` has all counts of a topic and minute in one column."""
+"""The table `balance` of the audit, without latencies."""
 _ANOMALIES: Final = {
     "anomalies": """
         select sum(absent) > 0 as incomplete, sum(disordered) > 0 as disordered
         from (select absent, 0 as disordered from {cells} union all select 0, 1 from {disordered})
     """
 }
-"""One row: `incomplete` if there are absent messages, `disordered` if any attempt has facts out of order."""
+"""One row with two flags: any cell has absent messages; any attempt has facts out of order."""
 
 
 @dataclass(frozen=True)
 class AuditBooks:
-    """The books of the audit: its result tables. Leaving the `with` block releases the cached tables.
+    """The result tables of the audit. The end of the `with` block releases the cached tables.
 
     `balance`, `doubled` and `unknown_ranges` are the results of the queries of these names, and `out_of_order` is the
-    result of `out_of_order_messages`. `tables` has the inputs and `arrived`. `is_incomplete` is true if messages are
-    absent; then `tables` also has `strays`, `by_answers` and `by_lines`.
+    result of `out_of_order_messages`. `tables` also has the inputs and `arrived`. `is_incomplete` is True if messages
+    are absent; then `tables` has `strays`, `by_answers` and `by_lines` as well.
     """
 
     balance: DataFrame
@@ -380,24 +382,24 @@ def read_ledger(
 ) -> DataFrame:
     """Return the entries of the ledgers, only from files written after `changed_after` (None: from all files).
 
-    Two columns are added: `is_audited` is true for entries of `topics`. `writer` is the writer as in the facts, or
-    `plain` if the messages have no stamps.
+    Two columns are added: `is_audited` is true for entries of `topics`; `writer` is as in the facts, or `plain` for
+    messages without stamps.
     """
     after_s = 0.0 if changed_after is None else changed_after.timestamp()
     paths = [path for directory in directories for path in _ledger_paths(directory, after_s)]
     with temporary_settings(spark, _FEW_LISTING_TASKS):
         rows = spark.read.schema(_LEDGER).json(paths)
     if changed_after is not None:
-        oldest_minute_ms = int(after_s - 60) * 1000  # `minute` is the start of a minute, so up to 60 s earlier
+        oldest_minute_ms = int(after_s - 60) * 1000  # a row's `minute` begins up to 60 s before its messages
         rows = rows.where(f"minute >= {oldest_minute_ms}")  # a merged file also has older commits
     rows = rows.withColumn("is_audited", rows["topic"].isin(*topics))
     return rows.selectExpr("*", "if(stamped, concat_ws('/', query, batch, partition), 'plain') as writer")
 
 
 def _ledger_paths(directory: str, after_s: float) -> list[str]:
-    """Return the paths of a ledger's files that are not covered (`ledger_files.py`).
+    """Return the paths of a ledger's files that are not covered (`ledger_files.py`), or `directory` if it has none.
 
-    If there are none, or `directory` is the path of a file, return only this path.
+    `directory` may also be the path of a file, and is then returned.
     """
     try:
         names = visible_files(directory, after_s)
@@ -406,24 +408,24 @@ def _ledger_paths(directory: str, after_s: float) -> list[str]:
     return [f"{directory.rstrip('/')}/{name}" for name in names] or [directory]
 
 
-def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
+def count_discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
     """Count the lines of discard files by topic and reason.
 
-    Lines about possible duplicates (`DUP`) are left out, as are those about abandoned attempts, because tasks send the
-    messages of such attempts again.
+    Left out are lines about possible duplicates (`DUP`), and about abandoned attempts, because another attempt of the
+    task sends their messages.
     """
     discards = lines.where(f"event = 'DISC' and info != '{ABANDONED}'").where(lines["topic"].isin(*topics))
     return discards.groupBy("topic", discards["info"].alias("reason")).count()
 
 
 def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_condition: str = "true") -> AuditBooks:
-    """Compare `facts` (see `facts_of`) with a ledger, and with `lines`, the counts that `discard_lines` returns.
+    """Compare `facts` (see `facts_of`) with a ledger, and with `lines`, the result of `count_discard_lines`.
 
-    `minute_condition` (SQL on the column `minute`) selects the minutes of `AuditBooks.unknown_ranges` only, because the
-    caller cannot select them: these rows have no column `minute`.
+    `minute_condition` (SQL on the column `minute`) selects the minutes of `AuditBooks.unknown_ranges` only. The caller
+    selects those of the other results, which have a column `minute`.
 
-    One cheap query finds out if messages are absent or out of order. Both are rare, so the queries that explain or list
-    such messages usually do not run.
+    A cheap query shows if messages are absent or out of order. Both are rare, so the queries that explain or list such
+    messages usually do not run.
     """
     tables = AuditTables(facts.sparkSession)
     inputs = {
@@ -452,7 +454,7 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame, minute_con
 
 
 def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
-    """Return two flags: a cell has absent messages; messages of an attempt may be out of order in a partition."""
+    """Return two flags: there are absent messages; messages may be out of order."""
     tables.register("disordered", disordered_attempts(tables["arrived"]))
     row = tables.query(_ANOMALIES).first()
     return (bool(row["incomplete"]), bool(row["disordered"])) if row else (False, False)

@@ -1,6 +1,6 @@
-"""Draw a topic over time as SVG: bars for the numbers of messages, and below the bars marks for problems.
+"""Draw a topic over time as SVG: bars for the numbers of messages, and below each bar marks for its problems.
 
-The marks have a fixed size, so that one lost message among a million is visible.
+The size of a mark does not depend on the number of messages, so that one lost message among a million is visible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["PROBLEMS", "STYLE", "VOLUMES", "Bar", "draw_chart"]
 
 VOLUMES: Final = ("delivered", "discarded")
+"""Columns of the balance that the bars show."""
 PROBLEMS: Final = ("missing", "doubled", "out_of_order")
+"""Columns of the balance that the marks show."""
 STYLE: Final = """
 figure { margin: 0 } svg.chart { width: 100%; height: auto; background: #f6f8fa; border-radius: .4rem }
 .delivered { fill: #3a8f5c } .discarded { fill: #d9a400 } .missing { fill: #c0392b } .doubled { fill: #7d4cc2 }
@@ -38,7 +40,10 @@ _MAX_BAR_WIDTH: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An interval of one topic: number on the time axis, start in ms since the epoch, length in ms, and counts."""
+    """An interval of one topic, with the numbers of messages by column of the balance.
+
+    `index` is the number of the interval on the time axis; `start_ms` is its start since the epoch.
+    """
 
     index: int
     start_ms: int
@@ -47,27 +52,27 @@ class Bar:
 
 
 def draw_chart(bars: Sequence[Bar]) -> str:
-    """Return the figure as HTML. `bars` are in the order of time; an interval without messages may have no bar."""
+    """Return the figure as HTML. `bars` are in order of time; an interval without messages may have none."""
     if not any(count for bar in bars for count in bar.counts.values()):
         return "<p>No ledger contains messages of this topic.</p>"
     first, last = bars[0].index, bars[-1].index
     width = min((_RIGHT - _LEFT) / (last - first + 1), _MAX_BAR_WIDTH)
-    tallest = max(1, *(sum(bar.counts[name] for name in VOLUMES) for bar in bars))
-    scale = (_BASE - _TOP) / tallest
-    body = "".join(_draw_bar(bar, _LEFT + (bar.index - first) * width, width, scale) for bar in bars)
+    highest_count = max(1, *(sum(bar.counts[name] for name in VOLUMES) for bar in bars))
+    height_per_message = (_BASE - _TOP) / highest_count
+    body = "".join(_draw_bar(bar, _LEFT + (bar.index - first) * width, width, height_per_message) for bar in bars)
     right = _LEFT + (last - first + 1) * width
     return (
         f"<figure><svg class=chart viewBox='0 0 960 {_HEIGHT}' role=img aria-label='messages over time'>"
-        f"{_draw_axes(bars, tallest, right)}{body}</svg><figcaption>{_LEGEND}</figcaption></figure>"
+        f"{_draw_axes(bars, highest_count, right)}{body}</svg><figcaption>{_LEGEND}</figcaption></figure>"
     )
 
 
-def _draw_axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
+def _draw_axes(bars: Sequence[Bar], highest_count: int, right: float) -> str:
     end = _format_time(bars[-1].start_ms + bars[-1].length_ms)
     labels = [
-        (_LEFT - 6, _TOP + 4, "end", f"{tallest:,}"), (_LEFT - 6, _BASE, "end", "0"),
+        (_LEFT - 6, _TOP + 4, "end", f"{highest_count:,}"), (_LEFT - 6, _BASE, "end", "0"),
         (_LEFT, _HEIGHT - 8, "start", _format_time(bars[0].start_ms)),
-        # A distance of 260 leaves room for both times in a chart of few bars.
+        # In a chart of few bars, a distance of 260 leaves room for the time of the start and that of the end.
         (max(right, _LEFT + 260), _HEIGHT - 8, "end", end), (_LEFT - 6, _MARKS_TOP + 18, "end", "problems"),
     ]  # fmt: skip
     texts = (
@@ -77,12 +82,12 @@ def _draw_axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
     return "".join((*lines, *texts))
 
 
-def _draw_bar(bar: Bar, x: float, width: float, scale: float) -> str:
+def _draw_bar(bar: Bar, x: float, width: float, height_per_message: float) -> str:
     parts, y = [], _BASE
     inner_width = max(width - 1, 1.0)  # leaves a gap of 1 between bars
     for name in VOLUMES:
         if bar.counts[name]:
-            height = max(bar.counts[name] * scale, 1.0)
+            height = max(bar.counts[name] * height_per_message, 1.0)
             y -= height
             parts.append(_draw_rectangle(bar, name, (x, y, inner_width, height)))
     for row, name in enumerate(PROBLEMS):

@@ -1,21 +1,20 @@
-"""Condense the contents of Kafka to facts, which are as few rows as the comparison needs, with Spark's own expressions.
+"""Condense the messages in Kafka to facts: few rows, but all that a comparison with the ledgers needs.
 
 The *stamp* of a message is the record header `bruce.stamp`. It has the message's *writer* (a Spark task), the attempt
-of the task, the message's sequence number in the attempt, and the time of sending. A *fact* is a row about messages of
-one attempt in one partition with neighboring numbers and equal times. Messages of other writers may lie between them.
+of the task, the message's sequence number in the attempt (its *number*), and the time of sending. A *fact* is a row
+about messages of one attempt in one partition, with successive numbers and equal times. Messages of other writers may
+lie between their offsets.
 
 The *place* of a message is the offset of its attempt's first message in the partition, plus the count of the attempt's
-messages before it. So places are in the order of offsets, but have no gaps where messages of other writers lie.
+messages before it. So places have the order of offsets, but no gaps for the messages of other writers. The place of
+each message of a fact is its number plus the fact's `shift`.
 
-In `follow.py`, each micro-batch counts the places of an attempt from the first message that it reads itself. The places
-of a later micro-batch are still higher: they begin at an offset above all offsets of the earlier micro-batch, and the
-place of a message is never above the message's offset.
+`follow.py` counts places anew in each micro-batch, from the first message of the attempt in this micro-batch. The order
+remains: the places of a later micro-batch begin at an offset above all offsets of the earlier one, and no place is
+above the offset of its message.
 
-For all messages of a fact, the place is the number plus the fact's `shift`. So a fact determines number and place of
-each of its messages (`explode_facts`).
-
-A fact about messages without a stamp counts those of one topic, partition and minute of Kafka's timestamp. Its columns
-about the stamp are null.
+The messages without a stamp have one fact for each topic, partition and minute of Kafka's timestamp. The columns about
+the stamp are null in it.
 """
 
 from __future__ import annotations
@@ -32,36 +31,36 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["ATTEMPT_PARTITION", "SCHEMA", "explode_facts", "facts_of", "percentiles"]
+__all__ = ["ATTEMPT_PARTITION", "SCHEMA", "explode_facts", "facts_of", "latency_percentiles"]
 
 ATTEMPT_PARTITION: Final = ["topic", "partition", "writer", "attempt"]
-"""The key of an attempt's messages in one partition, which keep their order."""
+"""The key of the messages of one attempt in one partition; only such messages have an order."""
 SCHEMA: Final = (
     "topic string, partition int, writer string, attempt int, minute long, sent long, latency_ms long, shift long, "
     "first long, last long, copies long, from_offset long, to_offset long"
 )
-"""`writer` is query/batch/partition, `attempt` Spark's number of the attempt.
+"""The columns of facts.
 
-`sent` is the stamp's time and `minute` the start of its minute, both in ms since the epoch. `latency_ms` is the time
-from the stamp to the append by Kafka, null if there is no stamp, or the topic does not use `LogAppendTime`. `first` and
-`last` are the numbers of the fact's first and last message, `from_offset` and `to_offset` are the offsets of these two
-messages, and `copies` is the count of the fact's messages.
+`writer` is query/batch/partition, `attempt` Spark's number of the attempt. `sent` is the stamp's time and `minute` the
+start of its minute, both in ms since the epoch. `latency_ms` is the time from the stamp to the append by Kafka, null if
+there is no stamp, or the topic does not use `LogAppendTime`. The fact's first message has the number `first` and the
+offset `from_offset`, its last message `last` and `to_offset`. `copies` is the number of its messages.
 """
 _LOG_APPEND_TIME: Final = 1  # a value of `timestampType` of Spark's Kafka source
 _LAST_HEADER: Final = "try_element_at(headers, -1)"
-"""The header that may be a stamp.
+"""The header that is the stamp, if the message has one.
 
-The value of a stamp is 16 digits (the number), a space, and the *tail*, which is 13 digits (the time), a space, and the
+The value of a stamp is 16 digits (the number), a space, and the *tail*: 13 digits (the time), a space, and the
 *author*. The author is `TaskAttempt.author`: the writer, a slash and the attempt.
 """
 _PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "is_append_time"]
 """Columns that are equal for all messages of a *piece*, which is a part of a fact (`_split_at_gaps`)."""
 _NUMBERS_PER_BLOCK: Final = 64
-"""How many neighboring sequence numbers, a *block*, are counted together as bits of an integer; a power of 2."""
+"""Length of a *block* of successive numbers, which are counted together, as the bits of one integer; a power of 2."""
 _NUMBER_COLUMNS: Final = {"shift": "place - first", "first": "first", "last": "last"}
-"""Columns of `SCHEMA` that are null without a stamp, each with the expression for stamped messages."""
+"""Columns of `SCHEMA`, each with its expression for stamped messages; for messages without a stamp they are null."""
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
-"""The attempt at the end of `name`, the text of an author; null for text of another form."""
+"""SQL for the attempt, which is at the end of the author's text `name`; null if the text has no number there."""
 
 
 def facts_of(messages: DataFrame) -> DataFrame:
@@ -73,19 +72,18 @@ def facts_of(messages: DataFrame) -> DataFrame:
 def _read_stamps(messages: DataFrame) -> DataFrame:
     """Return only the columns that `_count_blocks` needs; `number` and `tail` are null without a stamp.
 
-    Kafka's timestamps are rounded down to minutes, except the timestamps that are needed for the latency of stamped
-    messages.
+    `kafka_ms` is Kafka's timestamp, rounded down to a minute unless the latency is computed from it.
     """
     stamps = messages.selectExpr(
-        "topic", "partition", "offset", "unix_millis(timestamp) as ms",
+        "topic", "partition", "offset", "unix_millis(timestamp) as timestamp_ms",
         f"timestampType = {_LOG_APPEND_TIME} as is_append_time",
         f"if({_LAST_HEADER}.key = 'bruce.stamp', {_LAST_HEADER}.value, null) as stamp",
     )  # fmt: skip
-    fields = stamps.selectExpr("*", "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as any_number")
-    parsed = fields.selectExpr("*", "if(any_number >= 0, any_number, null) as number")
+    fields = stamps.selectExpr("*", "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as signed_number")
+    parsed = fields.selectExpr("*", "if(signed_number >= 0, signed_number, null) as number")
     return parsed.selectExpr(
         "topic", "partition", "is_append_time", "number",
-        "if(is_append_time and number is not null, ms, ms - ms % 60000) as kafka_ms",
+        "if(is_append_time and number is not null, timestamp_ms, timestamp_ms - timestamp_ms % 60000) as kafka_ms",
         "if(number is null, null, substring(stamp, 18)) as tail",
         f"shiftright(number, {_NUMBERS_PER_BLOCK.bit_length() - 1}) as block", "offset - number as offset_shift",
         "coalesce(number, offset) as number_or_offset",
@@ -95,10 +93,10 @@ def _read_stamps(messages: DataFrame) -> DataFrame:
 def _count_blocks(stamped: DataFrame) -> DataFrame:
     """Count the messages with equal columns and with numbers in the same block; `bits` has a bit for each number.
 
-    From here to `_join_pieces`, `first` and `last` are sequence numbers; for messages without a stamp they are offsets.
+    From here to `_join_pieces`, `first` and `last` of messages without a stamp are offsets, not numbers.
 
-    This step touches every message, so it is one hash aggregate without a sort. The tail is binary and not a string,
-    because for strings Spark adds a small hash table before the large one, which hashes strings byte by byte.
+    This step reads every message, so it is one hash aggregate without a sort. The tail is binary, because for strings
+    Spark puts a small hash table before the large one, and this table hashes byte by byte.
     """
     return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "is_append_time", "offset_shift", "block").agg(
         *expressions(
@@ -113,8 +111,8 @@ def _split_at_gaps(blocks: DataFrame) -> DataFrame:
 
     So the pieces of an author do not overlap in a partition. `start_offset` is the offset of a piece's first message.
     """
-    one = f"struct(block * {_NUMBERS_PER_BLOCK} + bit as first, block * {_NUMBERS_PER_BLOCK} + bit as last)"
-    singles = f"transform(filter(sequence(0, {_NUMBERS_PER_BLOCK - 1}), bit -> getbit(bits, bit) = 1), bit -> {one})"
+    single = f"struct(block * {_NUMBERS_PER_BLOCK} + bit as first, block * {_NUMBERS_PER_BLOCK} + bit as last)"
+    singles = f"transform(filter(sequence(0, {_NUMBERS_PER_BLOCK - 1}), bit -> getbit(bits, bit) = 1), bit -> {single})"
     gapless = "block is null or copies = last - first + 1"  # null: messages without a stamp
     return blocks.selectExpr(
         *_PIECE_KEY, "offset_shift", f"inline(if({gapless}, array(struct(first, last)), {singles})) as (first, last)",
@@ -127,10 +125,9 @@ def _split_at_gaps(blocks: DataFrame) -> DataFrame:
 
 
 def _join_pieces(pieces: DataFrame) -> DataFrame:
-    """Join each piece with the author's previous piece in the partition, if its numbers continue the previous ones.
+    """Join pieces of one author and partition to a fact if their numbers follow each other and their tails are equal.
 
-    `place` is the place of a piece's first message. It is needed because writers that take turns message by message
-    have gaps in their offsets, but none in their places.
+    `place` is the place of a piece's first message, and of the fact's first message in the result.
     """
     by_offset = Window.partitionBy("topic", "partition", "author").orderBy("start_offset")
     up_to_here = by_offset.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -150,7 +147,7 @@ def _join_pieces(pieces: DataFrame) -> DataFrame:
 
 
 def _parse_tails(joined: DataFrame) -> DataFrame:
-    """Return the columns of `SCHEMA`. An author that does not end with an attempt becomes a writer in no ledger."""
+    """Return the columns of `SCHEMA`. If an author has no attempt, the whole author is the writer."""
     fields = joined.selectExpr(
         "*", "try_cast(cast(substring(tail, 1, 13) as string) as bigint) as sent",
         "make_valid_utf8(cast(author as string)) as name",
@@ -167,17 +164,17 @@ def _parse_tails(joined: DataFrame) -> DataFrame:
 
 
 def explode_facts(facts: DataFrame) -> DataFrame:
-    """Return a row for each message of facts about stamped messages: the fact's columns, `number` and `place`."""
+    """Return for each message its `number`, its `place` and the columns of its fact; all messages must have stamps."""
     numbered = facts.selectExpr("*", "explode(sequence(first, last)) as number")
     return numbered.selectExpr("*", "number + shift as place")
 
 
-def percentiles(facts: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return the columns `by`, and the percentiles p50_ms and p99_ms of the latency from stamp to append.
+def latency_percentiles(facts: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return the percentiles p50_ms and p99_ms of `latency_ms` for each `key`, a list of columns.
 
-    Groups of facts without latencies have no row.
+    A key without latencies has no row.
     """
-    timed = facts.where("latency_ms is not null").groupBy(*by)
+    timed = facts.where("latency_ms is not null").groupBy(*key)
     return timed.agg(
         *expressions(*(f"cast(percentile(latency_ms, {p / 100}, copies) as bigint) as p{p}_ms" for p in (50, 99)))
     )

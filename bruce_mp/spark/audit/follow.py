@@ -1,12 +1,12 @@
 """Run the audit continuously: write facts about new messages, and report each minute once it is closed.
 
-A minute is *closed* once no more messages of it are expected, that is, once the stream's watermark has passed it.
-Spark's watermark is the newest timestamp read so far less the lateness. If the topics get no messages, the watermark
-does not move. So a minute is also closed once all messages in Kafka were read and the minute is older than the lateness
-plus the interval of reads. Each report covers all closed minutes of the window, so messages that come after their
-minute was closed count in the next report.
+A minute is *closed* once no more messages of it are expected, that is, once Spark's watermark has passed it. The
+watermark is the newest timestamp read so far less the lateness, so it stops while the topics get no messages. Therefore
+a minute is also closed once all messages in Kafka are read and the minute is older than the lateness plus the interval
+of reads. Each report covers all closed minutes of the window, so messages that come after their minute is closed count
+in the next report.
 
-OUTPUT/checkpoint keeps the progress; facts older than two windows are removed.
+OUTPUT/checkpoint keeps the progress.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 __all__ = ["Follow", "follow"]
 
 _POLL_INTERVAL_S: Final = 1
-_NONE_CLOSED: Final = -1
+_NONE_CLOSED: Final = -1  # instead of the end of a minute
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
     """The plan of a continuous audit.
 
-    Times are in seconds. Spark reads new messages every `every_s`. Messages are expected to be at most `lateness_s`
-    late. A report covers the last `window_s`. The audit ends after `until_idle_s` without messages (None: never) or, if
-    `stop_when_bad`, after the first bad report.
+    Spark reads new messages every `every_s`. Messages are expected to be at most `lateness_s` late. A report covers the
+    last `window_s`. The audit ends after `until_idle_s` without messages (None: it does not), and after the first bad
+    report if `stop_when_bad` is True.
     """
 
     audit: Audit
@@ -76,7 +76,7 @@ def follow(
             _remove_old_facts(plan)
             check_paths(spark, plan.audit)  # not before the first report, because a ledger may appear after the start
             minute_condition = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
-            verdict = compare(spark, plan.audit, minute_condition, changed_after=_oldest_time(plan))
+            verdict = compare(spark, plan.audit, minute_condition, changed_after=_two_windows_ago(plan))
             display.show_line(f"up to {datetime.fromtimestamp(closed_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
             yield verdict
             if plan.stop_when_bad and not verdict.is_good:
@@ -86,7 +86,7 @@ def follow(
 
 
 def _start_query(spark: SparkSession, plan: Follow) -> StreamingQuery:
-    """Start the query. It writes the facts of each micro-batch into a directory, which a repeated batch overwrites."""
+    """Start the query, which writes the facts of each micro-batch into a directory with the micro-batch's number."""
     remove_report(absolute_path(plan.audit.output))
     open_directory(plan.audit.facts_directory)
     messages = stream_topics(spark, plan.audit.kafka_options, plan.audit.topics)
@@ -101,8 +101,8 @@ def _start_query(spark: SparkSession, plan: Follow) -> StreamingQuery:
 def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: Progress) -> Iterator[int]:
     """Yield the end of the last closed minute (ms since the epoch) whenever more minutes are closed.
 
-    Yield once more when the audit ends. If all messages in Kafka were read, this last time is the present, so that the
-    last report covers everything.
+    Yield once more when the audit ends: the present time if all messages in Kafka are read, so that the last report
+    covers everything, or else the end of the last closed minute again.
     """
     closed_ms, last_message_s, last_batch = _NONE_CLOSED, time.monotonic(), -1
     while not stop.is_set() and not query.awaitTermination(_POLL_INTERVAL_S):  # raises the error that stopped the query
@@ -119,7 +119,7 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
         idle_s = time.monotonic() - last_message_s
         if plan.until_idle_s is not None and idle_s > plan.until_idle_s and _has_read_all(query):
             break
-    has_read_all = _has_read_all(query)  # asked before the stop, because for a stopped query it is always True
+    has_read_all = _has_read_all(query)  # before the stop, because for a stopped query it is always True
     query.stop()
     if has_read_all or closed_ms != _NONE_CLOSED:
         yield _now_ms() if has_read_all else closed_ms
@@ -130,24 +130,24 @@ def _closed_until(query: StreamingQuery, plan: Follow) -> int:
     report = query.lastProgress
     watermark = report["eventTime"].get("watermark") if report else None
     passed_ms = int(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else _NONE_CLOSED
-    if _has_read_all(query):  # at the query's last poll, which was up to `every_s` ago
+    if _has_read_all(query):  # this was so at the last poll, up to `every_s` ago
         passed_ms = max(passed_ms, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
     return passed_ms - passed_ms % MINUTE_MS if passed_ms > 0 else _NONE_CLOSED
 
 
 def _has_read_all(query: StreamingQuery) -> bool:
-    """Return True if a running query found no new message at its last poll."""
+    """Return True if the query, which must be running, found no new messages when it last asked Kafka."""
     status = query.status
     return query.lastProgress is not None and not status["isDataAvailable"] and not status["isTriggerActive"]
 
 
-def _oldest_time(plan: Follow) -> datetime:
-    """Return the time two windows ago; ledger files written before it are ignored, and facts are removed."""
+def _two_windows_ago(plan: Follow) -> datetime:
+    """Return the time before which ledger files are ignored, and facts are removed."""
     return datetime.now(UTC) - timedelta(seconds=2 * plan.window_s)
 
 
 def _remove_old_facts(plan: Follow) -> None:
-    """Remove the facts of each micro-batch with no file newer than two windows."""
+    """Remove the facts of micro-batches that were written more than two windows ago."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = open_directory(plan.audit.facts_directory)
@@ -157,7 +157,7 @@ def _remove_old_facts(plan: Follow) -> None:
             batch = entry.path.removeprefix(f"{root}/").partition("/")[0]
             newest[batch] = max(entry.mtime, newest.get(batch, entry.mtime))
     for batch, written in newest.items():
-        if written < _oldest_time(plan):
+        if written < _two_windows_ago(plan):
             system.delete_dir(f"{root}/{batch}")
 
 

@@ -24,20 +24,20 @@ CONSUMER_OPTIONS: Final = {
     "kafka.max.partition.fetch.bytes": str(4 << 20),
     "kafka.max.poll.records": "5000",
 }
-"""Options of Spark's Kafka source.
+"""Options of Spark's Kafka source, which the user's options override.
 
-The two sizes double the speed. With `failOnDataLoss` false, the read continues if the retention deletes messages that
-it has not reached yet.
+The two limits of a fetch double the speed of Spark's defaults. With `failOnDataLoss` false, the read continues if the
+brokers delete messages that it has not reached yet.
 """
 
 _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
-"""Spark's setting with the names of the sources that batches read by version 1 of the data source API."""
+"""The setting that lists the sources which batches read by version 1 of Spark's data source API."""
 _MISSING_RECORD_TEXT: Final = re.compile(r"Cannot fetch record for offset (\d+) in \d+ milliseconds")
-"""Part of the error of Spark's Kafka source."""
+"""Part of the error of Spark's Kafka source about a record that the brokers do not return."""
 
 
 def read_topics(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> DataFrame:
-    """Read the messages of the topics. `options`, of Spark's Kafka source, name the brokers and may limit the messages.
+    """Read the messages of the topics. `options` name the brokers, and may limit the offsets or times to read.
 
     The read uses version 2 of Spark's data source API, as streams do. Spark's default for batches is version 1, which
     converts each message to an object and back to a row, and so takes twice the time.
@@ -48,7 +48,7 @@ def read_topics(spark: SparkSession, options: Mapping[str, str], topics: Sequenc
 
 
 def stream_topics(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> DataFrame:
-    """Read the topics as a stream, from their beginning unless `options` say otherwise."""
+    """Read the topics as a stream, from their first message unless `options` have `startingOffsets`."""
     chosen = {"startingOffsets": "earliest", **_with_topics(options, topics)}
     return spark.readStream.format("kafka").options(**chosen).load()
 
@@ -68,10 +68,10 @@ def _with_topics(options: Mapping[str, str], topics: Sequence[str]) -> dict[str,
 
 
 class MissingRecordsError(BruceError):
-    """The brokers return no record of a partition from an offset on, although the partition's end is higher.
+    """The brokers return no records at or after an offset, although the end of the partition is higher.
 
-    A Kafka consumer waits at such an offset. Spark's source gives up after a time limit, with an error that names only
-    the offset. So the partition is not known if several of them have this offset.
+    Spark's source gives up after a time limit, with an error that names only the offset. So the partition remains
+    unknown if several partitions have this offset.
     """
 
     def __init__(self, offset: int, partitions: Sequence[PartitionOffsets]) -> None:
@@ -92,7 +92,10 @@ class MissingRecordsError(BruceError):
 def _format_ending_offsets(
     offset: int, candidates: Sequence[PartitionOffsets], partitions: Sequence[PartitionOffsets]
 ) -> str:
-    """Return the value of `endingOffsets` in quotes: `offset` for the only candidate, -1 (the end) for the others."""
+    """Return the value of `endingOffsets`: `offset` for the only candidate, and -1 (the end) for other partitions.
+
+    If there are several candidates, return words that describe the value.
+    """
     if len(candidates) != 1:
         return f"..., where the partition has {offset}"
     ends: dict[str, dict[int, int]] = {}

@@ -1,6 +1,6 @@
-"""Find the messages that are out of order, which means after a message with a higher number in Kafka.
+"""Find the messages that are out of order: in Kafka they come after a message with a higher number.
 
-Only messages of the same attempt and the same partition are compared. Facts and places are explained in `facts.py`.
+Only messages of the same attempt and partition are compared. `facts.py` explains facts and places.
 """
 
 from __future__ import annotations
@@ -23,34 +23,33 @@ OUT_OF_ORDER_COLUMNS: Final = (
 
 
 def out_of_order_messages(facts: DataFrame) -> DataFrame:
-    """Return each message that comes after a message with a higher number of its attempt and partition.
+    """Return the messages that are out of order, with the columns `OUT_OF_ORDER_COLUMNS`.
 
-    The columns are `OUT_OF_ORDER_COLUMNS`. The offsets are those of the message; if messages of other writers lie
-    within the message's fact, they are those of the whole fact.
+    `from_offset` and `to_offset` are the offset of the message or, if its fact has messages of other writers between
+    its own, the first and last offset of the fact.
 
-    Such messages are rare. So only the attempts and partitions that `disordered_attempts` finds by their facts are
-    checked message by message.
+    Such messages are rare, so only the attempts and partitions in `disordered_attempts` are checked by message.
 
-    Two kinds of messages with smaller numbers are not out of order. The first was sent later than all messages before
-    it: the task was repeated, and has restarted its numbers at 0. The second has a number that came before: it is a
-    copy, which counts as doubled.
+    Two kinds of messages come after a higher number, and are not out of order: a message sent later than all before it,
+    because the task was repeated and its numbers restarted at 0; and a message with the number of an earlier one,
+    because it is a copy, and counts as doubled.
     """
     by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy("place")
     before = by_place.rowsBetween(Window.unboundedPreceding, -1)
     messages = explode_facts(facts.join(disordered_attempts(facts), ATTEMPT_PARTITION, "left_semi"))
-    # newer: sent later than all messages before; highest: the highest number before; copy: 1 for the first message
-    # with a number, 2 for the second and so on.
+    # newer: sent later than all messages before; highest: the highest number before; occurrence: 1 for the first
+    # message with this number, 2 for the second.
     seen = messages.select(
         "*", F.expr("sent") > F.max("sent").over(before), F.max("number").over(before),
         F.row_number().over(Window.partitionBy(*ATTEMPT_PARTITION, "number").orderBy("place")),
-    ).toDF(*messages.columns, "newer", "highest", "copy")  # fmt: skip
+    ).toDF(*messages.columns, "newer", "highest", "occurrence")  # fmt: skip
     # After a restart of the numbers, a message is compared only with the messages since the restart.
-    restarts = seen.withColumn("restarts", F.sum(F.expr("if(newer and number < highest, 1, 0)")).over(by_place))
+    with_restarts = seen.withColumn("restarts", F.sum(F.expr("if(newer and number < highest, 1, 0)")).over(by_place))
     by_restart = Window.partitionBy(*ATTEMPT_PARTITION, "restarts").orderBy("place")
     since_restart = by_restart.rowsBetween(Window.unboundedPreceding, -1)
-    compared = restarts.withColumn("highest", F.max("number").over(since_restart))
+    compared = with_restarts.withColumn("highest", F.max("number").over(since_restart))
     is_exact = "to_offset - from_offset = last - first"  # no messages of other writers lie within the fact
-    return compared.where("number < highest and copy = 1").selectExpr(
+    return compared.where("number < highest and occurrence = 1").selectExpr(
         "topic", "partition", "minute", "writer", "number", "sent",
         f"if({is_exact}, from_offset + number - first, from_offset) as from_offset",
         f"if({is_exact}, from_offset + number - first, to_offset) as to_offset",
@@ -58,10 +57,9 @@ def out_of_order_messages(facts: DataFrame) -> DataFrame:
 
 
 def disordered_attempts(facts: DataFrame) -> DataFrame:
-    """Return the keys (`ATTEMPT_PARTITION`) of the attempts and partitions with facts that are not in order.
+    """Return the `ATTEMPT_PARTITION` keys of the facts that are not in order.
 
-    Facts are in order if each fact begins after the end of the fact before, by numbers and also by places
-    (number + `shift`).
+    Facts are in order if the numbers and the places of each fact begin after those of the fact before.
     """
     stamped = facts.where("writer is not null")
     by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy(F.expr("first + shift"))

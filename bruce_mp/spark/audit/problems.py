@@ -1,11 +1,11 @@
 """List the messages with a problem as ranges of a writer's sequence numbers.
 
 A message is absent if a ledger counts it, but Kafka does not have it. Reports of discards have no sequence numbers, and
-nothing says to which of a writer's topics an absent message was sent. So a range of absent messages has a writer, but a
-topic only if the writer lost messages of one topic. The problem of the range names each possible fate of the messages:
+ledgers do not say which numbers went to which topic. So a range of absent messages has a writer, but a topic only if
+the writer lost messages of only one topic. The problem of the range names each possible fate of the messages:
 `missing`, `discarded`, or `not audited` (if the task also sent to topics that are not audited).
 
-The tables `strays`, `by_answers`, `by_lines` and `arrived` are explained in `balance.py`.
+`balance.py` explains the tables `strays`, `by_answers`, `by_lines` and `arrived`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _RANGE_COLUMNS: Final = (
     "to_offset long, from_ms long, to_ms long"
 )
 PROBLEM_COLUMNS: Final = f"{_RANGE_COLUMNS}, messages long"
-"""The columns of the table of problems."""
-# In the queries below {name} stands for an earlier query of the same dict, else for a table of the books.
-# The tables are combined by unions: Spark plans unions faster than joins of tables with the same inputs.
+# In a query, {name} stands for an earlier query of the same dict or, if there is none, for a table of the books.
+# Spark plans unions faster than joins of tables with the same inputs, so unions combine the tables.
 _LOSSY_WRITERS: Final = {
     "entries": """
         select writer, topic, absent - stray as absent, is_open, 0L as answered, 0L as lines from {strays}
@@ -44,8 +43,8 @@ _LOSSY_WRITERS: Final = {
         select *, sum(lines) over of_topic as lines_of_topic, (sum(open) over of_topic) - open as open_of_others
         from {absent} window of_topic as (partition by topic)
     """,
-    # Lines of discard files do not name writers. But if a topic has more lines than the other writers have open
-    # messages, at least the excess is about this writer.
+    # Lines of discard files do not name writers. But the lines of a topic that exceed the open messages of all other
+    # writers must be about this writer.
     "losses": """
         select writer, if(count(*) = 1, min(topic), null) as topic, sum(absent) as absent, sum(answered) as answered,
           sum(greatest(lines_of_topic - open_of_others, 0L)) as least_by_lines,
@@ -59,8 +58,8 @@ _LOSSY_WRITERS: Final = {
           bool_or(not is_audited and size(discarded) > 0) as has_unclear_answer
         from {all_entries} where stamped group by writer
     """,
-    # An unclear answer, which also counts discards outside the audit, is not in `answered`. Any absent message of its
-    # writer may be among these discards.
+    # An unclear answer also counts discards outside the audit, so `answered` does not contain its discards. Any absent
+    # message of its writer may be among them.
     "lossy_writers": """
         select writer, numbers_used, begin_ms, end_ms, if(not_audited = 0, topic, null) as lossy_topic,
           concat_ws(' or ',
@@ -70,12 +69,13 @@ _LOSSY_WRITERS: Final = {
         from {losses} join {writers} using (writer)
     """,
 }
-"""writer, numbers_used, begin_ms, end_ms, lossy_topic, problem: the writers with losses in the audited topics.
+"""writer, numbers_used, begin_ms, end_ms, lossy_topic, problem: the writers with absent messages in the audited topics.
 
-`lossy_topic` is null if the losses may be in several topics. `begin_ms` is the start of the writer's first minute in
-the ledger, `end_ms` the end of the last minute. In the queries, `answered` and `lines` are the numbers of absent
-messages that answers and lines of discard files explain. `open` is the number of absent messages that only lines can
-explain, because no answer does, and the writer has an unclear answer or no final one.
+`numbers_used` is how many sequence numbers the writer used, `begin_ms` the start of its first minute in the ledger, and
+`end_ms` the end of its last minute. `lossy_topic` is null if the absent messages may be of several topics. In the
+queries, `answered` and `lines` are the numbers of absent messages that answers and lines of discard files explain.
+`open` is the number of absent messages that only lines can explain: no answer does, and the writer has an unclear
+answer or no final one.
 """
 _ABSENT_RANGES: Final = {
     "spaces": """
@@ -83,7 +83,7 @@ _ABSENT_RANGES: Final = {
         union all select writer, max(last) + 1, null, max(sent), null from {arrived} group by writer
     """,
     # A failed attempt, which is in no ledger, may have sent higher numbers than the writer's attempt in the ledger. So
-    # a range ends at the last number that this attempt used.
+    # a range ends at or before the last number of the attempt in the ledger.
     "ranges": """
         select problem, lossy_topic as topic, cast(null as int) as partition, writer, coalesce(first, 0L) as first,
           least(next, numbers_used) - 1 as last, cast(null as bigint) as from_offset,
@@ -93,12 +93,13 @@ _ABSENT_RANGES: Final = {
     """,
     "absent_ranges": "select * from {ranges} where first <= last",
 }
-"""The ranges of a writer's numbers that did not arrive, with the times of the messages before and after the range.
+"""The ranges of a writer's numbers that did not arrive.
 
-If there is no message before or after, the time is `begin_ms` or `end_ms`.
+`from_ms` and `to_ms` are the times of the messages before and after the range; if there is no such message, they are
+`begin_ms` and `end_ms`.
 """
 _PROBLEMS: Final = {
-    # A range that ends outside the selected minutes is also listed if it touches one of them with absent messages.
+    # A range that ends outside the selected minutes is listed if it overlaps a selected minute with absent messages.
     "absent": """
         select * except (is_selected) from {absent_ranges} r where is_selected or exists (
           select 1 from {balance} b
@@ -120,7 +121,7 @@ _PROBLEMS: Final = {
           rows between unbounded preceding and 1 preceding) as highest_before
         from {ranges}
     """,
-    # The ranges are merged by their number `range`. A new one begins where a gap follows all numbers before.
+    # Ranges with the same number `range` are merged. The number rises where a gap follows all earlier ranges.
     "numbered": """
         select *, count_if(first > highest_before + 1) over (
           partition by problem, topic, partition, writer order by first
@@ -137,13 +138,13 @@ _PROBLEMS: Final = {
         from {unknown_ranges}
     """,
 }
-"""All problems; adjacent and overlapping ranges are merged."""
+"""The ranges of all kinds of problems; adjacent and overlapping ranges of the same kind are merged."""
 
 
 def find_problems(books: AuditBooks, balance: DataFrame, minute_condition: str) -> DataFrame:
-    """Return the ranges of messages with a problem (`PROBLEM_COLUMNS`) in the minutes of the balance.
+    """Return the ranges of messages with a problem (`PROBLEM_COLUMNS`) in the minutes that `minute_condition` selects.
 
-    Absent messages have no partition and no offsets.
+    Ranges of absent messages have no partition and no offsets.
     """
     tables = books.tables
     if books.is_incomplete:

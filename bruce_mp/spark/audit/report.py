@@ -31,7 +31,7 @@ __all__ = [
     "AuditVerdict",
     "Summary",
     "collect_reasons",
-    "describe_others",
+    "describe_unaudited",
     "remove_report",
     "summarize",
     "write_report",
@@ -41,13 +41,12 @@ _MAX_TOPICS: Final = 50
 _MAX_RANGES: Final = 100
 _MAX_REASONS: Final = 20
 """Maximum numbers of topics, of ranges with a problem, and of reasons in the report; the audit's tables have all."""
-_MAX_OTHERS: Final = 5
+_MAX_UNAUDITED: Final = 5
 """Maximum number of topics in the line about topics that are not audited."""
-_IS_MINOR: Final = "problem in ('unknown', 'discarded')"
-"""SQL condition of the ranges that are listed last."""
-_SERIES: Final = (*VOLUMES, *PROBLEMS)
-COUNTS: Final = ("sent", *_SERIES, "unknown")
-"""The counts of a verdict."""
+_IS_LISTED_LAST: Final = "problem in ('unknown', 'discarded')"
+_CHART_COUNTS: Final = (*VOLUMES, *PROBLEMS)
+COUNTS: Final = ("sent", *_CHART_COUNTS, "unknown")
+"""Columns of the balance, and fields of `AuditVerdict`, with numbers of messages."""
 _TOPIC_COLUMNS: Final = (*COUNTS, "p50_ms", "p99_ms")
 _BARS: Final = {
     # Without a partition clause Spark logs a warning.
@@ -67,20 +66,23 @@ _BARS: Final = {
 }
 """At most 120 bars for each topic, with the latencies of the whole topic.
 
-All bars have the same length: the number of minutes from the first to the last, divided by 120 and rounded up. Bar 0 of
-every topic begins at the same minute.
+All bars cover the same number of minutes: the minutes of the whole balance, divided by 120 and rounded up. Bar 0 of
+every topic begins at the first minute of the balance.
 """
-_OTHERS: Final = {
+_UNAUDITED: Final = {
     "sums": """
         select topic, sum(rows) as rows, bool_or(size(discarded) > 0) as has_discards from {entries} group by topic
     """,
-    "others": """
+    "unaudited": """
         select *, sum(rows) over everything as total, count(*) over everything as topics,
           bool_or(has_discards) over everything as any_discards
         from {sums} window everything as (partition by true)
     """,
 }
-"""A row for each topic in the ledgers that is not audited. `total`, `topics` and `any_discards` are about all rows."""
+"""A row for each topic that is in the ledgers, but not audited.
+
+All rows have the same `total` (of the messages), `topics` (their number) and `any_discards`.
+"""
 _EXTRA_COUNTS: Final = ("doubled", "out_of_order", "unknown")
 """Counts that are not part of the equation sent = delivered + discarded + missing."""
 _HEADINGS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "unknown writers"}
@@ -103,9 +105,10 @@ td.wrong { color: #b3261e; font-weight: 600 } .note { color: #57606a }
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """The sums over all topics and minutes.
+    """The numbers of messages, over all topics and minutes.
 
-    `unknown` counts messages of writers that no ledger has. `lines` has a text about each topic with problems.
+    `unknown` counts messages of writers that are in no ledger. `unknown_is_bad` is the field of `Audit`. `lines` has a
+    text for each topic with problems.
     """
 
     sent: int
@@ -120,12 +123,12 @@ class AuditVerdict:
 
     @property
     def has_problems(self) -> bool:
-        """Return True if the table `problems` has rows; it also lists discarded messages and unknown ones."""
+        """Return True if the table `problems` has rows, which may also be about discarded or unknown messages."""
         return bool(self.missing or self.doubled or self.out_of_order or self.discarded or self.unknown)
 
     @property
     def is_good(self) -> bool:
-        """Return True if no message is missing, doubled or out of order; with `unknown_is_bad`, also none unknown.
+        """Return True if no message is missing, doubled or out of order, or unknown if `unknown_is_bad` is True.
 
         Discarded messages do not make the verdict bad, because the discards are reported.
         """
@@ -145,43 +148,43 @@ def _format_equation(sent: int, delivered: int, discarded: int, missing: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The part of the balance that the page shows.
+    """The balance, summed up for the report.
 
-    `topics` has the sums and latencies of each topic, the worst topic first; `bars` has the bars of each topic.
+    `topic_rows` has the sums and latencies of each topic, the worst topic first; `bars` has the bars of each topic.
     """
 
-    topics: Sequence[_Row]
+    topic_rows: Sequence[_Row]
     bars: Mapping[str, Sequence[Bar]]
 
     def total(self, name: str) -> int:
         """Return the sum of a column over all topics."""
-        return sum(row[name] for row in self.topics)
+        return sum(row[name] for row in self.topic_rows)
 
     def describe(self, absent_topics: Collection[str], reasons: Sequence[_Row]) -> tuple[str, ...]:
-        """Return a line for each topic that has problems or discards, or that the brokers do not have.
+        """Return a line for each topic with problems or discards, and for each of the `absent_topics`.
 
         `reasons` is the result of `collect_reasons`.
         """
         kinds = (*PROBLEMS, "discarded", "unknown")
-        topics = [row for row in self.topics if row["topic"] in absent_topics or any(row[kind] for kind in kinds)]
-        omitted_count = len(topics) - _MAX_TOPICS
-        lines = [_describe_topic(row, absent_topics, reasons) for row in topics[:_MAX_TOPICS]]
+        rows = [row for row in self.topic_rows if row["topic"] in absent_topics or any(row[kind] for kind in kinds)]
+        omitted_count = len(rows) - _MAX_TOPICS
+        lines = [_describe_topic(row, absent_topics, reasons) for row in rows[:_MAX_TOPICS]]
         return (*lines, *([f"{omitted_count:,} more topics are in the table 'balance'"] if omitted_count > 0 else ()))
 
 
 def _describe_topic(row: _Row, absent_topics: Collection[str], reasons: Sequence[_Row]) -> str:
     equation = _format_equation(*(row[name] for name in ("sent", "delivered", "discarded", "missing")))
     extra = [f"{_HEADINGS.get(name, name.replace('_', ' '))} {row[name]:,}" for name in _EXTRA_COUNTS if row[name]]
-    why = ", ".join(f"{each['reason']} {each['messages']:,}" for each in reasons if each["topic"] == row["topic"])
+    discards = ", ".join(f"{each['reason']} {each['messages']:,}" for each in reasons if each["topic"] == row["topic"])
     parts = [*(["the brokers have no such topic"] if row["topic"] in absent_topics else ()), equation, *extra]
-    return f"{row['topic']}: {'; '.join(parts)}{f' (discarded: {why})' if why else ''}"
+    return f"{row['topic']}: {'; '.join(parts)}{f' (discarded: {discards})' if discards else ''}"
 
 
-def describe_others(entries: DataFrame) -> tuple[str, ...]:
-    """Return a line about the ledger entries of topics that are not audited; no line if there are no `entries`."""
+def describe_unaudited(entries: DataFrame) -> tuple[str, ...]:
+    """Return a line about `entries`, the ledger entries of topics that are not audited; no line if there are none."""
     with AuditTables(entries.sparkSession) as tables:
         tables.register("entries", entries)
-        rows = tables.query(_OTHERS).orderBy("rows", ascending=False).limit(_MAX_OTHERS).collect()
+        rows = tables.query(_UNAUDITED).orderBy("rows", ascending=False).limit(_MAX_UNAUDITED).collect()
     if not rows:
         return ()
     names = ", ".join(f"{row['topic']} {row['rows']:,}" for row in rows)
@@ -197,7 +200,7 @@ def describe_others(entries: DataFrame) -> tuple[str, ...]:
 
 
 def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:
-    """Collect the bars and sums of each topic; `latencies` has a row with the percentiles of each topic."""
+    """Collect the bars and sums of each topic; `latencies` has a row with the latency percentiles of each topic."""
     with AuditTables(balance.sparkSession) as tables:
         tables.register("balance", balance)
         tables.register("latencies", latencies)
@@ -205,9 +208,9 @@ def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:
     bars: dict[str, list[Bar]] = {}
     topics: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=itemgetter("bar_number")):
-        bar = Bar(row["bar_number"], row["start_ms"], row["length_ms"], {name: row[name] for name in _SERIES})
+        bar = Bar(row["bar_number"], row["start_ms"], row["length_ms"], {name: row[name] for name in _CHART_COUNTS})
         bars.setdefault(row["topic"], []).append(bar)
-        # The latencies in each row are those of the whole topic, so they are taken from the first row and not added up.
+        # All rows of a topic have the same latencies, those of the whole topic. So only the counts are added up.
         sums = topics.setdefault(row["topic"], {**row, **dict.fromkeys(COUNTS, 0)})
         sums.update({name: sums[name] + row[name] for name in COUNTS})
     return Summary(sorted(topics.values(), key=_severity), bars)
@@ -221,9 +224,9 @@ def _severity(row: _Row) -> tuple[int, int, int, str]:
 def write_report(
     summary: Summary, reasons: Sequence[_Row], problems: DataFrame, verdict: AuditVerdict, output: str
 ) -> str:
-    """Write `report.html` into `output` and return its path.
+    """Write `report.html` into the directory `output`, and return the path of the file.
 
-    `summary` and `reasons` are the results of `summarize` and `collect_reasons` for the balance.
+    `summary` and `reasons` are the results of `summarize` and `collect_reasons`, `problems` that of `find_problems`.
     """
     page = _build_page(summary, reasons, _collect_problems(problems) if verdict.has_problems else [], verdict)
     system, root = open_directory(output)
@@ -233,7 +236,7 @@ def write_report(
 
 
 def remove_report(output: str) -> None:
-    """Remove the report of an earlier audit, because the present audit may fail before it writes its own report."""
+    """Remove the report of an earlier audit, so that no old report remains if the present audit fails."""
     system, root = open_directory(output)
     if system.get_file_info(f"{root}/report.html").type is FileType.File:
         system.delete_file(f"{root}/report.html")
@@ -241,20 +244,20 @@ def remove_report(output: str) -> None:
 
 # --- collected from Spark --------------------------------------------------------------------------------------------
 def collect_reasons(balance: DataFrame) -> Sequence[_Row]:
-    """Return the pairs of topic and reason with the most discarded messages, and as `messages` their number."""
+    """Return the pairs of topic and reason with the most discards; `messages` is the number of discards."""
     flat = balance.selectExpr("topic", "explode(reasons) as (reason, count)").groupBy("reason", "topic")
     rows = flat.agg(*expressions("sum(count) as messages")).orderBy("messages", ascending=False)
     return [row.asDict() for row in rows.limit(_MAX_REASONS).collect()]
 
 
 def _collect_problems(problems: DataFrame) -> Sequence[_Row]:
-    ordered = problems.orderBy(*expressions(_IS_MINOR, "problem", "topic", "writer", "first"))
+    ordered = problems.orderBy(*expressions(_IS_LISTED_LAST, "problem", "topic", "writer", "first"))
     return [row.asDict() for row in ordered.limit(_MAX_RANGES).collect()]
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
 def _build_page(summary: Summary, reasons: Sequence[_Row], problems: Sequence[_Row], verdict: AuditVerdict) -> str:
-    topics = summary.topics[:_MAX_TOPICS]
+    topics = summary.topic_rows[:_MAX_TOPICS]
     charts = "".join(f"<h2>{escape(row['topic'])}</h2>{draw_chart(summary.bars[row['topic']])}" for row in topics)
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"

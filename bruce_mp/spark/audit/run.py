@@ -1,12 +1,12 @@
 """Run the audit once: read, compare, write the tables, and return the verdict.
 
 OUTPUT/facts      the contents of Kafka, read once and condensed (`facts.py`)
-OUTPUT/balance    one row for each topic and minute
-OUTPUT/problems   ranges of missing, discarded, doubled, out-of-order and unknown messages, by writer
-OUTPUT/samples    with `samples_per_problem`: some of these messages
+OUTPUT/balance    the numbers of sent, delivered, discarded, missing and other messages of each topic and minute
+OUTPUT/problems   ranges of missing, discarded, doubled, out-of-order and unknown messages of a writer (a Spark task)
+OUTPUT/samples    if `samples_per_problem` is not 0: some of the messages with a problem
 OUTPUT/report.html
 
-A message is unknown if its writer is in no ledger.
+An unknown message is in Kafka, but its writer is in no ledger.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from bruce_mp.errors import BruceError
-from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, discard_lines, fill_books, read_ledger
-from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
+from bruce_mp.spark.audit.balance import TOPIC_AND_MINUTE, count_discard_lines, fill_books, read_ledger
+from bruce_mp.spark.audit.facts import SCHEMA, facts_of, latency_percentiles
 from bruce_mp.spark.audit.kafka_source import MissingRecordsError, find_missing_offset, read_topics
 from bruce_mp.spark.audit.problems import PROBLEM_COLUMNS, find_problems
 from bruce_mp.spark.audit.report import (
     COUNTS,
     AuditVerdict,
     collect_reasons,
-    describe_others,
+    describe_unaudited,
     remove_report,
     summarize,
     write_report,
@@ -38,7 +38,7 @@ from bruce_mp.spark.pipelines.discards import read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.running_stages import RunningStages
 from bruce_mp.spark.session import temporary_settings
-from bruce_mp.spark.storage import absolute_path, file_size, open_directory
+from bruce_mp.spark.storage import absolute_path, open_directory, total_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -49,9 +49,12 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "AuditInputError", "audit", "check_paths", "compare", "read_samples", "write_facts"]
 
 _LIMIT_PREFIXES: Final = ("starting", "ending")
-"""Prefixes of those options of Spark's Kafka source that limit the messages; lower case, because Spark ignores case."""
+"""Prefixes of the options with which Spark's Kafka source reads only a part of a topic; in lower case."""
 _SMALL_AUDIT_BYTES: Final = 16 << 20
-"""Size of facts and ledgers below which an audit is small: the facts of about 100 million messages of a few writers."""
+"""An audit is small if its facts and ledgers have fewer bytes together.
+
+A fact is a row about many messages, so the facts about 100 million messages of a few writers have about this size.
+"""
 _SMALL_SETTINGS: Final = {  # in small audits, compiling and distributing a query takes longer than running it
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -76,8 +79,9 @@ class AuditInputError(BruceError):
 class Audit:
     """The inputs and outputs of an audit.
 
-    `discards` are the paths of discard files, `kafka` are options of Spark's Kafka source, and `table_format` is the
-    format of the tables, as Spark names it.
+    `bootstrap` is the address of some brokers. `ledgers` are directories of ledgers, `discards` are paths of discard
+    files, and `output` is the directory for the tables and the report. `kafka` are options of Spark's Kafka source, and
+    `table_format` is the format of the tables, as Spark names it.
     """
 
     bootstrap: str
@@ -88,9 +92,9 @@ class Audit:
     kafka: Mapping[str, str] = field(default_factory=dict)
     table_format: str = "parquet"
     namespace: str | None = None
-    """The catalog and namespace for the tables; None: they are directories in `output`."""
+    """The catalog and namespace for the tables; None: the tables are directories in `output`."""
     unknown_is_bad: bool = False
-    """Unknown messages, which are of writers in no ledger, make the verdict bad."""
+    """True if unknown messages make the verdict bad."""
     samples_per_problem: int = 0
     """Maximum number of messages in the table `samples` for each kind of problem; 0: no such table."""
 
@@ -100,23 +104,23 @@ class Audit:
 
     @property
     def kafka_options(self) -> dict[str, str]:
-        """Return the options of Spark's Kafka source, with the brokers."""
+        """Return the options of Spark's Kafka source, `bootstrap` included."""
         return {"kafka.bootstrap.servers": self.bootstrap, **self.kafka}
 
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:
-    """Write the facts about all messages of the topics, compare them, and return the verdict.
+    """Write the facts about all messages of the topics, compare them with the ledgers, and return the verdict.
 
     A topic that the brokers do not have counts as empty. Raise AuditInputError, MissingRecordsError, or Spark's errors.
     """
     display = progress or Progress("audit")
     remove_report(absolute_path(plan.output))
     check_paths(spark, plan)
-    # None if the brokers cannot be asked. Then the number of messages is not known either, so the progress, which gets
-    # no topics, is shown without a percentage.
+    # `absent_topics` is None if the brokers cannot be asked. Then `_describe_reading` gets no topics, because it would
+    # need the brokers' number of messages for a percentage.
     absent_topics = missing_topics(spark, plan.kafka_options, plan.topics)
     if absent_topics:
-        _check_names(spark, plan, absent_topics)
+        _check_absent_topics(spark, plan, absent_topics)
     topics = [topic for topic in plan.topics if topic not in (absent_topics or ())]
     display.show(f"reading {', '.join(topics)} from {plan.bootstrap}")
     with display.repeat(_describe_reading(spark, plan, () if absent_topics is None else topics)):
@@ -135,8 +139,8 @@ def check_paths(spark: SparkSession, plan: Audit) -> None:
     for directory in plan.ledgers:
         if not _is_found(spark, directory):
             raise AuditInputError(
-                f"--ledger {directory}: there is no such directory. Give the directory that the data source's option "
-                "'ledger' names."
+                f"--ledger {directory}: there is no such directory. Give the directory to which the sink "
+                "wrote its ledger (option 'ledger' of .format('bruce'))."
             )
 
 
@@ -155,18 +159,15 @@ def _is_found(spark: SparkSession, path: str) -> bool:
     return True
 
 
-def _check_names(spark: SparkSession, plan: Audit, absent: Sequence[str]) -> None:
-    """Raise AuditInputError if a topic that the brokers do not have is not in the ledgers either.
-
-    Its name may be wrong.
-    """
-    entries = read_ledger(spark, plan.ledgers, absent).where("is_audited")
-    entered = {row["topic"] for row in entries.select("topic").distinct().collect()}
-    nowhere = [topic for topic in absent if topic not in entered]
-    if nowhere:
+def _check_absent_topics(spark: SparkSession, plan: Audit, absent_topics: Sequence[str]) -> None:
+    """Raise AuditInputError if the ledgers do not have one of these topics either, because its name may be wrong."""
+    entries = read_ledger(spark, plan.ledgers, absent_topics).where("is_audited")
+    ledger_topics = {row["topic"] for row in entries.select("topic").distinct().collect()}
+    unfound_topics = [topic for topic in absent_topics if topic not in ledger_topics]
+    if unfound_topics:
         raise AuditInputError(
-            f"--topic {', '.join(nowhere)}: neither the brokers nor the ledgers have this topic. Correct the name, or "
-            "leave it out."
+            f"--topic {', '.join(unfound_topics)}: neither the brokers nor the ledgers have this topic. Correct "
+            "the name, or leave it out."
         )
 
 
@@ -185,22 +186,25 @@ def _read_facts(spark: SparkSession, plan: Audit, topics: Sequence[str]) -> None
 
 
 def _describe_reading(spark: SparkSession, plan: Audit, topics: Sequence[str]) -> Callable[[], str]:
-    """Return a function that describes the progress of reading the topics; under Spark Connect it has no counts."""
+    """Return a function that describes the progress of reading the topics.
+
+    The description has no counts under Spark Connect, and no percentage if `topics` is empty.
+    """
     stages, meter = RunningStages(spark), ProgressMeter("messages read")
     if not stages.has_counts:
         return lambda: "reading"
-    reads_all = topics and not any(option.lower().startswith(_LIMIT_PREFIXES) for option in plan.kafka)
-    total = count_offsets(spark, plan.kafka_options, topics) if reads_all else None
+    reads_everything = topics and not any(option.lower().startswith(_LIMIT_PREFIXES) for option in plan.kafka)
+    offset_count = count_offsets(spark, plan.kafka_options, topics) if reads_everything else None
 
     def describe() -> str:
         row_count = stages.counts().rows
-        return meter.describe(row_count, row_count / total if total else None)
+        return meter.describe(row_count, row_count / offset_count if offset_count else None)
 
     return describe
 
 
 def write_facts(messages: DataFrame, directory: str) -> None:
-    """Replace the facts in `directory` by those about `messages`, which have the columns of Spark's Kafka source."""
+    """Replace the facts in `directory` by facts about `messages`, a table with the columns of Spark's Kafka source."""
     with temporary_settings(messages.sparkSession, _ADAPTIVE_SETTINGS):
         facts_of(messages).write.mode("overwrite").parquet(directory)
 
@@ -214,11 +218,10 @@ def compare(
 ) -> AuditVerdict:
     """Compare the facts with the ledgers, and write the tables and the report.
 
-    `minute_condition` is an SQL condition on the column `minute` that selects the minutes to report. Ledger files last
-    written before `changed_after` are not read. `absent_topics` are topics that the brokers do not have.
+    `minute_condition` is an SQL condition on the column `minute`, which selects the minutes to report. Ledger files
+    last written before `changed_after` are not read. `absent_topics` are topics that the brokers do not have.
     """
-    ledgers = [match for path in plan.ledgers for match in _expand_glob(spark, path)]
-    is_small = sum(map(file_size, [plan.facts_directory, *ledgers])) < _SMALL_AUDIT_BYTES
+    is_small = sum(map(total_size, [plan.facts_directory, *plan.ledgers])) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
     ledger = read_ledger(spark, ledgers, plan.topics, changed_after)
     if is_small:
@@ -248,24 +251,24 @@ def _compare(
 ) -> AuditVerdict:
     spark, facts_of_minutes = facts.sparkSession, facts.where(minute_condition)
     lines = read_discard_lines(spark, plan.discards) if plan.discards else empty_table(spark, _DISCARD_COLUMNS)
-    # The books compare all minutes, because a message may be in another minute than in the ledger. The condition then
-    # selects the minutes of each result; `fill_books` applies it to the only result that has no column `minute`.
-    with fill_books(facts, ledger, discard_lines(lines, plan.topics), minute_condition) as books:
-        latencies = percentiles(facts_of_minutes, TOPIC_AND_MINUTE)
+    # `fill_books` compares all minutes, because Kafka may have a message in another minute than the ledger. Only its
+    # results are filtered by minute: most of them below, and `unknown_ranges`, which has no column `minute`, by itself.
+    with fill_books(facts, ledger, count_discard_lines(lines, plan.topics), minute_condition) as books:
+        latencies = latency_percentiles(facts_of_minutes, TOPIC_AND_MINUTE)
         with_latencies = books.balance.where(minute_condition).join(latencies, TOPIC_AND_MINUTE, "left")
         balance = _write_table(with_latencies, plan, "balance")
-        summary = summarize(balance, percentiles(facts_of_minutes, ["topic"]))
+        summary = summarize(balance, latency_percentiles(facts_of_minutes, ["topic"]))
         reasons = collect_reasons(balance) if summary.total("discarded") else []
-        others = ledger.where("not is_audited").where(minute_condition)
+        unaudited = ledger.where("not is_audited").where(minute_condition)
         verdict = AuditVerdict(
             **{name: summary.total(name) for name in COUNTS},
             unknown_is_bad=plan.unknown_is_bad,
-            lines=(*summary.describe(absent_topics, reasons), *describe_others(others)),
+            lines=(*summary.describe(absent_topics, reasons), *describe_unaudited(unaudited)),
         )
-        found = empty_table(spark, PROBLEM_COLUMNS)
+        ranges = empty_table(spark, PROBLEM_COLUMNS)
         if verdict.has_problems:
-            found = find_problems(books, balance, minute_condition)
-        problems = _write_table(found, plan, "problems")
+            ranges = find_problems(books, balance, minute_condition)
+        problems = _write_table(ranges, plan, "problems")
         write_report(summary, reasons, problems, verdict, absolute_path(plan.output))
     if plan.samples_per_problem:
         _write_table(sample_messages(problems, plan.kafka_options, plan.samples_per_problem), plan, "samples")
@@ -280,7 +283,7 @@ def read_samples(spark: SparkSession, plan: Audit) -> DataFrame:
 
 
 def _remove_samples(spark: SparkSession, plan: Audit) -> None:
-    """Remove the samples of an earlier audit, but no other table of that name in the user's catalog."""
+    """Remove the samples of an earlier audit, but not a table `samples` of the user, which has other columns."""
     if plan.namespace is None:
         system, directory = open_directory(f"{absolute_path(plan.output)}/samples")
         system.delete_dir(directory)
@@ -291,7 +294,7 @@ def _remove_samples(spark: SparkSession, plan: Audit) -> None:
 
 
 def _write_table(table: DataFrame, plan: Audit, name: str) -> DataFrame:
-    """Write the table to one file, because it is small, and return a table that reads this file."""
+    """Write a table, which must be small, to one file, and return a table that reads this file."""
     one_file = table.coalesce(1)
     if plan.namespace is None:
         one_file.write.format(plan.table_format).mode("overwrite").save(f"{absolute_path(plan.output)}/{name}")

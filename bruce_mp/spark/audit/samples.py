@@ -30,21 +30,21 @@ SAMPLE_COLUMNS: Final = [column.split(" ")[0] for column in _SCHEMA.split(", ")]
 def sample_messages(problems: DataFrame, options: Mapping[str, str], limit: int) -> DataFrame:
     """Return the first message of each range in `problems`, for at most `limit` ranges of each kind of problem.
 
-    Ranges without offsets, which are ranges of absent messages, are left out. `options` are options of Spark's Kafka
-    source.
+    Ranges of absent messages are left out. `options` are options of Spark's Kafka source.
     """
     by_problem = Window.partitionBy("problem").orderBy("topic", "partition", "from_offset")
+    # absent messages have no offset
     numbered = problems.where("from_offset is not null").withColumn("row", F.row_number().over(by_problem))
     spark = problems.sparkSession
-    frames = [
+    messages = [
         read_at(spark, options, row["topic"], row["partition"], row["from_offset"]).withColumn(
             "problem", F.lit(row["problem"])
         )
         for row in numbered.where(numbered["row"] <= limit).orderBy("problem", "row").collect()
     ]
-    if not frames:
+    if not messages:
         return empty_table(spark, _SCHEMA)
-    return reduce(lambda one, other: one.unionByName(other), frames).select(*SAMPLE_COLUMNS)
+    return reduce(lambda one, other: one.unionByName(other), messages).select(*SAMPLE_COLUMNS)
 
 
 def describe_samples(samples: DataFrame) -> list[str]:

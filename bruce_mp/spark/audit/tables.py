@@ -1,7 +1,7 @@
-"""Name tables, so that the audit's queries can be SQL texts, and drop the names afterwards.
+"""Give tables names for the audit's queries in SQL, and drop the names afterwards.
 
-The queries are SQL texts, because Spark analyzes an SQL text once, but a DataFrame after each of its operations. For
-small tables this analysis takes longer than the query itself.
+Spark analyzes an SQL text once, but a DataFrame after each of its operations. For small tables this analysis takes
+longer than the query itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["AuditTables", "empty_table"]
 
 @dataclass
 class AuditTables:
-    """Tables as temporary views with unique names. Leaving the `with` block drops the views and the cached tables."""
+    """Named tables, each a temporary view. The end of the `with` block drops the views and the cached tables."""
 
     spark: SparkSession
     _prefix: str = field(default_factory=lambda: f"bruce_{uuid4().hex}")
@@ -48,15 +48,14 @@ class AuditTables:
         return self.register(name, table.cache())
 
     def query(self, steps: Mapping[str, str]) -> DataFrame:
-        """Return the result of the last of `steps`, which has the name and the SQL text of each query.
+        """Return the result of the last step; `steps` are SQL texts by name.
 
-        In a text, {name} stands for the earlier step of this name or, if there is none, for the table of this name. It
-        is replaced by a subquery or the view's name. Common table expressions would be simpler than subqueries, but
-        Spark 4.1 cannot plan them in views.
+        In a text, {name} stands for the earlier step of this name (then it becomes a subquery) or, if there is none,
+        for the table of this name. Spark 4.1 cannot plan common table expressions in views, so they are not used.
         """
         references, text = {name: self._view(name) for name in self._tables}, ""
-        for name, step in steps.items():
-            text = step.format_map(references)
+        for name, template in steps.items():
+            text = template.format_map(references)
             references[name] = f"({text})"
         return self.spark.sql(text)
 
@@ -65,6 +64,6 @@ class AuditTables:
 
 
 def empty_table(spark: SparkSession, columns: str) -> DataFrame:
-    """Return an empty table of `columns` ("name type, ..."). Spark sees that it is empty and skips dependent work."""
+    """Return an empty table of `columns` ("name type, ..."), which Spark recognizes as empty and optimizes away."""
     fields = (part.split(" ", 1) for part in columns.split(", "))
     return spark.sql(f"select {', '.join(f'cast(null as {kind}) as {name}' for name, kind in fields)} where false")

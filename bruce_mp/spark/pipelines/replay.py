@@ -28,7 +28,7 @@ from bruce_mp.spark.pipelines.discards import parse_line, read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.retention import RetentionCheck
 from bruce_mp.spark.pipelines.running_stages import RunningStages
-from bruce_mp.spark.storage import file_size, open_directory
+from bruce_mp.spark.storage import open_directory, total_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def replay(
     replay_state = _ReplayState(spark, system, root, state)
     replay_state.resolve_doubtful(doubtful)
     meter = ProgressMeter(f"messages {'to send' if dry_run else 'sent'}")
-    replay_progress = _ReplayProgress(display, meter, list(map(file_size, files)), RetentionCheck(spark, kafka))
+    replay_progress = _ReplayProgress(display, meter, list(map(total_size, files)), RetentionCheck(spark, kafka))
     for file in files:
         replay_progress.count_file(
             _replay_file(replay_state, file, None if dry_run else sink, selection or LineSelection(), replay_progress)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bruce_mp.spark.audit.balance import discard_lines, fill_books, read_ledger
+from bruce_mp.spark.audit.balance import count_discard_lines, fill_books, read_ledger
 from bruce_mp.spark.audit.facts import SCHEMA
 from bruce_mp.spark.audit.problems import find_problems
 from bruce_mp.spark.audit.run import _SMALL_SETTINGS
@@ -274,7 +274,7 @@ def test_the_balance_counts_each_message_and_each_discard_once(
 def test_lines_of_abandoned_attempts_explain_no_loss(spark: SparkSession) -> None:
     infos = [("DISC", "a", "NO_MEM"), ("DISC", "a", "ABANDONED_ATTEMPT"), ("DUP", "a", "NONE"), ("DISC", "b", "NO_MEM")]
     lines = spark.createDataFrame(infos, "event string, topic string, info string")
-    assert [tuple(row) for row in discard_lines(lines, ["a"]).collect()] == [("a", "NO_MEM", 1)]
+    assert [tuple(row) for row in count_discard_lines(lines, ["a"]).collect()] == [("a", "NO_MEM", 1)]
 
 
 def named(books: Books) -> set[tuple[str, str | None, str, int, int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bruce_mp.spark.audit.facts import SCHEMA, explode_facts, facts_of, percentiles
+from bruce_mp.spark.audit.facts import SCHEMA, explode_facts, facts_of, latency_percentiles
 from bruce_mp.spark.audit.order import out_of_order_messages
 
 if TYPE_CHECKING:
@@ -150,16 +150,16 @@ def test_latencies_count_by_message(spark: SparkSession) -> None:
     rows: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in range(97)]
     slow: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in (97, 98, 99)]
     both = frame(spark, rows).unionByName(frame(spark, slow, spent=1_000))
-    (row,) = percentiles(facts_of(both), ["topic"]).collect()
+    (row,) = latency_percentiles(facts_of(both), ["topic"]).collect()
     assert (row["p50_ms"], row["p99_ms"]) == (SPENT, 1_000)
-    assert percentiles(facts_of(frame(spark, rows, appended=False)), ["topic"]).collect() == []
+    assert latency_percentiles(facts_of(frame(spark, rows, appended=False)), ["topic"]).collect() == []
 
 
 def test_messages_without_a_stamp_have_no_latency(spark: SparkSession) -> None:
     plain: list[Message] = [("t", 0, None, 0, ms) for ms in range(10)]
     late = frame(spark, [("t", 1, "q/0/0/0", 0, 0), ("t", 1, "x", 1, 0)], spent=5_000)
     facts = facts_of(frame(spark, plain).unionByName(late))
-    (row,) = percentiles(facts, ["topic"]).collect()
+    (row,) = latency_percentiles(facts, ["topic"]).collect()
     assert (row["p50_ms"], row["p99_ms"]) == (5_000, 5_000)
     early = frame(spark, [("t", 0, "q/0/0/0", 0, 0)], spent=-5)
     assert [row["latency_ms"] for row in facts_of(early).collect()] == [0]
