@@ -1,12 +1,12 @@
 """The data source `df.write.format("bruce")`: Spark writes to Kafka through the daemon of each host.
 
-If this project is installed, Spark finds the data source through the top-level package `pyspark_bruce`. A session in
-which this search is disabled, or fails because of another package, needs `register(spark)`.
+If this project is installed, Spark finds the data source through the top-level package `pyspark_bruce`. Call
+`register(spark)` if the session disables this search, or if it fails because of another package.
 
 `write(df, socket, ...)` sends the same messages, also with PySpark 3.5 and 4.0, in which data sources cannot write
 Arrow batches.
 
-This module must import quickly and without failure: Spark imports it on the driver and in every Python worker.
+The import of this module must be quick and must not fail: Spark imports it on the driver and in every Python worker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def register(spark: SparkSession) -> None:
 def write(frame: DataFrame, socket: str, **options: object) -> None:
     """Send all rows of a DataFrame: each task sends to the daemon of its host at `socket`, a path or `HOST:PORT`.
 
-    Needs PySpark 3.5 or later. `options` are the options of the data source. For example
+    Needs PySpark 3.5 or later. `options` are the options of the data source, as in
     `write(df, "/run/bruce/in.stream", topic="clicks", stamp=False)`.
     """
     from bruce_mp.spark.dataframe_writer import write_frame  # noqa: PLC0415 - PySpark is optional

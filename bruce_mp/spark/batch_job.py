@@ -1,7 +1,6 @@
-"""Run the tasks of a batch job, and commit or abort the job.
+"""Run the tasks of a batch job, and commit or abort the job; run the tasks of streaming queries, too.
 
-The modules `source` and `dataframe_writer` call `BatchJob` from two different APIs of Spark. The tasks of streaming
-queries call `run_in_task` directly.
+`source.py` and `dataframe_writer.py` use `BatchJob` in two different APIs of Spark.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 NO_BATCH: Final = -1
-"""The batch number of the tasks of batch jobs, which have no micro-batches."""
+"""The batch number of batch jobs, in place of the number of a micro-batch."""
 _JOBS_BETWEEN_MERGES: Final = 64
-"""Average number of batch jobs from one merge of the ledger's files to the next."""
+"""Of so many batch jobs without a `runId`, one merges the ledger's files, on average."""
 _REPEATED_RUN: Final = (
     "The run %s was complete before: this job sent nothing. To send its rows again, use another runId."
 )
@@ -47,7 +46,7 @@ log = logging.getLogger(__name__)
 class BatchJob:
     """One batch job, created on the driver.
 
-    Stamps and ledger contain the job's id: the option `runId`, or a random UUID without this option.
+    Its id, which stamps and ledger contain, is the option `runId` or, without this option, a random UUID.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -55,7 +54,7 @@ class BatchJob:
         self._id = options.run_id or str(uuid4())
 
     def run(self, batches: Iterator[RecordBatch]) -> TaskResult:
-        """Send the rows of the current task; Spark calls this on an executor."""
+        """Send the rows of the current task, on an executor."""
         return run_in_task(self._options, batches, self._id)
 
     def commit(self, results: Iterable[TaskResult]) -> None:
@@ -69,16 +68,16 @@ class BatchJob:
             log.warning(_REPEATED_RUN, run_id)
         write_ledger(ledger, results, name=file_name)
         self._remove_task_entries()
-        # Drivers share no counter of jobs, so the random id selects one job in 64.
+        # Drivers share no counter of jobs, so the random id decides.
         if run_id is None and UUID(self._id).int % _JOBS_BETWEEN_MERGES == 0:
             try_merge_ledger(ledger)
 
     def abort(self) -> None:
-        """Remove the job's task entries. Delivered messages stay in Kafka, although the ledger has no row for them."""
+        """Remove the job's task entries. Delivered messages stay in Kafka, but the ledger does not count them."""
         self._remove_task_entries()
 
     def _remove_task_entries(self) -> None:
-        """Remove the job's task entries from the ledger, unless another run of the same `runId` may need them."""
+        """Remove the job's task entries from the ledger; with a `runId`, keep them for a repetition of the job."""
         if self._options.is_exactly_once and self._options.run_id is None:
             open_task_ledger(self._options).remove(self._id)
 
@@ -101,18 +100,18 @@ def run_in_task(options: SinkOptions, batches: Iterator[RecordBatch], job_id: st
 def freeze_garbage_collector() -> None:
     """Exempt all present objects from garbage collection, once in a process.
 
-    Spark's Python worker collects garbage after each task and each commit. Visiting the objects of Arrow, numpy and
-    PySpark takes as long as encoding 500,000 rows.
+    Spark's Python worker collects garbage after each task and each commit. Without this exemption, each collection
+    visits the objects of Arrow, numpy and PySpark, which takes as long as encoding 500,000 rows.
     """
     gc.freeze()
 
 
 def require_complete(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-    """Yield all batches. Raise `TaskError` after the last one if Spark truncated the input.
+    """Yield all batches. Raise `TaskError` after the last batch if Spark truncated the input.
 
-    When a task's input fails in the JVM, or the task is killed, Spark ends the Arrow stream to the Python worker just
-    as it does after the last row. A sink that trusted this end would complete its attempt with only a part of the rows.
-    But after a complete stream Spark writes more data, and after a truncated one it closes the connection.
+    If a task's input fails in the JVM, or the task is killed, Spark ends the Arrow stream to the Python worker as it
+    does after the last row. A sink that relied on this end would complete the attempt without the other rows. But after
+    a complete stream Spark writes more data to the worker, and after a truncated stream it closes the connection.
     """
     yield from batches
     worker_input = _worker_input()
@@ -124,7 +123,7 @@ def require_complete(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
 
 
 def _worker_input() -> Any:
-    """Return the file from which this Python worker reads Spark's data; None if there is none, or it has no `peek`."""
+    """Return the file from which this Python worker reads Spark's data; None if no such file has a `peek`."""
     # PySpark exposes this file only as a local variable of its worker's main().
     frame: FrameType | None = sys._getframe()  # noqa: SLF001
     while frame is not None:
@@ -136,7 +135,7 @@ def _worker_input() -> Any:
 
 
 def open_task_ledger(options: SinkOptions) -> TaskLedger:
-    """Open the task entries in the ledger; `options` must have a ledger."""
+    """Return the task entries of the ledger, which `options` must name."""
     from bruce_mp.spark.task_ledger import TaskLedger  # noqa: PLC0415 - Arrow and numpy: slow to import on the driver
 
     assert options.ledger is not None
@@ -144,7 +143,7 @@ def open_task_ledger(options: SinkOptions) -> TaskLedger:
 
 
 def try_merge_ledger(ledger: str) -> None:
-    """Merge the ledger's small files. An error is only logged: the commit is done, and a later merge tries again."""
+    """Merge the ledger's small files. Only log an error, because the commit is done, and a later merge tries again."""
     try:
         ledger_files.merge_ledger(ledger)
     except (OSError, ValueError) as error:

@@ -1,8 +1,7 @@
 """A task's connection to the daemon of its host: send frames and receive answers.
 
-Sending blocks while the daemon does not read, which slows the task down to the speed of the daemon. The daemon writes
-only its answers, and its reason if it ends an attempt. So a task reads from the connection only while it waits for an
-answer, and after an error.
+A send blocks while the daemon does not read, so a task is not faster than the daemon. The daemon writes only answers
+and, if it ends an attempt, the reason. So a task reads only while it waits for an answer, and after an error.
 """
 
 from __future__ import annotations
@@ -29,18 +28,19 @@ __all__ = ["Channel"]
 _SEND_BUFFER_BYTES: Final = 1 << 20
 _RECEIVE_BYTES: Final = 8192
 _END_REASON_TIMEOUT_S: Final = 1.0
-"""Longest wait for the daemon's reason after an error of the connection."""
+"""Longest wait, after an error of the connection, for the reason why the daemon ended the attempt."""
 _NO_LISTENER_ERRORS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 _RETRY_INTERVAL_S: Final = 0.1
 _ANSWER_GRACE_S: Final = 10.0
-"""Further wait after the time limit, because an answer that the daemon sends at the limit needs time to arrive."""
+"""Wait after the time limit of a request: the daemon may answer at the limit, and the answer needs time to arrive."""
 
 
 class Channel:
     """One stream connection to a daemon; its methods raise `TaskError`.
 
-    `address` is the path of a UNIX socket or `host:port`; `$NAME` in it is a variable of this host's environment. A
-    send waits up to `timeout_ms` for the daemon to read. Connecting is retried for `connect_timeout_ms`.
+    `address` is the path of a UNIX socket or `host:port`, in which `$NAME` is a variable of this host's environment. A
+    send waits up to `timeout_ms` for the daemon to read. While no daemon listens, the constructor retries for
+    `connect_timeout_ms`.
     """
 
     def __init__(self, address: str, timeout_ms: int, connect_timeout_ms: int) -> None:
@@ -78,9 +78,9 @@ class Channel:
             raise self._connection_error(error) from error
 
     def request_outcome(self, level: Level, time_limit_ms: int) -> BarrierAnswer:
-        """Ask for the outcome of all messages sent so far (by a barrier frame), and return the daemon's answer.
+        """Send a barrier, and return the daemon's answer about all messages sent so far.
 
-        The daemon answers once all messages have an outcome, or after `time_limit_ms`.
+        The daemon answers once all messages have the outcome that `level` names, or after `time_limit_ms`.
         """
         self.send(encode_barrier(os.urandom(TOKEN_BYTES), level, time_limit_ms))
         answer = self._receive_answer(time_limit_ms / 1000)
@@ -88,7 +88,7 @@ class Channel:
         return answer
 
     def inquire(self, name: bytes = b"") -> InquiryAnswer | None:
-        """Ask the daemon for its limits, and for the outcome of the unique attempt `name` unless this name is empty.
+        """Ask the daemon for its limits and, unless `name` is empty, for the outcome of the unique attempt `name`.
 
         Return None if the daemon is too old to answer an inquiry.
         """
@@ -120,7 +120,7 @@ class Channel:
         return answers[0]
 
     def _connection_error(self, error: OSError | None) -> TaskError:
-        """Return the error for an ended connection, with the daemon's reason if the daemon sent one."""
+        """Return the error for a connection that failed with `error`, or that the daemon closed (None)."""
         end_reason = self._read_end_reason()
         if end_reason:
             return TaskError(f"{self._address}: {end_reason}")
@@ -146,7 +146,7 @@ class Channel:
 
 
 def _connect_with_retries(address: str, timeout_s: float, connect_timeout_s: float) -> socket.socket:
-    """Connect, and retry while no process listens, because Spark's own retries come faster than a daemon restarts."""
+    """Connect, and retry while no process listens: Spark would use up its own retries before a daemon has restarted."""
     deadline = time.monotonic() + connect_timeout_s
     while True:
         try:
@@ -158,19 +158,19 @@ def _connect_with_retries(address: str, timeout_s: float, connect_timeout_s: flo
 
 
 def _connect(address: str, timeout_s: float) -> socket.socket:
-    """Connect and return the socket; connecting and each later call of the socket wait up to `timeout_s`."""
+    """Return a connected socket; the connection and each later operation of the socket may take up to `timeout_s`."""
     host, separator, port = address.rpartition(":")
     if separator and port.isdigit() and "/" not in host:
         return socket.create_connection((host, int(port)), timeout_s)
-    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        opened.settimeout(timeout_s)
-        opened.connect(address)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        connection.settimeout(timeout_s)
+        connection.connect(address)
     except OSError:
-        opened.close()
+        connection.close()
         raise
-    return opened
+    return connection
 
 
 def _error_text(error: OSError) -> str:

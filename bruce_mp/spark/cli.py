@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _HEARTBEAT_INTERVAL: Final = "2s"
-"""Interval at which executors report how many rows they have read, for the display of progress; Spark's default: 10 s.
-"""
+"""Interval at which executors report how many rows they have read, for the display of progress (by default 10 s)."""
 _SPARK_ERROR_LINES: Final = 6
-"""Number of lines that are shown of an error of Spark itself; the stack trace below them is left out."""
+"""How many lines of an error of Spark are shown; the stack trace follows these lines."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,7 +53,7 @@ def _fail(text: str, status: ExitCode) -> int:
 
 
 def _describe_spark_error(error: Exception) -> str:
-    """Return the text of the `SinkError` that caused the error; if there is none, the first lines of Spark's text."""
+    """Return the text of the `SinkError` in Spark's error or, if there is none, the first lines of Spark's text."""
     text = str(error)
     start = text.rfind("[BRUCE_")
     return text[start:].split("\n", 1)[0] if start >= 0 else "\n".join(text.splitlines()[:_SPARK_ERROR_LINES])
@@ -87,10 +86,10 @@ def _add_settings(parser: ArgumentParser, name: str, text: str) -> None:
 
 
 def _start_session(args: Namespace, *, kafka: bool = False) -> SparkSession:
-    """Start the session of a command, with Spark's Kafka connector if `kafka`; `--conf` overrides our defaults."""
+    """Start the session of a command; `kafka` adds Spark's Kafka connector."""
     if kafka:
         sys.stderr.write(f"{describe_jars()}\n")
-    # log lines would interrupt the line of progress
+    # Log lines would interrupt the line of progress.
     defaults = {"spark.log.level": "FATAL", "spark.executor.heartbeatInterval": _HEARTBEAT_INTERVAL}
     return start_session("bruce-spark", master=args.master, kafka=kafka, settings={**defaults, **dict(args.conf)})
 
@@ -125,11 +124,11 @@ _SINK_ARGUMENTS: Final = {
     "timeoutMs": "timeout_ms",
     "ledger": "ledger",
 }
-"""Options of the sink, each with the name of the argument that sets it."""
+"""Options of the sink, each with the attribute of the parsed arguments that sets it."""
 
 
 def _kafka_options(args: Namespace) -> dict[str, str] | None:
-    """Return options of Spark's Kafka source; None without `--bootstrap`."""
+    """Return the options of Spark's Kafka source; None if `--bootstrap` is absent."""
     return None if args.bootstrap is None else {"kafka.bootstrap.servers": args.bootstrap, **dict(args.kafka)}
 
 
@@ -203,7 +202,7 @@ def _add_replay_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--include-abandoned", action="store_true", help=f"also {ABANDONED}: messages that their client sent again"
     )
-    parser.add_argument("--since", metavar="MS", type=int, help="only timestamps from this one, ms since the epoch")
+    parser.add_argument("--since", metavar="MS", type=int, help="only timestamps at or after this, ms since the epoch")
     parser.add_argument("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
     parser.add_argument(
         "--doubtful", choices=("refuse", "send", "skip"), default="refuse",
@@ -268,7 +267,7 @@ _FOLLOW_ARGUMENTS: Final = {
     "window": (7200, "length in seconds of the period that each report covers (default 7200)"),
     "until-idle": (None, "end after this many seconds without messages"),
 }
-"""The arguments that take a number of seconds, each with its default and its help."""
+"""The arguments of `--follow` that are a number of seconds, each with its default and its help."""
 
 
 def _run_audit(args: Namespace) -> int:
@@ -296,7 +295,7 @@ def _run_audit(args: Namespace) -> int:
 
 
 def _run_follow(spark: SparkSession, plan: Follow) -> int:
-    """Report until SIGTERM or SIGINT, or until the plan ends the audit; return 3 if any of the reports was bad."""
+    """Report until SIGTERM, SIGINT or the plan ends the audit; return 3 if any report was bad."""
     from bruce_mp.spark.audit.follow import follow  # noqa: PLC0415 - PySpark is slow
 
     status = ExitCode.OK
@@ -308,7 +307,7 @@ def _run_follow(spark: SparkSession, plan: Follow) -> int:
 
 
 def _handle_stop_signals() -> Event:
-    """Let SIGTERM and SIGINT set an event instead of ending the process, and return this event."""
+    """Return an event that SIGTERM and SIGINT set, instead of ending the process."""
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -1,7 +1,8 @@
 """Check the columns of a DataFrame and their types on the driver, before any task runs.
 
 The columns are those of Spark's Kafka sink (`key`, `value`, `topic`, `headers`), `partition_key`, `timestamp`, and
-`_corrupt_record` of Spark's readers. Types are compared by Spark's short names, so this module needs no PySpark.
+`_corrupt_record`, in which Spark's readers put input that they cannot parse. Types are compared by Spark's short names,
+so this module needs no PySpark.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ _TYPES_BY_COLUMN: Final[Mapping[str, frozenset[str]]] = {
 
 
 def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None:
-    """Check the columns of a schema, given as pairs of name and type; `topic` is the option of that name.
+    """Raise `SchemaError`, which lists all problems, if the columns of a schema are wrong.
 
-    Types are spelled as `DataType.simpleString()` spells them. Raise `SchemaError`, which lists all problems.
+    `columns` are pairs of name and type (as `DataType.simpleString()` spells it), `topic` is the option `topic`.
     """
     given = {name for name, _ in columns}
     missing = _TYPES_BY_COLUMN.keys() - given
-    # A column is misspelled if it differs from a missing column only by capital letters.
+    # misspelled: names that differ from a missing column only by capital letters, with this column
     misspelled = {name.lower(): name for name in sorted(given) if name.lower() in missing}
     problems = [f"Column '{name}': spell it '{known}'." for known, name in misspelled.items()]
-    others = [column for column in columns if column[0] not in misspelled.values()]
-    problems += [problem for name, type_name in others if (problem := _find_problem(name, type_name))]
+    spelled = [column for column in columns if column[0] not in misspelled.values()]
+    problems += [problem for name, type_name in spelled if (problem := _find_problem(name, type_name))]
     given_or_misspelled = given | misspelled.keys()
     if "value" not in given_or_misspelled:
         problems.append("There is no column 'value': give this name to the message's bytes (string or binary).")

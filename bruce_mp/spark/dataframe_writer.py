@@ -1,7 +1,7 @@
-"""Write a DataFrame with any PySpark from 3.5 on.
+"""Write a DataFrame with PySpark 3.5 or later.
 
-From PySpark 4.1 on, Spark writes the rows through the data source. Older versions run `mapInArrow` with a function that
-sends the rows: each task returns its pickled result as the only row, and the driver commits the results.
+PySpark 4.1 and later write the rows through the data source. Older versions run `mapInArrow` with a function that sends
+the rows: each task returns its pickled result as the only row, and the driver commits the results.
 """
 
 from __future__ import annotations

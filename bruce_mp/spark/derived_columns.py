@@ -27,16 +27,16 @@ _FNV_PRIME: Final = np.uint32(0x01000193)
 _31_BITS: Final = np.uint32(0x7FFFFFFF)
 _13, _15, _24 = np.uint32(13), np.uint32(15), np.uint32(24)  # shifts of murmur2
 _TAIL_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
-"""Masks for the last word of a key; the index is the number of the key's bytes in this word, 0 to 3."""
+"""Masks for the incomplete last word of a key; the index is the number of bytes that the key has in it."""
 
-Words = np.ndarray[Any, np.dtype[np.uint32]]
-"""A hash, or a word of 4 bytes, for each key."""
-Offsets = np.ndarray[Any, np.dtype[np.int64]]
-"""For each key its offset in the joined bytes of all keys, or its size in bytes."""
+HashArray = np.ndarray[Any, np.dtype[np.uint32]]
+"""For each key a hash, or a word (4 bytes of the key)."""
+SizeArray = np.ndarray[Any, np.dtype[np.int64]]
+"""For each key its size in bytes, or its offset in the joined bytes of all keys."""
 
 
 def to_utc(column: pa.Array, time_zone: str | None) -> pa.Array:
-    """Return the timestamps as a column of type timestamp in UTC. Raise `RowError` for an unknown zone.
+    """Return the timestamps as a column in UTC. Raise `RowError` for an unknown zone.
 
     Timestamps without a zone are local times in `time_zone`; None stands for this host's zone.
     """
@@ -55,33 +55,33 @@ def to_utc(column: pa.Array, time_zone: str | None) -> pa.Array:
 
 
 def hash_keys(column: pa.Array, partitioner: Partitioner) -> pa.Array:
-    """Return the partition key for each record key in a binary column; null for a null key (CRC32: or an empty one)."""
+    """Return the partition key of each record key in a binary column; null for a null key (CRC32: and an empty one)."""
     hashes = pa.array(_HASHES[partitioner](*_contents_of(column)).astype(np.int64))
-    is_unkeyed = pc.is_null(column)
+    has_no_key = pc.is_null(column)
     if partitioner is Partitioner.CRC32:  # librdkafka's consistent_random treats an empty key as no key
-        is_unkeyed = pc.or_(is_unkeyed, pc.equal(pc.fill_null(pc.binary_length(column), 0), 0))
-    return pc.if_else(is_unkeyed, None, hashes)
+        has_no_key = pc.or_(has_no_key, pc.equal(pc.fill_null(pc.binary_length(column), 0), 0))
+    return pc.if_else(has_no_key, None, hashes)
 
 
-def _contents_of(column: pa.Array) -> tuple[bytes, Offsets, Offsets]:
-    """Return the joined bytes of all keys, and the offset and size of each key in them; a null has size 0."""
+def _contents_of(column: pa.Array) -> tuple[bytes, SizeArray, SizeArray]:
+    """Return the joined bytes of all keys, and the offset and size of each key; a null key has size 0."""
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
     sizes = np.where(np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_), np.diff(bounds), 0)
     return data.to_pybytes() if data else b"", bounds[:-1], sizes
 
 
-def _crc32(data: bytes, starts: Offsets, sizes: Offsets) -> Words:
+def _crc32(data: bytes, starts: SizeArray, sizes: SizeArray) -> HashArray:
     ends = (starts + sizes).tolist()
     hashes = [zlib.crc32(data[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
     return np.array(hashes, np.uint32)
 
 
-def _murmur2(data: bytes, starts: Offsets, sizes: Offsets) -> Words:
+def _murmur2(data: bytes, starts: SizeArray, sizes: SizeArray) -> HashArray:
     hashes = _MURMUR2_SEED ^ sizes.astype(np.uint32)
     whole_words = sizes // 4
     padded = data + bytes(4)  # the last word of the last key may end up to 3 bytes after the data
-    for index in range(int(whole_words.max(initial=0))):  # each step hashes the word with this index of every key
+    for index in range(int(whole_words.max(initial=0))):  # hashes word `index` of all keys that have it
         rows = np.flatnonzero(whole_words > index)
         mixed = _read_words(padded, starts[rows] + 4 * index) * _MURMUR2_FACTOR
         hashes[rows] = (hashes[rows] * _MURMUR2_FACTOR) ^ ((mixed ^ (mixed >> _24)) * _MURMUR2_FACTOR)
@@ -93,22 +93,22 @@ def _murmur2(data: bytes, starts: Offsets, sizes: Offsets) -> Words:
     return (hashes ^ (hashes >> _15)) & _31_BITS
 
 
-def _read_words(data: bytes, offsets: Offsets) -> Words:
+def _read_words(data: bytes, offsets: SizeArray) -> HashArray:
     """Return the little-endian word that begins at each of `offsets`, which need not be multiples of 4."""
-    words: Words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
+    words: HashArray = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     return words[offsets]
 
 
-def _fnv1a(data: bytes, starts: Offsets, sizes: Offsets) -> Words:
+def _fnv1a(data: bytes, starts: SizeArray, sizes: SizeArray) -> HashArray:
     hashes = np.full(len(sizes), _FNV_OFFSET)
     content = np.frombuffer(data, np.uint8)
-    for index in range(int(sizes.max(initial=0))):  # each step hashes the byte with this index of every key
+    for index in range(int(sizes.max(initial=0))):  # hashes byte `index` of all keys that have it
         rows = np.flatnonzero(sizes > index)
         hashes[rows] = (hashes[rows] ^ content[starts[rows] + index]) * _FNV_PRIME
-    return np.where(hashes <= _31_BITS, hashes, np.uint32(0) - hashes)  # like Sarama, the magnitude of the int32
+    return np.where(hashes <= _31_BITS, hashes, np.uint32(0) - hashes)  # like Sarama: the magnitude of the int32
 
 
-_HASHES: Final[dict[Partitioner, Callable[[bytes, Offsets, Offsets], Words]]] = {
+_HASHES: Final[dict[Partitioner, Callable[[bytes, SizeArray, SizeArray], HashArray]]] = {
     Partitioner.MURMUR2: _murmur2,
     Partitioner.CRC32: _crc32,
     Partitioner.FNV1A: _fnv1a,

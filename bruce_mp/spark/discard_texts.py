@@ -25,7 +25,7 @@ _REPLAY: Final = (
 
 
 def describe_discards(result: TaskResult, options: SinkOptions) -> str:
-    """Return the counts of an attempt with discarded messages, the remedies, and the option with which it commits."""
+    """Return an error text: the counts of an attempt with discarded messages, and the remedies."""
     sent = received = result.total  # an attempt has a result only if the daemon received all its messages
     outcome = format_outcome(sent, received, result.delivered, result.discarded)
     if options.is_exactly_once:
@@ -39,15 +39,15 @@ def describe_discards(result: TaskResult, options: SinkOptions) -> str:
 
 
 def describe_earlier_discards(earlier: TaskEntry, options: SinkOptions) -> str:
-    """Return the text about an earlier attempt with discarded messages; a repeated task does not send them again."""
+    """Return an error text for a repeated task with an earlier attempt that has discarded messages."""
     result, topics = earlier.result, {topic for topic, _ in earlier.result.rows}
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(earlier.time_ms / 1000))
-    named = f"topic{'s' * (len(topics) > 1)} {join_topics(topics)}"
+    topic_text = f"topic{'s' * (len(topics) > 1)} {join_topics(topics)}"
     return (
         f"an earlier attempt of task {result.attempt.task} ended at {when} with {sum(result.discarded.values())} of "
-        f"{result.total} messages discarded ({_format_reasons(result.discarded)}; {named}). The cause at that time: "
-        f"{_list_remedies(result)} With a ledger the messages are not sent again, even if the cause is gone, and this "
-        f"attempt sent nothing. Set onDiscard=report, then {_REPLAY}; without this file, "
+        f"{result.total} messages discarded ({_format_reasons(result.discarded)}; {topic_text}). The cause at that "
+        f"time: {_list_remedies(result)} With a ledger the messages are not sent again, even if the cause is gone, and "
+        f"this attempt sent nothing. Set onDiscard=report, then {_REPLAY}; without this file, "
         f"{describe_fresh_start(result.attempt, options)}, which sends all rows again."
     )
 
@@ -60,7 +60,7 @@ def format_outcome(sent: int, received: int, delivered: int | None, reasons: Map
 
 
 def describe_fresh_start(attempt: TaskAttempt, options: SinkOptions) -> str:
-    """Return the advice how to send all rows again, as the clause of a sentence."""
+    """Return a clause that says how to send all rows again."""
     if options.run_id is not None:
         return "use another runId"
     is_batch_job = attempt.batch < 0
@@ -68,7 +68,7 @@ def describe_fresh_start(attempt: TaskAttempt, options: SinkOptions) -> str:
 
 
 def join_topics(topics: Collection[str]) -> str:
-    """Return the first `_MAX_TOPICS` names in alphabetical order, joined for a text."""
+    """Return up to `_MAX_TOPICS` names in alphabetical order, as a list in a text."""
     return ", ".join(sorted(topics)[:_MAX_TOPICS]) + (", ..." if len(topics) > _MAX_TOPICS else "")
 
 
@@ -81,7 +81,10 @@ def _list_remedies(result: TaskResult) -> str:
 
 
 def _remedy(reason: str, result: TaskResult) -> str:
-    """Return the remedy for a reason. The daemon's answer names no topics, so the text names all topics of the task."""
+    """Return the remedy for a discard reason.
+
+    The daemon does not answer which topics have discards, so the text names all topics of the task.
+    """
     topics = {topic for topic, _ in result.rows}
     names = join_topics(topics)
     if reason == DiscardReason.BAD_TOPIC.name and len(topics) == 1:

@@ -1,8 +1,8 @@
 """Count the messages of a DataFrame without sending them, and check its rows as the sink does.
 
-A separate data source, `bruce_dry_run`, counts the rows, because PySpark passes Arrow batches to a data source
-without pandas. Spark calls the data source's `commit` in another process than the driver's program. So `commit` writes
-the counts into a file, which the driver's program reads.
+A separate data source, `bruce_dry_run`, counts the rows, because PySpark passes Arrow batches to a data source even if
+pandas is not installed. Spark does not call the data source's `commit` in the process of `count_messages`. So
+`commit` writes the counts into a file, which `count_messages` reads.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["count_messages"]
 
 _TYPICAL_AUTHOR: Final = b"00000000-0000-0000-0000-000000000000/1000/1000/0"
-"""The name of a task attempt, of typical length. A message's stamp contains such a name and adds to the message's size.
-"""
+"""The name of a task attempt, of typical length. It is a part of the stamp, and so of a message's size."""
 
 
-class MessageCount(NamedTuple):
-    """The number of rows of one topic with one problem (None: without a problem), and the bytes of keys and values."""
+class RowCount(NamedTuple):
+    """The number of rows of one topic with one problem (None: without a problem), and the size of keys and values."""
 
     topic: str
     problem: str | None
@@ -48,8 +47,8 @@ class MessageCount(NamedTuple):
     bytes: int
 
 
-def count_messages(frame: DataFrame, options: SinkOptions) -> list[MessageCount]:
-    """Count the rows by topic and problem."""
+def count_messages(frame: DataFrame, options: SinkOptions) -> list[RowCount]:
+    """Return the numbers of rows by topic and problem."""
     with tempfile.TemporaryDirectory(prefix="bruce-dry-run-") as directory:
         counts_file = Path(directory) / "counts.json"
         plan = {
@@ -58,7 +57,7 @@ def count_messages(frame: DataFrame, options: SinkOptions) -> list[MessageCount]
         }  # fmt: skip
         frame.sparkSession.dataSource.register(DryRunDataSource)
         frame.write.format(DryRunDataSource.name()).mode("append").option("plan", json.dumps(plan)).save()
-        return [MessageCount(*count) for count in json.loads(counts_file.read_text())]
+        return [RowCount(*count) for count in json.loads(counts_file.read_text())]
 
 
 def _daemon_limits(options: SinkOptions) -> RowLimits:
@@ -81,7 +80,7 @@ class DryRunDataSource(DataSource):
 
 @dataclass
 class _CountCommit(WriterCommitMessage):
-    counts: list[MessageCount]
+    counts: list[RowCount]
 
 
 class _CountingWriter(DataSourceArrowWriter):
@@ -105,7 +104,7 @@ class _CountingWriter(DataSourceArrowWriter):
         """Do nothing, because nothing was sent."""
 
 
-def _count_batch(encoder: MessageEncoder, validator: RowValidator, batch: pa.RecordBatch) -> list[MessageCount]:
+def _count_batch(encoder: MessageEncoder, validator: RowValidator, batch: pa.RecordBatch) -> list[RowCount]:
     rows = encoder.convert(batch)
     problems = np.full(rows.count, None, object)
     for bad in validator.find_bad_rows(rows):
@@ -115,14 +114,14 @@ def _count_batch(encoder: MessageEncoder, validator: RowValidator, batch: pa.Rec
     sizes = byte_sizes(rows.value) + (0 if rows.key is None else byte_sizes(rows.key))
     table = pa.table({"topic": topics, "problem": pa.array(problems, pa.string()), "size": sizes})
     counts = table.group_by(["topic", "problem"]).aggregate([("size", "count"), ("size", "sum")])
-    return [MessageCount(*row.values()) for row in counts.to_pylist()]
+    return [RowCount(*row.values()) for row in counts.to_pylist()]
 
 
-def _sum_counts(counts: Iterable[MessageCount]) -> list[MessageCount]:
+def _sum_counts(counts: Iterable[RowCount]) -> list[RowCount]:
     """Add up the counts of each topic and problem."""
     rows: Counter[tuple[str, str | None]] = Counter()
     sizes: Counter[tuple[str, str | None]] = Counter()
     for count in counts:
         rows[count.topic, count.problem] += count.rows
         sizes[count.topic, count.problem] += count.bytes
-    return [MessageCount(*key, rows[key], sizes[key]) for key in rows]  # key: topic and problem
+    return [RowCount(*key, rows[key], sizes[key]) for key in rows]  # key: topic and problem

