@@ -1,4 +1,8 @@
-"""Ask the brokers about topics with the admin client of Spark's Kafka connector, which runs in the driver's JVM."""
+"""Ask the brokers about topics, with the admin client of Spark's Kafka connector in the driver's JVM.
+
+The functions get options of Spark's Kafka source. They return None if the brokers do not answer, and under Spark
+Connect, which has no access to the driver's JVM.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,14 @@ __all__ = ["UNLIMITED", "PartitionOffsets", "count_offsets", "missing_topics", "
 _Answer = TypeVar("_Answer")
 
 _CLIENT_PREFIX: Final = "kafka."
-"""Prefix of those options of Spark's Kafka source that are settings of the Kafka client."""
+"""Prefix of the options that are settings of the Kafka client."""
 _UNKNOWN_TOPIC: Final = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 UNLIMITED: Final = -1
-"""Kafka's `retention.ms` of a topic that keeps its messages at any age."""
+"""Kafka's value of `retention.ms` for a topic that keeps messages of any age."""
 
 
 class PartitionOffsets(NamedTuple):
-    """`begin` is the offset of the oldest message of a partition, `end` is the offset after the newest message."""
+    """`begin` is the offset of the oldest message of a partition, `end` the offset that the next new message gets."""
 
     topic: str
     partition: int
@@ -33,19 +37,13 @@ class PartitionOffsets(NamedTuple):
 
 
 def count_offsets(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> int | None:
-    """Return the number of offsets from the oldest to the newest message, over all partitions of the topics.
-
-    Return None under Spark Connect, and if the brokers do not answer.
-    """
+    """Return the number of offsets from the oldest to the newest message, over all partitions of the topics."""
     partitions = offsets_of(spark, options, topics)
     return None if partitions is None else sum(each.end - each.begin for each in partitions)
 
 
 def offsets_of(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> list[PartitionOffsets] | None:
-    """Return the offsets of all partitions of the topics.
-
-    `options` are those of Spark's Kafka source. Return None under Spark Connect, and if the brokers do not answer.
-    """
+    """Return the offsets of all partitions of the topics."""
 
     def read(jvm: Any, admin: Any) -> list[PartitionOffsets]:
         descriptions = admin.describeTopics(list(topics)).allTopicNames().get()
@@ -70,10 +68,7 @@ def offsets_of(spark: SparkSession, options: Mapping[str, str], topics: Sequence
 
 
 def missing_topics(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> list[str] | None:
-    """Return those of the topics that the brokers do not have.
-
-    Return None under Spark Connect, and if the brokers do not answer.
-    """
+    """Return the topics that the brokers do not have."""
 
     def read(_: Any, admin: Any) -> list[str]:
         answers = admin.describeTopics(list(topics)).topicNameValues()
@@ -83,7 +78,7 @@ def missing_topics(spark: SparkSession, options: Mapping[str, str], topics: Sequ
 
 
 def _is_unknown(answer: Any) -> bool:
-    """Return True if the brokers answer that they do not have the topic. Raise Py4JJavaError for another failure."""
+    """Return True if the answer is that the brokers do not have the topic. Raise Py4JJavaError for another failure."""
     try:
         answer.get()
     except Py4JJavaError as error:
@@ -95,17 +90,17 @@ def _is_unknown(answer: Any) -> bool:
 
 
 def retention_ms_of(spark: SparkSession, options: Mapping[str, str], topic: str) -> int | None:
-    """Return the age in ms from which on the brokers delete messages of a topic, or `UNLIMITED`.
+    """Return the age in ms at which the brokers delete messages of a topic, or `UNLIMITED`.
 
-    The age counts from the message's timestamp. So a topic with `LogAppendTime` is `UNLIMITED` here: the brokers
-    replace old timestamps by the time of arrival. Return None under Spark Connect, and if the brokers do not answer.
+    The age is that of the message's timestamp. So a topic with `LogAppendTime` counts as `UNLIMITED`: the brokers
+    replace old timestamps by the time of arrival.
     """
 
     def read(jvm: Any, admin: Any) -> int:
         config_resource = jvm.org.apache.kafka.common.config.ConfigResource
         resource = config_resource(config_resource.Type.TOPIC, topic)
         config = admin.describeConfigs([resource]).all().get()[resource]
-        # Python cannot iterate over the entries of this Java object, so each is read by its name.
+        # Python cannot iterate over the entries of `config`, a Java object, so it reads each by its name.
         policy, timestamp_type, retention_ms = (
             config.get(name).value() for name in ("cleanup.policy", "message.timestamp.type", "retention.ms")
         )
@@ -121,7 +116,7 @@ def _request(spark: SparkSession, options: Mapping[str, str], request: Callable[
     try:
         with _open_admin_client(jvm, options) as admin:
             return request(jvm, admin)
-    except Py4JJavaError:  # the caller's own read or write of the topic fails likewise, and its error has the reason
+    except Py4JJavaError:  # the job's read or write of the topic fails as well, and gives the reason
         return None
 
 

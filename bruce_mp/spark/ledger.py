@@ -1,9 +1,8 @@
 """Write the ledger: how many messages each task attempt sent, and the daemon's answer about them.
 
-The ledger is the "sent" side of the audit. It has one row for each topic and minute of a task attempt. A commit writes
-all its rows into one new file of JSON lines, which appears by a rename. So no reader sees a part of a commit, and two
-drivers never write the same file. If Spark repeats the commit of a micro-batch after a restart, the new file replaces
-the old one.
+The audit compares the ledger with Kafka. It has one row for each topic and minute of a task attempt. A commit writes
+all its rows into one new file of JSON lines, and then gives the file its final name. So no reader sees a part of a
+commit. If Spark repeats the commit of a micro-batch after a restart, the new file replaces the old one.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ MINUTE_MS: Final = 60_000
 class TaskAttempt:
     """The identity of one attempt of Spark to run a task.
 
-    Unless the option `fence` is false, the daemon gets the messages of this attempt as a fenced attempt: it delivers
-    them only after the attempt's end. `query` is the id of the streaming query or batch job; `batch` is the number of
-    the micro-batch, and -1 for batch jobs.
+    Unless the option `fence` is false, the messages of the attempt are a fenced attempt: the daemon delivers them only
+    after the attempt's end. `query` is the id of the streaming query or batch job, `batch` the number of the
+    micro-batch (-1 for batch jobs), and `attempt` the number that Spark gives the attempt.
     """
 
     query: str
@@ -41,7 +40,7 @@ class TaskAttempt:
 
     @property
     def task(self) -> str:
-        """Return the name of the task, which all its attempts share."""
+        """Return the name of the task, which is the same for all its attempts."""
         return f"{self.query}/{self.batch}/{self.partition}"
 
     @property
@@ -54,9 +53,10 @@ class TaskAttempt:
 class TaskResult:
     """The numbers of messages of one attempt, and their outcome.
 
-    `rows` counts the messages by topic and minute (the minute's start in ms since the epoch). `delivered` and
-    `discarded` (by reason) are the counts in the daemon's answer for the whole attempt. `delivered` is None unless
-    `acks` is `delivered`. `discarded` is empty if the daemon did not answer.
+    `rows` has the number of messages by topic and minute (the minute's start in ms since the epoch). `delivered` and
+    `discarded` (by reason) are the numbers in the daemon's answer for the whole attempt. `delivered` is None unless
+    `acks` is `delivered` and the answer has a number. `discarded` is empty if the daemon did not answer. `dead_letters`
+    is the number of bad rows.
     """
 
     attempt: TaskAttempt
@@ -75,10 +75,7 @@ class TaskResult:
 
 
 def write_ledger(uri: str, results: Iterable[TaskResult], *, name: str | None = None) -> None:
-    """Write the rows of a commit, if it has any, as one file into the directory `uri`.
-
-    `name` is the name of the file without `.json`; None stands for a random name.
-    """
+    """Write the rows of a commit, if it has any, as the file `name`.json (None: a random name) into directory `uri`."""
     lines = _lines(results)
     if lines:
         system, root = open_directory(uri)
@@ -86,7 +83,7 @@ def write_ledger(uri: str, results: Iterable[TaskResult], *, name: str | None = 
 
 
 def is_written(uri: str, results: Iterable[TaskResult], *, name: str) -> bool:
-    """Return True if the ledger has a file `name` with exactly the rows of this commit; False if it has no rows."""
+    """Return True if the ledger has a file `name`.json with exactly the rows of this commit, which has rows."""
     lines = _lines(results)
     system, root = open_directory(uri)
     try:
@@ -97,7 +94,7 @@ def is_written(uri: str, results: Iterable[TaskResult], *, name: str) -> bool:
 
 
 def write_atomically(system: FileSystem, path: str, parts: Iterable[bytes]) -> None:
-    """Write a file under a temporary name, and rename it to `path`, where it replaces an earlier file."""
+    """Write a file under a temporary name, and rename it to `path`; this replaces an earlier file."""
     temporary = f"{path}.{uuid4().hex}.part"
     with system.open_output_stream(temporary) as file:
         for part in parts:

@@ -2,15 +2,15 @@
 
 A commit writes one small file, and a stream may commit each second. So the files of 256 neighboring micro-batches of a
 query are merged into one file, and 256 such files into a larger one. A merged file is named after its first and last
-batch. Files of batch jobs have no batch numbers; instead they have the minute of their last modification.
+batch. The files of batch jobs are merged by the minute of their last modification instead of a batch number.
 
-A range of batches is merged only when no file can be added to it. For batches of a query this is the case once the
-query has committed a batch after the range; for minutes of batch jobs, once an hour has passed. So two processes that
-merge the same range write the same file, and no lock is needed.
+A range of batches is merged only when no file can be added to it: when the query has committed a batch after the range
+or, for minutes of batch jobs, after an hour. So two processes that merge the same range write the same file, and no
+lock is needed.
 
-A file in the range of a wider file is *covered*: readers ignore it. It stays for an hour, because a reader may have
-listed it before the merge. The file of a batch job with a `runId` is never merged, because a repetition of the job
-replaces it.
+A file with a part of a merged file's range is *covered*: readers ignore it. It stays for an hour after the merge,
+because a reader may have listed the files before. The file of a batch job with a `runId` is never merged, because a
+repetition of the job replaces it.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 __all__ = ["MERGE_WIDTHS", "MergeResult", "merge_ledger", "visible_files"]
 
 MERGE_WIDTHS: Final = (256, 65_536)
-"""The widths of merged files: the number of batches, or of minutes of batch jobs, in their ranges."""
+"""The widths of merged files: a width is the number of batches, or of minutes of batch jobs, in a range."""
 _GRACE_S: Final = 3600
-"""Time for which covered files stay, and after which no batch job adds a file to a minute."""
+"""Covered files stay for this time after the merge; no batch job adds a file to a minute that is so long ago."""
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _FILE_NAME: Final = re.compile(rf"(?:(?P<series>{_UUID}|jobs)-(?P<first>\d+)(?:-(?P<last>\d+))?|{_UUID})\.json")
-"""Names of files that may be merged.
+"""The names of files that may be merged, and of merged files.
 
 They are QUERY-BATCH for a micro-batch, a random UUID for a batch job, and SERIES-FIRST-LAST for a merged file, where
-SERIES is the query or `jobs`.
+SERIES is the query's id or `jobs`.
 """
 _JOBS_SERIES: Final = "jobs"
 
 
 @dataclass(frozen=True, slots=True)
 class _LedgerFile:
-    """A file with the commits `first` to `last` of a series: batches of a query, or minutes of batch jobs.
+    """A file with the commits of batches `first` to `last` of a query or, in the series `jobs`, of minutes.
 
-    `written_s` is the time of its last modification, in seconds since the epoch.
+    Minutes are numbered from the epoch. `written_s` is the time of the last modification, in seconds since the epoch.
     """
 
     path: str
@@ -67,7 +67,7 @@ class _LedgerFile:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Numbers of files: files that were merged, merged files written, and covered files removed after their hour."""
+    """The numbers of files: parts of new merged files, new merged files, and removed files, which had been covered."""
 
     merged: int
     written: int
@@ -89,7 +89,10 @@ def visible_files(uri: str, changed_after_s: float = 0) -> list[str]:
 
 
 def merge_ledger(uri: str) -> MergeResult:
-    """Merge the files of complete ranges, and remove covered files after an hour. Raise OSError or ValueError."""
+    """Merge the files of ranges to which no file can be added, and remove covered files after an hour.
+
+    Raise OSError or ValueError.
+    """
     merged_count = written_count = 0
     for width in MERGE_WIDTHS:
         system, listed = list_files(uri)
@@ -109,7 +112,7 @@ def _parse_all(listed: Iterable[FileInfo]) -> list[_LedgerFile]:
 
 
 def _parse(entry: FileInfo) -> _LedgerFile | None:
-    """Return the file with its range; None if the name has no range, as for a batch job with a `runId`."""
+    """Return the file with its range; None if it is never merged."""
     match = _FILE_NAME.fullmatch(entry.base_name)
     if match is None:
         return None
@@ -136,8 +139,9 @@ def _find_covered(files: list[_LedgerFile]) -> Iterator[tuple[_LedgerFile, _Ledg
 
 
 def _complete_ranges(files: list[_LedgerFile], width: int) -> Iterator[tuple[str, list[_LedgerFile]]]:
-    """Yield the path of each merged file to write, and the files to merge into it, in order."""
-    newest_commits = {_JOBS_SERIES: int((time.time() - _GRACE_S) // 60)}  # no job adds files to minutes before this one
+    """Yield the path of each merged file to write, and its parts in order."""
+    # the last batch of each query; for jobs the first minute to which a job may still add a file
+    newest_commits = {_JOBS_SERIES: int((time.time() - _GRACE_S) // 60)}
     for file in files:
         if file.series != _JOBS_SERIES:
             newest_commits[file.series] = max(newest_commits.get(file.series, 0), file.last)

@@ -1,7 +1,6 @@
 """Fetch jars from the Maven repository with Maven, or with `jgo` if Maven is missing or fails.
 
-Maven honors the mirrors and proxies of the machine; `jgo` is a pip package. Both clients know the repository's address,
-so this module does not contain it.
+Maven uses the mirrors and proxies that the machine configures for it; `jgo` is a pip package.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ __all__ = ["cache_directory", "ensure_jars"]
 
 _MAVEN_TIMEOUT_S: Final = 900  # a first download of all jars over a slow line
 _CONNECTION_TIMEOUT_S: Final = 60
-_MAX_OUTPUT: Final = 2000
-"""Maximum number of characters of Maven's output in an error. They are the last ones, because the cause comes last."""
+_MAX_OUTPUT_CHARS: Final = 2000
+"""How many characters of Maven's output an error shows: the last ones, because the cause comes last."""
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>bruce</groupId><artifactId>jars</artifactId><version>1</version>
 <dependencies>{dependencies}</dependencies>
@@ -47,10 +46,10 @@ def cache_directory() -> Path:
 
 
 def ensure_jars(directory: Path, coordinates: Sequence[str], *, with_dependencies: bool = True) -> Path:
-    """Fetch the jars of `coordinates` (`group:artifact:version`) into the directory `jars` in `directory`.
+    """Fetch the jars of `coordinates` (`group:artifact:version`) into `directory`/jars, unless `directory` exists.
 
-    Return `directory`. If it exists already, fetch nothing. Raise `StartError` if the fetch fails. A lock allows one
-    fetch at a time. The directory appears by one rename after the fetch, so a killed fetch leaves no incomplete one.
+    Return `directory`. Raise `StartError` if the fetch fails. A lock allows one fetch at a time. `directory` gets its
+    name after the fetch, so a killed fetch leaves no incomplete `directory`.
     """
     if not directory.is_dir():
         with _locked(directory.with_name(f"{directory.name}.lock")):
@@ -69,7 +68,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _fetch(directory: Path, coordinates: Sequence[str], with_dependencies: bool) -> None:
     staging = directory.with_name(f"{directory.name}.part")
-    shutil.rmtree(staging, ignore_errors=True)  # left by a killed fetch: under the lock no other fetch is running
+    shutil.rmtree(staging, ignore_errors=True)  # left by a killed fetch, because the lock excludes another fetch
     (staging / "jars").mkdir(parents=True)
     failures = []
     for name, fetcher in _fetchers():
@@ -89,12 +88,12 @@ def _fetch(directory: Path, coordinates: Sequence[str], with_dependencies: bool)
 
 def _describe(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
-        return f"exit code {error.returncode}\n{str(error.stdout)[-_MAX_OUTPUT:]}"
+        return f"exit code {error.returncode}\n{str(error.stdout)[-_MAX_OUTPUT_CHARS:]}"
     return f"{type(error).__name__}: {error}"
 
 
 def _fetchers() -> Iterator[tuple[str, Callable[[Sequence[str], Path, bool], None]]]:
-    """Yield the name of each client on this machine, and the function that fetches jars with it."""
+    """Yield the name of each client to try, and the function that fetches jars with it."""
     if shutil.which("mvn"):
         yield "Maven", _fetch_with_maven
     yield "jgo", _fetch_with_jgo
@@ -116,7 +115,7 @@ def _fetch_with_maven(coordinates: Sequence[str], staging: Path, with_dependenci
 
 
 def _fetch_with_jgo(coordinates: Sequence[str], staging: Path, with_dependencies: bool) -> None:
-    """Fetch into a new local repository, because jgo takes a half-written file in an old one as complete."""
+    """Fetch into a new local repository, because in an old one jgo takes a half-written file as complete."""
     try:
         from jgo.maven import Dependency, MavenContext, PythonResolver  # noqa: PLC0415 - slow, rarely needed
     except ImportError as error:
@@ -129,8 +128,8 @@ def _fetch_with_jgo(coordinates: Sequence[str], staging: Path, with_dependencies
         ]
         artifacts = list(requested)
         if with_dependencies:
-            roots, others = context.resolver.resolve([Dependency(artifact) for artifact in requested])
-            needed = [*roots, *(other for other in others if other.scope in {"compile", "runtime"})]
+            roots, transitive = context.resolver.resolve([Dependency(artifact) for artifact in requested])
+            needed = [*roots, *(each for each in transitive if each.scope in {"compile", "runtime"})]
             artifacts = [dependency.artifact for dependency in needed]
         for artifact in artifacts:
             shutil.copy(artifact.resolve(), staging / "jars")

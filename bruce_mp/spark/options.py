@@ -1,7 +1,4 @@
-"""Parse the options of `format("bruce")` on the driver. Names are case-insensitive, as in Spark.
-
-Options of Kafka (`kafka.*`) belong to the daemon's configuration, so they are refused with an error that says so.
-"""
+"""Parse the options of `format("bruce")` on the driver. Names are case-insensitive, as in Spark."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ __all__ = ["Acks", "OnDiscard", "OnDoubt", "SinkOptions", "is_topic_name", "pars
 
 DEFAULT_TIMEOUT_MS: Final = 120_000
 DEFAULT_CONNECT_TIMEOUT_MS: Final = 15_000
-"""Longer than the restart of a daemon takes."""
+"""Longer than a daemon needs for a restart."""
 _MAX_INT32: Final = 2**31 - 1
-"""The highest value of two fields of the protocol: the time limit of a barrier, and the size of a message."""
+"""The highest value of int32 fields, such as the time limit of a barrier and the size of a message."""
 MIN_RECORD_BYTES: Final = 64
-"""The lowest `maxRecordBytes`: room for the fixed fields of a message and some content."""
+"""The lowest value of `maxRecordBytes`: room for the fixed fields of a message and some content."""
 MAX_RECORDS_PER_SECOND: Final = 10**9
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _INTEGER: Final = re.compile(r"[0-9]{1,12}")  # `int` alone would accept signs, underscores and other scripts' digits
@@ -34,14 +31,14 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 @unique
 class Acks(Enum):
-    """The acknowledgement that a task awaits before it commits."""
+    """The acknowledgment that a task awaits before it commits."""
 
     NONE = "none"
-    """The kernel has accepted the bytes."""
+    """The task's host has accepted the bytes; the daemon may not have read them."""
     RECEIVED = "received"
-    """Every message is in the daemon's slab, or reported as discarded."""
+    """Every message is in the daemon's slab, or the daemon has reported it as discarded."""
     DELIVERED = "delivered"
-    """Kafka has acknowledged every message, or the daemon reports it as discarded."""
+    """Kafka has acknowledged every message, or the daemon has reported it as discarded."""
 
 
 @unique
@@ -55,7 +52,7 @@ class OnDiscard(Enum):
 
 @unique
 class OnDoubt(Enum):
-    """The reaction of a repeated task if it is unknown whether Kafka has the messages of an earlier attempt."""
+    """The reaction of a repeated task if an earlier attempt is in doubt: Kafka may have its messages or not."""
 
     FAIL = "fail"
     SEND = "send"
@@ -64,7 +61,7 @@ class OnDoubt(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The parsed options. `socket` is the path of the daemon's stream socket or `host:port`; times are in ms."""
+    """The parsed options. `socket` is the path of the daemon's stream socket, or `host:port`."""
 
     socket: str
     topic: str | None = None
@@ -85,10 +82,7 @@ class SinkOptions:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Return True if no repeated task sends rows twice (except in doubt with `OnDoubt.SEND`).
-
-        This needs a ledger, `fence`, and answers of the daemon.
-        """
+        """Return True if no repeated task sends rows twice, except for an attempt in doubt with `OnDoubt.SEND`."""
         return self.ledger is not None and self.fence and self.acks is not Acks.NONE
 
 
@@ -133,7 +127,7 @@ def _parse_text(name: str, text: str) -> str:
 
 
 def _parse_location(name: str, text: str) -> str:
-    """Return a URI, or a path made absolute from the driver's working directory."""
+    """Return a URI as it is, and a path as an absolute one."""
     return absolute_path(_parse_text(name, text))
 
 
@@ -179,11 +173,10 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "runId": ("run_id", _parse_run_id),
     "partitioner": ("partitioner", _parse_partitioner),
 }
-"""The field of SinkOptions and the parser of each documented option."""
+"""For each documented option, the field of SinkOptions and the parser."""
 _NAMES_BY_LOWER_CASE: Final = {name.lower(): name for name in _OPTIONS}
 _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "outputmode", "queryname"})
-"""Spark's own options of streaming queries, in lower case. Spark passes them on to the data source, which ignores them.
-"""
+"""Spark's own options of streaming queries, in lower case; Spark passes them to the data source, too."""
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
@@ -194,7 +187,7 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
         if name is not None:
             field, parse = _OPTIONS[name]
             value = parse(name, text)
-            # `.save(path)` and 'bruce.socket' name the same option, as do spellings with other capital letters.
+            # The same option may be given as 'path' and 'bruce.socket', or with different capital letters.
             if fields.setdefault(field, value) != value:
                 raise OptionError(f"Option '{name}' has two values: '{fields[field]}' and '{value}'. Give one.")
     if "socket" not in fields:
@@ -209,7 +202,7 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _documented_name(key: str) -> str | None:
-    """Return the documented name of an option; None for an option of Spark. Raise `OptionError` for any other."""
+    """Return the documented name of an option; None for an option of Spark. Raise `OptionError` for other options."""
     lower = key.lower()
     if lower == "path":
         return "bruce.socket"

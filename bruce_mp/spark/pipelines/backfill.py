@@ -1,9 +1,9 @@
 """Backfill topics from files, in chunks of files; a chunk is committed when Kafka has all its messages.
 
 A chunk is a micro-batch of a stream that ends after the last file (`availableNow`), so Spark's checkpoint records the
-committed chunks. After a kill, the next start repeats the interrupted chunk. Tasks of this chunk that had not ended
-have left no messages in Kafka, because their attempts are fenced. Tasks that had ended send their messages again,
-unless a ledger records that the messages were sent.
+committed chunks. After a kill, the next start repeats the interrupted chunk. Its tasks that had not ended have left no
+messages in Kafka, because their attempts are fenced. Its tasks that had ended send their messages again, unless a
+ledger records that they were sent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FORMATS: Final = ("parquet", "csv", "json", "text")
 _POLL_INTERVAL_S: Final = 1
 _MIN_SPLITS: Final = "spark.sql.files.minPartitionNum"
 _OLDEST_METRIC: Final = "bruce_oldest"
-"""The name under which Spark reports the oldest timestamp of a chunk in `observedMetrics`."""
+"""The name, in `observedMetrics`, of the oldest timestamp of a chunk."""
 CORRUPT_COLUMN: Final = "_corrupt_record"
 """The column with the text of a malformed line, which the sink treats as a bad row; null for other lines."""
 MODES: Final = ("deadletter", "failfast", "permissive")
@@ -53,11 +53,11 @@ class Backfill:
 
     `path` is a file, a folder or a glob of files in `format`. The fields `value` to `timestamp` are expressions in
     Spark SQL over the files' columns. If the files have a column `value`, the default of each of these fields is the
-    files' column of the same name. If they have no such column, only `value` has a default: all columns as JSON.
+    files' column of the same name. Otherwise only `value` has a default: all columns as JSON.
 
-    `sink` are options of `format("bruce")`, `reader` options of Spark's file reader. `tasks_per_chunk` is the number of
-    tasks among which each chunk is divided evenly, because the messages of a fenced task must fit into the daemon's
-    slab. None: Spark divides a chunk by its files.
+    `checkpoint` is Spark's checkpoint directory. `sink` are options of `format("bruce")`, `reader` options of Spark's
+    file reader. Each chunk is divided evenly among `tasks_per_chunk` tasks, because the messages of a fenced task must
+    fit into the daemon's slab; None: Spark divides a chunk by its files.
     """
 
     path: str
@@ -73,9 +73,9 @@ class Backfill:
     tasks_per_chunk: int | None = None
     reader: Mapping[str, str] = field(default_factory=dict)
     mode: str = "deadletter"
-    """The treatment of malformed lines of CSV and JSON: `deadletter` makes them bad rows; other modes are Spark's."""
+    """The treatment of malformed lines of CSV and JSON: bad rows (`deadletter`), or as in Spark's mode of this name."""
     kafka: Mapping[str, str] | None = None
-    """Options of Spark's Kafka source, with which `RetentionCheck` asks for the retention of the topics."""
+    """The options of `RetentionCheck`."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class DryRun:
     """The effect that a backfill would have."""
 
     topics: Mapping[str, tuple[int, int]]
-    """For each topic, the number of messages, and the number of bytes of their keys and values."""
+    """For each topic, the number of messages, and the size in bytes of their keys and values."""
     bad: Mapping[str, int]
     """For each problem, the number of bad rows."""
     warning: str | None = None
@@ -91,15 +91,12 @@ class DryRun:
 
     @property
     def rows(self) -> int:
-        """Return the number of messages."""
+        """Return the number of messages of all topics."""
         return sum(rows for rows, _ in self.topics.values())
 
 
 def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = None) -> int:
-    """Send the messages of all chunks that are not committed, and return their number.
-
-    Raise Spark's StreamingQueryException.
-    """
+    """Send the messages of all chunks that are not committed, and return their number; raise Spark's errors."""
     display = progress or Progress("backfill")
     options = parse_options(plan.sink)  # raises before any file is read
     register(spark)  # for sessions without Spark's lookup of data sources
@@ -127,8 +124,8 @@ def read_messages(spark: SparkSession, plan: Backfill) -> DataFrame:
     """Return the stream of the plan's messages, in the columns of the sink.
 
     Set a minimum number of file splits in the session, unless the session has one. By default Spark splits files by the
-    number of cores. If an executor died and the chunk is repeated with fewer cores, the rows would be divided into
-    other tasks than those in the ledger.
+    number of cores, which changes when an executor dies. If the chunk is then repeated, its rows would be in other
+    tasks than those in the ledger.
     """
     if spark.conf.get(_MIN_SPLITS, None) is None:
         spark.conf.set(_MIN_SPLITS, str(plan.files_per_chunk))
@@ -141,7 +138,7 @@ def read_messages(spark: SparkSession, plan: Backfill) -> DataFrame:
 def _show_progress(
     query: StreamingQuery, committed: _CommittedChunks, stages: RunningStages, progress: Progress, unit: str
 ) -> int:
-    """Show the progress until the query ends; return the number of rows."""
+    """Show the progress until the query ends; return the number of committed rows."""
     meter = ProgressMeter(unit, committed.files.done_fraction())
     while not query.awaitTermination(_POLL_INTERVAL_S):
         committed.count(query, progress)
@@ -156,39 +153,39 @@ def _show_progress(
 
 @dataclass
 class FileProgress:
-    """The number of files in each chunk of a backfill, and the last committed chunk."""
+    """The progress of a backfill by number of files."""
 
     total: int
     """The number of all files."""
     files_per_chunk: int
-    planned: Mapping[int, int] = field(default_factory=dict)
+    file_counts: Mapping[int, int] = field(default_factory=dict)
     """The number of files of each chunk that Spark has begun; every later chunk has `files_per_chunk`."""
-    committed: int = -1
+    last_committed: int = -1
     """The number of the last committed chunk; -1: none."""
 
     @classmethod
     def read(cls, checkpoint: str, total: int, files_per_chunk: int) -> Self:
         """Return the progress that Spark's checkpoint records.
 
-        The files in the checkpoint's `sources/0` list the files of each chunk; `commits` has a file for each committed
-        chunk.
+        In the checkpoint, the files in `sources/0` list the files of each chunk, and `commits` has a file for each
+        committed chunk.
         """
         chunk_of = {}
         for text in read_texts(f"{checkpoint}/sources/0").values():
             for line in text.splitlines():
-                if line.startswith("{"):  # the first line is the version of the format instead
+                if line.startswith("{"):  # the first line is the version of the format
                     entry = json.loads(line)
                     chunk_of[entry["path"]] = entry["batchId"]
         chunks = [int(name) for name in read_texts(f"{checkpoint}/commits") if name.isdigit()]
         return cls(total, files_per_chunk, Counter(chunk_of.values()), max(chunks, default=-1))
 
-    def done_fraction(self, done_of_next: float = 0.0) -> float:
-        """Return the fraction of all files that is done: the committed chunks, and a fraction of the next chunk."""
-        done = sum(self._file_count(chunk) for chunk in range(self.committed + 1))
-        return min((done + done_of_next * self._file_count(self.committed + 1)) / max(self.total, 1), 1.0)
+    def done_fraction(self, of_next_chunk: float = 0.0) -> float:
+        """Return the done fraction of all files, if the next chunk is done by the fraction `of_next_chunk`."""
+        done = sum(self._file_count(chunk) for chunk in range(self.last_committed + 1))
+        return min((done + of_next_chunk * self._file_count(self.last_committed + 1)) / max(self.total, 1), 1.0)
 
     def _file_count(self, chunk: int) -> int:
-        return self.planned.get(chunk, self.files_per_chunk)
+        return self.file_counts.get(chunk, self.files_per_chunk)
 
 
 @dataclass
@@ -204,11 +201,11 @@ class _CommittedChunks:
     _last_counted: int = -1
 
     def count(self, query: StreamingQuery, progress: Progress) -> None:
-        """Count the chunks in the query's latest reports that were not counted before; warn of old messages once."""
+        """Count the chunks that are new in the query's latest reports; warn of old messages once."""
         for report in query.recentProgress:
             row_count = report.numInputRows  # Spark Connect leaves report["numInputRows"] empty
             if report["batchId"] > self._last_counted and row_count:
-                self._last_counted = self.files.committed = report["batchId"]
+                self._last_counted = self.files.last_committed = report["batchId"]
                 self.row_count += row_count
                 self.chunk_count += 1
                 observed = report.observedMetrics.get(_OLDEST_METRIC)
@@ -222,19 +219,13 @@ def _oldest_timestamp(frame: DataFrame) -> Column:
 
 
 def _observed_ms(observed: Mapping[str, Any]) -> int | None:
-    """Return the oldest timestamp in an observed row.
-
-    Spark Connect 4.3 reports the row as a dict of the row's values and schema; other sessions as a dict of its fields.
-    """
+    """Return the oldest timestamp in an observed row; Spark Connect 4.3 reports the row as values and a schema."""
     time_ms: int | None = observed["values"][0] if "schema" in observed else observed.get("oldest_ms")
     return time_ms
 
 
 def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
-    """Read all files and count the messages without sending any. Raise `OptionError` and `SchemaError`.
-
-    The limits for rows are those of the daemon on this host, or the default limits if no daemon answers.
-    """
+    """Read all files and count the messages without sending any. Raise `OptionError` and `SchemaError`."""
     from bruce_mp.spark.dry_run import count_messages  # noqa: PLC0415 - Arrow and numpy: slow to import
 
     frame = _select_messages(_read_files(spark, plan, streaming=False), plan)
@@ -286,7 +277,7 @@ def _reader_defaults(plan: Backfill) -> dict[str, str]:
 
 
 def _explicit_schema(inferred: StructType, plan: Backfill) -> StructType:
-    """Return the schema for reading; in mode `deadletter` it ends with the column for malformed lines."""
+    """Return the inferred schema; in mode `deadletter` it ends with the column for malformed lines."""
     fields = [column for column in inferred.fields if column.name != CORRUPT_COLUMN]
     return StructType([*fields, StructField(CORRUPT_COLUMN, StringType())] if plan.mode == "deadletter" else fields)
 

@@ -1,7 +1,7 @@
 """Read discard files and slab exports as a table with one row for each line.
 
-`docs/slab.md` describes the format of a line. The discard files of Dory, the daemon before this one, have the same
-format. In the row of a line that cannot be parsed, `event` and all other parsed columns are null.
+`docs/slab.md` describes the format of a line, which is also that of Dory's discard files. If a line cannot be parsed,
+all parsed columns of its row are null.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _LINE_COLUMNS: Final = (
     "struct<now_ms bigint, time_ms bigint, event string, info string, topic string, key binary, value binary, "
     "partition_key int, headers array<struct<key string, value binary>>>"
 )
-"""Columns from a line: `now_ms` is the time when the line was written, `time_ms` the message's timestamp."""
+"""The parsed columns: `now_ms` is the time when the line was written, `time_ms` the message's timestamp."""
 
 
 def read_discard_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Return the columns `line`, `position` (which grows from line to line of a file), and those of `_LINE_COLUMNS`."""
+    """Return the columns `line` and `position` (which rises from line to line of a file), and `_LINE_COLUMNS`."""
     lines = spark.read.text(list(paths)).selectExpr("value as line", "monotonically_increasing_id() as position")
     parsed = lines.withColumn("parsed", F.udf(_parse_columns, _LINE_COLUMNS, useArrow=False)("line"))
     return parsed.select("line", "position", "parsed.*")
 
 
 def parse_line(text: str) -> DiscardLine | None:
-    """Parse a line as Spark reads it; return None for text in another format."""
+    """Parse a line as Spark reads it; return None if it has another format."""
     return line_of(text.encode("utf-8", "surrogateescape"))
 
 

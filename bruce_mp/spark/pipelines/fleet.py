@@ -1,8 +1,8 @@
 """Collect the status of many daemons over time as a table, and rank the daemons, the worst first.
 
-In each round, Spark's tasks fetch the status pages of all daemons. The pages of a daemon become some dozens of rows,
-its *sample* (`SAMPLE_COLUMNS`); the sample of an unreachable daemon is one row, with the reason. Each round appends to
-OUTPUT/samples, so later calls extend the same table.
+In each round, Spark's tasks fetch the status pages of all daemons. The pages of one daemon in one round become some
+dozens of rows, a *sample* (`SAMPLE_COLUMNS`). The sample of an unreachable daemon is one row with the reason. Each
+round appends its samples to the table OUTPUT/samples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FleetRanking", "collect_fleet", "fetch_rows", "rank_daemons", "read_hosts"]
 
 SAMPLE_COLUMNS: Final = "since bigint, kind string, topic string, name string, period bigint, value bigint"
-"""The columns of a sample's rows; `kind` decides the meaning of the others:
+"""The columns of a sample's rows; `kind` decides the meaning of `name` and `value`:
 
     unreachable  name: the reason
     problem      name: a sentence of /healthz
@@ -41,19 +41,19 @@ SAMPLE_COLUMNS: Final = "since bigint, kind string, topic string, name string, p
     discards     topic; name: the reason; period: the report's id; value: discards up to now in this period (see
                  /discards)
 
-`since` is the start of the daemon in seconds since the epoch, from which its periods are numbered; 0 if unreachable.
+`since` is the start of the daemon in seconds since the epoch; 0 if unreachable. Each start numbers periods anew.
 """
 _FETCH_TIMEOUT_S: Final = 10
 _MAX_RANKED_ROWS: Final = 20  # of each printed table
 _ABANDONED: Final = "ABANDONED_ATTEMPT"
 _NO_TOPIC: Final = "(no topic)"
-"""Topic of the discards that reports do not list by topic, such as those of malformed messages."""
+"""The topic of discards that reports do not list by topic, such as discards of malformed messages."""
 _SampleRow = tuple[int, str, str | None, str | None, int | None, int | None]
 """The values of `SAMPLE_COLUMNS`."""
 
 
 def read_hosts(names: Sequence[str], file: str | None) -> list[str]:
-    """Return the addresses in `names`, and those in `file`, which has one on each line; # begins a comment."""
+    """Return the addresses in `names`, and in the lines of `file`, in which # begins a comment."""
     hosts = list(names)
     if file is not None:
         try:
@@ -76,14 +76,14 @@ def collect_fleet(
     stop: Event | None = None,
     progress: Progress | None = None,
 ) -> DataFrame:
-    """Sample all daemons `rounds` times, `every_s` apart; return the table with all samples in `output`.
+    """Sample all daemons `rounds` times, and return the table, in which samples of earlier calls remain.
 
-    The table's columns are `at_ms` (start of the round, ms since the epoch), `daemon`, and `SAMPLE_COLUMNS`. It also
-    has the samples of earlier calls.
+    A round begins every `every_s`; no more rounds begin when `stop` is set. The columns are `at_ms` (the start of the
+    round, in ms since the epoch), `daemon` and `SAMPLE_COLUMNS`.
     """
     display, stopped = progress or Progress("fleet"), stop or Event()
     samples_path = f"{absolute_path(output)}/samples"
-    # Spark calls a nondeterministic function only once for each daemon.
+    # Spark may call a deterministic function again for the same row.
     fetch = F.udf(fetch_rows, f"array<struct<{SAMPLE_COLUMNS}>>", useArrow=False).asNondeterministic()
     for number in range(1, rounds + 1):
         started_s = time.time()
@@ -98,7 +98,7 @@ def collect_fleet(
 
 # --- in tasks --------------------------------------------------------------------------------------------------------
 def fetch_rows(daemon: str) -> list[_SampleRow]:
-    """Return the status of a daemon, HOST:PORT or a URL, as rows of `SAMPLE_COLUMNS`."""
+    """Return the sample of a daemon, which is given as HOST:PORT or a URL."""
     base = daemon if "://" in daemon else f"http://{daemon}"
     try:
         pages = {page: _fetch_page(f"{base.rstrip('/')}{path}") for page, path in _PAGES.items()}
@@ -118,7 +118,7 @@ def _fetch_page(url: str) -> Mapping[str, Any]:
         with urlopen(url, timeout=_FETCH_TIMEOUT_S) as answer:  # noqa: S310 - the user's address
             return _parse_object(answer.read())
     except HTTPError as error:
-        if error.code != HTTPStatus.SERVICE_UNAVAILABLE:  # /healthz of an unhealthy daemon
+        if error.code != HTTPStatus.SERVICE_UNAVAILABLE:  # the status of /healthz of an unhealthy daemon
             raise
         return _parse_object(error.read())
 
@@ -130,7 +130,7 @@ def _parse_object(data: bytes) -> Mapping[str, Any]:
     return page
 
 
-def _counters(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _read_counters(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     books = pages["books"]
     for name in ("received", "delivered"):
         yield "counter", None, name, None, books[name]
@@ -139,12 +139,12 @@ def _counters(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
             yield "counter", None, f"{group} {name}", None, count
 
 
-def _queues(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _read_queues(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     for entry in pages["queues"]["sending"]:
         yield "queue", entry["topic"], None, None, entry["batch"] + entry["send_wait"] + entry["ack_wait"]
 
 
-def _discards(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _read_discards(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     page = pages["discards"]
     for report in (page["unfinished_report"], *page.get("finished_reports", ())):
         for entry in report["discard_topic"]:
@@ -152,12 +152,12 @@ def _discards(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
                 yield "discards", entry["topic"], reason, report["id"], count
 
 
-def _problems(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _read_problems(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     for text in pages["health"]["problems"]:
         yield "problem", None, str(text), None, None
 
 
-_READERS: Final = (_counters, _queues, _discards, _problems)
+_READERS: Final = (_read_counters, _read_queues, _read_discards, _read_problems)
 
 
 # --- the ranking -----------------------------------------------------------------------------------------------------
@@ -183,23 +183,23 @@ def rank_daemons(samples: DataFrame) -> FleetRanking:
     """Rank the daemons, topics and reasons of the samples.
 
     A daemon's discards before its first sample do not count. Messages of abandoned attempts count separately, because
-    their clients send them again. The discards of each of the three tables have the same sum, unless a table has more
-    rows than are ranked.
+    their clients send them again. The sum of
+    `discarded` is the same in all three tables, unless one has rows beyond the limit.
     """
     increases = _counter_increases(samples).cache()
-    lost = increases.where(f"reason <> '{_ABANDONED}'")
+    lost_increases = increases.where(f"reason <> '{_ABANDONED}'")
     try:
         daemons = _worst_rows(_by_daemon(samples, increases), ["discarded", "unreachable", "held"])
-        topics = _worst_rows(_by_topic(samples, lost), ["discarded", "held"])
+        topics = _worst_rows(_by_topic(samples, lost_increases), ["discarded", "held"])
         sums = expressions("sum(increase) as discarded", "count(distinct daemon) as daemons")
-        reasons = lost.where("increase > 0").groupBy("reason").agg(*sums)
+        reasons = lost_increases.where("increase > 0").groupBy("reason").agg(*sums)
         return FleetRanking(daemons, topics, _worst_rows(reasons.where("discarded > 0"), ["discarded"]))
     finally:
         increases.unpersist()
 
 
 def _counter_increases(samples: DataFrame) -> DataFrame:
-    """Return daemon, reason and increase, for each increase of the daemon's counter of discards for the reason.
+    """Return daemon, reason and increase: how much the daemon's counter of discards rose between two samples.
 
     A counter that is lower than in the sample before has started again at 0, in a new slab.
     """
@@ -209,8 +209,8 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
         "substring(name, 11) as reason",  # after the 10 characters of 'discarded '
         "value",
     )
-    # A daemon lists a reason only after the first discard for it. So if a reason appears in a later sample, its counter
-    # has risen from 0. The counters in the daemon's first sample are no increases, because their discards are older.
+    # A daemon lists a reason only after the first discard for it. So a reason that is new in a sample has risen from 0,
+    # except in the daemon's first sample, because the discards in it may be old.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
     known = counters.selectExpr("*", f"{before} as before").join(_first_samples(samples), "daemon")
     base = "coalesce(before, if(at_ms = first_ms, value, 0))"
@@ -236,20 +236,19 @@ def _by_daemon(samples: DataFrame, increases: DataFrame) -> DataFrame:
     return joined.select("daemon", "discarded", "abandoned", "held", "unreachable", "problem")
 
 
-def _by_topic(samples: DataFrame, lost: DataFrame) -> DataFrame:
+def _by_topic(samples: DataFrame, lost_increases: DataFrame) -> DataFrame:
     """Return for each topic the discards since each daemon's first sample, and the most messages that a daemon held.
 
-    `lost` are the `_counter_increases` without abandoned attempts. Discards that no report lists by topic count for
-    `_NO_TOPIC`.
+    `lost_increases` are the `_counter_increases` without abandoned attempts.
     """
     discards = samples.where(f"kind = 'discards' and name <> '{_ABANDONED}'").join(_first_samples(samples), "daemon")
     periods = discards.groupBy("daemon", "since", "period", "topic", "name").agg(
         *expressions("max(value) - coalesce(max(value) filter (where at_ms = first_ms), 0) as increase")
     )
     named = periods.groupBy("topic").agg(*expressions("sum(increase) as discarded"))
-    # The counters have all discards, the reports by topic only a part; the difference has no topic.
+    # The counters have all discards, the reports only those with a topic.
     rest = (
-        lost.selectExpr("increase")
+        lost_increases.selectExpr("increase")
         .unionByName(named.selectExpr("-discarded as increase"))
         .agg(*expressions(f"'{_NO_TOPIC}' as topic", "sum(increase) as discarded"))
         .where("discarded > 0")
@@ -259,12 +258,12 @@ def _by_topic(samples: DataFrame, lost: DataFrame) -> DataFrame:
 
 
 def _first_samples(samples: DataFrame) -> DataFrame:
-    """Return each daemon, and as `first_ms` the time of the first round in which it answered."""
+    """Return each daemon and `first_ms`, the start of the first round in which it answered."""
     return samples.groupBy("daemon").agg(*expressions("min(at_ms) filter (where kind = 'counter') as first_ms"))
 
 
 def _worst_rows(table: DataFrame, order: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows with the highest values in the columns `order`, of which the first counts most."""
+    """Return the rows with the highest values in the columns `order`, compared in this order."""
     rows = table.orderBy(*(table[name].desc() for name in order), *table.columns[:1]).limit(_MAX_RANKED_ROWS)
     return [row.asDict() for row in rows.collect()]
 

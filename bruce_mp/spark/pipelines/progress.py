@@ -1,7 +1,6 @@
 """Show the progress of a pipeline: rows, percentage, rate and time left.
 
-On a terminal, one line is rewritten. In a file, `show` adds a line only if the last one is at least ten seconds old;
-`show_line` always adds a line.
+On a terminal, one line is rewritten. In a file, `show` adds a line only if the last line is at least ten seconds old.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _TERMINAL_INTERVAL_S = 0.5
 _FILE_INTERVAL_S = 10.0
 _REPEAT_INTERVAL_S = 0.5
 _MIN_SPENT_S = 1e-3
-"""Avoids a division by zero in rates."""
+"""The least time in the computation of a rate, which excludes a division by zero."""
 _MINUTE_S = 60
 _HOUR_S = 3600
 
@@ -38,13 +37,13 @@ class Progress:
     _width: int = 0
 
     def show(self, text: str) -> None:
-        """Show `text`, unless the last text was shown a short time ago (half a second on a terminal)."""
+        """Show `text`, unless the last text is too new."""
         interval_s = _TERMINAL_INTERVAL_S if self.out.isatty() else _FILE_INTERVAL_S
         if time.monotonic() - self._shown_s >= interval_s:
             self._write(text, end="" if self.out.isatty() else "\n")
 
     def show_line(self, text: str) -> None:
-        """Show `text` however short ago the last one was, and end the line."""
+        """Show `text` always, and end the line."""
         self._write(text, end="\n")
 
     @contextmanager
@@ -67,7 +66,7 @@ class Progress:
     def _write(self, text: str, end: str) -> None:
         self._shown_s = time.monotonic()
         line = f"{self.label}: {text}"
-        # On a terminal, spaces cover the rest of the line before if it was longer.
+        # Spaces overwrite the rest of a longer line before.
         self.out.write(f"\r{line.ljust(self._width)}{end}" if self.out.isatty() else f"{line}{end}")
         self.out.flush()
         self._width = len(line) if end == "" else 0
@@ -76,8 +75,8 @@ class Progress:
 class ProgressMeter:
     """The time since the start of a pipeline, and texts about its rate and its time left.
 
-    `unit` names the counted things, such as "messages". `done_before` is the fraction of all work, 0 to 1, that was
-    done before this start of the pipeline.
+    `unit` names the counted things, such as "messages". `done_before` is the fraction of all work, 0 to 1, that earlier
+    starts of the pipeline have done.
     """
 
     def __init__(self, unit: str, done_before: float = 0.0) -> None:
@@ -85,22 +84,23 @@ class ProgressMeter:
         self._done_before = done_before
         self._started_s = time.monotonic()
 
-    def describe(self, row_count: int, done: float | None) -> str:
-        """Describe the rows of this start, percentage, rate and time left.
+    def describe(self, row_count: int, done_fraction: float | None) -> str:
+        """Describe the rows of this start, and the percentage, rate and time left.
 
-        `done` is the done fraction of all work, 0 to 1, with that of earlier starts; None if it is unknown.
+        `done_fraction` is the fraction of all work, 0 to 1, that this and earlier starts have done; None if unknown.
         """
         spent_s = self._spent_s()
         parts = [f"{row_count:,} {self._unit}"]
-        if done is not None:
-            parts.append(f"{min(done, 1):.0%}")
+        if done_fraction is not None:
+            parts.append(f"{min(done_fraction, 1):.0%}")
         parts.append(f"{row_count / spent_s:,.0f}/s")
-        if done is not None and self._done_before < done < 1:
-            parts.append(f"{_format_duration(spent_s * (1 - done) / (done - self._done_before))} left")
+        if done_fraction is not None and self._done_before < done_fraction < 1:
+            left_s = spent_s * (1 - done_fraction) / (done_fraction - self._done_before)
+            parts.append(f"{_format_duration(left_s)} left")
         return ", ".join(parts)
 
     def summarize(self, row_count: int) -> str:
-        """Describe the finished work: number of rows, rate and time."""
+        """Describe the finished work: number of rows, rate and duration."""
         spent_s = self._spent_s()
         return f"{row_count:,} {self._unit}, {row_count / spent_s:,.0f}/s, {_format_duration(spent_s)}"
 

@@ -111,11 +111,11 @@ def test_the_progress_counts_files_of_earlier_runs(tmp_path: Path) -> None:
         (commits / str(number)).write_text("v1\n{}")
         (commits / f".{number}.crc").write_bytes(b"")
     files = FileProgress.read(str(tmp_path), 10, 2)
-    assert (files.committed, files.done_fraction()) == (1, 0.6), "chunk 2 is planned, but not committed"
+    assert (files.last_committed, files.done_fraction()) == (1, 0.6), "chunk 2 is planned, but not committed"
     assert files.done_fraction(0.5) == pytest.approx(0.65)
-    files.committed = 2
+    files.last_committed = 2
     assert files.done_fraction() == pytest.approx(0.7)
-    files.committed = 9
+    files.last_committed = 9
     assert files.done_fraction() == 1
     assert FileProgress.read(str(tmp_path / "none"), 10, 2).done_fraction() == 0
 
