@@ -1,12 +1,12 @@
 """Find out if the earlier attempt of a repeated task is complete, incomplete, or in doubt.
 
-An attempt is complete if the daemon received its end frame. If so, the repeated task sends nothing, but its rows must
-be the same as those of the earlier attempt (`RepeatedRows` checks this).
+An attempt is complete if the daemon received its end frame. Then the repeated task sends nothing, but its rows must be
+the same as those of the earlier attempt (`RepeatedRows` checks this).
 
 Before a task sends the end frame, it stores in the ledger its intent to complete the attempt, and after the daemon's
-answer the outcome (`task_ledger.py`). If the task died between the two, the ledger has only the intent. The daemon that
-received the end frame knows the attempt by its name, so the repeated task asks this daemon. If the daemon cannot tell,
-the attempt is in doubt, and the option `onDoubt` decides.
+answer the outcome (`task_ledger.py`). If the task dies between the two, the ledger has only the intent. Then the
+repeated task asks the daemon of the earlier attempt about it. If this daemon cannot tell whether it received the end
+frame, the attempt is in doubt, and the option `onDoubt` decides.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _NO_ANSWER_REASON: Final = "the daemon is older than this package"
 def resolve_earlier_attempt(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
     """Return the outcome of the earlier attempt if it is complete or skipped; None if the task must send its rows.
 
-    `entry` is the ledger's entry about the earlier attempt. An attempt is skipped if it is in doubt and `onDoubt` is
-    `skip`. Raise `TaskError` if the attempt is in doubt and `onDoubt` is `fail`, and if it is complete, but some of its
-    messages are neither delivered nor discarded within `timeout_ms`.
+    `entry` is the ledger's entry about the earlier attempt. An attempt in doubt is skipped if `onDoubt` is `skip`.
+    Raise `TaskError` if an attempt is in doubt and `onDoubt` is `fail`, or if an attempt is complete, but the daemon
+    does not settle all its messages within `timeout_ms`.
     """
     if entry.is_done:
         return entry
@@ -65,14 +65,13 @@ def resolve_earlier_attempt(entry: TaskEntry, options: SinkOptions) -> TaskEntry
     if answer.outcome in _COMPLETE_OUTCOMES:
         return _with_outcome(entry, answer, options)
     if answer.outcome is AttemptOutcome.NONE and answer.since_ms <= entry.time_ms:
-        # The daemon remembers each attempt that was completed after the intent was stored, and this one is not among
-        # them. So the attempt was not completed.
+        # The daemon remembers all attempts completed since `since_ms`, so this one was not completed.
         return None
     return _resolve_doubt(entry, _DOUBT_REASONS[answer.outcome], options)
 
 
 def _ask_until_settled(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer | None:
-    """Ask the daemon of the earlier attempt, and repeat the question while some messages of it have no outcome.
+    """Ask the daemon about the earlier attempt until all messages of a complete attempt are settled.
 
     Return None if the daemon is too old to answer.
     """
@@ -92,15 +91,14 @@ def _ask_until_settled(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer 
 
 def _with_outcome(entry: TaskEntry, answer: InquiryAnswer, options: SinkOptions) -> TaskEntry:
     """Return the entry with the outcome that the daemon answered."""
-    # If the outcome is UNCOUNTED, the daemon has lost the counts of the attempt.
-    is_counted = answer.outcome is AttemptOutcome.SETTLED and options.acks is Acks.DELIVERED
+    has_counts = answer.outcome is AttemptOutcome.SETTLED and options.acks is Acks.DELIVERED
     reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
-    result = replace(entry.result, delivered=answer.delivered if is_counted else None, discarded=reasons)
+    result = replace(entry.result, delivered=answer.delivered if has_counts else None, discarded=reasons)
     return replace(entry, result=result, is_done=True)
 
 
 def _resolve_doubt(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskEntry | None:
-    """Apply the option `onDoubt` to an attempt in doubt, and return as `resolve_earlier_attempt` does.
+    """Apply the option `onDoubt` to an attempt in doubt, with the results of `resolve_earlier_attempt`.
 
     `reason` is a clause that says why the outcome of the attempt is unknown.
     """
@@ -118,10 +116,7 @@ def _resolve_doubt(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskE
 
 
 class RepeatedRows:
-    """The rows of a task that repeats a complete attempt; they must be the same as that attempt's rows.
-
-    `attempt` is the present attempt of the task.
-    """
+    """The rows of `attempt`, which repeats a complete attempt and must have the same rows."""
 
     def __init__(self, attempt: TaskAttempt, options: SinkOptions) -> None:
         self._attempt = attempt
@@ -147,11 +142,11 @@ class RepeatedRows:
             raise TaskError(f"Task {self._attempt.task} {difference} If the rows may be sent again, {fresh_start}.")
 
     def _find_difference(self, earlier: TaskEntry) -> str:
-        """Return the difference as a text that continues "Task T ..."; an empty string if there is none."""
+        """Return the difference as a text that continues "Task T"; an empty string if there is no difference."""
         has_same_rows = self._digest.has_rows_of(earlier.digest)
         earlier_topics = {topic for topic, _ in earlier.result.rows}
-        # The digest contains the topics of a column, but not the option 'topic'. So equal digests do not exclude that
-        # the option has changed. If all rows of an attempt were bad, it has no topics to compare.
+        # The digest contains the topics of a column, but not the option 'topic', which may differ although the digests
+        # are equal. If all rows of an attempt were bad, it has no topics to compare.
         topics_may_differ = not has_same_rows or not self._has_topic_column
         if topics_may_differ and earlier_topics and self._topics and earlier_topics != self._topics:
             is_stream = self._options.run_id is None and self._attempt.batch >= 0

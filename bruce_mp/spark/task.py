@@ -1,6 +1,6 @@
 """Run one Spark task: encode its Arrow batches, send them, and return the outcome that the daemon answers.
 
-This module does not import Spark, so tests drive it with Arrow batches and a socket.
+This module does not import Spark, so tests can call it with Arrow batches and a socket.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Self
 
-__all__ = ["DeadLetters", "TaskRate", "run_task"]
+__all__ = ["DeadLetters", "TaskRateLimit", "run_task"]
 
 _SLICE_BYTES: Final = 4 << 20
-"""Size of the messages that are encoded and sent together: large enough for few system calls, and small in memory."""
+"""At most so many bytes of messages are encoded and sent together: a compromise of system calls and memory."""
 _SHOWN_BYTES: Final = 80
-"""Maximum number of bytes of a bad row's key, and of its value, in the text of an error."""
+"""How many bytes of a bad row's key, and of its value, the text of an error has."""
 _BARRIER_LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
 
 
@@ -48,27 +48,27 @@ def run_task(
 ) -> TaskResult:
     """Send all rows of a task, and wait for the acknowledgement that `options.acks` names.
 
-    If an earlier attempt of the task was complete, send nothing and return the earlier result. `time_zone` applies to
-    timestamps without a zone; None stands for this host's zone.
+    If an earlier attempt of the task is complete, send nothing and return its result. `time_zone` is for timestamps
+    without a zone; None: this host's zone.
 
-    Raise `RowError` for a row that cannot be a message if there is no dead-letter path. Raise `TaskError` when the
-    daemon is absent, closes the connection, discards messages, or does not deliver in time.
+    Raise `RowError` for a row that cannot be a message if there is no dead-letter path. Raise `TaskError` if the daemon
+    is absent, closes the connection, discards messages, or does not deliver in time.
     """
-    task = _TaskSteps(options, attempt, time_zone)
-    earlier_outcome = task.resolve_earlier_attempt()
+    steps = _TaskSteps(options, attempt, time_zone)
+    earlier_outcome = steps.resolve_earlier_attempt()
     if earlier_outcome is not None:
-        return task.adopt_result(earlier_outcome, batches)
+        return steps.adopt_result(earlier_outcome, batches)
     with (
         Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
         DeadLetters(options.dead_letter_path, attempt, options.topic) as dead_letters,
     ):
-        task.apply_limits(RowLimits.of(channel.inquire(), options.max_record_bytes))
+        steps.apply_limits(RowLimits.of(channel.inquire(), options.max_record_bytes))
         for batch in batches:
-            task.begin(channel, keeps_timestamps="timestamp" in batch.schema.names)
-            task.send(channel, dead_letters, batch)
-        task.end(channel, dead_letters.count)
+            steps.begin(channel, keeps_timestamps="timestamp" in batch.schema.names)
+            steps.send(channel, dead_letters, batch)
+        steps.end(channel, dead_letters.count)
         answer = _request_answer(channel, options) if options.acks in _BARRIER_LEVELS else None
-    return task.conclude(answer, dead_letters.count)
+    return steps.conclude(answer, dead_letters.count)
 
 
 class _TaskSteps:
@@ -81,10 +81,10 @@ class _TaskSteps:
         author = attempt.author.encode() if options.stamp else None
         self._encoder = MessageEncoder(topic, author, options.partitioner, time_zone)
         self.apply_limits(DEFAULT_LIMITS)  # until the daemon answers
-        self._rate = TaskRate(options.max_records_per_second)
+        self._rate = TaskRateLimit(options.max_records_per_second)
         self._ledger = TaskLedger(options.ledger) if options.ledger and options.is_exactly_once else None
         self._earlier_entry = None if self._ledger is None else self._ledger.find(attempt)
-        """The ledger's entry about an earlier attempt of this task: the intent to complete it, or its outcome."""
+        """The ledger's entry about an earlier attempt of this task."""
         self._digest = RowsDigest()
         self._address = os.path.expandvars(options.socket)
         self._has_begun = False
@@ -93,7 +93,7 @@ class _TaskSteps:
         self._row_counts: Counter[tuple[str, int]] = Counter()
 
     def apply_limits(self, limits: RowLimits) -> None:
-        """Set the limits by which all further rows are validated."""
+        """Validate all further rows by these limits."""
         self._validator = RowValidator(self._encoder, limits)
 
     def resolve_earlier_attempt(self) -> TaskEntry | None:
@@ -112,34 +112,31 @@ class _TaskSteps:
         return earlier.result
 
     def begin(self, channel: Channel, *, keeps_timestamps: bool) -> None:
-        """Send the frames that precede the first row; only the first call does so.
+        """Send the frames that precede the first row, if this is the first call.
 
-        With `keeps_timestamps`, the frames ask the daemon to keep the messages' timestamps, however old they are.
+        If `keeps_timestamps` is True, the frames ask the daemon to keep the messages' timestamps of any age.
         """
         if self._has_begun:
             return
         self._has_begun = True
         if self._options.fence or keeps_timestamps:
-            # With a ledger, all attempts of a task have the same name, so that the daemon completes only one of them.
+            # All attempts of a task have the same name then, so that the daemon completes only one of them.
             is_unique = self._ledger is not None
             name = self._attempt.task if is_unique else self._attempt.author
             channel.send(encode_begin(name, keeps_timestamps=keeps_timestamps, is_unique=is_unique))
         if keeps_timestamps and not self._options.fence:
-            channel.send(encode_end())  # without fences the begin frame only announces that timestamps are kept
+            channel.send(encode_end())  # no fence is wanted: the begin frame only keeps timestamps
 
     def end(self, channel: Channel, dead_letter_count: int) -> None:
-        """Send the frame that completes the attempt. If there is a ledger, first store there the intent to do so.
-
-        After a crash, the next attempt of the task finds the intent and asks the daemon about this attempt.
-        """
-        self.begin(channel, keeps_timestamps=False)  # only a task without batches has not begun yet
+        """Send the frame that completes the attempt; if there is a ledger, first store the intent to do so in it."""
+        self.begin(channel, keeps_timestamps=False)  # for a task without batches, this is the first call
         if self._ledger is not None:
             self._store_intent(self._ledger, dead_letter_count)
         if self._options.fence:
             channel.send(encode_end())
 
     def _store_intent(self, ledger: TaskLedger, dead_letter_count: int) -> None:
-        if ledger.find(self._attempt) != self._earlier_entry:  # an attempt on another executor has stored an entry
+        if ledger.find(self._attempt) != self._earlier_entry:  # another executor runs an attempt of this task
             raise TaskError(f"Another attempt of task {self._attempt.task} is ending. This one does not complete.")
         self._store(ledger, self._unanswered_result(dead_letter_count), is_done=False)
 
@@ -151,7 +148,7 @@ class _TaskSteps:
         """Send the valid rows of a batch at the limited rate, and count them."""
         now_ms = time.time_ns() // 1_000_000
         rows = self._valid_rows(batch, dead_letters)
-        for part in _split(rows, self._rate.max_rows_per_send):
+        for part in _split_rows(rows, self._rate.max_rows_per_send):
             self._rate.wait(part.count)
             channel.send(self._encoder.encode(part, self._sent_count, now_ms))
             self._sent_count += part.count
@@ -160,11 +157,11 @@ class _TaskSteps:
     def conclude(self, answer: BarrierAnswer | None, dead_letter_count: int) -> TaskResult:
         """Store the result in the ledger and return it.
 
-        Raise `TaskError` if the answer is not final, or has discards and the options do not accept them.
+        Raise `TaskError` if the answer is not final, or has discards that `onDiscard` does not accept.
         """
-        if answer is None:  # acks=none: without answers the ledger has no entries of tasks
+        if answer is None:  # acks=none, so there is no task ledger
             return self._unanswered_result(dead_letter_count)
-        # A discard reason that only newer daemons know has no name here, and remains a number.
+        # A discard reason that only newer daemons know is a number here.
         reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
         self._check_answer(answer, reasons)
         delivered = answer.delivered if self._options.acks is Acks.DELIVERED else None
@@ -191,7 +188,7 @@ class _TaskSteps:
     def _check_discards(self, result: TaskResult, earlier: TaskEntry | None = None) -> None:
         """Raise `TaskError` if messages were discarded, unless `onDiscard` accepts this.
 
-        `earlier` is the entry from which `result` comes if it is the result of an earlier attempt.
+        `earlier` is the entry about the earlier attempt if `result` is the result of one.
         """
         if not result.discarded or self._options.on_discard is not OnDiscard.FAIL:
             return
@@ -228,7 +225,7 @@ def _describe_bad_row(rows: Rows, bad: BadRow) -> str:
 
 
 def _shorten(content: bytes | None, name: str) -> str:
-    """Return for example `key "k"`, or `key begins "k..."` with the first bytes of a long content."""
+    """Return for example `key "k"` or, with the first bytes of a long key, `key begins "kkk"`."""
     if content is None:
         return f"no {name}"
     is_long = len(content) > _SHOWN_BYTES
@@ -246,7 +243,7 @@ _STATUS_TEXTS: Final = {
 def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
     """Ask the daemon for the outcome of the task's messages, and return its answer.
 
-    Ask again after each time-out, as long as more messages were delivered or discarded than at the time-out before.
+    Ask again after a time-out if messages were settled since the previous time-out.
     """
     previous_count = 0
     while True:
@@ -257,8 +254,8 @@ def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
         previous_count = settled_count
 
 
-def _split(rows: Rows, max_rows: int) -> Iterator[Rows]:
-    """Yield slices of at most `max_rows` rows and `_SLICE_BYTES` bytes; a row with more bytes is a separate slice."""
+def _split_rows(rows: Rows, max_rows: int) -> Iterator[Rows]:
+    """Yield slices of at most `max_rows` rows and `_SLICE_BYTES` bytes; a larger row is a slice alone."""
     end_bytes = np.cumsum(rows.sizes)
     start = 0
     while start < rows.count:
@@ -272,8 +269,8 @@ def _split(rows: Rows, max_rows: int) -> Iterator[Rows]:
 def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[str, int]]:
     """Count messages by topic and minute (the minute's start in ms since the epoch).
 
-    With stamps it is the minute of the stamp's time `now_ms`, which no broker replaces. Without stamps it is the minute
-    of the message's timestamp.
+    With stamps, it is the minute of the stamp's time `now_ms`, because brokers may replace timestamps, but not stamps.
+    Without stamps, it is the minute of the timestamp.
     """
     is_one_minute = options.stamp or rows.timestamp is None
     this_minute = now_ms - now_ms % MINUTE_MS
@@ -287,13 +284,11 @@ def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[s
 
 
 # --- dead letters ----------------------------------------------------------------------------------------------------
-
-
 class DeadLetters:
     """A Parquet file for the bad rows of one attempt, in the directory `uri`. The first bad row creates the file.
 
-    If `uri` is None, bad rows cannot be written. `topic` is the topic of the rows that name none. `count` is the number
-    of rows written.
+    If `uri` is None, rows cannot be written. `topic` is the topic of rows that name none. `count` is the number of
+    written rows.
     """
 
     def __init__(self, uri: str | None, attempt: TaskAttempt, topic: str | None) -> None:
@@ -315,8 +310,8 @@ class DeadLetters:
             self._writer.close()
 
     def write(self, rows: pa.RecordBatch, reasons: list[str]) -> None:
-        """Append `rows` with their topics, and two more columns: `reason`, and the attempt's author as `writer`."""
-        authors = pa.array([self._attempt.author] * rows.num_rows)
+        """Append `rows` with three more columns: `topic` (if missing), `reason`, and `writer`, which is the attempt."""
+        writers = pa.array([self._attempt.author] * rows.num_rows)
         table = pa.Table.from_batches([rows])
         if "topic" in table.column_names:
             topics = table["topic"]
@@ -325,7 +320,7 @@ class DeadLetters:
             table = table.set_column(table.column_names.index("topic"), "topic", topics)
         else:
             table = table.append_column("topic", pa.array([self._topic] * rows.num_rows, pa.string()))
-        table = table.append_column("reason", pa.array(reasons)).append_column("writer", authors)
+        table = table.append_column("reason", pa.array(reasons)).append_column("writer", writers)
         if self._writer is None:
             self._writer = self._open(table.schema)
         self._writer.write_table(table)
@@ -339,14 +334,13 @@ class DeadLetters:
 
 # --- rate ------------------------------------------------------------------------------------------------------------
 
-_BURSTS_PER_SECOND: Final = 10
-"""Number of sends per second of a task with a limit: the more, the more evenly the daemon gets the rows."""
-_NO_LIMIT: Final = 2**31
-"""A number of rows that no batch reaches."""
+_SENDS_PER_SECOND: Final = 10
+"""A task with a limit sends so often, so that the daemon gets the rows evenly."""
+_NO_LIMIT: Final = 2**31  # rows, more than any batch has
 
 
-class TaskRate:
-    """A limit on records per second (None: no limit). Unused time does not allow more records later."""
+class TaskRateLimit:
+    """A limit of records per second (None: no limit). A pause does not allow more records later."""
 
     def __init__(self, per_second: int | None) -> None:
         self._per_second = per_second
@@ -354,11 +348,11 @@ class TaskRate:
 
     @property
     def max_rows_per_send(self) -> int:
-        """Return the largest number of records to send together."""
-        return _NO_LIMIT if self._per_second is None else max(1, self._per_second // _BURSTS_PER_SECOND)
+        """Return the largest number of records that may be sent together."""
+        return _NO_LIMIT if self._per_second is None else max(1, self._per_second // _SENDS_PER_SECOND)
 
     def wait(self, record_count: int) -> None:
-        """Sleep until `record_count` more records may be sent, which the caller then does."""
+        """Sleep until the caller may send `record_count` more records."""
         if self._per_second is None:
             return
         now_s = time.monotonic()

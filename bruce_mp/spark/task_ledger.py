@@ -1,8 +1,9 @@
 """Record the intent and the outcome of each task in the ledger, so that a repeated task sends nothing twice.
 
-A task stores the *intent* to complete its attempt before it sends the attempt's end frame. After the daemon's answer it
-stores the *outcome* in the same file. A repeated task adopts the outcome; if it finds only the intent, it asks the
-daemon (`repeated_task.py`). The files of a batch are in `LEDGER/_tasks/QUERY/BATCH`, which Spark's readers ignore.
+Before a task sends the end frame of its attempt, it stores the *intent* to complete the attempt. After the daemon's
+answer it stores the *outcome* in the same file. A repeated task adopts the outcome; if it finds only the intent, it
+asks the daemon (`repeated_task.py`). The files of a batch are in `LEDGER/_tasks/QUERY/BATCH`; Spark's readers ignore
+directories with an underscore.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ __all__ = ["RowsDigest", "TaskEntry", "TaskLedger"]
 
 @dataclass(frozen=True, slots=True)
 class TaskEntry:
-    """The intent to complete an attempt or, if `is_done`, the attempt's outcome.
+    """The intent to complete an attempt or, if `is_done` is True, the attempt's outcome.
 
-    `digest` is the text of the `RowsDigest` of the task's rows, `address` the socket of the daemon, and `time_ms` the
-    wall-clock time when the entry was made, in ms since the epoch.
+    `digest` is the text of the `RowsDigest` of the task's rows, `address` the path or `host:port` of the daemon's
+    socket, and `time_ms` the time of the entry in ms since the epoch.
     """
 
     result: TaskResult
@@ -61,12 +62,12 @@ class TaskLedger:
             return None
 
     def store(self, entry: TaskEntry) -> None:
-        """Store an entry in place of the task's earlier one."""
+        """Store an entry, and replace the task's earlier entry."""
         system, root = self._open_batch(entry.result.attempt)
         write_atomically(system, f"{root}/{entry.result.attempt.partition}.json", [json.dumps(_encode(entry)).encode()])
 
     def remove(self, query: str, before_batch: int | None = None) -> None:
-        """Remove the entries of a query's batches before `before_batch`, or of all its batches."""
+        """Remove the entries of a query's batches before `before_batch`; None: of all its batches."""
         system, root = open_directory(f"{self._uri}/_tasks/{query}")
         if before_batch is None:
             system.delete_dir(root)
@@ -92,21 +93,20 @@ def _decode(stored: dict[str, Any]) -> TaskEntry:
 
 
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
-"""The multiplier of Fibonacci hashing: odd, with its bits spread evenly."""
+"""The multiplier of Fibonacci hashing: an odd number with evenly spread bits."""
 _SHIFT: Final = np.uint64(29)
-"""Moves high bits, which a product mixes best, to low bits."""
+"""Moves the high bits of a product, which are the best mixed ones, to low bits."""
 
-Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+HashArray = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class RowsDigest:
     """A digest of a task's rows, which shows if a repeated task has the same rows.
 
     The digest does not depend on the order of the rows, because after a shuffle Spark repeats them in another order. It
-    has three parts: the number of rows; the sum of the rows' hashes, each over value, key and topic column; and the sum
-    of the hashes of those rows that have headers, each over the headers as well. Digests of release 1.0.0 lack the last
-    part. Partition keys and timestamps are left out, because a repeated task may compute other ones, for example from
-    the current time.
+    has three parts: the number of rows; the sum of a hash of each row's value, key and topic column; and the sum, over
+    the rows with headers, of a hash that includes the headers. Digests of release 1.0.0 lack the last part. Partition
+    keys and timestamps are left out, because a repeated task may compute other ones, for example from the current time.
     """
 
     def __init__(self) -> None:
@@ -126,18 +126,18 @@ class RowsDigest:
             self._headers_sum = (self._headers_sum + int(hashes.sum(dtype=np.uint64))) % 2**64
 
     def has_rows_of(self, earlier: str) -> bool:
-        """Return True if the digest `earlier` is of the same values, keys and topics."""
+        """Return True if the values, keys and topics are those of the digest `earlier`."""
         return earlier.split("-")[:2] == str(self).split("-")[:2]
 
     def has_headers_of(self, earlier: str) -> bool:
-        """Return True if the digest `earlier` is of the same headers, or of release 1.0.0 and so lacks this part."""
+        """Return True if the headers are those of the digest `earlier`, or if `earlier` lacks this part."""
         return earlier.split("-")[2:] in ([], str(self).split("-")[2:])
 
     def __str__(self) -> str:
         return f"{self._row_count}-{self._rows_sum:016x}-{self._headers_sum:016x}"
 
 
-def _mix(hashes: Hashes, columns: list[pa.Array]) -> Hashes:
+def _mix(hashes: HashArray, columns: list[pa.Array]) -> HashArray:
     """Mix the sizes of the columns' values into the hashes, because joined bytes do not show where a value ends."""
     for column in columns:
         hashes = (hashes + byte_sizes(column, null=-1).astype(np.uint64)) * _FACTOR
@@ -145,7 +145,7 @@ def _mix(hashes: Hashes, columns: list[pa.Array]) -> Hashes:
     return hashes
 
 
-def _checksums(columns: list[pa.Array]) -> Hashes:
+def _checksums(columns: list[pa.Array]) -> HashArray:
     """Return for each row a checksum of the joined bytes of all columns."""
     separator = pa.scalar(b"", pa.binary())
     joined = pc.binary_join_element_wise(*columns, separator, null_handling="replace", null_replacement=b"")

@@ -1,7 +1,6 @@
 """Find the rows that cannot be messages, for the sink, its dead letters and the dry run.
 
-The size limits are those of the connected daemon. Each kind of problem has a summary, by which a dry run counts rows,
-and a text about one row with the row's figures.
+The size limits are those of the connected daemon.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class RowLimits(NamedTuple):
-    """Maximum sizes in bytes."""
+    """The maximum sizes in bytes."""
 
     message_bytes: int
     """Of a message on the stream connection, size field included."""
     payload_bytes: int
     """Of key, value and headers together."""
     record_bytes: int | None = None
-    """Of a message by the option `maxRecordBytes`, in addition to `message_bytes`; None: no such limit."""
+    """Of a message on the stream connection, by the option `maxRecordBytes`; None: no such limit."""
 
     @classmethod
     def of(cls, answer: InquiryAnswer | None, record_bytes: int | None) -> RowLimits:
-        """Return the limits that a daemon answered, or the default limits if the daemon is too old to answer (None)."""
+        """Return the limits in the answer of a daemon; the default limits if the daemon is too old to answer (None)."""
         if answer is None:
             return DEFAULT_LIMITS._replace(record_bytes=record_bytes)
         return cls(answer.largest_message, answer.largest_payload, record_bytes)
 
 
 DEFAULT_LIMITS: Final = RowLimits(2 * 1024 * 1024 + 4, 1_000_000 - 26)
-"""The limits that follow from the daemon's default settings.
+"""The limits by the daemon's default settings.
 
 They are `input.max_stream_size` plus the size field, and `batching.message_max_bytes` less the overhead of a record.
 """
@@ -69,8 +68,8 @@ class _MeasuredRows:
 class RowProblem(NamedTuple):
     """A kind of problem that makes a row bad.
 
-    `find` returns a mask of the rows with the problem, or None if there are none. `describe` returns the text about the
-    row with the given number.
+    `summary` names it in the counts of a dry run. `find` returns a mask of the rows with the problem, or None if no row
+    has it. `describe` returns a text about the row with a given number in the batch.
     """
 
     summary: str
@@ -87,7 +86,7 @@ class BadRow(NamedTuple):
 
 
 class RowValidator:
-    """A check of the rows that the encoder of a task has converted."""
+    """A check of the rows that `encoder` has converted."""
 
     def __init__(self, encoder: MessageEncoder, limits: RowLimits) -> None:
         self._encoder = encoder
@@ -203,4 +202,4 @@ PROBLEMS: Final = (
         lambda _, __: f"a key of its headers has more than {_MAX_HEADER_KEY_BYTES} bytes",
     ),
 )
-"""All kinds of problems; a row with several problems counts for the first of them here."""
+"""All kinds of problems; a row with several problems counts for the first kind in this order."""

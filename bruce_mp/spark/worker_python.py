@@ -1,7 +1,7 @@
 """Check on the driver that the Python of Spark's tasks has this package.
 
-Without the package, a task fails with a long traceback that does not name the Python of the task. Only the tasks of a
-local master are checked, because the driver cannot see the interpreters of other hosts.
+If the package is missing, a task fails with a long traceback that does not name the task's Python. Only the tasks of a
+local master are checked, because the driver cannot run the interpreters of other hosts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ __all__ = ["check_worker_python"]
 
 _PROBE: Final = "import importlib.util, sys; sys.exit(3 if importlib.util.find_spec('bruce_mp') is None else 0)"
 _MISSING_STATUS: Final = 3
-"""Exit status of the probe in a Python without the package."""
 _PROBE_TIMEOUT_S: Final = 30
 
 
@@ -32,22 +31,19 @@ def check_worker_python(spark: SparkSession) -> None:
         is_checkable = (context.master or "").startswith("local")
     except (AttributeError, NotImplementedError):  # Spark Connect
         return
-    # The files of --py-files or addPyFile may be this package.
+    # Files of --py-files or addPyFile, among which may be this package.
     has_added_files = bool(getattr(context, "_python_includes", None))
-    found = shutil.which(context.pythonExec)
-    if is_checkable and not has_added_files and found and found != sys.executable and _lacks_package(found):
+    python = shutil.which(context.pythonExec)
+    if is_checkable and not has_added_files and python and python != sys.executable and _lacks_package(python):
         raise WorkerPythonError(
-            f"Spark's Python {found} has no bruce_mp: before the session starts, activate the environment of "
+            f"Spark's Python {python} has no bruce_mp: before the session starts, activate the environment of "
             f"{sys.executable}, or set PYSPARK_PYTHON to this file."
         )
 
 
 @cache
 def _lacks_package(python: str) -> bool:
-    """Return True if the interpreter `python` can be run, but does not find this package.
-
-    The probe has this process' environment, as Spark's workers have.
-    """
+    """Return True if the interpreter `python` runs in the driver's environment, but does not find this package."""
     try:
         command = [python, "-c", _PROBE]
         probe = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False)  # noqa: S603 - as Spark

@@ -183,8 +183,8 @@ def rank_daemons(samples: DataFrame) -> FleetRanking:
     """Rank the daemons, topics and reasons of the samples.
 
     A daemon's discards before its first sample do not count. Messages of abandoned attempts count separately, because
-    their clients send them again. The sum of
-    `discarded` is the same in all three tables, unless one has rows beyond the limit.
+    their clients send them again. The sum of `discarded` is the same in all three tables, unless one has rows beyond
+    the limit.
     """
     increases = _counter_increases(samples).cache()
     lost_increases = increases.where(f"reason <> '{_ABANDONED}'")

@@ -1,10 +1,10 @@
 """Replay discarded or exported messages through a daemon, each message at most once.
 
 Files are replayed one after the other. The messages of a file are first written as a *chunk* into the state directory,
-with the hash of each line and the line's number among equal lines. The chunk's name ends with `.part` while it is
-written, `.intent` while its messages are sent, and `.done` after the daemon has answered for all of them. So the state
-directory identifies every replayed message, even after its file was renamed. A kill while messages are sent leaves a
-chunk in doubt: its messages may be in Kafka or not, and the user decides (`DoubtfulPolicy`).
+with the hash of each line and the line's number among equal lines. So the state directory identifies every replayed
+message, even after its file is renamed. The chunk's name ends with `.part` while the chunk is written, `.intent` while
+its messages are sent, and `.done` after the daemon has answered for all of them. A kill while messages are sent leaves
+the chunk in doubt: its messages may be in Kafka or not, and the user decides (`DoubtfulPolicy`).
 
 Messages of a topic are sent in the order of their lines.
 """
@@ -42,7 +42,7 @@ _INCOMPLETE: Final = ".part"
 _UNCONFIRMED: Final = ".intent"
 _DONE: Final = ".done"
 _FATES: Final = ("send", "already", "filtered", "no_message", "in_kafka", "abandoned")
-"""Values of the column `fate` (the treatment of a line), in the order of the fields of `Replayed`."""
+"""The values of the column `fate`, which says how a line is treated; in the order of the fields of `Replayed`."""
 _SINK_COLUMNS: Final = ("topic", "key", "value", "headers", "partition_key", "timestamp")
 
 
@@ -66,8 +66,8 @@ def replay(
 ) -> Replayed:
     """Send the selected messages that were not replayed before. Raise `DoubtfulError` and Spark's errors.
 
-    `state` is the state directory, a path or URI. `sink` are options of `format("bruce")`. `kafka` are options of
-    Spark's Kafka source, with which `RetentionCheck` asks for the retention of the topics.
+    `state` is the state directory, a path or URI. `sink` are options of `format("bruce")`, `kafka` those of
+    `RetentionCheck`. If `dry_run` is True, only count the messages.
     """
     display = progress or Progress("replay")
     system, root = open_directory(state)
@@ -85,35 +85,32 @@ def replay(
 
 @dataclass
 class _ReplayProgress:
-    """The progress of a replay, with the sizes of all files in bytes.
-
-    `files_done` is the number of files that are done, and `total` has the numbers of their lines.
-    """
+    """The progress of a replay by sizes of files; `total` has the numbers of lines in the files that are done."""
 
     display: Progress
     meter: ProgressMeter
     file_sizes: Sequence[int]
     retention: RetentionCheck
     total: Replayed = field(default_factory=Replayed)
-    files_done: int = 0
+    done_file_count: int = 0
 
     def count_file(self, outcome: Replayed) -> None:
         """Add the outcome of the current file, and show the progress."""
         self.total += outcome
-        self.files_done += 1
+        self.done_file_count += 1
         self.display.show(self.describe())
 
     def describe(self, sent_count: int = 0, count_to_send: int = 0) -> str:
-        """Describe the progress if `sent_count` of the `count_to_send` messages of the current file are sent."""
-        current_bytes = self.file_sizes[self.files_done] * sent_count / count_to_send if count_to_send else 0
-        done = (sum(self.file_sizes[: self.files_done]) + current_bytes) / max(sum(self.file_sizes), 1)
-        text = self.meter.describe(self.total.sent + sent_count, done)
-        return f"{text}, file {self.files_done} of {len(self.file_sizes)} done"
+        """Describe the progress when `sent_count` of the current file's `count_to_send` messages are sent."""
+        current_bytes = self.file_sizes[self.done_file_count] * sent_count / count_to_send if count_to_send else 0
+        done_bytes = sum(self.file_sizes[: self.done_file_count]) + current_bytes
+        text = self.meter.describe(self.total.sent + sent_count, done_bytes / max(sum(self.file_sizes), 1))
+        return f"{text}, file {self.done_file_count} of {len(self.file_sizes)} done"
 
 
 @dataclass(frozen=True)
 class _ReplayState:
-    """The session and the state directory, as `uri` for Spark, and as the path `root` in the file system `system`."""
+    """The state directory: its `uri` for Spark, and its path `root` in the file system `system`."""
 
     spark: SparkSession
     system: FileSystem
@@ -121,16 +118,15 @@ class _ReplayState:
     uri: str
 
     def replayed(self) -> DataFrame | None:
-        """Return the lines of all chunks that were sent, or were in doubt and skipped; None if there are none."""
+        """Return the lines of all chunks that are sent, or were skipped in doubt; None if there is no such chunk."""
         paths = [f"{self.uri}/{entry.base_name}" for entry in self._list_chunks(_DONE)]
         return self.spark.read.parquet(*paths) if paths else None
 
-    def rename(self, chunk: str, before: str, after: str) -> None:
-        """Change the suffix of a chunk's name."""
-        self.system.move(f"{self.root}/{chunk}{before}", f"{self.root}/{chunk}{after}")
+    def rename(self, chunk: str, old_suffix: str, new_suffix: str) -> None:
+        self.system.move(f"{self.root}/{chunk}{old_suffix}", f"{self.root}/{chunk}{new_suffix}")
 
     def resolve_doubtful(self, doubtful: DoubtfulPolicy) -> None:
-        """Send again or skip the chunks in doubt, as the policy says, and remove chunks that are not complete.
+        """Mark the chunks in doubt as sent (SKIP) or as not sent (SEND), and remove incomplete chunks.
 
         Raise `DoubtfulError` if there are chunks in doubt and the policy is REFUSE.
         """
@@ -146,7 +142,7 @@ class _ReplayState:
         for entry in unconfirmed:
             if doubtful is DoubtfulPolicy.SKIP:
                 self.system.move(entry.path, entry.path.removesuffix(_UNCONFIRMED) + _DONE)
-            else:  # SEND: after the removal of their chunk, the messages count as not replayed, and so are sent again
+            else:  # SEND: without their chunk, the messages count as not sent
                 self.system.delete_dir(entry.path)
 
     def _list_chunks(self, suffix: str) -> list[FileInfo]:
@@ -161,7 +157,7 @@ def _replay_file(
     selection: LineSelection,
     replay_progress: _ReplayProgress,
 ) -> Replayed:
-    """Send the selected messages of a file, or only count them if `sink` is None; return its numbers of lines."""
+    """Send the selected messages of a file, or only count them if `sink` is None; return the numbers of lines."""
     lines = _add_fate(_add_hash(read_discard_lines(state.spark, [file])), state.replayed(), selection)
     groups = lines.groupBy("fate", "topic").agg(*expressions("count(*) as rows", "min(time_ms) as oldest_ms")).collect()
     counts = Counter[str]()
@@ -183,7 +179,7 @@ def _replay_file(
 
 
 def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
-    """Send a chunk. One task sends all messages of a topic in order, because tasks would overtake each other."""
+    """Send a chunk. One task sends all messages of a topic, because several tasks would overtake each other."""
     register(spark)  # for sessions without Spark's lookup of data sources
     by_topic = spark.read.parquet(chunk).repartition("topic").sortWithinPartitions("position")
     by_topic.select(*_SINK_COLUMNS).write.format("bruce").mode("append").options(**{"fence": "true", **sink}).save()
@@ -192,16 +188,16 @@ def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
 def _add_hash(lines: DataFrame) -> DataFrame:
     """Add the hash of each line, and the line's number among equal lines."""
     hashed = lines.withColumn("hash", F.sha2("line", 256))
-    any_order = F.lit(0)  # equal lines are interchangeable
+    any_order = F.lit(0)  # equal lines may have their numbers in any order
     return hashed.withColumn("number", F.row_number().over(Window.partitionBy("hash").orderBy(any_order)))
 
 
 def _add_fate(lines: DataFrame, replayed: DataFrame | None, selection: LineSelection) -> DataFrame:
-    """Add the column `fate` (one of `_FATES`), and `timestamp`, which is a column of the sink."""
+    """Add the columns `fate` (one of `_FATES`) and `timestamp`, which the sink needs."""
     marked = lines.withColumn("replayed", F.lit(False))
     if replayed is not None:
-        marks = replayed.select("hash", "number").distinct().withColumn("replayed", F.lit(True))
-        marked = lines.join(marks, ["hash", "number"], "left").fillna(False, ["replayed"])
+        replayed_keys = replayed.select("hash", "number").distinct().withColumn("replayed", F.lit(True))
+        marked = lines.join(replayed_keys, ["hash", "number"], "left").fillna(False, ["replayed"])
     line_fate = F.udf(lambda text: selection.fate_of(parse_line(text)).value, "string", useArrow=False)("line")
     is_repeated = F.col("replayed") & (F.col("line_fate") == LineFate.SEND.value)
     fate = F.when(is_repeated, "already").otherwise(F.col("line_fate"))

@@ -1,4 +1,4 @@
-"""Warn of messages with timestamps older than the retention of their topic, because Kafka deletes them at once."""
+"""Warn of messages with timestamps older than their topic's retention, because Kafka may delete them at once."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["RetentionCheck"]
 _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
 _DEFAULT_RETENTION_MS: Final = 7 * _DAY_MS
-"""Kafka's default of `retention.ms`, which is used for topics with an unknown configuration."""
+"""Kafka's default of `retention.ms`, for topics of unknown configuration."""
 
 
 @dataclass
 class RetentionCheck:
-    """A check of timestamps against the retention of topics, or against Kafka's default retention.
+    """A check of timestamps against the retention of topics.
 
-    `kafka` are options of Spark's Kafka source, with which the brokers are asked for the retention of a topic. None: no
-    broker is asked, and Kafka's default applies.
+    `kafka` are options of Spark's Kafka source, with which the check asks the brokers for the retention of a topic.
+    None: the check uses Kafka's default.
     """
 
     spark: SparkSession
@@ -36,31 +36,32 @@ class RetentionCheck:
     _has_warned: bool = False
 
     def warn_once(self, oldest_ms: Mapping[str, int], progress: Progress) -> None:
-        """Show the warning that `warning` returns, if any, unless this check has shown a warning before."""
+        """Show the text of `warning`, if any, unless this check has shown a warning before."""
         text = None if self._has_warned else self.warning(oldest_ms)
         if text is not None:
             self._has_warned = True
             progress.show_line(text)
 
     def warning(self, oldest_ms: Mapping[str, int]) -> str | None:
-        """Return a warning about the first topic that has messages older than its retention; None if there is none.
+        """Return a warning about the first topic with messages older than its retention; None if no topic has any.
 
         `oldest_ms` has the oldest timestamp of each topic, in ms since the epoch; topic "" stands for several topics.
         """
         now_ms = time.time_ns() // 1_000_000
         for topic, time_ms in sorted(oldest_ms.items()):
             age_ms = now_ms - time_ms
-            # The retention that the brokers answered; None if they were not asked, or did not answer.
-            known_ms = retention_ms_of(self.spark, self.kafka, topic) if self.kafka and topic and age_ms > 0 else None
-            retention_ms = _DEFAULT_RETENTION_MS if known_ms is None else known_ms
+            # None: the brokers did not answer, or are not asked.
+            answer_ms = retention_ms_of(self.spark, self.kafka, topic) if self.kafka and topic and age_ms > 0 else None
+            retention_ms = _DEFAULT_RETENTION_MS if answer_ms is None else answer_ms
             if retention_ms != UNLIMITED and age_ms > retention_ms:
-                return _warning(topic, age_ms, known_ms) + (_advice(topic, self.kafka) if known_ms is None else "")
+                return _warning(topic, age_ms, answer_ms) + (_advice(topic, self.kafka) if answer_ms is None else "")
         return None
 
 
-def _warning(topic: str, age_ms: int, known_ms: int | None) -> str:
+def _warning(topic: str, age_ms: int, answer_ms: int | None) -> str:
+    """Return the warning; `answer_ms` is the brokers' retention for the topic, or None."""
     limit = (
-        "Kafka's default retention of 7 days" if known_ms is None else f"its retention.ms of {_format_age(known_ms)}"
+        "Kafka's default retention of 7 days" if answer_ms is None else f"its retention.ms of {_format_age(answer_ms)}"
     )
     subject = f"timestamps of topic {topic}" if topic else "timestamps"
     return (
@@ -71,7 +72,7 @@ def _warning(topic: str, age_ms: int, known_ms: int | None) -> str:
 
 
 def _advice(topic: str, kafka: Mapping[str, str] | None) -> str:
-    """Return the reason why the check used Kafka's default, or the way to use the topic's own retention."""
+    """Return why the check used Kafka's default, or how to let it use the topic's own retention."""
     if kafka is None:
         return " With --bootstrap, the topic's own retention is used instead."
     if not topic:

@@ -1,4 +1,4 @@
-"""Read the counts of Spark's running stages from the driver's JVM, to which Spark Connect has no access."""
+"""Read the progress of Spark's running stages from the driver's JVM, to which Spark Connect has no access."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["RunningStages"]
 
 
 class StageCounts(NamedTuple):
-    """The number of rows that the tasks of a stage have read, and the fraction of its tasks that have ended, 0 to 1."""
+    """The number of rows that the tasks of a stage have read, and the fraction of tasks that have ended, 0 to 1."""
 
     rows: int = 0
     ended_fraction: float = 0.0
 
 
 class RunningStages:
-    """The running stages of a session that read files or Kafka; with `shuffled`, the ones that read a shuffle.
+    """The running stages of a session that read files or Kafka or, if `shuffled` is True, that read a shuffle.
 
     Executors report their numbers of rows with each heartbeat (`spark.executor.heartbeatInterval`).
     """
 
     def __init__(self, spark: SparkSession, *, shuffled: bool = False) -> None:
         self._counter_name = "shuffleReadRecords" if shuffled else "inputRecords"
-        # None under Spark Connect. PySpark has no public function that returns these counts.
+        # PySpark has no public function that returns these counts.
         context = getattr(spark, "_sc", None)
         self._store: Any = None if context is None else context._jsc.sc().statusStore()  # noqa: SLF001
 
