@@ -97,8 +97,8 @@ class Channel:
         return answer if isinstance(answer, InquiryAnswer) else None
 
     def _receive_answer(self, time_limit_s: float) -> BarrierAnswer | InquiryAnswer:
-        limit_s = time_limit_s + _ANSWER_GRACE_S
-        self._socket.settimeout(limit_s)
+        longest_wait_s = time_limit_s + _ANSWER_GRACE_S
+        self._socket.settimeout(longest_wait_s)
         answers: list[BarrierAnswer | InquiryAnswer] = []
         while not answers:
             try:
@@ -106,9 +106,9 @@ class Channel:
                 answers = self._reader.feed(data)
             except TimeoutError as error:
                 raise TaskError(
-                    f"{self._address}: the daemon did not answer for {limit_s:.0f} s, which 'timeoutMs' determines. "
-                    f"Run bruce status on {socket.gethostname()}: if no daemon answers, start it ('bruce hold' keeps "
-                    "the socket of a stopped one open); if its slab is full, Kafka accepts too little."
+                    f"{self._address}: the daemon did not answer for {longest_wait_s:.0f} s, which 'timeoutMs' "
+                    f"determines. Run bruce status on {socket.gethostname()}: if no daemon answers, start it ('bruce "
+                    "hold' keeps the socket of a stopped one open); if its slab is full, Kafka accepts too little."
                 ) from error
             except RemoteProtocolError as error:  # or its subclass AttemptEndedError, which has the daemon's reason
                 raise TaskError(f"{self._address}: {error}") from error

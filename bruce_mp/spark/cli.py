@@ -179,11 +179,11 @@ def _run_backfill(args: Namespace) -> int:
     counts = dry_run(spark, plan)
     for topic, (rows, size) in sorted(counts.topics.items()):
         print(f"{topic}: {rows:,} messages, {size:,} bytes")
-    for problem, rows in sorted(counts.bad.items()):
+    for problem, rows in sorted(counts.bad_row_counts.items()):
         print(f"{rows:,} rows cannot be messages: {problem}")
     if counts.warning:
         print(counts.warning)
-    return ExitCode.PROBLEMS_FOUND if counts.bad else ExitCode.OK
+    return ExitCode.PROBLEMS_FOUND if counts.bad_row_counts else ExitCode.OK
 
 
 def _add_replay_arguments(parser: ArgumentParser) -> None:

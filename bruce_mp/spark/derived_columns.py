@@ -29,9 +29,9 @@ _13, _15, _24 = np.uint32(13), np.uint32(15), np.uint32(24)  # shifts of murmur2
 _TAIL_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 """Masks for the incomplete last word of a key; the index is the number of bytes that the key has in it."""
 
-HashArray = np.ndarray[Any, np.dtype[np.uint32]]
-"""For each key a hash, or a word (4 bytes of the key)."""
-SizeArray = np.ndarray[Any, np.dtype[np.int64]]
+Uint32Array = np.ndarray[Any, np.dtype[np.uint32]]
+"""For each key its hash, or 4 of its bytes (a word)."""
+Int64Array = np.ndarray[Any, np.dtype[np.int64]]
 """For each key its size in bytes, or its offset in the joined bytes of all keys."""
 
 
@@ -63,7 +63,7 @@ def hash_keys(column: pa.Array, partitioner: Partitioner) -> pa.Array:
     return pc.if_else(has_no_key, None, hashes)
 
 
-def _contents_of(column: pa.Array) -> tuple[bytes, SizeArray, SizeArray]:
+def _contents_of(column: pa.Array) -> tuple[bytes, Int64Array, Int64Array]:
     """Return the joined bytes of all keys, and the offset and size of each key; a null key has size 0."""
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
@@ -71,13 +71,13 @@ def _contents_of(column: pa.Array) -> tuple[bytes, SizeArray, SizeArray]:
     return data.to_pybytes() if data else b"", bounds[:-1], sizes
 
 
-def _crc32(data: bytes, starts: SizeArray, sizes: SizeArray) -> HashArray:
+def _crc32(data: bytes, starts: Int64Array, sizes: Int64Array) -> Uint32Array:
     ends = (starts + sizes).tolist()
     hashes = [zlib.crc32(data[start:end]) for start, end in zip(starts.tolist(), ends, strict=True)]
     return np.array(hashes, np.uint32)
 
 
-def _murmur2(data: bytes, starts: SizeArray, sizes: SizeArray) -> HashArray:
+def _murmur2(data: bytes, starts: Int64Array, sizes: Int64Array) -> Uint32Array:
     hashes = _MURMUR2_SEED ^ sizes.astype(np.uint32)
     whole_words = sizes // 4
     padded = data + bytes(4)  # the last word of the last key may end up to 3 bytes after the data
@@ -93,13 +93,13 @@ def _murmur2(data: bytes, starts: SizeArray, sizes: SizeArray) -> HashArray:
     return (hashes ^ (hashes >> _15)) & _31_BITS
 
 
-def _read_words(data: bytes, offsets: SizeArray) -> HashArray:
+def _read_words(data: bytes, offsets: Int64Array) -> Uint32Array:
     """Return the little-endian word that begins at each of `offsets`, which need not be multiples of 4."""
-    words: HashArray = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
+    words: Uint32Array = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
     return words[offsets]
 
 
-def _fnv1a(data: bytes, starts: SizeArray, sizes: SizeArray) -> HashArray:
+def _fnv1a(data: bytes, starts: Int64Array, sizes: Int64Array) -> Uint32Array:
     hashes = np.full(len(sizes), _FNV_OFFSET)
     content = np.frombuffer(data, np.uint8)
     for index in range(int(sizes.max(initial=0))):  # hashes byte `index` of all keys that have it
@@ -108,7 +108,7 @@ def _fnv1a(data: bytes, starts: SizeArray, sizes: SizeArray) -> HashArray:
     return np.where(hashes <= _31_BITS, hashes, np.uint32(0) - hashes)  # like Sarama: the magnitude of the int32
 
 
-_HASHES: Final[dict[Partitioner, Callable[[bytes, SizeArray, SizeArray], HashArray]]] = {
+_HASHES: Final[dict[Partitioner, Callable[[bytes, Int64Array, Int64Array], Uint32Array]]] = {
     Partitioner.MURMUR2: _murmur2,
     Partitioner.CRC32: _crc32,
     Partitioner.FNV1A: _fnv1a,

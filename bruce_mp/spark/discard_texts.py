@@ -26,7 +26,7 @@ _REPLAY: Final = (
 
 def describe_discards(result: TaskResult, options: SinkOptions) -> str:
     """Return an error text: the counts of an attempt with discarded messages, and the remedies."""
-    sent = received = result.total  # an attempt has a result only if the daemon received all its messages
+    sent = received = result.message_count  # an attempt has a result only if the daemon received all its messages
     outcome = format_outcome(sent, received, result.delivered, result.discarded)
     if options.is_exactly_once:
         advice = f"A repeated task sends nothing again: set onDiscard=report, so that the task commits, and {_REPLAY}"
@@ -45,18 +45,18 @@ def describe_earlier_discards(earlier: TaskEntry, options: SinkOptions) -> str:
     topic_text = f"topic{'s' * (len(topics) > 1)} {join_topics(topics)}"
     return (
         f"an earlier attempt of task {result.attempt.task} ended at {when} with {sum(result.discarded.values())} of "
-        f"{result.total} messages discarded ({_format_reasons(result.discarded)}; {topic_text}). The cause at that "
-        f"time: {_list_remedies(result)} With a ledger the messages are not sent again, even if the cause is gone, and "
-        f"this attempt sent nothing. Set onDiscard=report, then {_REPLAY}; without this file, "
+        f"{result.message_count} messages discarded ({_format_reasons(result.discarded)}; {topic_text}). The cause at "
+        f"that time: {_list_remedies(result)} With a ledger the messages are not sent again, even if the cause is "
+        f"gone, and this attempt sent nothing. Set onDiscard=report, then {_REPLAY}; without this file, "
         f"{describe_fresh_start(result.attempt, options)}, which sends all rows again."
     )
 
 
-def format_outcome(sent: int, received: int, delivered: int | None, reasons: Mapping[str, int]) -> str:
-    """Return the counts of an attempt, as the rest of a text that begins with the daemon's address."""
+def format_outcome(sent: int, received: int, delivered: int | None, discards: Mapping[str, int]) -> str:
+    """Return the counts of an attempt, for a text that begins with the daemon's address; `discards` are by reason."""
     delivered_text = "an unknown number" if delivered is None else delivered
     counts = f"of {sent} messages the daemon received {received}, delivered {delivered_text}"
-    return f"{counts} and discarded {sum(reasons.values())} ({_format_reasons(reasons)})"
+    return f"{counts} and discarded {sum(discards.values())} ({_format_reasons(discards)})"
 
 
 def describe_fresh_start(attempt: TaskAttempt, options: SinkOptions) -> str:
@@ -72,8 +72,8 @@ def join_topics(topics: Collection[str]) -> str:
     return ", ".join(sorted(topics)[:_MAX_TOPICS]) + (", ..." if len(topics) > _MAX_TOPICS else "")
 
 
-def _format_reasons(reasons: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())) or "none"
+def _format_reasons(discards: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(discards.items())) or "none"
 
 
 def _list_remedies(result: TaskResult) -> str:

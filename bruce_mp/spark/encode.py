@@ -82,7 +82,7 @@ class Rows:
 
         A minute is given as its start in ms since the epoch.
         """
-        times: IntArray = np.full(self.count, _milliseconds(self.timestamp, now_ms), np.int64)
+        times: IntArray = np.full(self.count, _to_milliseconds(self.timestamp, now_ms), np.int64)
         return times - times % MINUTE_MS
 
     def slice(self, start: int, stop: int) -> Rows:
@@ -182,9 +182,9 @@ class MessageEncoder:
         In the result, a topic is null if neither the column nor the option `topic` names one.
         """
         columns = {name: batch.column(name) for name in batch.schema.names}
-        headers = _encoded_headers(columns["headers"]) if "headers" in columns else None
+        headers = _encode_headers(columns["headers"]) if "headers" in columns else None
         topic = self._topic_column(columns.get("topic"))
-        value, key = _binary(columns["value"]), _binary(columns["key"]) if "key" in columns else None
+        value, key = _to_binary(columns["value"]), _to_binary(columns["key"]) if "key" in columns else None
         partition_key = self._partition_key_column(columns.get("partition_key"), key)
         timestamp = to_utc(columns["timestamp"], self.time_zone) if "timestamp" in columns else None
         version = self._lowest_version(value, key, headers)
@@ -193,7 +193,7 @@ class MessageEncoder:
             if column is not None:
                 sizes += byte_sizes(column)
         if partition_key is not None:
-            sizes += np.where(_validity(partition_key), _PARTITION_KEY_BYTES, 0)
+            sizes += np.where(_validity_mask(partition_key), _PARTITION_KEY_BYTES, 0)
         longest_header_keys = _measure_longest_header_keys(columns["headers"]) if "headers" in columns else None
         return Rows(
             batch.num_rows, value, key, topic, headers, partition_key, timestamp, sizes, version,
@@ -210,7 +210,7 @@ class MessageEncoder:
         pieces = _MessagePieces(rows.count)
         self._append_start(pieces, rows)
         self._append_topic(pieces, rows.topic)
-        pieces.add_fields((">i8", _milliseconds(rows.timestamp, now_ms)))
+        pieces.add_fields((">i8", _to_milliseconds(rows.timestamp, now_ms)))
         for column in (rows.key, rows.value):
             _append_sized(pieces, column, null_size=-1 if rows.version == NULLS_VERSION else 0)
         if rows.version != PLAIN_VERSION:
@@ -220,12 +220,12 @@ class MessageEncoder:
     def _append_start(self, pieces: _MessagePieces, rows: Rows) -> None:
         """Append the fields Size, ApiKey, ApiVersion and Flags, and PartitionKey for the rows that have one."""
         size, version, flags = (">i4", rows.sizes), (">i2", rows.version), (">i2", 0)
-        is_keyed = None if rows.partition_key is None else _validity(rows.partition_key)
+        is_keyed = None if rows.partition_key is None else _validity_mask(rows.partition_key)
         unkeyed = [size, (">i2", ApiKey.ANY_PARTITION), version, flags]
         if is_keyed is None or not is_keyed.any():
             pieces.add_fields(*unkeyed)
             return
-        keyed = [size, (">i2", ApiKey.PARTITION_KEY), version, flags, (">i4", _integers(rows.partition_key, 0))]
+        keyed = [size, (">i2", ApiKey.PARTITION_KEY), version, flags, (">i4", _to_integers(rows.partition_key, 0))]
         if is_keyed.all():
             pieces.add_fields(*keyed)
         else:  # only the keyed rows have a field PartitionKey
@@ -258,7 +258,7 @@ class MessageEncoder:
     def _topic_column(self, column: pa.Array | None) -> pa.Array | None:
         if column is None:
             return None
-        topics = _binary(column)
+        topics = _to_binary(column)
         return topics if self.topic is None else pc.fill_null(topics, self.topic)
 
     def _partition_key_column(self, column: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
@@ -308,24 +308,24 @@ def _has_empty(column: pa.Array) -> bool:
 
 def byte_sizes(column: pa.Array, *, null: int = 0) -> IntArray:
     """Return the size of each value in bytes; `null` is the size of nulls."""
-    return _integers(pc.binary_length(column), null)
+    return _to_integers(pc.binary_length(column), null)
 
 
-def _encoded_headers(column: pa.Array) -> pa.Array:
+def _encode_headers(column: pa.Array) -> pa.Array:
     """Encode the headers of each row, each as int16 key size, key, int32 value size (-1: null), value."""
     flat = pc.list_flatten(column)
-    key, value = _binary(pc.struct_field(flat, "key")), _binary(pc.struct_field(flat, "value"))
+    key, value = _to_binary(pc.struct_field(flat, "key")), _to_binary(pc.struct_field(flat, "value"))
     pieces = _MessagePieces(len(flat))
     pieces.add_fields((">i2", byte_sizes(key)))
     pieces.add_column(key)
-    pieces.add_fields((">i4", np.where(_validity(value), byte_sizes(value), -1)))
+    pieces.add_fields((">i4", np.where(_validity_mask(value), byte_sizes(value), -1)))
     pieces.add_column(value)
     if not len(flat):
         return pa.array([b""] * len(column), pa.binary())
     joined = pa.py_buffer(pieces.join())
     # first_headers[i] is the index in `flat` of row i's first header, and header_starts[n] the offset in `joined` of
     # header n. So header_starts[first_headers] are the offsets of the rows.
-    first_headers = _bounds(_integers(pc.list_value_length(column), 0))
+    first_headers = _bounds(_to_integers(pc.list_value_length(column), 0))
     header_starts = _bounds(_HEADER_OVERHEAD_BYTES + byte_sizes(key) + byte_sizes(value)).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(header_starts[first_headers]), joined])
 
@@ -337,30 +337,30 @@ def _bounds(sizes: IntArray) -> IntArray:
 
 def _measure_longest_header_keys(column: pa.Array) -> IntArray | None:
     """Return `Rows.longest_header_keys` for a column `headers`."""
-    sizes = byte_sizes(_binary(pc.struct_field(pc.list_flatten(column), "key")))
+    sizes = byte_sizes(_to_binary(pc.struct_field(pc.list_flatten(column), "key")))
     if not len(sizes) or sizes.max() <= _SHORT_HEADER_KEY_BYTES:
         return None
     longest = np.zeros(len(column), np.int64)
-    np.maximum.at(longest, _integers(pc.list_parent_indices(column), 0), sizes)
+    np.maximum.at(longest, _to_integers(pc.list_parent_indices(column), 0), sizes)
     return longest
 
 
-def _milliseconds(column: pa.Array | None, now_ms: int) -> IntArray | int:
+def _to_milliseconds(column: pa.Array | None, now_ms: int) -> IntArray | int:
     """Return timestamps in ms since the epoch; `now_ms` stands for nulls, and for a missing column."""
     if column is None:
         return now_ms
-    micros = _integers(pc.cast(column, pa.timestamp("us", column.type.tz)).cast(pa.int64()), now_ms * _MICROS_PER_MS)
+    micros = _to_integers(pc.cast(column, pa.timestamp("us", column.type.tz)).cast(pa.int64()), now_ms * _MICROS_PER_MS)
     return np.floor_divide(micros, _MICROS_PER_MS)
 
 
-def _binary(column: pa.Array) -> pa.Array:
+def _to_binary(column: pa.Array) -> pa.Array:
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
-def _validity(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _validity_mask(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _integers(column: pa.Array, null: int) -> IntArray:
+def _to_integers(column: pa.Array, null: int) -> IntArray:
     filled = pc.fill_null(column, null) if column.null_count else column
     return np.asarray(filled.to_numpy(zero_copy_only=False), np.int64)

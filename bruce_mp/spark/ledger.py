@@ -69,8 +69,7 @@ class TaskResult:
     dead_letters: int = 0
 
     @property
-    def total(self) -> int:
-        """Return the number of messages."""
+    def message_count(self) -> int:
         return sum(self.rows.values())
 
 
@@ -108,7 +107,7 @@ def _lines(results: Iterable[TaskResult]) -> list[bytes]:
 
 def _rows(result: TaskResult) -> list[dict[str, Any]]:
     sender = {**asdict(result.attempt), "host": result.host, "acks": result.acks, "stamped": result.stamped}
-    shared = {**sender, "attempt_rows": result.total}
+    shared = {**sender, "attempt_rows": result.message_count}
     outcome = {"delivered": result.delivered, "discarded": dict(result.discarded), "dead_letters": result.dead_letters}
     return [
         {**shared, "topic": topic, "minute": minute, "rows": rows, **outcome}

@@ -95,13 +95,13 @@ def _integer_parser(low: int, high: int) -> Callable[[str, str], int]:
     return parse
 
 
-def _enum_parser(kind: type[Enum]) -> Callable[[str, str], Enum]:
+def _enum_parser(enum_class: type[Enum]) -> Callable[[str, str], Enum]:
     def parse(name: str, text: str) -> Enum:
         try:
-            return kind(text.lower())
+            return enum_class(text.lower())
         except ValueError:
             raise OptionError(
-                f"Option '{name}' is '{text}': give {_list_alternatives([member.value for member in kind])}."
+                f"Option '{name}' is '{text}': give {_list_alternatives([member.value for member in enum_class])}."
             ) from None
 
     return parse

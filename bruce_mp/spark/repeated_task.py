@@ -92,8 +92,8 @@ def _ask_until_settled(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer 
 def _with_outcome(entry: TaskEntry, answer: InquiryAnswer, options: SinkOptions) -> TaskEntry:
     """Return the entry with the outcome that the daemon answered."""
     has_counts = answer.outcome is AttemptOutcome.SETTLED and options.acks is Acks.DELIVERED
-    reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
-    result = replace(entry.result, delivered=answer.delivered if has_counts else None, discarded=reasons)
+    discards = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
+    result = replace(entry.result, delivered=answer.delivered if has_counts else None, discarded=discards)
     return replace(entry, result=result, is_done=True)
 
 
@@ -106,8 +106,8 @@ def _resolve_doubt(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskE
     doubt = f"It is unknown whether Kafka has the messages of task {task}: the task ended an attempt, but {reason}"
     if options.on_doubt is OnDoubt.FAIL:
         raise TaskError(
-            f"{doubt}. Run the job again with option onDoubt=send, which may duplicate these {entry.result.total} "
-            "messages, or onDoubt=skip, which may lose them."
+            f"{doubt}. Run the job again with option onDoubt=send, which may duplicate these "
+            f"{entry.result.message_count} messages, or onDoubt=skip, which may lose them."
         )
     is_skipped = options.on_doubt is OnDoubt.SKIP
     action = "skips its rows" if is_skipped else "sends its rows again"

@@ -162,10 +162,10 @@ class _TaskSteps:
         if answer is None:  # acks=none, so there is no task ledger
             return self._unanswered_result(dead_letter_count)
         # A discard reason that only newer daemons know is a number here.
-        reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
-        self._check_answer(answer, reasons)
+        discards = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
+        self._check_answer(answer, discards)
         delivered = answer.delivered if self._options.acks is Acks.DELIVERED else None
-        result = replace(self._unanswered_result(dead_letter_count), delivered=delivered, discarded=reasons)
+        result = replace(self._unanswered_result(dead_letter_count), delivered=delivered, discarded=discards)
         if self._ledger is not None:
             self._store(self._ledger, result, is_done=True)
         self._check_discards(result)
@@ -177,9 +177,9 @@ class _TaskSteps:
             dead_letters=dead_letter_count,
         )  # fmt: skip
 
-    def _check_answer(self, answer: BarrierAnswer, reasons: dict[str, int]) -> None:
+    def _check_answer(self, answer: BarrierAnswer, discards: dict[str, int]) -> None:
         """Raise `TaskError` if the answer is not final, or is not about all messages of the task."""
-        outcome = format_outcome(self._sent_count, answer.received, answer.delivered, reasons)
+        outcome = format_outcome(self._sent_count, answer.received, answer.delivered, discards)
         if answer.status is not BarrierStatus.DONE:
             raise TaskError(f"{self._address}: {_STATUS_TEXTS[answer.status]}: {outcome}.")
         if answer.received != self._sent_count:

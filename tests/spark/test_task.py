@@ -49,7 +49,7 @@ def test_rows_arrive_in_order_and_the_barrier_comes_last(tmp_path: Path) -> None
     assert sink.values == values
     ((barrier,),) = [connection.barriers for connection in sink.connections]
     assert (barrier.level, barrier.limit_ms) == (Level.DELIVERED, 5000)
-    assert (sent.total, sent.delivered, sent.attempt) == (30_000, 30_000, ATTEMPT)
+    assert (sent.message_count, sent.delivered, sent.attempt) == (30_000, 30_000, ATTEMPT)
     assert {topic for topic, _ in sent.rows} == {"t"}
 
 
@@ -233,7 +233,7 @@ def test_invalid_rows_are_written_to_the_dead_letter_path(tmp_path: Path) -> Non
         changed = {"topic": None, "dead_letter_path": str(dead), "max_record_bytes": 200, "stamp": False}
         sent = run_task(options(sink, **changed), ATTEMPT, [batch])
     assert sink.values == [b"v"]
-    assert (sent.total, sent.dead_letters) == (1, 3)
+    assert (sent.message_count, sent.dead_letters) == (1, 3)
     rows = pq.read_table(dead / "query-7-2-1.parquet").to_pylist()
     assert [row["value"] for row in rows] == [b"w" * 200, b"x", b"y"]
     assert [row["reason"] for row in rows] == [

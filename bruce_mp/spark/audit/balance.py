@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TOPIC_AND_MINUTE", "AuditBooks", "count_discard_lines", "fill_books", "read_ledger"]
 
-_LEDGER: Final = (
+_LEDGER_COLUMNS: Final = (
     "query string, batch long, partition int, attempt int, host string, acks string, stamped boolean, "
     "attempt_rows long, topic string, minute long, rows long, delivered long, discarded map<string, long>, "
     "dead_letters long"
@@ -75,11 +75,11 @@ _ARRIVED: Final = {
 }
 """The facts of the writers in the ledgers, with columns that compare a fact with the *earlier* facts of its writer.
 
-Earlier facts have a lower first number, or the same first number and an earlier time.
-`highest_before` is the highest number of the earlier facts (-1 if there are none), and `sent_before` the latest time.
-The earlier fact with this highest number begins at or below the first number of the present fact, so it has all numbers
-of the present fact up to `highest_before`. `fresh` is how many numbers of the present fact no earlier fact has.
-`highest_of_cell` and `fresh_in_cell` are the same, but only for earlier facts of the same cell.
+Earlier facts have a lower first number, or the same first number and an earlier time. `highest_before` is the highest
+number of the earlier facts (-1 if there are none), and `sent_before` their latest time. The earlier fact with this
+highest number begins at or below the first number of the present fact, so it has all numbers of the present fact up to
+`highest_before`. `fresh` is how many numbers of the present fact no earlier fact has. `highest_of_cell` and
+`fresh_in_cell` are the same, but only for earlier facts of the same cell.
 """
 _CELLS: Final = {
     "sent": """
@@ -388,7 +388,7 @@ def read_ledger(
     after_s = 0.0 if changed_after is None else changed_after.timestamp()
     paths = [path for directory in directories for path in _ledger_paths(directory, after_s)]
     with temporary_settings(spark, _FEW_LISTING_TASKS):
-        rows = spark.read.schema(_LEDGER).json(paths)
+        rows = spark.read.schema(_LEDGER_COLUMNS).json(paths)
     if changed_after is not None:
         oldest_minute_ms = int(after_s - 60) * 1000  # a row's `minute` begins up to 60 s before its messages
         rows = rows.where(f"minute >= {oldest_minute_ms}")  # a merged file also has older commits
@@ -397,9 +397,9 @@ def read_ledger(
 
 
 def _ledger_paths(directory: str, after_s: float) -> list[str]:
-    """Return the paths of a ledger's files that are not covered (`ledger_files.py`), or `directory` if it has none.
+    """Return the paths of a ledger's files that are not covered (`ledger_files.py`).
 
-    `directory` may also be the path of a file, and is then returned.
+    Return `directory` itself if there are none, or if it is a file.
     """
     try:
         names = visible_files(directory, after_s)

@@ -125,7 +125,7 @@ def _split_at_gaps(blocks: DataFrame) -> DataFrame:
 
 
 def _join_pieces(pieces: DataFrame) -> DataFrame:
-    """Join pieces of one author and partition to a fact if their numbers follow each other and their tails are equal.
+    """Join successive pieces of an author to one fact if their numbers continue and their `_PIECE_KEY` is equal.
 
     `place` is the place of a piece's first message, and of the fact's first message in the result.
     """

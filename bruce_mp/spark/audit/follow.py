@@ -72,12 +72,12 @@ def follow(
         )
     query = _start_query(spark, plan)
     try:
-        for closed_ms in _closed_minutes(query, plan, stop or Event(), display):
+        for closed_until_ms in _closed_minutes(query, plan, stop or Event(), display):
             _remove_old_facts(plan)
             check_paths(spark, plan.audit)  # not before the first report, because a ledger may appear after the start
-            minute_condition = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
+            minute_condition = f"minute >= {closed_until_ms - plan.window_s * 1000} and minute < {closed_until_ms}"
             verdict = compare(spark, plan.audit, minute_condition, changed_after=_two_windows_ago(plan))
-            display.show_line(f"up to {datetime.fromtimestamp(closed_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
+            display.show_line(f"up to {datetime.fromtimestamp(closed_until_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
             yield verdict
             if plan.stop_when_bad and not verdict.is_good:
                 return
@@ -104,7 +104,7 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
     Yield once more when the audit ends: the present time if all messages in Kafka are read, so that the last report
     covers everything, or else the end of the last closed minute again.
     """
-    closed_ms, last_message_s, last_batch = _NONE_CLOSED, time.monotonic(), -1
+    closed_until_ms, last_message_s, last_batch = _NONE_CLOSED, time.monotonic(), -1
     while not stop.is_set() and not query.awaitTermination(_POLL_INTERVAL_S):  # raises the error that stopped the query
         reports = query.recentProgress
         newest_batch = max((report.batchId for report in reports if report.numInputRows), default=-1)
@@ -112,27 +112,27 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
             last_batch, last_message_s = newest_batch, time.monotonic()
             row_count = sum(report.numInputRows for report in reports)
             display.show(f"{row_count:,} messages in the last {len(reports)} batches")
-        now_closed_ms = _closed_until(query, plan)
-        if now_closed_ms > closed_ms:
-            closed_ms = now_closed_ms
-            yield closed_ms
+        newly_closed_until_ms = _closed_until(query, plan)
+        if newly_closed_until_ms > closed_until_ms:
+            closed_until_ms = newly_closed_until_ms
+            yield closed_until_ms
         idle_s = time.monotonic() - last_message_s
         if plan.until_idle_s is not None and idle_s > plan.until_idle_s and _has_read_all(query):
             break
     has_read_all = _has_read_all(query)  # before the stop, because for a stopped query it is always True
     query.stop()
-    if has_read_all or closed_ms != _NONE_CLOSED:
-        yield _now_ms() if has_read_all else closed_ms
+    if has_read_all or closed_until_ms != _NONE_CLOSED:
+        yield _now_ms() if has_read_all else closed_until_ms
 
 
 def _closed_until(query: StreamingQuery, plan: Follow) -> int:
     """Return the end of the last closed minute in ms since the epoch, or `_NONE_CLOSED`."""
     report = query.lastProgress
     watermark = report["eventTime"].get("watermark") if report else None
-    passed_ms = int(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else _NONE_CLOSED
+    passed_until_ms = int(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else _NONE_CLOSED
     if _has_read_all(query):  # this was so at the last poll, up to `every_s` ago
-        passed_ms = max(passed_ms, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
-    return passed_ms - passed_ms % MINUTE_MS if passed_ms > 0 else _NONE_CLOSED
+        passed_until_ms = max(passed_until_ms, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
+    return passed_until_ms - passed_until_ms % MINUTE_MS if passed_until_ms > 0 else _NONE_CLOSED
 
 
 def _has_read_all(query: StreamingQuery) -> bool:

@@ -74,14 +74,14 @@ _UNAUDITED: Final = {
         select topic, sum(rows) as rows, bool_or(size(discarded) > 0) as has_discards from {entries} group by topic
     """,
     "unaudited": """
-        select *, sum(rows) over everything as total, count(*) over everything as topics,
-          bool_or(has_discards) over everything as any_discards
+        select *, sum(rows) over everything as message_count, count(*) over everything as topic_count,
+          bool_or(has_discards) over everything as has_any_discards
         from {sums} window everything as (partition by true)
     """,
 }
 """A row for each topic that is in the ledgers, but not audited.
 
-All rows have the same `total` (of the messages), `topics` (their number) and `any_discards`.
+`message_count`, `topic_count` and `has_any_discards` are about all these topics.
 """
 _EXTRA_COUNTS: Final = ("doubled", "out_of_order", "unknown")
 """Counts that are not part of the equation sent = delivered + discarded + missing."""
@@ -188,15 +188,16 @@ def describe_unaudited(entries: DataFrame) -> tuple[str, ...]:
     if not rows:
         return ()
     names = ", ".join(f"{row['topic']} {row['rows']:,}" for row in rows)
-    omitted_count = rows[0]["topics"] - len(rows)
+    omitted_count = rows[0]["topic_count"] - len(rows)
     rest = f" and {omitted_count:,} more topics" if omitted_count else ""
     hint = (
         "; the daemons discarded messages of tasks that wrote these topics: only with --discards can the audit tell "
         "such messages of audited topics from missing ones"
-        if rows[0]["any_discards"]
+        if rows[0]["has_any_discards"]
         else ""
     )
-    return (f"the ledgers also have {rows[0]['total']:,} messages of topics that are not audited: {names}{rest}{hint}",)
+    text = f"the ledgers also have {rows[0]['message_count']:,} messages of topics that are not audited: {names}"
+    return (f"{text}{rest}{hint}",)
 
 
 def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:

@@ -83,15 +83,14 @@ class DryRun:
     """The effect that a backfill would have."""
 
     topics: Mapping[str, tuple[int, int]]
-    """For each topic, the number of messages, and the size in bytes of their keys and values."""
-    bad: Mapping[str, int]
-    """For each problem, the number of bad rows."""
+    """By topic, the number of messages, and the size in bytes of their keys and values."""
+    bad_row_counts: Mapping[str, int]
+    """The number of bad rows by problem."""
     warning: str | None = None
     """The warning of `RetentionCheck`."""
 
     @property
-    def rows(self) -> int:
-        """Return the number of messages of all topics."""
+    def message_count(self) -> int:
         return sum(rows for rows, _ in self.topics.values())
 
 
@@ -232,13 +231,13 @@ def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
     options = parse_options(plan.sink)
     check_columns(frame.dtypes, options.topic)
     topics: dict[str, tuple[int, int]] = {}
-    bad = Counter[str]()
+    bad_row_counts = Counter[str]()
     for count in count_messages(frame, options):
         if count.problem is None:
             topics[count.topic or ""] = (count.rows, count.bytes)
         else:
-            bad[count.problem] += count.rows
-    return DryRun(topics, bad, _retention_warning(spark, frame, plan))
+            bad_row_counts[count.problem] += count.rows
+    return DryRun(topics, bad_row_counts, _retention_warning(spark, frame, plan))
 
 
 def _retention_warning(spark: SparkSession, frame: DataFrame, plan: Backfill) -> str | None:
@@ -246,8 +245,8 @@ def _retention_warning(spark: SparkSession, frame: DataFrame, plan: Backfill) ->
         return None
     topic = frame["topic"] if "topic" in frame.columns else F.lit(parse_options(plan.sink).topic)
     rows = frame.groupBy(topic.alias("topic")).agg(_oldest_timestamp(frame)).where("topic is not null").collect()
-    oldest_ms = {row["topic"]: row["oldest_ms"] for row in rows if row["oldest_ms"] is not None}
-    return RetentionCheck(spark, plan.kafka).warning(oldest_ms)
+    oldest_times = {row["topic"]: row["oldest_ms"] for row in rows if row["oldest_ms"] is not None}
+    return RetentionCheck(spark, plan.kafka).warning(oldest_times)
 
 
 def _read_files(spark: SparkSession, plan: Backfill, *, streaming: bool) -> DataFrame:

@@ -37,13 +37,13 @@ class Progress:
     _width: int = 0
 
     def show(self, text: str) -> None:
-        """Show `text`, unless the last text is too new."""
+        """Show `text`, unless another text was shown a moment ago."""
         interval_s = _TERMINAL_INTERVAL_S if self.out.isatty() else _FILE_INTERVAL_S
         if time.monotonic() - self._shown_s >= interval_s:
             self._write(text, end="" if self.out.isatty() else "\n")
 
     def show_line(self, text: str) -> None:
-        """Show `text` always, and end the line."""
+        """Show `text` in any case, and end the line."""
         self._write(text, end="\n")
 
     @contextmanager

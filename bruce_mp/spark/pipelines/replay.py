@@ -110,14 +110,14 @@ class _ReplayProgress:
 
 @dataclass(frozen=True)
 class _ReplayState:
-    """The state directory: its `uri` for Spark, and its path `root` in the file system `system`."""
+    """The state directory: its `uri` for `spark`, and its path `root` in the file system `system`."""
 
     spark: SparkSession
     system: FileSystem
     root: str
     uri: str
 
-    def replayed(self) -> DataFrame | None:
+    def replayed_lines(self) -> DataFrame | None:
         """Return the lines of all chunks that are sent, or were skipped in doubt; None if there is no such chunk."""
         paths = [f"{self.uri}/{entry.base_name}" for entry in self._list_chunks(_DONE)]
         return self.spark.read.parquet(*paths) if paths else None
@@ -158,13 +158,13 @@ def _replay_file(
     replay_progress: _ReplayProgress,
 ) -> Replayed:
     """Send the selected messages of a file, or only count them if `sink` is None; return the numbers of lines."""
-    lines = _add_fate(_add_hash(read_discard_lines(state.spark, [file])), state.replayed(), selection)
+    lines = _add_fate(_add_hash(read_discard_lines(state.spark, [file])), state.replayed_lines(), selection)
     groups = lines.groupBy("fate", "topic").agg(*expressions("count(*) as rows", "min(time_ms) as oldest_ms")).collect()
     counts = Counter[str]()
     for group in groups:
         counts[group["fate"]] += group["rows"]
-    oldest_ms = {group["topic"]: group["oldest_ms"] for group in groups if group["fate"] == "send"}
-    replay_progress.retention.warn_once(oldest_ms, replay_progress.display)
+    oldest_times = {group["topic"]: group["oldest_ms"] for group in groups if group["fate"] == "send"}
+    replay_progress.retention.warn_once(oldest_times, replay_progress.display)
     outcome = Replayed(*(counts[fate] for fate in _FATES))
     if outcome.sent and sink is not None:
         chunk = uuid4().hex
@@ -192,11 +192,11 @@ def _add_hash(lines: DataFrame) -> DataFrame:
     return hashed.withColumn("number", F.row_number().over(Window.partitionBy("hash").orderBy(any_order)))
 
 
-def _add_fate(lines: DataFrame, replayed: DataFrame | None, selection: LineSelection) -> DataFrame:
+def _add_fate(lines: DataFrame, replayed_lines: DataFrame | None, selection: LineSelection) -> DataFrame:
     """Add the columns `fate` (one of `_FATES`) and `timestamp`, which the sink needs."""
     marked = lines.withColumn("replayed", F.lit(False))
-    if replayed is not None:
-        replayed_keys = replayed.select("hash", "number").distinct().withColumn("replayed", F.lit(True))
+    if replayed_lines is not None:
+        replayed_keys = replayed_lines.select("hash", "number").distinct().withColumn("replayed", F.lit(True))
         marked = lines.join(replayed_keys, ["hash", "number"], "left").fillna(False, ["replayed"])
     line_fate = F.udf(lambda text: selection.fate_of(parse_line(text)).value, "string", useArrow=False)("line")
     is_repeated = F.col("replayed") & (F.col("line_fate") == LineFate.SEND.value)

@@ -35,20 +35,20 @@ class RetentionCheck:
     kafka: Mapping[str, str] | None = None
     _has_warned: bool = False
 
-    def warn_once(self, oldest_ms: Mapping[str, int], progress: Progress) -> None:
+    def warn_once(self, oldest_times: Mapping[str, int], progress: Progress) -> None:
         """Show the text of `warning`, if any, unless this check has shown a warning before."""
-        text = None if self._has_warned else self.warning(oldest_ms)
+        text = None if self._has_warned else self.warning(oldest_times)
         if text is not None:
             self._has_warned = True
             progress.show_line(text)
 
-    def warning(self, oldest_ms: Mapping[str, int]) -> str | None:
+    def warning(self, oldest_times: Mapping[str, int]) -> str | None:
         """Return a warning about the first topic with messages older than its retention; None if no topic has any.
 
-        `oldest_ms` has the oldest timestamp of each topic, in ms since the epoch; topic "" stands for several topics.
+        `oldest_times` has the oldest timestamp (ms since the epoch) by topic; topic "" stands for several topics.
         """
         now_ms = time.time_ns() // 1_000_000
-        for topic, time_ms in sorted(oldest_ms.items()):
+        for topic, time_ms in sorted(oldest_times.items()):
             age_ms = now_ms - time_ms
             # None: the brokers did not answer, or are not asked.
             answer_ms = retention_ms_of(self.spark, self.kafka, topic) if self.kafka and topic and age_ms > 0 else None

@@ -134,8 +134,9 @@ def test_a_dry_run_counts_sendable_and_invalid_rows(spark: SparkSession, tmp_pat
     plan = plan_for(tmp_path, "/nobody", topic="to", value="text", sink=sink)
     found = dry_run(spark, plan)
     assert found.topics == {"a": (3, 3)}
-    assert found.bad == {"no topic": 1, "larger than maxRecordBytes": 1, "a topic that Kafka does not allow": 1}
-    assert found.rows == 3
+    problems = ("no topic", "larger than maxRecordBytes", "a topic that Kafka does not allow")
+    assert found.bad_row_counts == dict.fromkeys(problems, 1)
+    assert found.message_count == 3
     assert dry_run(spark, plan_for(tmp_path, "/nobody", topic="to", value="text")).topics["t"] == (1, 1)
 
 
@@ -148,7 +149,7 @@ def test_malformed_lines_are_bad_rows_unless_another_mode_is_chosen(
     with StreamSink(tmp_path / "s") as sink:
         chosen = {"path": str(tmp_path / f"a.{kind}"), "format": kind}
         found = dry_run(spark, plan_for(tmp_path, sink.path, **chosen))
-        assert (found.rows, found.bad) == (2, {"malformed input": 1})
+        assert (found.message_count, found.bad_row_counts) == (2, {"malformed input": 1})
         with pytest.raises(StreamingQueryException, match="its input is malformed: "):
             backfill(spark, plan_for(tmp_path, sink.path, **chosen), quiet())
         sink.connections.clear()
