@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import BruceError, ExitCode
 from bruce_mp.protocol.client.replay_rules import ABANDONED, DoubtfulPolicy, LineSelection
 from bruce_mp.spark.ledger_files import merge_ledger
-from bruce_mp.spark.session import describe_jars, start_session
+from bruce_mp.spark.session import describe_versions, start_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ def _add_settings(parser: ArgumentParser, name: str, text: str) -> None:
 def _start_session(args: Namespace, *, kafka: bool = False) -> SparkSession:
     """Start the session of a command; `kafka` adds Spark's Kafka connector."""
     if kafka:
-        sys.stderr.write(f"{describe_jars()}\n")
+        sys.stderr.write(f"{describe_versions()}\n")
     # Log lines would interrupt the line of progress.
     defaults = {"spark.log.level": "FATAL", "spark.executor.heartbeatInterval": _HEARTBEAT_INTERVAL}
     return start_session("bruce-spark", master=args.master, kafka=kafka, settings={**defaults, **dict(args.conf)})

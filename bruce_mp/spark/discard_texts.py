@@ -18,7 +18,7 @@ __all__ = ["describe_discards", "describe_earlier_discards", "describe_fresh_sta
 
 _MAX_TOPICS: Final = 10
 """Maximum number of topics in the text of an error."""
-_REPLAY: Final = (
+_REPLAY_ADVICE: Final = (
     "send the discarded messages with bruce-spark replay and the daemon's discard file (which needs "
     "discard_log.enable = true from before the loss)"
 )
@@ -29,7 +29,8 @@ def describe_discards(result: TaskResult, options: SinkOptions) -> str:
     sent = received = result.message_count  # an attempt has a result only if the daemon received all its messages
     outcome = format_outcome(sent, received, result.delivered, result.discarded)
     if options.is_exactly_once:
-        advice = f"A repeated task sends nothing again: set onDiscard=report, so that the task commits, and {_REPLAY}"
+        advice = "A repeated task sends nothing again: set onDiscard=report, so that the task commits, and "
+        advice += _REPLAY_ADVICE
     else:
         advice = (
             "Each retry of Spark (spark.task.maxFailures, 4 by default) delivers the other messages again. A ledger "
@@ -47,7 +48,7 @@ def describe_earlier_discards(earlier: TaskEntry, options: SinkOptions) -> str:
         f"an earlier attempt of task {result.attempt.task} ended at {when} with {sum(result.discarded.values())} of "
         f"{result.message_count} messages discarded ({_format_reasons(result.discarded)}; {topic_text}). The cause at "
         f"that time: {_list_remedies(result)} With a ledger the messages are not sent again, even if the cause is "
-        f"gone, and this attempt sent nothing. Set onDiscard=report, then {_REPLAY}; without this file, "
+        f"gone, and this attempt sent nothing. Set onDiscard=report, then {_REPLAY_ADVICE}; without this file, "
         f"{describe_fresh_start(result.attempt, options)}, which sends all rows again."
     )
 

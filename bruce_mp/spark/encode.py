@@ -72,7 +72,7 @@ class Rows:
     """The size in bytes of each row's message on the stream socket, size field included."""
     version: int
     """ApiVersion of all messages."""
-    corrupt: pa.Array | None = None
+    corrupt_inputs: pa.Array | None = None
     """The input text of each row that Spark could not parse; null for other rows."""
     longest_header_keys: IntArray | None = None
     """The size of the longest header key of each row; None if no key is above `_SHORT_HEADER_KEY_BYTES`."""

@@ -48,11 +48,11 @@ _JOBS_SERIES: Final = "jobs"
 class _LedgerFile:
     """A file with the commits of batches `first` to `last` of a query or, in the series `jobs`, of minutes.
 
-    Minutes are numbered from the epoch. `written_s` is the time of the last modification, in seconds since the epoch.
+    Minutes are numbered from the epoch. `modified_s` is the time of the last modification, in seconds since the epoch.
     """
 
     path: str
-    written_s: float
+    modified_s: float
     series: str
     first: int
     last: int
@@ -101,7 +101,7 @@ def merge_ledger(uri: str) -> MergeResult:
             merged_count, written_count = merged_count + len(parts), written_count + 1
     system, listed = list_files(uri)
     an_hour_ago_s = time.time() - _GRACE_S
-    outdated = [file.path for file, cover in _find_covered(_parse_all(listed)) if cover.written_s < an_hour_ago_s]
+    outdated = [file.path for file, cover in _find_covered(_parse_all(listed)) if cover.modified_s < an_hour_ago_s]
     for path in outdated:
         system.delete_file(path)
     return MergeResult(merged_count, written_count, len(outdated))
@@ -116,12 +116,12 @@ def _parse(entry: FileInfo) -> _LedgerFile | None:
     match = _FILE_NAME.fullmatch(entry.base_name)
     if match is None:
         return None
-    written_s = entry.mtime_ns / 1e9
+    modified_s = entry.mtime_ns / 1e9
     if match["series"] is None:
-        minute = int(written_s // 60)
-        return _LedgerFile(entry.path, written_s, _JOBS_SERIES, minute, minute)
+        minute = int(modified_s // 60)
+        return _LedgerFile(entry.path, modified_s, _JOBS_SERIES, minute, minute)
     first = int(match["first"])
-    return _LedgerFile(entry.path, written_s, match["series"], first, int(match["last"] or first))
+    return _LedgerFile(entry.path, modified_s, match["series"], first, int(match["last"] or first))
 
 
 def _find_covered(files: list[_LedgerFile]) -> Iterator[tuple[_LedgerFile, _LedgerFile]]:

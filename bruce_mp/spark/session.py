@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["connector_version", "describe_jars", "prepare_environment", "start_session", "temporary_settings"]
+__all__ = ["connector_version", "describe_versions", "prepare_environment", "start_session", "temporary_settings"]
 
 _CONNECTOR_VERSIONS: Final = {"4.1": "4.1.0", "4.2": "4.2.0", "4.3": "4.2.0"}
 """Versions of Spark, each with the tested version of the connector; other Spark versions use the last connector."""
@@ -37,7 +37,7 @@ def connector_version(spark_version: str) -> str:
     return _CONNECTOR_VERSIONS.get(minor, [*_CONNECTOR_VERSIONS.values()][-1])
 
 
-def describe_jars() -> str:
+def describe_versions() -> str:
     """Return a text with the versions of Spark and of its Kafka connector."""
     from pyspark import __version__  # noqa: PLC0415 - slow
 

@@ -114,7 +114,7 @@ def _to_mask(column: pa.Array) -> Mask:
 
 
 def _is_corrupt(measured: _MeasuredRows) -> Mask | None:
-    return None if measured.rows.corrupt is None else _to_mask(measured.rows.corrupt.is_valid())
+    return None if measured.rows.corrupt_inputs is None else _to_mask(measured.rows.corrupt_inputs.is_valid())
 
 
 def _lacks_topic(measured: _MeasuredRows) -> Mask | None:
@@ -155,7 +155,7 @@ def _describe_topic(measured: _MeasuredRows, row: int) -> str:
 
 
 def _describe_corrupt(measured: _MeasuredRows, row: int) -> str:
-    text = measured.rows.corrupt[row].as_py() if measured.rows.corrupt is not None else ""
+    text = measured.rows.corrupt_inputs[row].as_py() if measured.rows.corrupt_inputs is not None else ""
     return f"its input is malformed: {text[:200]!r}"
 
 

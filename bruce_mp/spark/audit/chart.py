@@ -30,8 +30,8 @@ figcaption svg { width: .7rem; height: .7rem; margin-right: .3rem }
 # Positions and sizes in units of the SVG's viewBox, which is 960 wide.
 _LEFT: Final = 90.0
 _RIGHT: Final = 945.0
-_TOP: Final = 15.0
-_BASE: Final = 150.0
+_BARS_TOP: Final = 15.0
+_BARS_BOTTOM: Final = 150.0
 _MARKS_TOP: Final = 160.0
 _MARK_SIZE: Final = 9.0
 _HEIGHT: Final = 215
@@ -58,7 +58,7 @@ def draw_chart(bars: Sequence[Bar]) -> str:
     first, last = bars[0].index, bars[-1].index
     width = min((_RIGHT - _LEFT) / (last - first + 1), _MAX_BAR_WIDTH)
     highest_count = max(1, *(sum(bar.counts[name] for name in VOLUMES) for bar in bars))
-    height_per_message = (_BASE - _TOP) / highest_count
+    height_per_message = (_BARS_BOTTOM - _BARS_TOP) / highest_count
     body = "".join(_draw_bar(bar, _LEFT + (bar.index - first) * width, width, height_per_message) for bar in bars)
     right = _LEFT + (last - first + 1) * width
     return (
@@ -70,7 +70,7 @@ def draw_chart(bars: Sequence[Bar]) -> str:
 def _draw_axes(bars: Sequence[Bar], highest_count: int, right: float) -> str:
     end = _format_time(bars[-1].start_ms + bars[-1].length_ms)
     labels = [
-        (_LEFT - 6, _TOP + 4, "end", f"{highest_count:,}"), (_LEFT - 6, _BASE, "end", "0"),
+        (_LEFT - 6, _BARS_TOP + 4, "end", f"{highest_count:,}"), (_LEFT - 6, _BARS_BOTTOM, "end", "0"),
         (_LEFT, _HEIGHT - 8, "start", _format_time(bars[0].start_ms)),
         # In a chart of few bars, a distance of 260 leaves room for the time of the start and that of the end.
         (max(right, _LEFT + 260), _HEIGHT - 8, "end", end), (_LEFT - 6, _MARKS_TOP + 18, "end", "problems"),
@@ -78,12 +78,13 @@ def _draw_axes(bars: Sequence[Bar], highest_count: int, right: float) -> str:
     texts = (
         f"<text class=axis x={x:.0f} y={y:.0f} text-anchor={anchor}>{text}</text>" for x, y, anchor, text in labels
     )
-    lines = (f"<line class=line x1={_LEFT:.0f} x2={_RIGHT:.0f} y1={y:.0f} y2={y:.0f} />" for y in (_TOP, _BASE))
+    heights = (_BARS_TOP, _BARS_BOTTOM)
+    lines = (f"<line class=line x1={_LEFT:.0f} x2={_RIGHT:.0f} y1={y:.0f} y2={y:.0f} />" for y in heights)
     return "".join((*lines, *texts))
 
 
 def _draw_bar(bar: Bar, x: float, width: float, height_per_message: float) -> str:
-    parts, y = [], _BASE
+    parts, y = [], _BARS_BOTTOM
     inner_width = max(width - 1, 1.0)  # leaves a gap of 1 between bars
     for name in VOLUMES:
         if bar.counts[name]:

@@ -151,13 +151,13 @@ def _remove_old_facts(plan: Follow) -> None:
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = open_directory(plan.audit.facts_directory)
-    newest: dict[str, datetime] = {}
+    last_writes: dict[str, datetime] = {}
     for entry in system.get_file_info(FileSelector(root, recursive=True)):
         if entry.is_file and entry.mtime is not None:
             batch = entry.path.removeprefix(f"{root}/").partition("/")[0]
-            newest[batch] = max(entry.mtime, newest.get(batch, entry.mtime))
-    for batch, written in newest.items():
-        if written < _two_windows_ago(plan):
+            last_writes[batch] = max(entry.mtime, last_writes.get(batch, entry.mtime))
+    for batch, last_write in last_writes.items():
+        if last_write < _two_windows_ago(plan):
             system.delete_dir(f"{root}/{batch}")
 
 

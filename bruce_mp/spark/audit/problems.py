@@ -73,12 +73,13 @@ _LOSSY_WRITERS: Final = {
 
 `numbers_used` is how many sequence numbers the writer used, `begin_ms` the start of its first minute in the ledger, and
 `end_ms` the end of its last minute. `lossy_topic` is null if the absent messages may be of several topics. In the
-queries, `answered` and `lines` are the numbers of absent messages that answers and lines of discard files explain.
+queries, `answered` and `lines` are the numbers of absent messages that answers and lines of discard files explain;
+of the writer's messages, lines explain at least `least_by_lines` and at most `most_by_lines`.
 `open` is the number of absent messages that only lines can explain: no answer does, and the writer has an unclear
 answer or no final one.
 """
 _ABSENT_RANGES: Final = {
-    "spaces": """
+    "gaps": """
         select writer, highest_before + 1 as first, first as next, sent_before as from_ms, sent as to_ms from {arrived}
         union all select writer, max(last) + 1, null, max(sent), null from {arrived} group by writer
     """,
@@ -89,7 +90,7 @@ _ABSENT_RANGES: Final = {
           least(next, numbers_used) - 1 as last, cast(null as bigint) as from_offset,
           cast(null as bigint) as to_offset, coalesce(from_ms, begin_ms) as from_ms, coalesce(to_ms, end_ms) as to_ms,
           coalesce(to_ms, end_ms) - coalesce(to_ms, end_ms) % 60000 as minute
-        from {lossy_writers} left join {spaces} using (writer)
+        from {lossy_writers} left join {gaps} using (writer)
     """,
     "absent_ranges": "select * from {ranges} where first <= last",
 }

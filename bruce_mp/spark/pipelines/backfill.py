@@ -100,11 +100,11 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
     options = parse_options(plan.sink)  # raises before any file is read
     register(spark)  # for sessions without Spark's lookup of data sources
     file_count = len(spark.read.format("text").load(plan.path).inputFiles())  # lists the files, without reading them
-    files = FileProgress.read(plan.checkpoint, file_count, plan.files_per_chunk)
+    file_progress = FileProgress.read(plan.checkpoint, file_count, plan.files_per_chunk)
     stages = RunningStages(spark, shuffled=plan.tasks_per_chunk is not None)
     stream = read_messages(spark, plan)
     topic = "" if "topic" in stream.columns else options.topic or ""
-    committed = _CommittedChunks(files, RetentionCheck(spark, plan.kafka), topic)
+    committed = _CommittedChunks(file_progress, RetentionCheck(spark, plan.kafka), topic)
     query = (
         stream.writeStream.format("bruce")
         .options(**{"fence": "true", **plan.sink})
@@ -138,11 +138,11 @@ def _show_progress(
     query: StreamingQuery, committed: _CommittedChunks, stages: RunningStages, progress: Progress, unit: str
 ) -> int:
     """Show the progress until the query ends; return the number of committed rows."""
-    meter = ProgressMeter(unit, committed.files.done_fraction())
+    meter = ProgressMeter(unit, committed.file_progress.done_fraction())
     while not query.awaitTermination(_POLL_INTERVAL_S):
         committed.count(query, progress)
         running = stages.counts()
-        done = committed.files.done_fraction(running.ended_fraction)
+        done = committed.file_progress.done_fraction(running.ended_fraction)
         progress.show(meter.describe(committed.row_count + running.rows, done))
     committed.count(query, progress)
     chunks = f"{committed.chunk_count} chunk{'' if committed.chunk_count == 1 else 's'}"
@@ -191,7 +191,7 @@ class FileProgress:
 class _CommittedChunks:
     """The numbers of chunks and rows that this query has committed."""
 
-    files: FileProgress
+    file_progress: FileProgress
     retention: RetentionCheck
     topic: str
     """The topic of all rows; empty if the rows have a column `topic`."""
@@ -204,7 +204,7 @@ class _CommittedChunks:
         for report in query.recentProgress:
             row_count = report.numInputRows  # Spark Connect leaves report["numInputRows"] empty
             if report["batchId"] > self._last_counted and row_count:
-                self._last_counted = self.files.last_committed = report["batchId"]
+                self._last_counted = self.file_progress.last_committed = report["batchId"]
                 self.row_count += row_count
                 self.chunk_count += 1
                 observed = report.observedMetrics.get(_OLDEST_METRIC)

@@ -85,13 +85,13 @@ def collect_fleet(
     samples_path = f"{absolute_path(output)}/samples"
     # Spark may call a deterministic function again for the same row.
     fetch = F.udf(fetch_rows, f"array<struct<{SAMPLE_COLUMNS}>>", useArrow=False).asNondeterministic()
-    for number in range(1, rounds + 1):
+    for round_number in range(1, rounds + 1):
         started_s = time.time()
         daemons = spark.createDataFrame([(host,) for host in hosts], "daemon string").repartition(len(hosts))
-        answers = daemons.select(F.lit(int(started_s * 1000)).alias("at_ms"), "daemon", F.inline(fetch("daemon")))
-        answers.repartition(1).write.mode("append").parquet(samples_path)
-        display.show(f"round {number} of {rounds}, {len(hosts)} daemons")
-        if number < rounds and stopped.wait(max(started_s + every_s - time.time(), 0)):
+        sample_rows = daemons.select(F.lit(int(started_s * 1000)).alias("at_ms"), "daemon", F.inline(fetch("daemon")))
+        sample_rows.repartition(1).write.mode("append").parquet(samples_path)
+        display.show(f"round {round_number} of {rounds}, {len(hosts)} daemons")
+        if round_number < rounds and stopped.wait(max(started_s + every_s - time.time(), 0)):
             break
     return spark.read.parquet(samples_path)
 
@@ -99,9 +99,9 @@ def collect_fleet(
 # --- in tasks --------------------------------------------------------------------------------------------------------
 def fetch_rows(daemon: str) -> list[_SampleRow]:
     """Return the sample of a daemon, which is given as HOST:PORT or a URL."""
-    base = daemon if "://" in daemon else f"http://{daemon}"
+    base_url = daemon if "://" in daemon else f"http://{daemon}"
     try:
-        pages = {page: _fetch_page(f"{base.rstrip('/')}{path}") for page, path in _PAGES.items()}
+        pages = {page: _fetch_page(f"{base_url.rstrip('/')}{path}") for page, path in _PAGES.items()}
         since = int(pages["books"]["since"])
         return [(since, *row) for read in _READERS for row in read(pages)]
     except (OSError, HTTPException, ValueError, LookupError) as error:
@@ -212,9 +212,9 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
     # A daemon lists a reason only after the first discard for it. So a reason that is new in a sample has risen from 0,
     # except in the daemon's first sample, because the discards in it may be old.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
-    known = counters.selectExpr("*", f"{before} as before").join(_first_samples(samples), "daemon")
-    base = "coalesce(before, if(at_ms = first_ms, value, 0))"
-    return known.selectExpr("daemon", "reason", f"if(value >= {base}, value - {base}, value) as increase")
+    with_before = counters.selectExpr("*", f"{before} as before").join(_first_samples(samples), "daemon")
+    start = "coalesce(before, if(at_ms = first_ms, value, 0))"
+    return with_before.selectExpr("daemon", "reason", f"if(value >= {start}, value - {start}, value) as increase")
 
 
 def _by_daemon(samples: DataFrame, increases: DataFrame) -> DataFrame:
@@ -242,19 +242,19 @@ def _by_topic(samples: DataFrame, lost_increases: DataFrame) -> DataFrame:
     `lost_increases` are the `_counter_increases` without abandoned attempts.
     """
     discards = samples.where(f"kind = 'discards' and name <> '{_ABANDONED}'").join(_first_samples(samples), "daemon")
-    periods = discards.groupBy("daemon", "since", "period", "topic", "name").agg(
+    period_increases = discards.groupBy("daemon", "since", "period", "topic", "name").agg(
         *expressions("max(value) - coalesce(max(value) filter (where at_ms = first_ms), 0) as increase")
     )
-    named = periods.groupBy("topic").agg(*expressions("sum(increase) as discarded"))
+    with_topic = period_increases.groupBy("topic").agg(*expressions("sum(increase) as discarded"))
     # The counters have all discards, the reports only those with a topic.
-    rest = (
+    without_topic = (
         lost_increases.selectExpr("increase")
-        .unionByName(named.selectExpr("-discarded as increase"))
+        .unionByName(with_topic.selectExpr("-discarded as increase"))
         .agg(*expressions(f"'{_NO_TOPIC}' as topic", "sum(increase) as discarded"))
         .where("discarded > 0")
     )
     held = samples.where("kind = 'queue'").groupBy("topic").agg(*expressions("max(value) as held"))
-    return named.unionByName(rest).join(held, "topic", "full").fillna(0)
+    return with_topic.unionByName(without_topic).join(held, "topic", "full").fillna(0)
 
 
 def _first_samples(samples: DataFrame) -> DataFrame:
