@@ -116,7 +116,7 @@ def _request(spark: SparkSession, options: Mapping[str, str], request: Callable[
     try:
         with _open_admin_client(jvm, options) as admin:
             return request(jvm, admin)
-    except Py4JJavaError:  # the job's read or write of the topic fails as well, and gives the reason
+    except Py4JJavaError:  # the job also reads or writes the topic, and fails with the reason
         return None
 
 

@@ -5,8 +5,8 @@ the same as those of the earlier attempt (`RepeatedRows` checks this).
 
 Before a task sends the end frame, it stores in the ledger its intent to complete the attempt, and after the daemon's
 answer the outcome (`task_ledger.py`). If the task dies between the two, the ledger has only the intent. Then the
-repeated task asks the daemon of the earlier attempt about it. If this daemon cannot tell whether it received the end
-frame, the attempt is in doubt, and the option `onDoubt` decides.
+repeated task asks the daemon of the earlier attempt whether it received the end frame. If this daemon cannot tell, the
+attempt is in doubt, and the option `onDoubt` decides.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def resolve_earlier_attempt(entry: TaskEntry, options: SinkOptions) -> TaskEntry
     if answer.outcome in _COMPLETE_OUTCOMES:
         return _with_outcome(entry, answer, options)
     if answer.outcome is AttemptOutcome.NONE and answer.since_ms <= entry.time_ms:
-        # The daemon remembers all attempts completed since `since_ms`, so this one was not completed.
+        # The daemon remembers all attempts completed since `since_ms`, but not this one, so this one is not complete.
         return None
     return _resolve_doubt(entry, _DOUBT_REASONS[answer.outcome], options)
 

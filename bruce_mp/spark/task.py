@@ -125,7 +125,7 @@ class _TaskSteps:
             name = self._attempt.task if is_unique else self._attempt.author
             channel.send(encode_begin(name, keeps_timestamps=keeps_timestamps, is_unique=is_unique))
         if keeps_timestamps and not self._options.fence:
-            channel.send(encode_end())  # no fence is wanted: the begin frame only keeps timestamps
+            channel.send(encode_end())  # without a fence, the begin frame only serves to keep timestamps
 
     def end(self, channel: Channel, dead_letter_count: int) -> None:
         """Send the frame that completes the attempt; if there is a ledger, first store the intent to do so in it."""
@@ -225,7 +225,7 @@ def _describe_bad_row(rows: Rows, bad: BadRow) -> str:
 
 
 def _shorten(content: bytes | None, name: str) -> str:
-    """Return for example `key "k"` or, with the first bytes of a long key, `key begins "kkk"`."""
+    """Return for example `key "k"` or, if the content is long, `key begins "k"` with its first bytes."""
     if content is None:
         return f"no {name}"
     is_long = len(content) > _SHOWN_BYTES
@@ -310,7 +310,7 @@ class DeadLetters:
             self._writer.close()
 
     def write(self, rows: pa.RecordBatch, reasons: list[str]) -> None:
-        """Append `rows` with three more columns: `topic` (if missing), `reason`, and `writer`, which is the attempt."""
+        """Append `rows`, with the columns `topic`, `reason`, and `writer`, which has the author of the attempt."""
         writers = pa.array([self._attempt.author] * rows.num_rows)
         table = pa.Table.from_batches([rows])
         if "topic" in table.column_names:
@@ -335,7 +335,7 @@ class DeadLetters:
 # --- rate ------------------------------------------------------------------------------------------------------------
 
 _SENDS_PER_SECOND: Final = 10
-"""A task with a limit sends so often, so that the daemon gets the rows evenly."""
+"""A task with a limit sends this often, so that the daemon gets the rows evenly."""
 _NO_LIMIT: Final = 2**31  # rows, more than any batch has
 
 

@@ -44,7 +44,7 @@ class Follow:
     """The plan of a continuous audit.
 
     Spark reads new messages every `every_s`. Messages are expected to be at most `lateness_s` late. A report covers the
-    last `window_s`. The audit ends after `until_idle_s` without messages (None: it does not), and after the first bad
+    last `window_s`. The audit ends after `until_idle_s` without messages (None: never), and after the first bad
     report if `stop_when_bad` is True.
     """
 

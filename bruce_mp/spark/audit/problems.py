@@ -73,10 +73,9 @@ _LOSSY_WRITERS: Final = {
 
 `numbers_used` is how many sequence numbers the writer used, `begin_ms` the start of its first minute in the ledger, and
 `end_ms` the end of its last minute. `lossy_topic` is null if the absent messages may be of several topics. In the
-queries, `answered` and `lines` are the numbers of absent messages that answers and lines of discard files explain;
-of the writer's messages, lines explain at least `least_by_lines` and at most `most_by_lines`.
-`open` is the number of absent messages that only lines can explain: no answer does, and the writer has an unclear
-answer or no final one.
+queries, `answered` and `lines` are the numbers of absent messages that answers and lines of discard files explain; of
+the writer's messages, lines explain at least `least_by_lines` and at most `most_by_lines`. `open` is the number of
+absent messages that only lines can explain: no answer does, and the writer has an unclear answer or no final one.
 """
 _ABSENT_RANGES: Final = {
     "gaps": """
