@@ -221,7 +221,8 @@ def compare(
     `minute_condition` is an SQL condition on the column `minute`, which selects the minutes to report. Ledger files
     last written before `changed_after` are not read. `absent_topics` are topics that the brokers do not have.
     """
-    is_small = sum(map(total_size, [plan.facts_directory, *plan.ledgers])) < _SMALL_AUDIT_BYTES
+    ledgers = [match for path in plan.ledgers for match in _expand_glob(spark, path)]
+    is_small = sum(map(total_size, [plan.facts_directory, *ledgers])) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts_directory)
     ledger = read_ledger(spark, ledgers, plan.topics, changed_after)
     if is_small:
