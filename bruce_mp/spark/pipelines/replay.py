@@ -72,7 +72,10 @@ def replay(
     display = progress or Progress("replay")
     system, root = open_directory(state)
     replay_state = _ReplayState(spark, system, root, state)
-    replay_state.resolve_doubtful(doubtful)
+    if dry_run:
+        replay_state.plan_doubtful(doubtful)
+    else:
+        replay_state.resolve_doubtful(doubtful)
     meter = ProgressMeter(f"messages {'to send' if dry_run else 'sent'}")
     replay_progress = _ReplayProgress(display, meter, list(map(total_size, files)), RetentionCheck(spark, kafka))
     for file in files:
@@ -108,22 +111,36 @@ class _ReplayProgress:
         return f"{text}, file {self.done_file_count} of {len(self.file_sizes)} done"
 
 
-@dataclass(frozen=True)
+@dataclass
 class _ReplayState:
-    """The state directory: its `uri` for `spark`, and its path `root` in the file system `system`."""
+    """The state directory: its `uri` for `spark`, and its path `root` in the file system `system`.
+
+    `done_suffixes` are those of the chunks with replayed lines.
+    """
 
     spark: SparkSession
     system: FileSystem
     root: str
     uri: str
+    done_suffixes: tuple[str, ...] = (_DONE,)
 
     def replayed_lines(self) -> DataFrame | None:
         """Return the lines of all chunks that are sent, or were skipped in doubt; None if there is no such chunk."""
-        paths = [f"{self.uri}/{entry.base_name}" for entry in self._list_chunks(_DONE)]
+        chunks = [chunk for suffix in self.done_suffixes for chunk in self._list_chunks(suffix)]
+        paths = [f"{self.uri}/{chunk.base_name}" for chunk in chunks]
         return self.spark.read.parquet(*paths) if paths else None
 
     def rename(self, chunk: str, old_suffix: str, new_suffix: str) -> None:
         self.system.move(f"{self.root}/{chunk}{old_suffix}", f"{self.root}/{chunk}{new_suffix}")
+
+    def plan_doubtful(self, doubtful: DoubtfulPolicy) -> None:
+        """Count the chunks in doubt as sent (SKIP) or as not sent (SEND), and leave the directory unchanged.
+
+        Raise `DoubtfulError` if there are chunks in doubt and the policy is REFUSE.
+        """
+        self._refuse_doubtful(doubtful)
+        if doubtful is DoubtfulPolicy.SKIP:
+            self.done_suffixes = (_DONE, _UNCONFIRMED)
 
     def resolve_doubtful(self, doubtful: DoubtfulPolicy) -> None:
         """Mark the chunks in doubt as sent (SKIP) or as not sent (SEND), and remove incomplete chunks.
@@ -132,6 +149,14 @@ class _ReplayState:
         """
         for entry in self._list_chunks(_INCOMPLETE):
             self.system.delete_dir(entry.path)
+        for entry in self._refuse_doubtful(doubtful):
+            if doubtful is DoubtfulPolicy.SKIP:
+                self.system.move(entry.path, entry.path.removesuffix(_UNCONFIRMED) + _DONE)
+            else:  # SEND: without their chunk, the messages count as not sent
+                self.system.delete_dir(entry.path)
+
+    def _refuse_doubtful(self, doubtful: DoubtfulPolicy) -> list[FileInfo]:
+        """Return the chunks in doubt; raise `DoubtfulError` if there are any and the policy is REFUSE."""
         unconfirmed = self._list_chunks(_UNCONFIRMED)
         if unconfirmed and doubtful is DoubtfulPolicy.REFUSE:
             raise DoubtfulError(
@@ -139,11 +164,7 @@ class _ReplayState:
                 "...): their messages may be in Kafka or not. Check Kafka, then run again with --doubtful send or "
                 "--doubtful skip."
             )
-        for entry in unconfirmed:
-            if doubtful is DoubtfulPolicy.SKIP:
-                self.system.move(entry.path, entry.path.removesuffix(_UNCONFIRMED) + _DONE)
-            else:  # SEND: without their chunk, the messages count as not sent
-                self.system.delete_dir(entry.path)
+        return unconfirmed
 
     def _list_chunks(self, suffix: str) -> list[FileInfo]:
         entries = self.system.get_file_info(FileSelector(self.root))

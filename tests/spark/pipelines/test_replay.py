@@ -164,4 +164,6 @@ def test_an_unconfirmed_chunk_may_be_marked_as_sent(spark: SparkSession, tmp_pat
     with StreamSink(tmp_path / "s", answer) as sink:
         with pytest.raises(PythonException, match="BRUCE_TASK"):
             run(spark, sink, tmp_path / "d")
+        for policy, outcome in ((DoubtfulPolicy.SKIP, Replayed(already=1)), (DoubtfulPolicy.SEND, Replayed(sent=1))):
+            assert run(spark, sink, tmp_path / "d", doubtful=policy, dry_run=True) == outcome
         assert run(spark, sink, tmp_path / "d", doubtful=DoubtfulPolicy.SKIP) == Replayed(already=1)
