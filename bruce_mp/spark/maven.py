@@ -46,7 +46,7 @@ def cache_directory() -> Path:
 
 
 def ensure_jars(directory: Path, coordinates: Sequence[str], *, with_dependencies: bool = True) -> Path:
-    """Fetch the jars of `coordinates` (`group:artifact:version`) into the folder `jars` of `directory`, unless it exists.
+    """Fetch the jars of `coordinates` (`group:artifact:version`) into a folder `jars` in `directory`, unless it exists.
 
     Return `directory`. Raise `StartError` if the fetch fails. A lock allows one fetch at a time. `directory` gets its
     name after the fetch, so a killed fetch leaves no incomplete `directory`.
