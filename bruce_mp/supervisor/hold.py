@@ -1,11 +1,10 @@
 """`bruce hold`: keep the listening sockets of a daemon open, and pass them to each daemon that starts.
 
 So the datagrams in the kernel's queue survive the death of all processes of the daemon, and clients see no error.
-`bruce hold` reads nothing from the sockets. `sockets/kept_sockets.py` describes its exchange with daemons.
+`bruce hold` reads nothing from the sockets. `sockets/kept_sockets.py` describes the messages between it and daemons.
 
-At its start, `bruce hold` binds the sockets that the configuration names. If a daemon already runs, it binds none, and
-that daemon sends it copies of its sockets. `bruce hold` reads the configuration again for each daemon that starts, and
-opens and closes sockets as needed.
+At its start, `bruce hold` binds the sockets that the configuration names. If a daemon runs already, `bruce hold` binds
+none, and gets the daemon's sockets. Before it passes sockets to a daemon that starts, it reads the configuration again.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from bruce_mp.config.addresses import UnixPath
 from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.supervisor.run_dir import create_run_dir, running_daemon
 from bruce_mp.supervisor.signal_pipe import SignalPipe
-from bruce_mp.supervisor.sockets.bound_sockets import DATAGRAM_SETTING, bind_hold
-from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, with_file
+from bruce_mp.supervisor.sockets.bound_sockets import DATAGRAM_SETTING, bind_hold_socket
+from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, with_socket_file
 from bruce_mp.supervisor.sockets.input_sockets import http_setting, input_settings
 from bruce_mp.supervisor.sockets.kept_sockets import HOLD_SOCKET, receive_message, send_sockets
 from bruce_mp.telemetry.logs import NOTICE, set_up_logging
@@ -58,7 +57,7 @@ def keep_sockets(source: ConfigSource) -> int:
     create_run_dir(run_dir)
     # This must precede the check for a running daemon in `open_at_start`: a daemon that starts after that check finds
     # this socket, and requests the listening sockets.
-    listener = bind_hold(run_dir / HOLD_SOCKET)
+    listener = bind_hold_socket(run_dir / HOLD_SOCKET)
     try:
         keeper = _SocketKeeper(source, run_dir, listener.socket)
         keeper.open_at_start(config)
@@ -72,7 +71,7 @@ class _SocketKeeper:
     def __init__(self, source: ConfigSource, run_dir: Path, listener: socket.socket) -> None:
         self._source = source
         self._run_dir = run_dir
-        self._kept: dict[str, BoundSocket] = {}
+        self._kept_sockets: dict[str, BoundSocket] = {}
         """The open sockets by the name of their setting."""
         self._selector = DefaultSelector()
         self._selector.register(listener, EVENT_READ, lambda: self._accept(listener))
@@ -80,15 +79,15 @@ class _SocketKeeper:
     def open_at_start(self, config: Config) -> None:
         """Bind the sockets of the configuration. Raise StartError if an address is in use or unusable.
 
-        If a daemon runs, bind none: the daemon sends copies of its sockets.
+        If a daemon runs, bind none: the daemon sends its sockets.
         """
         daemon_pid = running_daemon(self._run_dir)
         if daemon_pid is not None:
             log.log(NOTICE, "A daemon runs (pid %d): bruce hold gets the sockets from it.", daemon_pid)
             return
         for setting in _socket_settings(config):
-            self._kept[setting.name] = setting.bind()
-        log.log(NOTICE, "bruce hold keeps open: %s.", ", ".join(self._kept))
+            self._kept_sockets[setting.name] = setting.bind()
+        log.log(NOTICE, "bruce hold keeps open: %s.", ", ".join(self._kept_sockets))
 
     def run(self, signals: SignalPipe) -> None:
         """Serve daemons until a signal ends the program."""
@@ -104,12 +103,12 @@ class _SocketKeeper:
         self._selector.register(connection, EVENT_READ, lambda: self._serve(connection))
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer the request of a starting daemon, or replace the sockets by the ones from a running daemon."""
+        """Answer the request of a starting daemon, or keep the sockets of a running daemon in place of the old ones."""
         try:
             sockets = receive_message(connection)
             if sockets is None:  # a starting daemon requests the sockets
                 self._apply_config()
-                send_sockets(connection, self._kept.items())
+                send_sockets(connection, self._kept_sockets.items())
             else:
                 self._replace_sockets(sockets)
         except (EOFError, OSError, ValueError):
@@ -117,10 +116,10 @@ class _SocketKeeper:
             connection.close()
 
     def _replace_sockets(self, sockets: list[InheritedSocket]) -> None:
-        for bound in self._kept.values():
+        for bound in self._kept_sockets.values():
             bound.socket.close()
-        self._kept = {each.name: with_file(each.bound) for each in sockets}
-        log.log(NOTICE, "bruce hold keeps the daemon's sockets open: %s.", ", ".join(self._kept))
+        self._kept_sockets = {each.name: with_socket_file(each.bound) for each in sockets}
+        log.log(NOTICE, "bruce hold keeps the daemon's sockets open: %s.", ", ".join(self._kept_sockets))
 
     def _apply_config(self) -> None:
         """Read the configuration, and open and close sockets so that the starting daemon gets the configured ones."""
@@ -129,20 +128,20 @@ class _SocketKeeper:
         except BruceError as error:
             log.error("The configuration cannot be read, and the sockets stay as they are: %s", error)
             return
-        for name, bound in list(self._kept.items()):
+        for name, bound in list(self._kept_sockets.items()):
             if name not in configured or not _is_usable(bound, configured[name]):
                 self._close(name)
-        for name in configured.keys() - self._kept.keys():
+        for name in configured.keys() - self._kept_sockets.keys():
             self._open(configured[name])
 
     def _open(self, setting: SocketSetting) -> None:
         try:
-            self._kept[setting.name] = setting.bind()
+            self._kept_sockets[setting.name] = setting.bind()
         except StartError as error:
             log.error("%s", error)
 
     def _close(self, name: str) -> None:
-        bound = self._kept.pop(name)
+        bound = self._kept_sockets.pop(name)
         bound.remove_file()
         bound.socket.close()
 
@@ -151,10 +150,10 @@ class _SocketKeeper:
         if running_daemon(self._run_dir) is not None:
             log.log(NOTICE, "bruce hold has ended; the daemon keeps its sockets open while it runs.")
             return
-        datagrams = self._kept.get(DATAGRAM_SETTING)
-        if datagrams is not None and _poll(datagrams.socket, select.POLLIN):
+        bound = self._kept_sockets.get(DATAGRAM_SETTING)
+        if bound is not None and _poll(bound.socket, select.POLLIN):
             log.error("Datagrams wait in the socket, and are lost with it: end bruce hold before the daemon.")
-        for name in list(self._kept):
+        for name in list(self._kept_sockets):
             self._close(name)
 
 
@@ -169,7 +168,7 @@ def _is_usable(bound: BoundSocket, setting: SocketSetting) -> bool:
 
 
 def _poll(opened: socket.socket, events: int) -> int:
-    """Return those bits of `events` and of POLLHUP that the socket reports now, 0 if none."""
+    """Return the bits of `events` and POLLHUP that the socket reports now; 0 if it reports none of them."""
     poll = select.poll()
     poll.register(opened, events)
     return next((reported & (events | select.POLLHUP) for _, reported in poll.poll(0)), 0)

@@ -1,8 +1,8 @@
 """The supervisor: acquires all resources of the daemon, and starts, restarts and ends its processes.
 
-Every check that can make a start fail runs before the first process starts. The resources are acquired in a fixed
-order. The locks come first, so that two daemons never use the same resources. Next comes the slab, the file that holds
-the messages. The sockets come last, so that clients find them only shortly before an input reads from them.
+Every check that can make a start fail runs before the first process starts. The locks are acquired first, so that two
+daemons never use the same resources, then the slab. The sockets are acquired last, so that clients find them only
+shortly before an input reads from them.
 
 At an upgrade (`upgrade/upgrade.py`), the supervisor's process executes the installed code. This new code gets the
 sockets of the *replaced code*, and the processes of the replaced code if they still run.
@@ -56,7 +56,7 @@ from bruce_mp.supervisor.sockets.bound_sockets import (
     TCP_SETTING,
 )
 from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size, warn_of_short_queue
-from bruce_mp.supervisor.sockets.inherited_sockets import sockets_from_manager, with_file
+from bruce_mp.supervisor.sockets.inherited_sockets import sockets_from_manager, with_socket_file
 from bruce_mp.supervisor.sockets.input_sockets import InputSockets, http_setting, input_rows, open_input_sockets
 from bruce_mp.supervisor.sockets.kept_sockets import SocketKeeperLink, request_sockets
 from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket, execute, read_handover
@@ -127,9 +127,9 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
 def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resources:
     """Acquire all resources at a start where no process of the daemon runs yet.
 
-    Sockets are inherited from the replaced code (`passed`). Without an upgrade `passed` is None, and they are inherited
-    from the service manager and from `bruce hold`. The other configured sockets are bound. Raise BruceError if a
-    resource is not available.
+    `passed` has the sockets of the replaced code. It is None if the start is no upgrade: the daemon then inherits the
+    sockets of the service manager and of `bruce hold`. It binds the configured sockets that it does not inherit. Raise
+    BruceError if a resource is not available.
     """
     if config.input.unix_datagram.enable:
         check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
@@ -164,10 +164,10 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
         run_dir,
         slab,
         (run_lock, slab_lock),
-        # `with_file` allows the daemon to remove the socket files at its end. Before this point it must not, because
-        # `bruce hold` needs the files of its sockets if the start fails.
-        InputSockets(*(bound and with_file(bound) for bound in input_sockets)),
-        with_file(http),
+        # `with_socket_file` makes the daemon remove the socket files when it ends. A start that fails before this point
+        # leaves the files of the sockets that `bruce hold` keeps.
+        InputSockets(*(bound and with_socket_file(bound) for bound in input_sockets)),
+        with_socket_file(http),
         rows,
     )
 
@@ -180,12 +180,12 @@ def _take_over_resources(config: Config, handover: Handover) -> Resources:
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
     warn_of_other_size(slab, Geometry.for_size(config.slab.size, config.input.max_datagram_size))
     http, input_sockets = _open_sockets(config, handover.inherited_sockets)
-    rows = input_rows(config.input, slab, ran_datagram_input=handover.ran_datagram_input)
+    rows = input_rows(config.input, slab, old_code_has_datagram_input=handover.has_datagram_input)
     return Resources(config, run_dir, slab, handover.locks, input_sockets, http, rows)
 
 
 def _open_sockets(config: Config, inherited: InheritedSockets) -> tuple[BoundSocket, InputSockets]:
-    """Claim inherited sockets for the status pages and the inputs, and bind the others.
+    """Claim the inherited sockets of the status pages and the inputs, and bind the missing ones.
 
     Write the addresses of the status pages and of the TCP input to files in the run directory, for other programs.
     """
@@ -207,8 +207,8 @@ def _open_sockets(config: Config, inherited: InheritedSockets) -> tuple[BoundSoc
 def _remove_outdated_spills(spills: SpillDirectory) -> None:
     """Remove the spill files of a slab that no longer exists.
 
-    Spill files hold those messages of fenced attempts (messages that are delivered together or not at all) that exceed
-    the attempts' part of the slab. A reboot clears a slab in memory, but not these files on a disk.
+    Spill files hold messages of fenced attempts that exceed the attempts' part of the slab. A reboot clears a slab in
+    memory, but not spill files on a disk.
     """
     lost_count = spills.remove_outdated()
     if lost_count:
@@ -251,10 +251,11 @@ class _Supervisor:
     def offer_sockets(self) -> bool:
         """Send the sockets to `bruce hold`, if it runs and does not have them.
 
-        Return True if it keeps them open after the daemon has ended. Sockets of a service manager are not sent.
+        Return True if `bruce hold` keeps the sockets open after the daemon has ended. Do not send sockets of a service
+        manager, which keeps them open itself.
         """
-        ours = ((setting, each) for setting, each in _bound_sockets(self._resources) if each.is_ours)
-        return self._socket_keeper.offer(ours)
+        own_sockets = ((setting, each) for setting, each in _bound_sockets(self._resources) if each.is_ours)
+        return self._socket_keeper.offer(own_sockets)
 
     @property
     def _is_ending(self) -> bool:
@@ -269,7 +270,7 @@ class _Supervisor:
         Return the reason why the daemon cannot continue, or None after a shutdown or before an upgrade.
         """
         if self._takeover:
-            # The takeover blocks this loop; right after a notification it has the whole watchdog interval for that.
+            # The takeover blocks this loop. After this notification, the service manager waits for a whole interval.
             self._manager.notify_alive(time.monotonic())
             spills = SpillDirectory.for_slab(self._resources.slab, self._resources.config.spill_path)
             self._takeover.carry_out(self._group, self._resources.slab, self._resources.input_rows, spills)
@@ -289,7 +290,7 @@ class _Supervisor:
             self._handle_events()
 
     def _remove_old_journal(self) -> None:
-        """Remove the journal (the copy of held messages on disk) of the replaced code if the configuration has changed.
+        """Remove the replaced code's journal if the configuration now sets another directory, or no journal.
 
         The journal process of the replaced code has ended, so nothing writes to that journal any more.
         """

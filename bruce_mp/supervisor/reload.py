@@ -56,7 +56,7 @@ class ConfigSource:
     overrides: Sequence[str] = ()
 
     def read(self) -> Config:
-        """Return the configuration after the checks of a start. Raise ConfigError or StartError if one fails."""
+        """Return the configuration after the checks of a start. Raise ConfigError or StartError if a check fails."""
         config = load_config(self.path, self.overrides)
         if config.input.unix_datagram.enable:
             check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
@@ -85,14 +85,14 @@ class Reloads:
         self._group = group
         self._on_config = on_config
         self._is_ending = is_ending
-        self._waiting: list[ReloadRequest | None] = []
+        self._next_requests: list[ReloadRequest | None] = []
         """Requests for the next reload; None stands for SIGHUP."""
-        self._in_progress: list[ReloadRequest | None] = []
+        self._current_requests: list[ReloadRequest | None] = []
         """Requests that the current reload serves; None stands for SIGHUP."""
         self._changes: list[Change] = []
         """The changes that the current or last reload applies."""
-        self._number = 0
-        """The number of the last configuration. A process that confirms a configuration sends back its number."""
+        self._config_number = 0
+        """The number of the last configuration, which a process sends back when it confirms that configuration."""
         self._active_config = ActiveConfig(str(source.path), wall_ms())
         group.on_reload_request = self.request
         group.publish_config_status(self._active_config)
@@ -100,22 +100,22 @@ class Reloads:
     @property
     def is_busy(self) -> bool:
         """Return True while processes have yet to confirm a configuration."""
-        return bool(self._in_progress)
+        return bool(self._current_requests)
 
     def request(self, request: ReloadRequest | None = None) -> None:
-        """Accept a request for a reload; None stands for SIGHUP. Answer a request for only a check at once."""
+        """Accept a request for a reload; None stands for SIGHUP. Answer a request with `only_check` at once."""
         if request is not None and request.only_check:
             self._group.send_to_status(self._preview(request))
         else:
-            self._waiting.append(request)
+            self._next_requests.append(request)
 
     def step(self) -> None:
         """Continue the current reload, or begin the next one."""
         if self.is_busy:
             self._check_confirmations()
         # A process that still waits for Begin could not receive the configuration.
-        if self._waiting and not self.is_busy and self._group.all_may_begin:
-            self._in_progress, self._waiting = self._waiting, []
+        if self._next_requests and not self.is_busy and self._group.all_may_begin:
+            self._current_requests, self._next_requests = self._next_requests, []
             try:
                 self._begin()
             except BruceError as error:
@@ -143,7 +143,7 @@ class Reloads:
         refused = [change for change in changes if change.restart_reason]
         if refused:
             raise ConfigError(f"{'; '.join(map(str, refused))}.")
-        if len(msgspec.msgpack.encode(NewConfig(self._number, config))) > MAX_MESSAGE_BYTES:
+        if len(msgspec.msgpack.encode(NewConfig(self._config_number, config))) > MAX_MESSAGE_BYTES:
             raise ConfigError("it is too long to send to running processes; restart to apply.")
         return config, changes
 
@@ -151,8 +151,8 @@ class Reloads:
         config, self._changes = self._load_changes()
         self._apply_to_supervisor(config)
         if self._changes:
-            self._number += 1
-            self._group.apply_config(NewConfig(self._number, config))
+            self._config_number += 1
+            self._group.apply_config(NewConfig(self._config_number, config))
             self.due = time.monotonic() + CONFIRM_TIMEOUT_S
         self._check_confirmations()
 
@@ -171,9 +171,8 @@ class Reloads:
         self._on_config(config)
 
     def _check_confirmations(self) -> None:
-        """Finish the reload if all processes have confirmed. At the time limit, kill the processes without a
-        confirmation."""
-        if not self._group.unconfirmed:
+        """Finish the reload if all processes have confirmed it. At the time limit, kill those that have not."""
+        if not self._group.unconfirmed_instances:
             self._finish()
         elif self.due is not None and time.monotonic() >= self.due:
             self.due = None
@@ -199,8 +198,8 @@ class Reloads:
         self._answer(ReloadOutcome(number=0, accepted=False, text=text.format(reason)))
 
     def _answer(self, outcome: ReloadOutcome) -> None:
-        """Send the outcome to all requests that this reload served, each time with the number of that request."""
-        finished, self._in_progress = self._in_progress, []
+        """Send the outcome to the status process for each request that this reload served, with its number."""
+        finished, self._current_requests = self._current_requests, []
         self._group.publish_config_status(self._active_config)
         for request in finished:
             if request is not None:

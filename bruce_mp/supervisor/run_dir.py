@@ -71,7 +71,7 @@ def create_run_dir(path: Path) -> None:
 
 
 def write_address(path: Path, address: HostPort | UnixPath) -> None:
-    """Replace the file by one with this address, atomically: other programs wait for the file and then read it."""
+    """Write the address to a new file and rename it to `path`, so that no program reads an incomplete address."""
     new = path.with_suffix(".new")
     new.write_text(str(address), "utf-8")
     new.replace(path)
@@ -88,7 +88,7 @@ def _check_access(path: Path, status: os.stat_result) -> None:
     if status.st_mode & 0o077:
         raise StartError(
             f"The run directory {path} has mode {stat.S_IMODE(status.st_mode):04o}: others can enter it and tamper "
-            f"with the daemon. Close it (chmod 0700 {path}) or set another daemon.run_dir."
+            f"with the daemon. Forbid that (chmod 0700 {path}) or set another daemon.run_dir."
         )
 
 

@@ -17,8 +17,7 @@ __all__ = ["ServiceManager"]
 
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 _NOTIFICATIONS_PER_INTERVAL: Final = 3
-"""Notifications that the daemon is alive, in one watchdog interval. systemd recommends two; with three, one of them may
-be late."""
+"""Number of notifications that the daemon is alive in one watchdog interval: one more than systemd recommends."""
 
 
 class ServiceManager:
@@ -36,7 +35,7 @@ class ServiceManager:
         self._alive_due = 0.0
 
     def notify_ready(self) -> None:
-        """Notify that the daemon is ready, unless it did so before; `notify_reloading` allows it again."""
+        """Notify that the daemon is ready. Repeated calls do nothing until the next call of `notify_reloading`."""
         self._notify_once("READY=1")
 
     def notify_reloading(self) -> None:
@@ -71,7 +70,7 @@ class ServiceManager:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.setblocking(False)
-            with suppress(OSError):  # if notifications stay away, the watchdog of the service manager acts
+            with suppress(OSError):  # the service manager acts if it misses notifications
                 sender.sendto(message.encode(), self._address)
 
 

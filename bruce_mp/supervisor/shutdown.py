@@ -1,13 +1,15 @@
 """Shutdown of the daemon in phases: stop receiving, deliver the rest, stop the processes.
 
     RUNNING ──SIGTERM──▶ INTAKE ──inputs end or hang─▶ DELIVERY ──slab is empty──▶ STOPPING ──all have ended──▶ OVER
-       └─────────── the daemon cannot continue, or the time limit has passed ────────────▲
+    RUNNING, INTAKE or DELIVERY ──the daemon cannot continue──▶ STOPPING
+    DELIVERY ──the time limit of the shutdown has passed──▶ STOPPING
 
-First the sockets refuse senders, while the inputs still receive the data that the kernel has queued. Sockets that a
-service manager, `bruce hold` or an upgrade keeps open do not refuse senders: later messages wait in these sockets for
-the next daemon. The supervisor counts the undelivered messages in the slab (the file with the messages) instead of
-asking the processes, because they may die and restart during the shutdown. It calls `Shutdown.step`, which never
-blocks, after every event and at the time in `Shutdown.due`.
+First the sockets refuse senders, while the inputs still receive the data that the kernel has queued. Sockets that stay
+open after the daemon has ended (in a service manager, in `bruce hold` or for an upgrade) do not refuse senders: later
+messages wait in these sockets for the next daemon. The supervisor counts the held messages in the slab instead of
+asking the processes, which may die and restart during the shutdown. It does not wait for messages in spill files: only
+an input could deliver them. It calls `Shutdown.step`, which never blocks, after every event and at the time in
+`Shutdown.due`.
 """
 
 from __future__ import annotations
@@ -31,10 +33,9 @@ __all__ = ["Shutdown", "ShutdownPhase"]
 INPUT_TIMEOUT_S: Final = 2.0
 """Time limit for the inputs to receive the messages that wait in the sockets; it begins when all inputs run."""
 COUNT_INTERVAL_S: Final = 0.05
-"""Shortest interval between two counts of the held messages, which are neither delivered nor discarded yet."""
+"""Shortest interval between the starts of two counts of the held messages."""
 COUNT_TIME_FACTOR: Final = 4
-"""Two counts begin at least this multiple of a count's duration apart, so counting takes at most a quarter of the
-time."""
+"""The interval is at least this many times the duration of a count, so counting takes at most a quarter of the time."""
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Shutdown:
     def request(self, *, keeps_sockets: bool = False) -> None:
         """Begin the shutdown. A second request ends the wait for deliveries.
 
-        With `keeps_sockets`, the sockets stay open after the shutdown, for the new code of an upgrade or in
+        If `keeps_sockets` is True, the sockets stay open after the shutdown, for the new code of an upgrade or in
         `bruce hold`.
         """
         now = time.monotonic()
@@ -81,9 +82,8 @@ class Shutdown:
             self._input_deadline = self._input_deadline_from(now)
             if not keeps_sockets:
                 self._input_sockets.refuse_senders()
-            # Only the datagram input uses this flag: messages never cease at a socket that stays open, so the input
-            # receives only the messages that wait in it now.
-            self._group.drain_inputs(datagrams_stay_open=keeps_sockets or self._input_sockets.datagrams_stay_open)
+            stays_open = keeps_sockets or self._input_sockets.datagram_socket_stays_open
+            self._group.drain_inputs(datagram_socket_stays_open=stays_open)
             self.phase = ShutdownPhase.INTAKE
         elif self.phase in {ShutdownPhase.INTAKE, ShutdownPhase.DELIVERY}:
             log.log(NOTICE, "Second shutdown request: the daemon stops waiting for deliveries.")
@@ -109,7 +109,7 @@ class Shutdown:
             self._input_deadline = self._input_deadline_from(time.monotonic())
         self.due = self._input_deadline
         if self._group.inputs_have_ended or self._input_timeout_is_over:
-            self._group.drain_others()
+            self._group.drain_router_and_dispatchers()
             self.phase = ShutdownPhase.DELIVERY
             self._wait_for_deliveries()
 

@@ -27,7 +27,7 @@ class SignalPipe:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in WATCHED:
             signal.signal(number, _ignore)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # blocked by `bruce`, or before an upgrade
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # blocked by `bruce`, or by the old code
 
     def fileno(self) -> int:
         return self._reader.fileno()

@@ -1,13 +1,11 @@
 """Entry point of each process of the daemon: set-up before its program runs, and exit handling.
 
-A process begins as a fork of the supervisor, which has already imported the program. It drops all that it inherited but
-does not need. Then it sends the control message Loaded, and waits for Begin before it runs the program: during an
-upgrade, the process that it replaces must end first.
+A process begins as a fork of the supervisor, which has already imported the program. The process closes descriptors and
+removes handlers that it inherited but does not need. Then it sends the control message Loaded, and waits for Begin
+before it runs the program: during an upgrade, the old process must end first.
 
-The kernel kills the process when the supervisor dies.
-
-A process that fails writes the reason to the log and to a file in the run directory. When the supervisor logs the exit,
-it quotes the reason from that file.
+A process that fails writes the reason to the log, and to a file in the run directory, from which the supervisor quotes
+it in the log line about the exit.
 """
 
 from __future__ import annotations
@@ -67,8 +65,8 @@ def open_descriptors() -> set[int]:
 def run_program(program: str, start: Start, connection: Connection, unneeded: Iterable[int]) -> None:
     """Run the module `program` (see `programs.py`).
 
-    If it raises a BruceError, exit with the code of that error; for any other exception, exit with code 70. The process
-    closes the descriptors `unneeded`, which it inherited from the supervisor.
+    Exit with the error's code if the module raises a BruceError, and with code 70 if it raises another exception.
+    `unneeded` are inherited descriptors, which the process closes.
     """
     _die_with_parent()
     _drop_inheritance(unneeded)
@@ -94,8 +92,8 @@ def run_program(program: str, start: Start, connection: Connection, unneeded: It
 
 def _drop_inheritance(unneeded: Iterable[int]) -> None:
     """Drop the supervisor's signal handlers, log handlers and descriptors."""
-    # Garbage of the supervisor may own descriptors. If this process collected it later, that would close descriptors
-    # of this process that have the same numbers.
+    # Garbage of the supervisor may own descriptors that this function closes. If this process collected it later, that
+    # would close new descriptors with the same numbers.
     gc.freeze()
     signal.set_wakeup_fd(-1)
     # A service manager or terminal sends these signals to all processes, but only the supervisor acts on them.

@@ -16,7 +16,7 @@ __all__ = ["ALIVE", "TRANSITIONS", "UNWANTED", "ProcessEvent", "ProcessState"]
 @unique
 class ProcessState(Enum):
     WAITING = auto()
-    """No process runs now, and one starts at once or after a delay."""
+    """No process runs now; the next one starts at once or after a delay."""
     BOOTING = auto()
     RUNNING = auto()
     REPLACING = auto()
@@ -33,7 +33,7 @@ class ProcessEvent(Enum):
     READY = auto()
     """The process has sent the control message `Ready`: it has booted."""
     FINISHED = auto()
-    """The process exited with code 0 because it had drained: inputs exit after the control message `Drain`."""
+    """The process, an input, exited with code 0 after the control message `Drain`."""
     EXITED = auto()
     """The process ended in any other way, such as a crash or an exit after the control message `Stop`."""
     STOP = auto()

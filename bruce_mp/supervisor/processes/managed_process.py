@@ -44,9 +44,9 @@ _FORK: Final = multiprocessing.get_context("fork")
 class ManagedProcess:
     """A process and its restarts; each start makes a new *instance*. Times are in seconds of `time.monotonic()`.
 
-    `start` has the arguments of the next instance. `due` is the time of the next spawn or kill by
-    `spawn_or_kill_if_due`, or None. With `ends_when_drained`, the process does not restart if it exits with code 0
-    after the message Drain.
+    `start` has the arguments of the next instance, which inherits the descriptors in `start` and `locks`. `due` is the
+    time of the next spawn or kill by `spawn_or_kill_if_due`, or None. If `ends_when_drained` is True, the process does
+    not restart when it has received Drain and exited with code 0.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ManagedProcess:
         return self.start.name
 
     @property
-    def about(self) -> dict[str, object]:
+    def log_extra(self) -> dict[str, object]:
         """Return the `extra` of log lines. With it, the log suppresses a repeated line only for the same instance."""
         return {"about": self.instance}
 
@@ -99,14 +99,14 @@ class ManagedProcess:
     def send(self, message: ControlMessage) -> None:
         """Send a control message if the control pipe is open; otherwise drop the message.
 
-        While `may_begin` is False, drop every message except Stop, because a process that waits for Begin exits at any
-        other message.
+        While `may_begin` is False, drop every message except Stop, because a process that waits for Begin exits when it
+        receives another message.
         """
         if self.connection is not None and (self.may_begin or isinstance(message, Stop)):
             Control(self.connection).send(message)
 
     def begin(self) -> None:
-        """Set `may_begin`, and send Begin if that was not set before."""
+        """Set `may_begin`, and send Begin if it was False before."""
         if not self.may_begin:
             self.may_begin = True
             self._send_first_messages()
@@ -192,7 +192,7 @@ class ManagedProcess:
     def on_pipe_closed(self, now: float) -> None:
         """Handle the end of the control pipe: the process is about to exit, or it can no longer be controlled.
 
-        Unless a kill is already due, one becomes due after the time limit of a stop.
+        Schedule a kill after `STOP_TIMEOUT_S`, unless one is already scheduled.
         """
         self._close_pipe()
         if self.due is None:

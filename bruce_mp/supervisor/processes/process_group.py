@@ -4,11 +4,10 @@ The *permanent* processes always run: the inputs, the router, the status process
 journal process. A *dispatcher* sends messages to one broker. The router numbers the brokers with *slots*, and requests
 a dispatcher for each slot in use. When the broker of a slot changes its address, the slot gets a new process.
 
-Each process has a *row* in the slab (the file with the messages), in which it notes a transaction before it carries it
-out. After the death of a process, the supervisor finishes the transaction in its row, restarts the process, and then
-sends PeerDied to the router. The dead process may have handed over runs of messages in the slab, and died before it
-sent the router their places. At PeerDied, the router searches the slab for these runs. A router that starts searches
-the whole slab anyway, so it needs no such message.
+After the death of a process, the supervisor finishes the transaction in the process's row of the slab, restarts the
+process, and then sends PeerDied to the router. The router searches the slab for runs that the dead process handed over
+without telling the router their places. A router that starts searches the whole slab anyway, so it needs no PeerDied
+about its predecessor.
 """
 
 from __future__ import annotations
@@ -93,10 +92,10 @@ class ProcessGroup:
         self._config = resources.config
         self._config_number = 0
         self._active_config: ActiveConfig | None = None
-        self.unconfirmed: set[tuple[str, int]] = set()
+        self.unconfirmed_instances: set[tuple[str, int]] = set()
         """`ManagedProcess.instance` of each process that has not confirmed the last configuration yet."""
         self.on_reload_request: Callable[[ReloadRequest], None] = lambda _: None
-        self._row = row  # of the supervisor, for its counters
+        self._supervisor_row = row
         self._awaiting_restart: set[ManagedProcess] = set()
         self._debug_topics = DebugTopics()
         self._watchdogs: dict[ProcessState, watchdog.Watchdog[tuple[str, int]]] = {
@@ -138,8 +137,8 @@ class ProcessGroup:
             return self._create_process(
                 self._programs.stream, f"input-{number}", row, unix_stream=unix, tcp=tcp, **common
             )
-        # If datagrams are disabled, the process gets a socket that no client can reach. It only hands over datagrams
-        # that the previous daemon left in the landing zone, the part of the slab where the kernel stores datagrams.
+        # If datagrams are disabled, the process gets a socket that no client can reach, and only hands over the
+        # datagrams that the previous daemon left in the landing zone.
         bound = input_sockets.datagrams or BoundSocket(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         return self._create_process(
             self._programs.input, "input", row, listener=bound.socket, queue_length=bound.queue_length, **common
@@ -223,10 +222,10 @@ class ProcessGroup:
         return slab.read_signed(slab.row_at(child.start.row) + lay.ROW_HEARTBEAT_MS)
 
     def _on_started(self, child: ManagedProcess) -> None:
-        log.info("Process %s has started.", child.name, extra=child.about)
+        log.info("Process %s has started.", child.name, extra=child.log_extra)
         if child in self._awaiting_restart:
             self._awaiting_restart.remove(child)
-            self._row.add(Counter.ProcessRestarted)
+            self._supervisor_row.add(Counter.ProcessRestarted)
             if child is not self._router:
                 self._router.send(PeerDied(child.name))
 
@@ -261,7 +260,7 @@ class ProcessGroup:
                 self._router.send(message)
             case ConfigApplied(number):
                 if number == self._config_number:
-                    self.unconfirmed.discard(child.instance)
+                    self.unconfirmed_instances.discard(child.instance)
             case ReloadRequest():
                 self.on_reload_request(message)
             case DebugTopics():
@@ -277,7 +276,7 @@ class ProcessGroup:
             child.send(self._debug_topics)
         if child is self._status and self._active_config is not None:
             child.send(self._active_config)
-        log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)
+        log.log(NOTICE, "Process %s is ready.", child.name, extra=child.log_extra)
         if self.inputs_have_booted:
             self._end_head_start()
 
@@ -300,12 +299,12 @@ class ProcessGroup:
         for child in self.members:
             child.start = replace(child.start, config=message.config)
             child.send(message)
-        self.unconfirmed = {child.instance for child in self.members if child.state is ProcessState.RUNNING}
+        self.unconfirmed_instances = {child.instance for child in self.members if child.state is ProcessState.RUNNING}
 
     def kill_unconfirmed(self, reason: str) -> None:
         """Kill the processes that have not confirmed the last configuration; they restart with it."""
         for child in self.members:
-            if child.instance in self.unconfirmed:
+            if child.instance in self.unconfirmed_instances:
                 child.kill(reason)
 
     def publish_config_status(self, active_config: ActiveConfig) -> None:
@@ -344,7 +343,7 @@ class ProcessGroup:
         """Handle the last messages of an ended process, finish its transaction, and schedule its restart, if any."""
         while child.connection is not None and child.connection.poll():
             self._on_message(child)
-        self.unconfirmed.discard(child.instance)
+        self.unconfirmed_instances.discard(child.instance)
         was_requested = child.exit_is_requested
         reason = child.reap()
         ProcessRow.recover(self._resources.slab, child.start.row)
@@ -356,7 +355,7 @@ class ProcessGroup:
         else:
             retire_row(self._resources.slab, child.start.row)
             level = logging.INFO if reason == CLEAN_EXIT else logging.WARNING
-            log.log(level, "Process %s has ended: %s.", child.name, reason, extra=child.about)
+            log.log(level, "Process %s has ended: %s.", child.name, reason, extra=child.log_extra)
         self._stop_status_last()
 
     def _schedule_restart(self, child: ManagedProcess, reason: str) -> None:
@@ -370,7 +369,7 @@ class ProcessGroup:
             return
         self._awaiting_restart.add(child)
         child.due = now + delay
-        log.warning("Process %s has died: %s. Next start in %g s.", child.name, reason, delay, extra=child.about)
+        log.warning("Process %s has died: %s. Next start in %g s.", child.name, reason, delay, extra=child.log_extra)
 
     @property
     def inputs_have_ended(self) -> bool:
@@ -379,18 +378,19 @@ class ProcessGroup:
 
     @property
     def inputs_have_booted(self) -> bool:
-        """Return True if no input has yet to start or boot: each one is running, or has ended for good."""
+        """Return True if each input is running, or has ended for good."""
         return all(child.state in {ProcessState.RUNNING, ProcessState.ENDED} for child in self.inputs)
 
-    def drain_inputs(self, *, datagrams_stay_open: bool) -> None:
+    def drain_inputs(self, *, datagram_socket_stays_open: bool) -> None:
         """Send Drain to the inputs: they hand their messages over to the router and exit.
 
-        With `datagrams_stay_open`, the datagram input receives only the messages that wait in its socket now.
+        If `datagram_socket_stays_open` is True, the datagram input receives only the messages that wait in its socket
+        now, because clients may go on sending. The stream inputs ignore the flag.
         """
         for child in self.inputs:
-            child.drain(Drain(datagrams_stay_open))
+            child.drain(Drain(datagram_socket_stays_open))
 
-    def drain_others(self) -> None:
+    def drain_router_and_dispatchers(self) -> None:
         """Send Drain to the router and the dispatchers: they deliver all messages that the daemon holds."""
         self._is_draining = True
         for child in (self._router, *self._dispatchers.values()):

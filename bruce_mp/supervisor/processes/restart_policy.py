@@ -1,9 +1,8 @@
 """Restart policy of a process: the delay before each restart, and the limit of failed boots.
 
 The first restart is immediate, because most crashes do not repeat. The second has a delay of `MIN_DELAY_S`, and each
-further crash doubles the delay, unless the process ran for `LONG_UPTIME_S` before it. A *failed boot* is an exit before
-the process is ready. After `MAX_FAILED_BOOTS` in a row, the policy allows no further restart, because the cause is
-probably permanent.
+further crash doubles the delay, up to `MAX_DELAY_S`. A *failed boot* is an exit before the process is ready. After
+`MAX_FAILED_BOOTS` in a row, the policy allows no further restart, because the cause is probably permanent.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from typing import Final
 __all__ = ["MAX_FAILED_BOOTS", "RestartPolicy"]
 
 MAX_FAILED_BOOTS: Final = 5
-"""Failed boots in a row after which the cause counts as permanent. With the delays they take only some seconds."""
 MIN_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 5.0
-"""Shortest and longest delay of restarts after the first. The delay leaves a machine with a permanent fault time for
-other work."""
+"""Shortest and longest delay of a restart after the first. The delays leave the machine time for other work."""
 LONG_UPTIME_S: Final = 10.0
-"""A crash after at least this time from the start counts as a first crash."""
+"""If a process crashes after running at least this long, the crash counts as the first."""
 
 
 class RestartPolicy:
@@ -28,7 +25,7 @@ class RestartPolicy:
     def __init__(self) -> None:
         self._started_at = 0.0
         self._crash_count = 0
-        """Crashes in a row of which each came less than `LONG_UPTIME_S` after the start, except perhaps the first."""
+        """Number of crashes in a row; a crash after `LONG_UPTIME_S` begins another row."""
         self._is_ready = False
         self.failed_boot_count = 0
 
@@ -41,7 +38,7 @@ class RestartPolicy:
         self.failed_boot_count = 0
 
     def on_died(self, now: float) -> float | None:
-        """Record a death. Return the seconds until the restart, or None if the policy allows none."""
+        """Record a death. Return the seconds until the restart, or None if the policy allows no restart."""
         if not self._is_ready:
             self.failed_boot_count += 1
         if self.failed_boot_count >= MAX_FAILED_BOOTS:

@@ -1,8 +1,8 @@
 """Watchdog: finds live processes that stop changing their heartbeat, a number that each process changes every second.
 
 The supervisor kills these processes: a kill loses no messages, while a hung process blocks the partitions of a broker,
-or all messages. A pause of the whole machine does not count: after a long gap between two checks, the time of every
-process starts again.
+or all messages. A pause of the whole machine does not count: after a long gap between two checks, every heartbeat
+counts as just changed.
 
 Separate because the watchdog needs only heartbeats and the time, and no processes.
 """
@@ -19,7 +19,7 @@ __all__ = ["HUNG_BOOT_S", "HUNG_S", "Watchdog"]
 HUNG_S: float = 60.0
 """Longest time without a heartbeat for running processes. No known task blocks a process for more than 2 s."""
 HUNG_BOOT_S: float = 600.0
-"""Longest time for booting processes: they store no heartbeat until they are ready, and may read a large slab first."""
+"""Longest boot: a process stores no heartbeat until it is ready, and may read a large slab before."""
 MAX_CHECK_GAP_S: Final = 5.0
 """A longer gap between two checks proves that the supervisor itself was stopped, because it checks once a second."""
 
@@ -35,8 +35,8 @@ class Watchdog(Generic[Instance]):
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._last_changes: dict[Instance, tuple[int, float]] = {}
-        """The heartbeat of each process at the last check, and the time since which it has been the same."""
-        self._checked_at = 0.0
+        """The heartbeat of each process at the last check, and the time when a check first found this heartbeat."""
+        self._last_check = 0.0
 
     def find_hung(self, heartbeats: Mapping[Instance, int], now: float) -> list[Instance]:
         """Return the hung processes.
@@ -44,8 +44,8 @@ class Watchdog(Generic[Instance]):
         `heartbeats` has the present heartbeat of each live process, a number in any unit. `now` is in seconds of a
         monotonic clock.
         """
-        changes_before = self._last_changes if now - self._checked_at <= MAX_CHECK_GAP_S else {}
-        self._checked_at = now
+        changes_before = self._last_changes if now - self._last_check <= MAX_CHECK_GAP_S else {}
+        self._last_check = now
         self._last_changes = {}
         for instance, heartbeat in heartbeats.items():
             heartbeat_before, same_since = changes_before.get(instance, (heartbeat, now))

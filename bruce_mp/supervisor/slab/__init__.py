@@ -1,1 +1,1 @@
-"""Create, lock and adopt the slab, the file that holds every message until Kafka has acknowledged it."""
+"""Create, lock and adopt the slab and its journal, and count the messages that the slab holds."""

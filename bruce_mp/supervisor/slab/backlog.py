@@ -1,9 +1,7 @@
 """Counts and reports of undelivered messages, for the start and the shutdown of the daemon.
 
-The messages are in the slab, the file that holds every message until Kafka has acknowledged it, and in spill files,
-which take messages of large fenced attempts when their part of the slab is full. The *landing zone* is the part of the
-slab into which the kernel stores received datagrams. The daemon has not examined the messages there, so it does not
-know their topics.
+The messages are in the slab, and in spill files, which take messages of fenced attempts when the attempts' part of the
+slab is full. The daemon has not examined the messages in the landing zone, so it does not know their topics.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ __all__ = ["count_held_by_topic", "has_deliverable", "undelivered_lines"]
 
 LANDED: Final = "(not yet examined)"
 SPILLED: Final = "(in spill files)"
-"""Names in place of a topic, for messages without a topic in the slab."""
+"""Names in place of a topic, for messages in the landing zone and in spill files."""
 
 
 def count_held_by_topic(slab: Slab) -> dict[str, int]:
-    """Return the number of undelivered messages by topic, without topics that have none.
+    """Return the number of held messages of each topic that has held messages.
 
     Messages in the landing zone count as topic `LANDED`, messages in spill files as topic `SPILLED`.
     """
@@ -43,30 +41,30 @@ def count_held_by_topic(slab: Slab) -> dict[str, int]:
     return {name: count for name, count in held.items() if count}
 
 
-def has_deliverable(held: dict[str, int]) -> bool:
+def has_deliverable(held_counts: dict[str, int]) -> bool:
     """Return True if some of these messages can be delivered after the inputs have ended.
 
-    Messages in spill files cannot, because only an input reads spill files.
+    Messages in spill files cannot be delivered then, because only an input reads spill files.
     """
-    return bool(held.keys() - {SPILLED})
+    return bool(held_counts.keys() - {SPILLED})
 
 
-def undelivered_lines(held: dict[str, int], slab: Slab, journal: Path | None) -> list[str]:
-    """Return the lines of a report about the messages that are still held (by topic) when the daemon ends.
+def undelivered_lines(held_counts: dict[str, int], slab: Slab, journal: Path | None) -> list[str]:
+    """Return the lines of a report about the messages that are still held when the daemon ends.
 
-    `journal` is the directory of the journal, the copy of held messages on disk, or None if the daemon keeps none.
+    `held_counts` are their numbers by topic. `journal` is the directory of the journal, or None if there is no journal.
     """
     return [
-        f"{plural(sum(held.values()), 'message')} could not be delivered.",
-        f"{_fate_of_held(held, slab, journal)} By topic:",
-        *(f"  {printable(topic)}: {count:,}" for topic, count in sorted(held.items())),
+        f"{plural(sum(held_counts.values()), 'message')} could not be delivered.",
+        f"{_fate_of_held(held_counts, slab, journal)} By topic:",
+        *(f"  {printable(topic)}: {count:,}" for topic, count in sorted(held_counts.items())),
     ]
 
 
-def _fate_of_held(held: dict[str, int], slab: Slab, journal: Path | None) -> str:
-    """Return sentences about the place from which the next start delivers the messages, if there is one."""
+def _fate_of_held(held_counts: dict[str, int], slab: Slab, journal: Path | None) -> str:
+    """Return sentences that say from where the next start delivers the messages, or that they are lost."""
     if slab.is_at_path:
-        keep = "and its spill files keep" if SPILLED in held else "keeps"
+        keep = "and its spill files keep" if SPILLED in held_counts else "keeps"
         return f"The slab {slab.path} {keep} them, and the next start delivers them."
     if journal:
         fate = f"The next start restores those that the journal {journal} has; send the others again from their source."

@@ -1,9 +1,8 @@
 """The journal at the daemon's start and end: restore a lost slab from it, or record in it that the slab is in use.
 
-The *slab* is the memory-mapped file that holds every message until Kafka has acknowledged it. The *journal* is a file
-on disk with copies of the held messages. A slab file on a disk is complete after a clean end of the daemon, and as long
-as the machine has not restarted since the last use of the slab. Otherwise it may lack any of the pages that were
-written last. The daemon then creates a new slab with the messages of the journal.
+A slab file on a disk is complete after a clean end of the daemon, and as long as the machine has not restarted since
+the daemon last changed the slab. Otherwise the file may lack some of the pages that were written last, and the daemon
+creates a new slab with the messages of the journal.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _RESTORING: Final = Struct("<I")  # SUPER_RESTORING
 class _SlabIdentity(NamedTuple):
     """Fields from the beginning of a slab file.
 
-    `created_ms`, the time of its creation, is the id of the slab. `is_restoring` is True if a restore of messages from
-    the journal into this slab has begun, but not finished.
+    `created_ms`, the time of the slab's creation, is the slab's id. `is_restoring` is True if a restore of messages
+    from the journal into this slab has begun, but not finished.
     """
 
     created_ms: int
@@ -53,7 +52,7 @@ class _SlabIdentity(NamedTuple):
 class JournalSetup:
     """The journal in `directory` at the start of a daemon.
 
-    `is_kept` is False if the configuration has no journal. A journal that an earlier daemon left is used all the same.
+    `is_kept` is False if the configuration sets no journal. An earlier daemon's journal is used all the same.
     """
 
     def __init__(self, directory: Path, *, is_kept: bool) -> None:
@@ -73,8 +72,8 @@ class JournalSetup:
     def replaces(self, slab: Path) -> bool:
         """Return True if the slab file at `slab` may lack messages that the journal has.
 
-        The journal is then the better source. It must belong to this slab, which its slab id shows. But a power failure
-        can leave zeros in place of the id in the slab file; such a file counts as the slab of the journal.
+        The journal must have the id of this slab. But a power failure can leave zeros in place of the id in the slab
+        file; such a file counts as the slab of the journal.
         """
         page = _first_page_of(slab)
         if page is None:
@@ -117,17 +116,16 @@ class JournalSetup:
     def ignore_content_of(self, slab: Slab) -> None:
         """Ignore the journal's content if it belongs to this slab, which is sound and empty.
 
-        The slab is about to be replaced by a new one. `apply` must not restore delivered messages into the new slab.
+        A new slab replaces this one next, and `apply` must not restore delivered messages into the new slab.
         """
         if self._content is not None and self._content.slab_id == slab.read_signed(lay.SUPER_CREATED_MS):
             self._content = None
 
-    def apply(self, slab: Slab, *, is_empty: bool, partitioners: PartitionerOfTopic | None) -> None:
-        """Use or put away a journal that another slab left behind, then begin or continue the journal of this slab.
+    def apply(self, slab: Slab, *, is_empty: bool, partitioners: Partitioners | None) -> None:
+        """Restore or move aside the journal of another slab, then begin or continue the journal of this slab.
 
-        A journal of another slab is restored into this slab if this slab is empty, that is, holds no messages (a new
-        one, for example). If this slab holds messages, the journal is moved aside. If the daemon keeps no journal, none
-        is begun, and an earlier one of this slab is removed.
+        `is_empty` is True if this slab holds no messages; only then the journal of another slab is restored into it. If
+        the daemon keeps no journal, remove an earlier journal of this slab.
         """
         content, self._content = self._content, None
         slab_id = slab.read_signed(lay.SUPER_CREATED_MS)
@@ -151,11 +149,11 @@ class JournalSetup:
     def change_directory(slab: Slab, directory: Path | None) -> None:
         """Store the journal's directory in the slab; None stands for no journal.
 
-        If the slab had its journal in another directory, remove that journal. Otherwise it would replace the slab if
-        the configuration named that directory again.
+        If the slab had its journal in another directory, remove that journal. Otherwise the old journal would replace
+        the slab if the configuration named that directory again.
         """
         old_path = _journal_path(slab)
-        if old_path and (directory is None or not _is_same(Path(os.fsdecode(old_path)), directory)):
+        if old_path and (directory is None or not _is_same_directory(Path(os.fsdecode(old_path)), directory)):
             JournalSetup.remove(Path(os.fsdecode(old_path)), slab.path)
         _store_journal_path(slab, b"" if directory is None else bytes(directory))
 
@@ -226,7 +224,7 @@ class JournalSetup:
 
     @staticmethod
     def remove(directory: Path, slab: Path) -> None:
-        """Remove the journal in a directory, unless the directory belongs to a slab that is not at the path `slab`."""
+        """Remove the journal in a directory, unless the directory belongs to another slab than the one at `slab`."""
         with suppress(OSError, ValueError):  # ValueError: a damaged path with a null byte
             if is_foreign(directory, slab):
                 return
@@ -237,7 +235,7 @@ class JournalSetup:
             sync_directory(directory.parent)
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def _is_same_directory(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
     except (OSError, ValueError):

@@ -26,10 +26,10 @@ RETRY_S: Final = 0.05
 """Time between two attempts to acquire a lock."""
 
 
-def retry_lock(acquire: Callable[[], _Lock], in_use: type[BruceError]) -> _Lock:
+def retry_lock(acquire: Callable[[], _Lock], in_use_error: type[BruceError]) -> _Lock:
     """Call `acquire` until it succeeds, and return its result.
 
-    `in_use` is the type of the error that `acquire` raises if another daemon has the lock. Raise this error after
+    `in_use_error` is the type of the error that `acquire` raises if another daemon has the lock. Raise this error after
     `TIMEOUT_S`, and any other error at once.
     """
     deadline = time.monotonic() + TIMEOUT_S
@@ -37,7 +37,7 @@ def retry_lock(acquire: Callable[[], _Lock], in_use: type[BruceError]) -> _Lock:
     while True:
         try:
             return acquire()
-        except in_use as error:
+        except in_use_error as error:
             if time.monotonic() >= deadline:
                 raise
             if not is_logged:  # now, not after the wait, so that an interactive user sees the reason for the delay

@@ -1,12 +1,11 @@
 """Set-up of the slab at a start: create one, adopt the previous daemon's, or move a damaged one aside.
 
-The slab is the memory-mapped file that holds every message until Kafka has acknowledged it. The daemon must deliver the
-messages in a slab. It therefore replaces only an empty slab, renames an unreadable one, and refuses a slab that another
-daemon uses. While it holds the slab's lock, no other daemon writes to the slab.
+The daemon must deliver the messages in a slab. It therefore replaces only an empty slab, renames an unreadable one, and
+refuses a slab that another daemon uses. While it holds the slab's lock, no other daemon writes to the slab. After a
+power failure, the journal may replace the slab (`journal_setup.py`).
 
-Each process has a *row* in the slab, with its counters and the transaction that it is carrying out. The daemon
-completes the transactions of killed processes before it reads anything else in the slab. The messages are in *chunks*
-of 8 KiB, or in *spans* of several chunks. Each chunk in use names the row of the input process that owns it.
+The daemon completes the transactions in the process rows of killed processes before it reads anything else in the slab.
+Each chunk in use names the row of the input process that owns it.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def acquire_slab(
 
     Return the slab, and the descriptor that holds its lock until the last copy of that descriptor is closed. If the
     journal replaces the slab (`JournalSetup.replaces`), create a new file. `largest_datagram` is the maximum size of a
-    datagram, `spill_path` the directory of the slab's spill files. Raise SlabError if a running daemon uses the slab or
-    there is no room for it, and StartError if the daemon may not use the file.
+    datagram in bytes, `spill_path` the directory of the slab's spill files. Raise SlabError if a running daemon uses
+    the slab or there is no room for it, and StartError if the daemon may not use the file.
     """
     wanted = Geometry.for_size(size, largest_datagram)
     while True:
@@ -106,7 +105,7 @@ def _check_file(path: Path, status: os.stat_result) -> None:
         )
     if status.st_mode & 0o022:
         raise StartError(
-            f"The slab {path} has mode {stat.S_IMODE(status.st_mode):04o}: others can change its messages. Close it "
+            f"The slab {path} has mode {stat.S_IMODE(status.st_mode):04o}: others can change its messages. Forbid that "
             f"(chmod 0600 {path}) or set another slab.path."
         )
 
@@ -128,7 +127,7 @@ def _open_locked(path: Path) -> int | None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the path still names the open file; the previous daemon may have removed it before the lock."""
+    """Return True if the path still names the open file; another daemon may have removed the file before the lock."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -160,7 +159,7 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held_count, "message"))
     if slab.geometry != wanted and not held_count:
         journal.ignore_content_of(slab)
-        SpillDirectory.for_slab(slab, spill_path).remove()  # they hold no message: `held_count` is 0
+        SpillDirectory.for_slab(slab, spill_path).remove()  # `held_count` is 0, so they are empty
         path.unlink()
         return None
     warn_of_other_size(slab, wanted)
@@ -237,8 +236,8 @@ def _count_lost_copies(slab: Slab) -> None:
 def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> None:
     """Finish the work of the previous daemon's inputs, and assign all used chunks to the inputs with these `rows`.
 
-    There may be fewer inputs than before; the first one then also gets the chunks of inputs that no longer exist. Call
-    this before any process starts.
+    There may be fewer inputs than before; the input of the first row then also gets the chunks of inputs that no longer
+    exist. Call this before any process starts.
     """
     spans = [(first_chunk, chunk_count) for first_chunk, _, chunk_count, _ in used_chunk_headers(slab)]
     owners = {slab.owner_of(chunk) for chunk, _ in spans}
@@ -250,7 +249,7 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)  # of the datagram input
     if not owners.issubset(rows):
-        # `_reassign_chunks` raises tickets, and the counts of messages by stage rely on these.
+        # `_reassign_chunks` sets a later ticket in a row, and the counts of messages by stage rely on tickets.
         invalidate_counts(slab, lay.ROW_SUPERVISOR)
         _reassign_chunks(slab, [chunk for chunk, _ in spans], rows)
     rebuild_table(slab, spans)  # the table of the inputs that own the chunks
@@ -261,16 +260,16 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
     """Assign the chunks of inputs that no longer exist to the input of the first of these rows, the *successor*.
 
-    Two values in the successor's row must fit the messages that it takes over. A router ignores a run (records that an
-    input hands over as one unit) if the run's ticket is later than the ticket in the row of its input. So the
-    successor's ticket rises to the latest ticket of the inputs that it replaces. A stream input numbers
-    arriving messages from `counted` of its row on. So `counted` rises to the maximum of all stream inputs.
+    Two values in the successor's row must fit the messages that it takes over. A router ignores a run if the run's
+    ticket is later than the ticket in the input's row. So the successor gets the latest ticket of the inputs that it
+    replaces. The arrival numbers of a stream input begin at `counted` of its row. So the successor's `counted` becomes
+    the maximum of all stream inputs.
     """
     successor, tickets = rows[0], last_tickets(slab)
-    for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
-        if slab.view[owner_at] not in rows:
-            HandoverTickets(slab, successor).catch_up(tickets.get(slab.view[owner_at], 0))
-            slab.view[owner_at] = successor
+    for owner_offset in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
+        if slab.view[owner_offset] not in rows:
+            HandoverTickets(slab, successor).catch_up(tickets.get(slab.view[owner_offset], 0))
+            slab.view[owner_offset] = successor
     if successor in lay.STREAM_ROWS:
         ProcessRow(slab, successor).commit_counted(
             max(ProcessRow(slab, index).counted for index in lay.STREAM_ROWS), {}
@@ -278,19 +277,16 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
 
 
 def _validate_and_count(slab: Slab) -> int:
-    """Return the number of held messages, including messages outside chunks. Raise an error if a chunk is damaged.
-
-    The error of a damaged run or record is a SlabError or ValueError.
-    """
+    """Return the number of held messages, including messages outside chunks. Raise an error if a chunk is damaged."""
     chunks = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
     records_by_state = kernels.count_states(slab, chunks)
-    if records_by_state[RunState.SPLIT]:  # `count_states` counts damaged runs and records as SPLIT
+    if records_by_state[RunState.SPLIT]:  # the number of damaged runs, records and chunks
         _raise_damage(slab, chunks)
     return sum(count_by_stage(records_by_state).values()) + len(landed_lengths(slab)) + spilled_total(slab)
 
 
 def _raise_damage(slab: Slab, chunks: Iterable[tuple[int, int]]) -> NoReturn:
-    """Read all runs and records until the read of a damaged one raises SlabError or ValueError."""
+    """Read runs, and the records of split and open runs, until a damaged one raises SlabError or ValueError."""
     for chunk, _ in chunks:
         for offset, run in runs_of(slab, chunk):
             if run.state in {RunState.SPLIT, RunState.OPEN}:

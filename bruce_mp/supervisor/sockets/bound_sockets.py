@@ -34,7 +34,7 @@ __all__ = [
     "TCP_SETTING",
     "BoundSocket",
     "bind_datagrams",
-    "bind_hold",
+    "bind_hold_socket",
     "bind_http",
     "bind_tcp",
     "bind_unix_stream",
@@ -54,9 +54,9 @@ _SMALL_BACKLOG: Final = 64
 class BoundSocket(NamedTuple):
     """A bound socket, and the path of its socket file if the daemon may remove that file.
 
-    `file_status` is the status of the file when the socket was bound or claimed; by it, a file that has replaced this
-    one is recognized. `is_ours` is False for a socket of a service manager, which keeps it open after the daemon has
-    ended. `queue_length` is the maximum number of datagrams in the socket's queue, 0 if unknown.
+    `file_status` is the status of the file when the socket was bound or claimed; `has_file` compares it with the status
+    now. `is_ours` is False for a socket of a service manager, which keeps the socket open after the daemon has ended.
+    `queue_length` is the maximum number of datagrams in the socket's queue, 0 if unknown.
     """
 
     socket: socket.socket
@@ -102,7 +102,7 @@ def bind_http(config: Http) -> BoundSocket:
     return _bind_unix(Path(address.path), socket.SOCK_STREAM, FileAccess.of(config), HTTP_SETTING, _SMALL_BACKLOG)
 
 
-def bind_hold(path: Path) -> BoundSocket:
+def bind_hold_socket(path: Path) -> BoundSocket:
     return _bind_unix(path, socket.SOCK_SEQPACKET, FileAccess(mode=0o600), HOLD_NAME, _SMALL_BACKLOG)
 
 

@@ -19,8 +19,7 @@ __all__ = ["check_datagram_size", "queue_length", "warn_of_short_queue"]
 
 QUEUE_LENGTH_FILE: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
 MIN_QUEUE_LENGTH: Final = 512
-"""Datagrams that the kernel should queue while the process of the datagram input restarts; Linux' default of 10 is too
-few."""
+"""Number of datagrams that the kernel should queue while the datagram input restarts; Linux' default is 10."""
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +29,9 @@ def check_datagram_size(size: int, *, allow_large: bool) -> None:
 
     Also raise it if clients can send them only after raising SO_SNDBUF, unless `allow_large` is set.
     """
-    if _can_send(size, raise_buffer=False):
+    if _can_send(size, is_buffer_raised=False):
         return
-    if not _can_send(size, raise_buffer=True):
+    if not _can_send(size, is_buffer_raised=True):
         raise StartError(
             f"input.max_datagram_size = {size} is too large: the kernel transfers no datagram of that size. Make it "
             "smaller, or raise the sysctl net.core.wmem_max."
@@ -45,12 +44,12 @@ def check_datagram_size(size: int, *, allow_large: bool) -> None:
     log.warning("Clients must raise SO_SNDBUF to send datagrams of input.max_datagram_size = %d bytes.", size)
 
 
-def _can_send(size: int, *, raise_buffer: bool) -> bool:
-    """Return True if a datagram of `size` bytes can be sent; `raise_buffer` raises SO_SNDBUF before."""
+def _can_send(size: int, *, is_buffer_raised: bool) -> bool:
+    """Return True if a datagram of `size` bytes can be sent, with SO_SNDBUF raised to it if `is_buffer_raised`."""
     sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with sender, receiver:
         sender.setblocking(False)
-        if raise_buffer:
+        if is_buffer_raised:
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
         try:
             sender.send(bytes(size))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from socket import SocketKind
     from typing import NoReturn
 
-__all__ = ["InheritedSocket", "InheritedSockets", "sockets_from_manager", "with_file"]
+__all__ = ["InheritedSocket", "InheritedSockets", "sockets_from_manager", "with_socket_file"]
 
 SD_LISTEN_FDS_START: Final = 3
 _KINDS: Final = {
@@ -39,17 +39,16 @@ _REMEDIES: Final = {
     False: "Remove it there (systemd: in the .socket unit)",
     True: "Start it with the daemon's configuration",
 }
-"""The remedy for an unclaimed socket: the value for False if a service manager passes it, for True if `bruce hold` does
-(`InheritedSocket.is_from_hold`)."""
+"""The remedy for an unclaimed socket, by `InheritedSocket.is_from_hold`."""
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedSocket:
     """An open socket, with the name that a service manager gave it, or else the name of its setting.
 
-    `is_ours` is False for a socket of a service manager, which keeps it open after the daemon has ended. `is_from_hold`
-    is True for a socket of `bruce hold`: it is ours, but after a failed start its file must stay. `queue_length` is the
-    maximum number of datagrams in the socket's queue, 0 if unknown.
+    `is_ours` is False for a socket of a service manager, which keeps the socket open after the daemon has ended.
+    `is_from_hold` is True for a socket of `bruce hold`; `is_ours` is then True, but the socket file must stay after a
+    failed start. `queue_length` is the maximum number of datagrams in the socket's queue, 0 if unknown.
     """
 
     socket: socket.socket
@@ -62,7 +61,7 @@ class InheritedSocket:
     def bound(self) -> BoundSocket:
         """Return the socket as a BoundSocket, with its socket file if the daemon may remove that file."""
         bound = BoundSocket(self.socket, is_ours=self.is_ours, queue_length=self.queue_length)
-        return bound if self.is_from_hold else with_file(bound)
+        return bound if self.is_from_hold else with_socket_file(bound)
 
     def serves(self, setting: str, address: HostPort | UnixPath) -> bool:
         """Return True if the socket is bound to the address of a setting.
@@ -80,7 +79,7 @@ class InheritedSocket:
 
     @property
     def origin(self) -> str:
-        """The program that passes the socket to the daemon."""
+        """Return the name of the program that passes the socket to the daemon."""
         if self.is_from_hold:
             return "bruce hold"
         return "the replaced daemon" if self.is_ours else "the service manager"
@@ -102,8 +101,8 @@ class InheritedSocket:
             )
 
 
-def with_file(bound: BoundSocket) -> BoundSocket:
-    """Add the socket file to a socket, so that the daemon removes the file when it ends.
+def with_socket_file(bound: BoundSocket) -> BoundSocket:
+    """Add the path of the socket file, so that the daemon removes the file when it ends.
 
     Return the socket as it is if it has no socket file, or belongs to a service manager. `InheritedSockets.claim`
     leaves the file out for a socket of `bruce hold`.
@@ -136,7 +135,7 @@ class InheritedSockets:
         return None
 
     def refuse_unclaimed(self) -> None:
-        """Close the unclaimed sockets as `close` does. Raise StartError if one is not from the replaced code."""
+        """Close the unclaimed sockets. Raise StartError if a service manager or `bruce hold` passes one of them."""
         for inherited in self._sockets:
             if not inherited.is_ours or inherited.is_from_hold:
                 inherited.refuse()

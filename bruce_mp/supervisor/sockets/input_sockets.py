@@ -1,9 +1,8 @@
 """The settings that name sockets, the sockets of the inputs, and the slab rows of the processes that serve them.
 
-A process that receives messages is an *input*: there is one for datagrams, and the stream workers share the stream
-sockets. Each has its own row in the slab, the file with the messages. The rows follow from the configuration and
-from the slab. The datagram input also runs if it is disabled, but the landing zone (the part of the slab into which the
-kernel stores datagrams) still has some. A worker also runs if only it can deliver messages from spill files.
+The datagram input and the stream workers (together the *inputs*) have a row in the slab each. The configuration and the
+slab determine which of them run. The datagram input also runs if datagrams are disabled, but the landing zone still has
+some. A worker also runs if no other process can deliver the messages in its spill files.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class InputSockets(NamedTuple):
         return (bound for bound in self if bound is not None)
 
     @property
-    def datagrams_stay_open(self) -> bool:
+    def datagram_socket_stays_open(self) -> bool:
         """Return True if a service manager keeps the datagram socket open after the daemon has ended."""
         return self.datagrams is not None and not self.datagrams.is_ours
 
@@ -107,7 +106,7 @@ def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSocke
     """Claim the configured sockets from the inherited ones, and bind the others.
 
     Raise StartError, and close the opened sockets, if an address is in use or unusable, or if another program passes a
-    socket that no setting claims. The socket of the status pages must have been claimed before.
+    socket that no setting claims. Claim the socket of the status pages before; it would count as unclaimed.
     """
     opened: dict[str, BoundSocket] = {}
     try:
@@ -133,13 +132,13 @@ def _require_loopback(host: str) -> None:
         )
 
 
-def input_rows(config: Input, slab: Slab, *, ran_datagram_input: bool = False) -> tuple[int, ...]:
+def input_rows(config: Input, slab: Slab, *, old_code_has_datagram_input: bool = False) -> tuple[int, ...]:
     """Return the slab rows of the inputs that must run: the datagram input's, if any, then those of the stream workers.
 
-    `ran_datagram_input` is True if the replaced code still runs a datagram input, which may leave datagrams in the
-    landing zone when it ends.
+    `old_code_has_datagram_input` is True if the replaced code still runs a datagram input, which may leave datagrams in
+    the landing zone when it ends.
     """
-    needs_datagram_input = config.unix_datagram.enable or ran_datagram_input or bool(landed_lengths(slab))
+    needs_datagram_input = config.unix_datagram.enable or old_code_has_datagram_input or bool(landed_lengths(slab))
     has_streams = config.unix_stream.enable or config.tcp.enable
     worker_count = config.streams.worker_count if has_streams else 0
     datagram_row = lay.ROW_FIRST_INPUT

@@ -37,14 +37,14 @@ __all__ = ["HOLD_SOCKET", "SocketKeeperLink", "receive_message", "request_socket
 HOLD_SOCKET: Final = "hold.socket"
 _TIMEOUT_S: Final = 5.0
 """Time limit for an answer of `bruce hold`, which may bind or close sockets before it answers."""
-_MAX_BYTES: Final = 64 << 10
+_MAX_MESSAGE_BYTES: Final = 64 << 10
 _MAX_SOCKETS: Final = 16
-"""Maximum size of a message, and maximum number of sockets in it; a daemon has at most four."""
+"""Maximum number of sockets in a message; a daemon has at most four."""
 
 log = logging.getLogger(__name__)
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _SentSocket(msgspec.Struct, frozen=True):
     """The setting that a socket serves, and the maximum number of datagrams in the socket's queue, 0 if unknown."""
 
     setting: str
@@ -57,13 +57,13 @@ class _Message(msgspec.Struct, frozen=True):
     Programs of different releases may exchange messages. So later releases may add keys, and must keep these.
     """
 
-    sockets: tuple[_Entry, ...] | None = None
+    sockets: tuple[_SentSocket, ...] | None = None
 
 
 def send_sockets(connection: socket.socket, sockets: Iterable[tuple[str, BoundSocket]]) -> None:
     """Send pairs of setting and socket; the receiver gets copies of the sockets' descriptors."""
     pairs = list(sockets)
-    message = _Message(tuple(_Entry(setting, bound.queue_length) for setting, bound in pairs))
+    message = _Message(tuple(_SentSocket(setting, bound.queue_length) for setting, bound in pairs))
     descriptors = [bound.socket.fileno() for _, bound in pairs]
     socket.send_fds(connection, [msgspec.json.encode(message)], descriptors, socket.MSG_NOSIGNAL)
 
@@ -73,7 +73,7 @@ def receive_message(connection: socket.socket) -> list[InheritedSocket] | None:
 
     Raise EOFError at the end of the connection, and OSError or ValueError for an unusable message.
     """
-    data, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, _MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
+    data, descriptors, _, _ = socket.recv_fds(connection, _MAX_MESSAGE_BYTES, _MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     if not data:
         raise EOFError

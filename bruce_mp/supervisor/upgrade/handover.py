@@ -1,12 +1,12 @@
 """State that the supervisor passes to new code by `execve`, for an upgrade.
 
 The process keeps its pid, its child processes and the descriptors listed here, and loses all other state. The old
-processes work until the new ones are ready to replace them. Until then the descriptors of the locks stay open, so no
-other daemon can take the run directory or the slab (the file with the messages). If the old processes have ended before
-the `execve`, only sockets are passed, and the new code takes the locks as at an ordinary start.
+processes work until the new ones are ready to replace them. The descriptors of the locks stay open, so no other daemon
+can take the run directory or the slab. If the old processes have ended before the `execve`, only sockets are passed,
+and the new code takes the locks as at an ordinary start.
 
-The old code blocks signals before the `execve`, and raises again the signals that it has not handled. They stay pending
-until the new supervisor listens for signals (`signal_pipe.py`).
+The old code blocks signals before the `execve`, and raises again the signals that it has not handled. These stay
+pending until the new supervisor listens for signals (`signal_pipe.py`).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class PassedSocket(msgspec.Struct, frozen=True):
 class PassedProcess(msgspec.Struct, frozen=True):
     """A process of the old code.
 
-    `control` is the descriptor of the supervisor's end of its control pipe, or None if that end is closed. When the
-    supervisor closes it, the process exits.
+    `control` is the descriptor of the supervisor's end of the process's control pipe, or None if that end is closed.
+    When the supervisor closes it, the process exits.
     """
 
     name: str
@@ -61,7 +61,8 @@ class PassedProcess(msgspec.Struct, frozen=True):
 class Handover(msgspec.Struct, frozen=True):
     """Data for the new code; `version` is the version of the old code.
 
-    `checked_at` is the time when the check of the new code ended, in seconds of the monotonic clock. `locks` are the
+    `checked_at` is the time when the preflight check of the new code ended, in seconds of the monotonic clock. If the
+    old processes have ended since, the new code reports how long nothing was received after it. `locks` are the
     descriptors that hold the locks of run directory and slab. If all processes have ended, `locks` and `processes` are
     empty. The JSON keeps the keys of earlier versions, which differ from some names here.
     """
@@ -85,11 +86,11 @@ class Handover(msgspec.Struct, frozen=True):
         )
 
     @property
-    def ran_datagram_input(self) -> bool:
-        """Return True if the old code runs a datagram input.
+    def has_datagram_input(self) -> bool:
+        """Return True if the old processes include a datagram input.
 
-        When that input ends, it may leave datagrams in the landing zone (where the kernel stores received datagrams in
-        the slab), and the new code needs a datagram input to handle them.
+        When that input ends, it may leave datagrams in the landing zone, and the new code needs a datagram input to
+        handle them.
         """
         return any(process.name == "input" for process in self.processes)
 

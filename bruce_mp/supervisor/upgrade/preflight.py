@@ -27,13 +27,13 @@ __all__ = ["CHECK_OPTION", "Preflight", "PreflightError", "PreflightReport", "lo
 
 CHECK_OPTION: Final = "--check"
 TIMEOUT_S: Final = 60.0
-"""Time limit of the check. It also suffices if the code must be read from a slow disk."""
+"""Time limit of the check, long enough to read the code from a slow disk."""
 _MAX_ERROR_CHARACTERS: Final = 2000
 """The log shows at most this many characters of the process's error output: the last ones, which name the error."""
 
 
 class PreflightError(BruceError):
-    """The check found that the new code would not start, or could not find out."""
+    """The new code would not start, or the check gave no result."""
 
 
 class PreflightReport(msgspec.Struct, frozen=True):

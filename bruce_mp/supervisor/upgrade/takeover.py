@@ -1,8 +1,8 @@
 """Takeover from the processes of the replaced code.
 
-The new processes first load their programs, and wait. Then the old processes end, the supervisor recovers the slab (the
-file with the messages), and the new processes begin their work, inputs first. Messages wait in the sockets only from
-the end of the old inputs until the new inputs begin.
+The new processes first load their programs, and wait. Then the old processes end, the supervisor recovers the slab, and
+the new processes begin their work, inputs first. Messages wait in the sockets only from the end of the old inputs until
+the new inputs begin.
 
 Of the old processes, the supervisor has only the pids and the control pipes. An old process exits when the supervisor
 closes its pipe; after a time limit, the supervisor kills it. The old status process ends last, because it receives the
@@ -39,12 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Takeover"]
 
-_LOADING_S: Final = 10.0
-"""Time limit for the new processes to load. After it the old processes end anyway, and messages wait in the sockets
-until the new processes have loaded."""
-_EXIT_S: Final = 2.0
-"""Time for an old process to send its last reports and exit. A longer time would keep clients waiting, and is not
-needed: a process that is killed loses no message."""
+_LOADING_TIMEOUT_S: Final = 10.0
+"""Time limit for the new processes to load. Then the supervisor ends the old processes anyway, and messages wait in the
+sockets until the new processes have loaded."""
+_EXIT_TIMEOUT_S: Final = 2.0
+"""Time limit for an old process to send its last reports and exit; then it is killed, which loses no messages."""
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +58,10 @@ class Takeover:
         self._helpers = _children() - {process.pid for process in handover.processes}
         self._run_dir = run_dir
         self._without_input_since = handover.checked_at
-        self._others_due = 0.0
-        """The time when the processes other than inputs begin, even if the inputs do not work yet."""
+        self._begin_all_due = 0.0
+        """The time when the other processes begin even if the inputs have not booted yet."""
         self._without_input_s: float | None = None
+        """The time for which no input ran; None until the new inputs have booted."""
         self._is_reported = False
 
     def carry_out(self, group: ProcessGroup, slab: Slab, input_rows: tuple[int, ...], spills: SpillDirectory) -> None:
@@ -71,26 +71,26 @@ class Takeover:
         """
         if not self._old_processes:
             return
-        group.load_programs(time.monotonic() + _LOADING_S)
+        group.load_programs(time.monotonic() + _LOADING_TIMEOUT_S)
         # Read all headers once, so that the kernel maps their pages while the old inputs still receive. The recovery
         # below reads them again, and is faster then.
         for _ in used_chunk_headers(slab):
             pass
-        inputs = [each for each in self._old_processes if each.name.startswith("input")]  # input, input-1, ...
-        status = [each for each in self._old_processes if each.name == "status"]
-        others = [each for each in self._old_processes if each not in (*inputs, *status)]
-        _end_processes(others)  # the messages that they were delivering stay in the slab
+        old_inputs = [each for each in self._old_processes if each.name.startswith("input")]  # input, input-1, ...
+        old_status = [each for each in self._old_processes if each.name == "status"]
+        old_others = [each for each in self._old_processes if each not in (*old_inputs, *old_status)]
+        _end_processes(old_others)  # the messages that they were delivering stay in the slab
         self._without_input_since = time.monotonic()
-        _end_processes(inputs)  # from here on, new messages wait in the sockets
+        _end_processes(old_inputs)  # new messages now wait in the sockets
         recover_after_upgrade(slab, input_rows, spills)
         group.begin_inputs()
-        _end_processes(status)
-        self._others_due = time.monotonic() + HEAD_START_S
+        _end_processes(old_status)
+        self._begin_all_due = time.monotonic() + HEAD_START_S
 
     def step(self, group: ProcessGroup) -> None:
-        """Let the other processes begin once the inputs work, and report once that the takeover is complete."""
+        """Let the other processes begin once the inputs have booted, and report once that the takeover is complete."""
         self._helpers = {pid for pid in self._helpers if not _try_reap(pid)}
-        if group.inputs_have_booted or time.monotonic() >= self._others_due:
+        if group.inputs_have_booted or time.monotonic() >= self._begin_all_due:
             group.begin_all()
         if self._without_input_s is None and group.inputs_have_booted:
             self._without_input_s = time.monotonic() - self._without_input_since
@@ -116,7 +116,7 @@ def _end_processes(processes: Sequence[PassedProcess]) -> None:
     for process in processes:
         if process.control is not None:
             os.close(process.control)
-    deadline = time.monotonic() + _EXIT_S
+    deadline = time.monotonic() + _EXIT_TIMEOUT_S
     for process in processes:
         _reap(process.pid, deadline)
 

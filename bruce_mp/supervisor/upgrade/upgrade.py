@@ -4,8 +4,8 @@
                          │  └─────it would start, with other paths or layout──▶ DRAINING ──all have ended──▶ execute it
                          └────────it would not start──▶ IDLE
 
-"It" is the installed code. It can adopt our slab (the file with the messages) if it would use the same paths and the
-same layout. The daemon works as usual during the check. `step` never blocks.
+"It" is the installed code. It can adopt our slab if it would use the same paths and the same layout of the slab. The
+daemon works as usual during the check. `step` never blocks.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Upgrade:
         write_note(self._run_dir, self._note)
 
     def refuse(self, reason: str) -> None:
-        """Log and record that there is no upgrade for this reason, and allow the next request."""
+        """Log and record the reason why there is no upgrade, and allow the next request."""
         log.error("No upgrade from bruce %s to the installed code: %s", __version__, reason)
         write_note(self._run_dir, replace(self._note, stage=UpgradeStage.REFUSED, reason=reason))
         self.state = UpgradeState.IDLE

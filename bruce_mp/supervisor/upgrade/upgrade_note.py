@@ -22,7 +22,7 @@ _NAME: Final = "upgrade"
 class UpgradeStage(StrEnum):
     CHECKING = "checking"
     DRAINING = "draining"
-    """The new code cannot adopt this slab (the file with the messages), so the daemon first delivers all messages."""
+    """The new code cannot adopt this slab, so the daemon first delivers all messages."""
     TAKING_OVER = "taking over"
     REFUSED = "refused"
     DONE = "done"
@@ -32,7 +32,7 @@ class UpgradeNote(msgspec.Struct, frozen=True):
     """Stage of the upgrade with this number, from version `old` to version `new`.
 
     `new` is empty until the check has reported it. `reason` is set in stage REFUSED. In stage DONE, `waited_ms` is the
-    time for which no input ran, so that messages waited in the sockets, and `package` is the directory of the new code.
+    time for which messages waited in the sockets because no input ran, and `package` is the directory of the new code.
     """
 
     number: int

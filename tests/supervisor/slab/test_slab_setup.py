@@ -263,7 +263,7 @@ def test_a_slab_is_refused_when_others_can_write_to_it(path: Path, mode: int) ->
     FilledSlab(path).close()
     path.chmod(mode)
     with pytest.raises(
-        StartError, match=rf"has mode {mode:04o}: others can change its messages. Close it \(chmod 0600"
+        StartError, match=rf"has mode {mode:04o}: others can change its messages. Forbid that \(chmod 0600"
     ):
         take(path)
 

@@ -48,7 +48,7 @@ def test_an_inherited_socket_is_assigned_by_its_address(datagrams: socket.socket
     )
     assert intake.datagrams is not None
     assert intake.datagrams.socket is datagrams
-    assert intake.datagrams_stay_open
+    assert intake.datagram_socket_stays_open
 
 
 def test_an_inherited_socket_outlives_the_daemon(datagrams: socket.socket, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_stream_sockets_are_assigned_by_their_addresses(tmp_path: Path, tcp: soc
         assert intake.unix_stream is not None
         assert intake.tcp is not None
         assert (intake.unix_stream.socket, intake.tcp.socket) == (unix, tcp)
-        assert not intake.datagrams_stay_open
+        assert not intake.datagram_socket_stays_open
 
 
 def test_a_socket_of_another_type_is_refused(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_socket_of_the_replaced_code_stays_the_daemons_own(datagrams: socket.s
     intake = open_input_sockets(
         configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, SETTING, is_ours=True)])
     )
-    assert not intake.datagrams_stay_open
+    assert not intake.datagram_socket_stays_open
     intake.refuse_senders()
     assert not (tmp_path / "in").exists()
 
