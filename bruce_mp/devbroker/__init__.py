@@ -8,11 +8,11 @@ the modules on which it is based:
     faults, statistics          scripted faults and counters, as data
     apis/                       one module per Kafka API; its handler makes a response from a request
     wire                        decodes requests and encodes responses, with kafka-python's schemas
-    commands, arguments         commands of the control channel: execution, and parsing from a command line
+    commands, arguments         commands to the running broker: execution, and parsing from a command line
     server, process             sockets, tasks, signals: the only modules of the broker that use the operating system
     control, control_command    clients: `DevBroker` for tests, and `bruce dev-broker control`
 
-The broker behaves as Kafka 4.x does, with two deliberate exceptions. In a Produce request, it refuses any bytes after
-the first record batch of a partition. A partition has one log, which all brokers share, so no change of the leader
-loses records.
+The broker behaves as Kafka 4.x does, with two deliberate exceptions. It refuses a Produce request with bytes after the
+first record batch of a partition. All brokers share the one log of a partition, so no change of the leader loses
+records.
 """

@@ -3,9 +3,9 @@
     error code=NOT_LEADER_OR_FOLLOWER topic=hits times=3
     move_leader topic=hits partition=0 broker=2
 
-A fault has the fields of `Fault`, a command those of its struct in `commands`. In a command, a value that begins with
-`{` is JSON. In a fault, no value is JSON, because `text`, a part of a message to look for, may itself begin with `{`.
-A hyphen in a name counts as an underscore.
+A fault has the fields of `Fault`, a command has the fields of its struct in `commands`. In a command, a value that
+begins with `{` is JSON. In a fault, no value is JSON, because the text in the field `text` may begin with `{`.
+ A hyphen in a name counts as an underscore.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def to_underscores(name: str) -> str:
 def parse_fields(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the values of FIELD=VALUE words by field name, as text or decoded JSON.
 
-    Raise ArgumentError unless `kind` has each field and the words name it once.
+    Raise ArgumentError if `kind` lacks a field, or if two words name the same field.
     """
     fields: dict[str, Any] = {}
     for word in words:

@@ -5,7 +5,7 @@ the leader epoch. The CRC does not cover these two fields, so it remains valid.
 
 `CHECKS` lists, in Kafka's order, the checks that need no decoded records, each with its error code. `check_records`
 decodes the records and checks them. In Python this costs more than all other checks, so it is done only if
-`LogLimits.strict` is set.
+`BatchLimits.strict` is set.
 
 Layout: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -28,12 +28,12 @@ from bruce_mp.devbroker.codes import Code, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HEADER", "LENGTH_OFFSET", "BatchHead", "LogLimits", "check_batch", "decode_records", "rebase"]
+__all__ = ["HEADER", "LENGTH_OFFSET", "BatchHead", "BatchLimits", "check_batch", "decode_records", "rebase"]
 
 HEADER: Final = Struct(">qiibIhiqqqhii")  # the fields of `BatchHead`
 LENGTH: Final = Struct(">i")
 LENGTH_OFFSET: Final = 8
-LENGTH_OVERHEAD: Final = 12  # bytes of base offset and length, which the value of the length field does not include
+LENGTH_OVERHEAD: Final = 12  # bytes of base offset and length, which the length field does not count
 MIN_LENGTH_FIELD: Final = 14  # the smallest value of the length field: one record in Kafka's oldest format
 MAGIC_OFFSET: Final = 16
 CRC_START_OFFSET: Final = 21  # where the attributes begin, the first field that the CRC covers
@@ -73,8 +73,8 @@ class BatchHead(NamedTuple):
     record_count: int
 
     @classmethod
-    def unpack(cls, raw: bytes, at: int = 0) -> BatchHead:
-        return cls._make(HEADER.unpack_from(raw, at))
+    def unpack(cls, raw: bytes, position: int = 0) -> BatchHead:
+        return cls._make(HEADER.unpack_from(raw, position))
 
     @property
     def size(self) -> int:
@@ -91,19 +91,19 @@ class BatchHead(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MASK
 
 
-class LogLimits(NamedTuple):
-    """Settings of the checks."""
+class BatchLimits(NamedTuple):
+    """Settings of the checks of a batch."""
 
     message_max_bytes: int = 1_048_588
     """Largest size of a batch; Kafka's `message.max.bytes`."""
     strict: bool = False
-    """Decode and check the records also."""
+    """True: decode and check the records also."""
 
 
 class BatchCheck(NamedTuple):
     """One check of a batch, after its header has been unpacked."""
 
-    is_wrong: Callable[[BatchHead, bytes, int, LogLimits], bool]
+    is_wrong: Callable[[BatchHead, bytes, int, BatchLimits], bool]
     """Called with the header, the whole batch, the version of the Produce request, and the limits."""
     code: Code
     """Error code of a batch that is wrong."""
@@ -136,7 +136,7 @@ CHECKS: Final = (
 )  # fmt: skip
 
 
-def check_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
+def check_batch(raw: bytes | None, version: int, limits: BatchLimits) -> BatchHead:
     """Check the records field `raw` of a Produce request of `version`, and return the header of its one batch.
 
     Raise RefusedError, with the error code that a real broker returns, if the batch is wrong.
@@ -153,7 +153,7 @@ def check_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead
 
 
 def read_head(raw: bytes) -> BatchHead:
-    """Return the header of a batch. Raise RefusedError if Kafka's reader would find no whole batch of version 2."""
+    """Return the header of a batch. Raise RefusedError if `raw` does not begin with a whole batch of version 2."""
     [length] = LENGTH.unpack_from(raw, LENGTH_OFFSET)
     if length < MIN_LENGTH_FIELD:
         raise RefusedError(Code.CORRUPT_MESSAGE, "The length of the record batch is too small for any record.")
@@ -169,7 +169,7 @@ def read_head(raw: bytes) -> BatchHead:
 
 
 def rebase(raw: bytes, base_offset: int, leader_epoch: int) -> bytes:
-    """Return the batch as the broker stores it, with the base offset and leader epoch that the broker assigns."""
+    """Return the batch with the base offset and leader epoch that the broker assigns."""
     return b"".join(
         (REWRITTEN_FIELDS.pack(base_offset, len(raw) - LENGTH_OVERHEAD, leader_epoch), raw[REWRITTEN_FIELDS.size :])
     )

@@ -1,11 +1,11 @@
 """Cluster state: brokers, topics, leaders, and the metadata that clients see.
 
-A partition has one log, which all brokers share, so moving a leader or stopping a broker loses no records. Clients see
+All brokers share the one log of a partition, so moving a leader or stopping a broker loses no records. Clients see
 every broker as an in-sync replica. While the leader of a partition is down, clients see no leader, until the leader
-returns or `move_leader` gives the partition another one.
+returns or `move_leader` sets another one.
 
-Metadata responses are made from an immutable `ClusterSnapshot`. `freeze` keeps the snapshot from before a change for
-a number of responses, which simulates brokers that have not learned of the change.
+Metadata responses are made from an immutable `ClusterSnapshot`. `freeze` keeps the present snapshot for a number of
+responses, to simulate brokers that have not learned of a change that follows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid4
 
-from bruce_mp.devbroker.batch import LogLimits
+from bruce_mp.devbroker.batch import BatchLimits
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.log import PartitionLog, Retention
 
@@ -94,7 +94,7 @@ class HostedTopic:
 
 
 class Cluster:
-    """State of the embedded brokers. Their ids are 1 to `broker_count`. A broker is down until `register` is called."""
+    """State of the embedded brokers, with the ids 1 to `broker_count`. A broker is down until `register` is called."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class Cluster:
         *,
         max_bytes: int,
         auto_create_partitions: int = 0,
-        limits: LogLimits | None = None,
+        limits: BatchLimits | None = None,
         cluster_id: str = "bruce-dev-broker",
     ) -> None:
         self.broker_ids = range(1, broker_count + 1)
         self.cluster_id = cluster_id
         self.auto_create_partitions = auto_create_partitions
-        """Number of partitions of a topic that a Metadata request creates; 0: such a request creates no topic."""
-        self.limits = limits or LogLimits()
+        """Number of partitions of a topic that a Metadata request creates; 0 if such a request creates no topic."""
+        self.limits = limits or BatchLimits()
         self.retention = Retention(max_bytes)
         self.topics: dict[str, HostedTopic] = {}
         self._nodes: dict[int, Node] = {}  # by broker id, without the brokers that are down
@@ -125,8 +125,8 @@ class Cluster:
     def add_topic(self, name: str, partition_count: int) -> HostedTopic:
         """Create a topic with this number of partitions, and return it.
 
-        The brokers that are up become leaders in turn; the turn continues from one topic to the next. Raise
-        RefusedError if the name or the number is invalid, or the topic exists.
+        The brokers that are up become leaders in turn, also across topics. Raise RefusedError if the name or the number
+        is invalid, or if the topic exists.
         """
         self.check_new_topic(name, partition_count)
         topic = HostedTopic(name, uuid4())
@@ -213,8 +213,8 @@ class Cluster:
     def unregister(self, broker: int, *, elect: bool = False) -> None:
         """Record that `broker` is down. Raise RefusedError if no such broker exists.
 
-        If `elect` is set, the partitions that it leads get other leaders, as in `add_topic`. Otherwise it remains their
-        leader, so clients see no leader until it is up again.
+        If `elect` is True, the partitions of which it is the leader get other leaders, as in `add_topic`. Otherwise it
+        remains the leader, so clients see no leader until the broker is up again.
         """
         self._nodes.pop(self.check_broker_id(broker), None)
         for topic in self.topics.values() if elect else ():
@@ -239,7 +239,7 @@ class Cluster:
     # --- metadata
 
     def snapshot(self) -> ClusterSnapshot:
-        """Return the metadata at present, regardless of `freeze`."""
+        """Return the present metadata, regardless of `freeze`."""
         if self._snapshot is None:
             nodes = tuple(self._nodes[broker] for broker in sorted(self._nodes))
             self._snapshot = ClusterSnapshot(

@@ -100,7 +100,7 @@ class MoveLeader(BrokerCommand, frozen=True):
 
     async def run(self, server: DevServer) -> None:
         cluster = server.cluster
-        # These two may raise RefusedError. They precede `freeze`, because a refused command must not freeze metadata.
+        # These two calls may raise RefusedError. A refused command must not freeze metadata, so they precede `freeze`.
         cluster.partition(self.topic, self.partition)
         cluster.check_broker_id(self.broker)
         cluster.freeze(self.stale)
@@ -110,8 +110,8 @@ class MoveLeader(BrokerCommand, frozen=True):
 class BrokerDown(BrokerCommand, frozen=True):
     """Close a broker's listening socket and connections.
 
-    If `elect` is set, other brokers become leaders of its partitions. Otherwise these have no leader until the broker
-    is up again. The next `stale` Metadata responses still show the cluster as it was.
+    If `elect` is True, other brokers become leaders of its partitions. Otherwise the partitions have no leader until
+    the broker is up again. The next `stale` Metadata responses still show the cluster as it was.
     """
 
     broker: int
@@ -119,7 +119,7 @@ class BrokerDown(BrokerCommand, frozen=True):
     stale: NonNegativeInt = 0
 
     async def run(self, server: DevServer) -> None:
-        # This may raise RefusedError. It precedes `freeze`, because a refused command must not freeze metadata.
+        # This call may raise RefusedError. A refused command must not freeze metadata, so it precedes `freeze`.
         server.cluster.check_broker_id(self.broker)
         server.cluster.freeze(self.stale)
         await server.broker_down(self.broker, elect=self.elect)
@@ -199,7 +199,7 @@ class Batches(LogCommand, frozen=True):
     """
 
     max_bytes: int = 1 << 20
-    """Largest size of all batches; a first batch that is larger is returned alone."""
+    """Maximum size of all batches together; a larger first batch is returned alone."""
 
     async def run(self, server: DevServer) -> LogSlice:
         log = self.find_partition(server).log
@@ -208,7 +208,7 @@ class Batches(LogCommand, frozen=True):
 
 
 class AppendedSince(BrokerCommand, frozen=True):
-    """List the batches of all partitions that were appended at a moment or later."""
+    """List the batches of all partitions that were appended at `moment_ns` or later."""
 
     moment_ns: int
     """Time on the host's monotonic clock."""
@@ -236,7 +236,7 @@ class GetStatistics(BrokerCommand, frozen=True):
 class WaitUntil(BrokerCommand, frozen=True):
     """Wait until the counters of the same names in `Statistics` have at least these values, but at most `seconds`.
 
-    The result is the `Statistics` at the end of the wait, also if the counters do not have these values by then.
+    The result is the `Statistics` at the end of the wait, also if the counters have not reached these values.
     """
 
     records: int = 0

@@ -6,9 +6,9 @@
         broker.wait_until(records=1000)
         assert [len(partition) for partition in broker.fetch("hits")] == [250] * 4
 
-Threads must not share a `DevBroker` or `ControlChannel`. The broker's process ends at `close`. It also ends if the
-process that started it ends, because then the pipe to its standard input closes. `drop_batch`, `double_batch` and
-`swap_batches` damage a log deliberately, to test programs that detect lost, duplicate or reordered records.
+Threads must not share a `DevBroker` or `ControlChannel`. The broker's process ends at `close`, and also when the
+process that started it ends, because this closes the pipe to the broker's standard input. `drop_batch`, `double_batch`
+and `swap_batches` damage a log deliberately, to test programs that detect lost, duplicate or reordered records.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 
 class CommandError(BruceError):
-    """A command failed, or could not be sent. If the broker refused the command, the text is the broker's."""
+    """A command failed, or could not be sent. If the broker refused the command, the text is the broker's reason."""
 
 
 class ControlChannel:
@@ -121,16 +121,16 @@ def decode_batches(batches: bytes) -> Iterator[StoredRecord]:
 
     Raise RefusedError if the body of a batch is damaged.
     """
-    at = 0
-    while at < len(batches):
-        head = BatchHead.unpack(batches, at)
-        for record in decode_records(batches[at : at + head.size]):
+    position = 0
+    while position < len(batches):
+        head = BatchHead.unpack(batches, position)
+        for record in decode_records(batches[position : position + head.size]):
             sequence = (head.base_sequence + record.offset - head.base_offset) & SEQUENCE_MASK
             yield StoredRecord(
                 record.offset, record.timestamp, record.key, record.value, tuple(record.headers),
                 head.producer_id, head.producer_epoch, sequence if head.base_sequence >= 0 else -1,
             )  # fmt: skip
-        at += head.size
+        position += head.size
 
 
 class DevBroker:
@@ -206,7 +206,7 @@ class DevBroker:
 
         Args:
             broker: the broker's id.
-            elect: make other brokers leaders of its partitions; otherwise these have no leader until it is up again.
+            elect: make other brokers leaders of its partitions; otherwise they have no leader until the broker is up.
             stale: number of Metadata responses that still show the cluster as it was.
         """
         self._run(commands.BrokerDown(broker=broker, elect=elect, stale=stale))
@@ -245,7 +245,7 @@ class DevBroker:
     def appended_since(self, moment_ns: int) -> list[tuple[int, list[StoredRecord]]]:
         """Return the batches of all partitions that were appended at `moment_ns` or later.
 
-        Each batch is a pair: the time of its append, and its records. Times are those of `time.monotonic_ns()`.
+        Each batch is a pair: the time of its append, and its records. Times are values of `time.monotonic_ns()`.
         """
         found = self._request(commands.AppendedSince(moment_ns=moment_ns), list[commands.AppendedBatch])
         return [(appended.appended_ns, list(decode_batches(appended.batch))) for appended in found]
@@ -327,7 +327,7 @@ def read_ready(process: subprocess.Popen[bytes], within: float) -> dict[str, str
 
 
 def next_line(stream: IO[bytes], deadline: float) -> str:
-    """Return the next line. Raise StartError if the stream ends, or none comes before `deadline` (monotonic time)."""
+    """Return the next line. Raise StartError if the stream ends, or if no line comes before `deadline` (monotonic)."""
     readable, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
     line = stream.readline() if readable else b""
     if not line:

@@ -27,7 +27,7 @@ __all__ = ["main"]
 
 def create_parser() -> argparse.ArgumentParser:
     commands = [f"  {name} {' '.join(kind.__struct_fields__)}" for name, kind in sorted(COMMANDS_BY_NAME.items())]
-    fault_fields = Fault.__struct_fields__[1:]  # without `action`, because a separate line lists its values
+    fault_fields = Fault.__struct_fields__[1:]  # all but `action`, because a separate line lists its values
     faults = [f"  actions: {' '.join(FaultAction)}", f"  fields: {' '.join(fault_fields)}"]
     options = argparse.ArgumentParser(
         prog="bruce dev-broker control",

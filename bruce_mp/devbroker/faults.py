@@ -1,11 +1,11 @@
 """Scripted faults as data: the requests that a fault matches, and its effect on them.
 
-A fault *matches* requests by API, broker, client, topic, partition and text. Some of these matches *trigger* it: with
-`nth=3 every=2 times=4`, the matches 3, 5, 7 and 9. The fault's action then applies to the request. One request may
-trigger several faults; their effects add up.
+A fault *matches* requests by API, broker, client, topic, partition and text. Some matches *trigger* the fault: with
+`nth=3 every=2 times=4`, the matches 3, 5, 7 and 9 trigger it. The fault's action then applies to the request. One
+request may trigger several faults; their effects add up.
 
 Some actions change the execution of a request, the bytes of its response, or the connection: `EFFECTS` describes these
-changes as data. The modules `apis` and `server` carry out the other actions.
+changes as data. The package `apis` and the module `server` carry out the other actions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "TriggeredFaults",
 ]
 
-CORRELATION_OFFSET: Final = 4  # of the correlation id in a response; the 4 bytes before it are the frame's length
+CORRELATION_OFFSET: Final = 4  # of the correlation id in a response, after the frame's length
 BODY_OFFSET: Final = CORRELATION_OFFSET + 4
 GARBAGE_FRAME: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
 """Response of a web server to a Kafka client. The client reads its first four bytes as a frame length of 1.2 GB."""
@@ -66,7 +66,7 @@ class FaultAction(StrEnum):
     DELAY = "delay"
     """Execute the request at once, and respond `ms` later."""
     SILENCE = "silence"
-    """Stop the whole broker for `ms` as SIGSTOP would: it reads no request and sends no response. Then continue."""
+    """Stop the whole broker for `ms`, as SIGSTOP would: it reads no requests and sends no responses."""
     THROTTLE = "throttle"
     """Respond with a throttle time of `ms`."""
 
@@ -121,7 +121,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     nth: PositiveInt = 1
     every: PositiveInt = 1
     times: PositiveInt | None = 1
-    """None means without limit."""
+    """None: no limit."""
     code: int = 0
     """Error code of ERROR and ERROR_APPENDED."""
     ms: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -129,7 +129,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         if self.client is not None:
-            parse_network(self.client)  # raises ValueError for an invalid one; msgspec makes it a ValidationError
+            parse_network(self.client)  # raises ValueError, which msgspec converts to ValidationError
 
     def concerns(self, target: Target) -> bool:
         """Return True if topic, partition and text of the fault match this part of a request."""
@@ -168,14 +168,13 @@ def overwrite_body(frame: bytes) -> bytes:
 
 
 class Effect(NamedTuple):
-    """Effect of an action on the three steps of a request: execution, response, connection. Defaults change nothing."""
+    """Effect of an action on the execution of a request, the response and the connection. Defaults change nothing."""
 
     is_executed: bool = True
-    """False: the request is not executed."""
     mangle: Callable[[bytes], bytes] = lambda frame: frame
     """Returns the bytes to send in place of the response's frame."""
     closes: bool = False
-    """True: the broker then closes the connection."""
+    """True: the broker closes the connection after the request."""
 
 
 EFFECTS: Final = {
@@ -191,7 +190,7 @@ EFFECTS: Final = {
     FaultAction.SILENCE: Effect(),
     FaultAction.THROTTLE: Effect(),
 }
-"""An action with `Effect()` changes none of these steps: the handlers in `apis`, or `server`, carry it out."""
+"""The handlers in `apis`, or `server`, carry out the actions with `Effect()`."""
 
 
 class TriggeredFaults(NamedTuple):

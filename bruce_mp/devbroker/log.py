@@ -30,8 +30,6 @@ TRIM_DIVISOR: Final = 16  # a trim frees 1/16 of the limit, so that at the limit
 
 
 class StoredBatch(NamedTuple):
-    """A stored batch."""
-
     base_offset: int
     last_offset: int
     max_timestamp: int
@@ -47,7 +45,7 @@ class AppendResult(NamedTuple):
     base_offset: int
     """Offset of the first record. For a duplicate, the base offset of the original batch."""
     log_append_time: int
-    """-1. For a duplicate, as in Kafka, the largest timestamp (ms) of the original batch."""
+    """-1 for an appended batch. For a duplicate, as in Kafka, the largest timestamp (ms) of the original batch."""
     is_duplicate: bool
 
 
@@ -64,7 +62,7 @@ class PartitionLog:
         self._batches: list[StoredBatch] = []  # in the order of their offsets
 
     def append(self, head: BatchHead, raw: bytes, leader_epoch: int) -> AppendResult:
-        """Store a batch, of which `check_batch` returned the header, unless it is a duplicate.
+        """Store the batch `raw` with the header `head`, unless it is a duplicate.
 
         Raise RefusedError if the idempotence check refuses it.
         """
@@ -79,8 +77,8 @@ class PartitionLog:
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Return whole batches, beginning with the batch that holds `offset`.
 
-        They have at most `max_bytes` in all, but a larger first batch is returned alone. If no batch holds the offset,
-        begin with the next one. Raise RefusedError for an offset below `start` or above `end`.
+        The batches have at most `max_bytes` together, but a larger first batch is returned alone. If no batch holds the
+        offset, begin with the next batch. Raise RefusedError for an offset below `start` or above `end`.
         """
         if not self.start <= offset <= self.end:
             text = f"Offset {offset} is outside of {self.start} to {self.end}."
@@ -95,7 +93,7 @@ class PartitionLog:
         return b"".join(found)
 
     def appended_since(self, moment_ns: int) -> Iterator[StoredBatch]:
-        """Yield the batches that were appended at `moment_ns`, a time of the monotonic clock, or later."""
+        """Yield the batches that were appended at `moment_ns` of the monotonic clock, or later."""
         return (batch for batch in self._batches if batch.appended_ns >= moment_ns)
 
     def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
@@ -132,7 +130,7 @@ class PartitionLog:
         at = self._index_of_existing(offset)
         self._drop(slice(at, at + 1))
         if not self._batches:
-            self.start = self.end  # otherwise a consumer would wait for a record in the gap forever
+            self.start = self.end  # else a consumer would wait forever for a record in the gap
 
     def double(self, offset: int) -> None:
         """Append a second copy of the batch that holds `offset`, as a retry without idempotence does."""
@@ -179,7 +177,7 @@ class PartitionLog:
 
 
 def with_base_offset(batch: StoredBatch, base_offset: int) -> StoredBatch:
-    """Return the batch at another place of the log."""
+    """Return a copy of the batch with another base offset."""
     last = base_offset + batch.last_offset - batch.base_offset
     raw = base_offset.to_bytes(LENGTH_OFFSET) + batch.raw[LENGTH_OFFSET:]
     return batch._replace(base_offset=base_offset, last_offset=last, raw=raw)

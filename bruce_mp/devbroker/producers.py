@@ -3,8 +3,8 @@
 For each partition and producer id, a broker remembers the producer epoch and the last five batches. It checks a new
 batch in this order, as Kafka does:
 
-1. A batch with the same epoch, first sequence and last sequence as a remembered batch is a *duplicate*. The broker does
-   not append it, and acknowledges it with the offset of the original.
+1. A batch with the same epoch, first sequence and last sequence as a remembered batch is a *duplicate*. The broker
+   acknowledges the duplicate with the offset of the remembered batch, and does not append it.
 2. A batch with an older epoch than the remembered one is refused with error code 47.
 3. The first batch of a newer epoch must have the first sequence 0, or it is refused with error code 45.
 4. Within an epoch, the first sequence of a batch must follow the last sequence of the batch before, or the batch is
@@ -23,7 +23,7 @@ from bruce_mp.devbroker.codes import Code, RefusedError
 
 __all__ = ["REMEMBERED_BATCHES", "AppendedSequence", "ProducerStates"]
 
-REMEMBERED_BATCHES: Final = 5  # for each producer, as in Kafka; so such a producer has at most 5 requests in flight
+REMEMBERED_BATCHES: Final = 5  # for each producer, as in Kafka; so a producer must have at most 5 requests in flight
 
 
 class AppendedSequence(NamedTuple):
@@ -50,7 +50,7 @@ class ProducerStates:
         self._producers: dict[int, ProducerEntry] = {}
 
     def find_original(self, head: BatchHead) -> AppendedSequence | None:
-        """Return the remembered batch that `head` repeats, or None."""
+        """Return the remembered batch of which `head` is a duplicate, or None if there is none."""
         producer = self._producers.get(head.producer_id)
         if producer is None or producer.epoch != head.producer_epoch:
             return None

@@ -51,10 +51,10 @@ def bind_port(port: int) -> socket.socket:
 
 
 class ChangeSignal:
-    """Signal that wakes all tasks that wait for a change of state. Each task then checks its own condition."""
+    """Signal that wakes all tasks that wait for a change of state. Each task then checks its condition."""
 
     def __init__(self) -> None:
-        self._next: asyncio.Future[None] | None = None  # for which tasks wait; the next `notify` completes it
+        self._next: asyncio.Future[None] | None = None  # completed by the next `notify`; None if no task waits
 
     def notify(self) -> None:
         """Wake all tasks that wait."""
@@ -112,7 +112,7 @@ class DevServer:
         return opened_port
 
     async def broker_down(self, broker: int, *, elect: bool = False) -> None:
-        """Close the broker's listening socket and its connections at once. `elect` is that of `Cluster.unregister`."""
+        """Close the broker's listening socket and connections at once. `elect`: see `Cluster.unregister`."""
         self.cluster.unregister(broker, elect=elect)
         await self._listeners[broker].close()
 
@@ -136,8 +136,8 @@ class DevServer:
 class Listener:
     """One broker: its listening socket, its connections, and the end of a SILENCE fault.
 
-    The class accepts connections without `asyncio.Server`. When that is closed, it forgets a connection that it has
-    accepted and not yet given to its handler, without closing it; the client would wait forever.
+    The class accepts connections without `asyncio.Server`. A server that is closed forgets a connection that it has
+    accepted but not yet given to its handler, and leaves that connection open, so the client would wait forever.
     """
 
     def __init__(self, broker: int, server: DevServer) -> None:
@@ -215,7 +215,7 @@ class Listener:
             writer.close()
 
     async def _serve_requests(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Serve the requests of a connection until a fault closes it. Exceptions mean that it cannot go on."""
+        """Serve the requests of a connection until a fault closes it. Raise an exception if the connection fails."""
         client_ip = writer.get_extra_info("peername")[0]
         must_close = False
         while not must_close:
@@ -231,7 +231,7 @@ class Listener:
                 await writer.drain()
 
     async def _answer(self, incoming: Incoming, triggered: TriggeredFaults) -> bytes:
-        """Execute the request, and return the bytes to send, which may be none, when it is time to send them."""
+        """Execute the request, wait until the response is due, and return the bytes to send, perhaps none."""
         server = self._server
         server.count_request(incoming, triggered)
         now = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Counters of the broker, with which tests compare a producer's own counters."""
+"""Counters of the broker. Tests compare them with the counters of a producer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Statistics(msgspec.Struct, kw_only=True):
     client_ids: dict[str, int] = msgspec.field(default_factory=Counter)
     """Number of requests for each client id."""
     timeouts_ms: dict[int, int] = msgspec.field(default_factory=Counter)
-    """Number of Produce requests for each value of their field `timeout_ms`, the time limit for acknowledgments."""
+    """Number of Produce requests for each value of the field `timeout_ms`, the time limit for acknowledgments."""
     batches: int = 0
     """Number of appended batches; like the next two counters, without duplicates."""
     records: int = 0

@@ -1,9 +1,8 @@
 """Decode requests from frames, and encode responses as frames.
 
 A frame is a length of 4 bytes and a request or a response. In each version of the protocol, a request begins with the
-API key, the version and the correlation id. kafka-python's schemas define the rest. `decode` converts the exceptions
-that they raise for malformed input to `RemoteProtocolError`, and the server then closes the connection, as a real
-broker does.
+API key, the version and the correlation id. kafka-python's schemas define the rest; their exceptions for malformed
+input become `RemoteProtocolError`, at which the server closes the connection, as a real broker does.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ DECODE_ERRORS: Final = (struct.error, ValueError, IndexError, OverflowError)  # 
 class Incoming(NamedTuple):
     """A decoded request.
 
-    A request of ApiVersions in an unknown version is not decoded: `request` is None, and `version`, the version of the
-    response, is 0.
+    A request of ApiVersions in an unknown version is not decoded: `request` is None. `version` is the version of the
+    request and the response; in this case it is the response's version 0.
     """
 
     api: Api

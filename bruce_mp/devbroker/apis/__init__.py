@@ -1,7 +1,6 @@
 """APIs that the embedded broker serves, one module each, with a handler that makes a response from a request.
 
-ApiVersions advertises the APIs of the table `APIS`, and `wire` decodes requests with it. A request of any other API
-closes the connection, as with a real broker.
+A request of an API that the table `APIS` lacks closes the connection, as with a real broker.
 """
 
 from __future__ import annotations

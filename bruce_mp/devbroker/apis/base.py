@@ -19,7 +19,7 @@ __all__ = ["Api", "Context", "topic_targets"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """All that a handler needs beside the request."""
+    """The data that a handler needs besides the request."""
 
     apis: Mapping[int, Api]
     """All APIs by key, for ApiVersions."""
@@ -53,17 +53,17 @@ class Api:
 
     key: ApiKey
     advertised: tuple[int, int]
-    """Lowest and highest version that ApiVersions advertises."""
+    """Lowest and highest advertised version."""
     request_class: Any
     """kafka-python's class, which decodes requests."""
     handle: Callable[[Any, Context], Any]
     """Executes a request. Returns the response, or None if the protocol has none (Produce with acks 0)."""
     served_from: int = 0
-    """The lowest served version. As in Kafka, lower versions may be advertised; using them closes the connection."""
+    """The lowest served version. Lower versions may be advertised, as in Kafka, but close the connection."""
     targets: Callable[[Any], Iterable[Target]] = lambda _: ()
     """Returns the topics or partitions of a request, as the parts that a fault may concern."""
     max_wait_s: Callable[[Any], float] = lambda _: 0.0
-    """Returns how many seconds a request allows the broker to wait for a sufficient response."""
+    """Returns the time in seconds for which a request allows the broker to wait for a sufficient response."""
     is_sufficient: Callable[[Any, Any], bool] = lambda _request, _response: True
     """Returns True if the response to a request may be sent before this wait ends."""
 

@@ -21,7 +21,7 @@ __all__ = ["API"]
 
 Outcome: Final = CreateTopicsResponse.CreatableTopicResult
 NO_ID: Final = UUID(int=0)
-DEFAULT_PARTITIONS: Final = -1  # value of a request in which the broker chooses the number of partitions
+DEFAULT_PARTITIONS: Final = -1  # number in a request that leaves the number of partitions to the broker
 
 
 def handle(request: Any, context: Context) -> Any:

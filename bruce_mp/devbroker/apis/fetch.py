@@ -21,31 +21,31 @@ __all__ = ["API"]
 
 TopicResponse: Final = FetchResponse.FetchableTopicResponse
 PartitionData: Final = TopicResponse.PartitionData
-UNKNOWN: Final = -1  # Kafka's value of an offset that a refused partition does not tell
+UNKNOWN: Final = -1  # Kafka's value of the offsets in the response for a refused partition
 
 
 class Budget:
     """Byte limit of a response. Only the first batch of the response may exceed it (KIP-74)."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.left = max_bytes
-        """Bytes that the response may still get; may be negative."""
+        self.bytes_left = max_bytes
+        """Number of bytes that the response may still get; may be negative."""
         self.is_untouched = True
         """True until the response gets its first batch."""
 
     def read_within(self, partition_max: int, read: Any) -> bytes:
         """Read the batches of one partition, and return them if the limits allow it, else no bytes.
 
-        `read` returns batches of at most the given number of bytes, or a single larger batch. It gets the smaller of
-        `partition_max` and the bytes left.
+        `read` returns batches of at most the number of bytes that it is called with, or a single larger batch. That
+        number is the smaller of `partition_max` and `bytes_left`.
         """
-        allowed = min(partition_max, self.left)
+        allowed = min(partition_max, self.bytes_left)
         if not self.is_untouched and allowed <= 0:
             return b""
         records: bytes = read(allowed)
         if not self.is_untouched and len(records) > allowed:
             return b""
-        self.left -= len(records)
+        self.bytes_left -= len(records)
         self.is_untouched = self.is_untouched and not records
         return records
 
@@ -90,7 +90,7 @@ def max_wait_s(request: Any) -> float:
 
 
 def is_sufficient(request: Any, response: Any) -> bool:
-    """Return True if waiting is useless: for an error, for `min_bytes` of records, or if there are no partitions."""
+    """Return True if the response has an error, no partitions, or at least `min_bytes` of records."""
     partitions = [part for topic in response.responses for part in topic.partitions]
     if response.error_code or not partitions or any(part.error_code for part in partitions):
         return True

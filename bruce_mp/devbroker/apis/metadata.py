@@ -1,7 +1,7 @@
 """Metadata (3): brokers, topics and leaders. If the broker was started with auto-create, it creates unknown topics.
 
-The response to the request that creates a topic has the error LEADER_NOT_AVAILABLE for it, as from a real cluster. The
-client then repeats the request.
+As in a real cluster, the response to the request that creates a topic has the error LEADER_NOT_AVAILABLE for this
+topic, and the client repeats the request.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def answer(wanted: Any, request: Any, snapshot: ClusterSnapshot, context: Contex
 def find_topic(wanted: Any, request: Any, snapshot: ClusterSnapshot, context: Context) -> TopicSnapshot:
     """Return the topic that the request names, or identifies by its id.
 
-    Raise RefusedError if there is none. If the request and the broker's setting allow it, create the topic before, so
-    that the next request finds it.
+    Raise RefusedError if there is no such topic. If the request and the broker's setting allow it, create the topic
+    before, so that the next request finds it.
     """
     if wanted.name is None:
         return find_by_id(wanted.topic_id, snapshot)
@@ -89,8 +89,8 @@ def find_by_id(topic_id: UUID, snapshot: ClusterSnapshot) -> TopicSnapshot:
 
 def describe(number: int, partition: PartitionSnapshot, snapshot: ClusterSnapshot) -> Any:
     """Return the description of a partition, in which all brokers are in-sync replicas, the leader first."""
-    others = [node.id for node in snapshot.nodes if node.id != partition.leader]
-    replicas = others if partition.leader == NO_LEADER else [partition.leader, *others]
+    followers = [node.id for node in snapshot.nodes if node.id != partition.leader]
+    replicas = followers if partition.leader == NO_LEADER else [partition.leader, *followers]
     return Partition(
         error_code=Code.LEADER_NOT_AVAILABLE if partition.leader == NO_LEADER else Code.NONE, partition_index=number,
         leader_id=partition.leader, leader_epoch=partition.epoch, replica_nodes=replicas, isr_nodes=replicas,

@@ -1,8 +1,8 @@
 """Produce (0), versions 3 to 12: check, append, and respond for each partition.
 
-As Kafka 4 does, the broker advertises also versions 0 to 2, because old clients derive the supported codecs from the
-lowest version, but closes the connection on a request of these versions. It does not serve version 13, which names
-topics by id.
+Like Kafka 4, the broker advertises versions 0 to 2 too, because old clients derive the supported codecs from the lowest
+version; but a request of these versions closes the connection. The broker does not serve version 13, which names topics
+by id.
 
 A request with acks 0 has no response, so the broker reports an error by closing the connection.
 """
@@ -66,10 +66,12 @@ def respond(topic: str, part: Any, acks: int, context: Context) -> Any:
     try:
         result = append(topic, part, acks, context)
     except RefusedError as refusal:
-        return refuse(topic, part.index, refusal.code, str(refusal), context)
+        return error_response(topic, part.index, refusal.code, str(refusal), context)
     code = context.triggered.error_code(FaultAction.ERROR_APPENDED, target_of(topic, part))
     if code:
-        return refuse(topic, part.index, code, "A scripted fault sets this error; the batch was appended.", context)
+        return error_response(
+            topic, part.index, code, "A scripted fault sets this error; the batch was appended.", context
+        )
     start = context.cluster.partition(topic, part.index).log.start
     return PartitionResponse(
         index=part.index, error_code=Code.NONE, base_offset=result.base_offset,
@@ -78,7 +80,7 @@ def respond(topic: str, part: Any, acks: int, context: Context) -> Any:
 
 
 def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
-    """Append the batch for one partition unless it is a duplicate, and count it. Raise RefusedError."""
+    """Append the batch for one partition unless it is a duplicate, and count it. Raise RefusedError if it is wrong."""
     if acks not in ACKS:
         raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
     context.check_fault(target_of(topic, part))
@@ -95,8 +97,8 @@ def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
     return result
 
 
-def refuse(topic: str, index: int, code: int, text: str, context: Context) -> Any:
-    """Count an error, and return the partition's part of the response with it."""
+def error_response(topic: str, index: int, code: int, text: str, context: Context) -> Any:
+    """Count an error, and return the part of the response that reports it for the partition."""
     context.statistics.errors[code] += 1
     context.statistics.sequence_errors += code in SEQUENCE_ERRORS
     response = PartitionResponse(index=index, error_code=code, base_offset=NO_OFFSET, error_message=text)
