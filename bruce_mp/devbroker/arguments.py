@@ -5,7 +5,7 @@
 
 A fault has the fields of `Fault`, a command has the fields of its struct in `commands`. In a command, a value that
 begins with `{` is JSON. In a fault, no value is JSON, because the text in the field `text` may begin with `{`.
- A hyphen in a name counts as an underscore.
+A hyphen in a name counts as an underscore.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the leader epoch. The CRC does not cover these two fields, so it remains valid.
 
 `CHECKS` lists, in Kafka's order, the checks that need no decoded records, each with its error code. `check_records`
 decodes the records and checks them. In Python this costs more than all other checks, so it is done only if
-`BatchLimits.strict` is set.
+`BatchCheckSettings.strict` is set.
 
 Layout: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -28,7 +28,7 @@ from bruce_mp.devbroker.codes import Code, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HEADER", "LENGTH_OFFSET", "BatchHead", "BatchLimits", "check_batch", "decode_records", "rebase"]
+__all__ = ["HEADER", "LENGTH_OFFSET", "BatchCheckSettings", "BatchHead", "check_batch", "decode_records", "rebase"]
 
 HEADER: Final = Struct(">qiibIhiqqqhii")  # the fields of `BatchHead`
 LENGTH: Final = Struct(">i")
@@ -91,9 +91,7 @@ class BatchHead(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MASK
 
 
-class BatchLimits(NamedTuple):
-    """Settings of the checks of a batch."""
-
+class BatchCheckSettings(NamedTuple):
     message_max_bytes: int = 1_048_588
     """Largest size of a batch; Kafka's `message.max.bytes`."""
     strict: bool = False
@@ -103,7 +101,7 @@ class BatchLimits(NamedTuple):
 class BatchCheck(NamedTuple):
     """One check of a batch, after its header has been unpacked."""
 
-    is_wrong: Callable[[BatchHead, bytes, int, BatchLimits], bool]
+    is_wrong: Callable[[BatchHead, bytes, int, BatchCheckSettings], bool]
     """Called with the header, the whole batch, the version of the Produce request, and the limits."""
     code: Code
     """Error code of a batch that is wrong."""
@@ -136,7 +134,7 @@ CHECKS: Final = (
 )  # fmt: skip
 
 
-def check_batch(raw: bytes | None, version: int, limits: BatchLimits) -> BatchHead:
+def check_batch(raw: bytes | None, version: int, limits: BatchCheckSettings) -> BatchHead:
     """Check the records field `raw` of a Produce request of `version`, and return the header of its one batch.
 
     Raise RefusedError, with the error code that a real broker returns, if the batch is wrong.

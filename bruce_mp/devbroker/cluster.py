@@ -16,7 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid4
 
-from bruce_mp.devbroker.batch import BatchLimits
+from bruce_mp.devbroker.batch import BatchCheckSettings
 from bruce_mp.devbroker.codes import Code, RefusedError
 from bruce_mp.devbroker.log import PartitionLog, Retention
 
@@ -102,14 +102,14 @@ class Cluster:
         *,
         max_bytes: int,
         auto_create_partitions: int = 0,
-        limits: BatchLimits | None = None,
+        limits: BatchCheckSettings | None = None,
         cluster_id: str = "bruce-dev-broker",
     ) -> None:
         self.broker_ids = range(1, broker_count + 1)
         self.cluster_id = cluster_id
         self.auto_create_partitions = auto_create_partitions
         """Number of partitions of a topic that a Metadata request creates; 0 if such a request creates no topic."""
-        self.limits = limits or BatchLimits()
+        self.limits = limits or BatchCheckSettings()
         self.retention = Retention(max_bytes)
         self.topics: dict[str, HostedTopic] = {}
         self._nodes: dict[int, Node] = {}  # by broker id, without the brokers that are down

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.devbroker import control_command
 from bruce_mp.devbroker.arguments import ArgumentError, parse_fault
-from bruce_mp.devbroker.batch import BatchLimits
+from bruce_mp.devbroker.batch import BatchCheckSettings
 from bruce_mp.devbroker.cluster import Cluster
 from bruce_mp.devbroker.codes import RefusedError
 from bruce_mp.devbroker.commands import MAX_PORT, Answer, encode_answer, execute
@@ -130,7 +130,7 @@ def create_parser() -> argparse.ArgumentParser:
 
 def create_server(options: argparse.Namespace) -> DevServer:
     """Create the server with the topics and faults of the options. Raise RefusedError if a topic is invalid."""
-    limits = BatchLimits(options.message_max_bytes, options.strict)
+    limits = BatchCheckSettings(options.message_max_bytes, options.strict)
     cluster = Cluster(
         options.brokers, max_bytes=options.max_bytes, auto_create_partitions=options.auto_create, limits=limits,
         cluster_id=options.cluster_id,

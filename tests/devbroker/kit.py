@@ -19,7 +19,7 @@ from bruce_mp.devbroker.wire import decode, encode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.devbroker.batch import BatchLimits
+    from bruce_mp.devbroker.batch import BatchCheckSettings
 
 TopicData = ProduceRequest.TopicProduceData
 PartitionData = TopicData.PartitionProduceData
@@ -63,7 +63,12 @@ class Desk:
     """Brokers without sockets: requests and responses are encoded and decoded, as on a connection."""
 
     def __init__(
-        self, *, brokers: int = 1, auto_create: int = 0, limits: BatchLimits | None = None, max_bytes: int = 1 << 24
+        self,
+        *,
+        brokers: int = 1,
+        auto_create: int = 0,
+        limits: BatchCheckSettings | None = None,
+        max_bytes: int = 1 << 24,
     ) -> None:
         self.cluster = Cluster(brokers, max_bytes=max_bytes, auto_create_partitions=auto_create, limits=limits)
         for broker in self.cluster.broker_ids:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import pytest
 
-from bruce_mp.devbroker.batch import HEADER, BatchHead, BatchLimits, check_batch, decode_records, rebase
+from bruce_mp.devbroker.batch import HEADER, BatchCheckSettings, BatchHead, check_batch, decode_records, rebase
 from bruce_mp.devbroker.codes import Code, RefusedError
 from devbroker.kit import make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LIMITS = BatchLimits(message_max_bytes=2000, strict=False)
+LIMITS = BatchCheckSettings(message_max_bytes=2000, strict=False)
 
 
 def rewritten(**fields: int) -> bytes:
@@ -72,9 +72,9 @@ def test_an_invalid_batch_is_refused(name: str) -> None:
 
 def test_the_limit_counts_the_whole_batch() -> None:
     raw = make_batch(3)
-    assert check_batch(raw, 9, BatchLimits(message_max_bytes=len(raw))).record_count == 3
+    assert check_batch(raw, 9, BatchCheckSettings(message_max_bytes=len(raw))).record_count == 3
     with pytest.raises(RefusedError):
-        check_batch(raw, 9, BatchLimits(message_max_bytes=len(raw) - 1))
+        check_batch(raw, 9, BatchCheckSettings(message_max_bytes=len(raw) - 1))
 
 
 def test_zstd_needs_version_7() -> None:
@@ -88,7 +88,7 @@ def test_zstd_needs_version_7() -> None:
 @pytest.mark.parametrize("codec", range(5))
 def test_strict_mode_decodes_every_codec(codec: int) -> None:
     raw = make_batch(50, codec=codec)
-    assert check_batch(raw, 9, BatchLimits(strict=True)).record_count == 50
+    assert check_batch(raw, 9, BatchCheckSettings(strict=True)).record_count == 50
     assert [(r.offset, r.key, r.value) for r in decode_records(raw)] == [(i, b"key%d" % i, b"value") for i in range(50)]
 
 
@@ -96,14 +96,14 @@ def test_only_strict_mode_checks_the_records() -> None:
     raw = rewritten(record_count=4, last_offset_delta=3)
     assert check_batch(raw, 9, LIMITS).record_count == 4
     with pytest.raises(RefusedError) as refusal:
-        check_batch(raw, 9, BatchLimits(strict=True))
+        check_batch(raw, 9, BatchCheckSettings(strict=True))
     assert refusal.value.code == Code.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_strict_mode_refuses_a_body_of_another_codec(codec: int) -> None:
     with pytest.raises(RefusedError):
-        check_batch(rewritten(attributes=codec), 9, BatchLimits(strict=True))
+        check_batch(rewritten(attributes=codec), 9, BatchCheckSettings(strict=True))
 
 
 def test_rebase_keeps_the_checksum() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceResponse
 
-from bruce_mp.devbroker.batch import BatchLimits
+from bruce_mp.devbroker.batch import BatchCheckSettings
 from bruce_mp.devbroker.codes import Code
 from bruce_mp.devbroker.faults import Fault, FaultAction, TriggeredFaults
 from bruce_mp.errors import RemoteProtocolError
@@ -55,7 +55,7 @@ def test_not_leader_errors_name_the_new_leader(desk: Desk) -> None:
 
 
 def test_refused_batches_are_not_appended() -> None:
-    desk = Desk(limits=BatchLimits(message_max_bytes=200))
+    desk = Desk(limits=BatchCheckSettings(message_max_bytes=200))
     desk.cluster.add_topic("hits", 1)
     corrupt = make_batch()[:-1] + b"\xff"
     codes = [send(desk, batch).error_code for batch in (corrupt, make_batch(1, value=b"x" * 200), None)]
