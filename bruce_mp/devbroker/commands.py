@@ -50,7 +50,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LogSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """Some stored batches of a partition. `start` and `end` are those of the whole log (see `PartitionLog`)."""
+    """Some stored batches of a partition, and the offsets `start` and `end` of the whole log (see `PartitionLog`)."""
 
     start: int
     end: int
@@ -234,7 +234,7 @@ class GetStatistics(BrokerCommand, frozen=True):
 
 
 class WaitUntil(BrokerCommand, frozen=True):
-    """Wait until the counters of the same names in `Statistics` have at least these values, but at most `seconds`.
+    """Wait, at most `seconds`, until the counters of the same names in `Statistics` have at least these values.
 
     The result is the `Statistics` at the end of the wait, also if the counters have not reached these values.
     """

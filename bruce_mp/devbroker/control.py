@@ -266,7 +266,7 @@ class DevBroker:
     ) -> Statistics:
         """Wait until the counters of the same names in `Statistics` have at least these values.
 
-        Raise TimeoutError if they do not have them within `within` seconds.
+        Raise TimeoutError if the counters do not reach the values within `within` seconds.
         """
         wanted = commands.WaitUntil(
             records=records, duplicates=duplicates, requests=requests or {}, faults=faults or {}, errors=errors or {},

@@ -58,7 +58,7 @@ class ProducerStates:
         return next((a for a in producer.recent if (a.first_sequence, a.last_sequence) == wanted), None)
 
     def check(self, head: BatchHead) -> None:
-        """Raise RefusedError if the batch, which is no duplicate, has an old epoch or does not begin as expected."""
+        """Raise RefusedError if a batch that is no duplicate has an old epoch or an unexpected first sequence."""
         producer = self._producers.get(head.producer_id)
         if producer is None:
             return

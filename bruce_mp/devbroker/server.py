@@ -187,7 +187,7 @@ class Listener:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
         for connection in connections.values():
-            connection.close()  # not closed by a task that was canceled before its first line
+            connection.close()  # a task that was canceled before its first line has not closed it
 
     def _accept(self, listening: socket.socket) -> None:
         try:

@@ -233,7 +233,7 @@ class _Supervisor:
         self._reloads = Reloads(
             source, resources.config, self._group, self._shutdown.apply_config, lambda: self._is_ending
         )
-        self._manager = ServiceManager()
+        self._service_manager = ServiceManager()
         self._upgrade = Upgrade(resources.run_dir, resources.slab.path)
         self._takeover = Takeover(handover, resources.run_dir) if handover else None
         self._socket_keeper = SocketKeeperLink(resources.run_dir)
@@ -271,7 +271,7 @@ class _Supervisor:
         """
         if self._takeover:
             # The takeover blocks this loop. After this notification, the service manager waits for a whole interval.
-            self._manager.notify_alive(time.monotonic())
+            self._service_manager.notify_alive(time.monotonic())
             spills = SpillDirectory.for_slab(self._resources.slab, self._resources.config.spill_path)
             self._takeover.carry_out(self._group, self._resources.slab, self._resources.input_rows, spills)
             self._remove_old_journal()
@@ -327,23 +327,23 @@ class _Supervisor:
             for setting, each in _bound_sockets(resources)
         )
         handover = Handover(__version__, self._upgrade.checked_at, sockets, locks, processes)
-        self._manager.notify_alive(time.monotonic())
-        self._manager.notify_reloading()
+        self._service_manager.notify_alive(time.monotonic())
+        self._service_manager.notify_reloading()
         try:
-            execute(handover, self._manager.variables, lambda: (*self._deferred_signals, *self._signals.read()))
+            execute(handover, self._service_manager.variables, lambda: (*self._deferred_signals, *self._signals.read()))
         except OSError as error:
             self._upgrade.refuse(f"it cannot be executed: {error.strerror}")
 
     def _notify_manager(self) -> None:
-        self._manager.notify_alive(time.monotonic())
+        self._service_manager.notify_alive(time.monotonic())
         if self.is_draining_for_upgrade:
             return  # for the service manager the daemon keeps running: the new code follows in the same process
         if self._is_ending:
-            self._manager.notify_stopping()
+            self._service_manager.notify_stopping()
         elif self._reloads.is_busy:
-            self._manager.notify_reloading()
+            self._service_manager.notify_reloading()
         elif self._group.is_complete:
-            self._manager.notify_ready()
+            self._service_manager.notify_ready()
 
     def _handle_events(self) -> None:
         """Wait for events, at most until an action is due, and call the handlers of the events."""

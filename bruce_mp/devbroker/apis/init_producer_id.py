@@ -17,8 +17,8 @@ __all__ = ["API"]
 
 
 def handle(request: Any, context: Context) -> Any:
-    refusal = Code.NONE if request.transactional_id is None else Code.INVALID_REQUEST
-    code = context.triggered.error_code(FaultAction.ERROR) or refusal
+    refusal_code = Code.NONE if request.transactional_id is None else Code.INVALID_REQUEST
+    code = context.triggered.error_code(FaultAction.ERROR) or refusal_code
     producer_id, epoch = (-1, -1) if code else (context.cluster.new_producer_id(), 0)
     return InitProducerIdResponse(
         version=context.version, error_code=code, producer_id=producer_id, producer_epoch=epoch

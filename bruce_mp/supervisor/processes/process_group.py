@@ -86,7 +86,7 @@ class Resources(NamedTuple):
 class ProcessGroup:
     """The supervisor's processes. `failure` is the reason why the daemon cannot continue, or None."""
 
-    def __init__(self, programs: Programs, resources: Resources, row: ProcessRow) -> None:
+    def __init__(self, programs: Programs, resources: Resources, supervisor_row: ProcessRow) -> None:
         self._programs = programs
         self._resources = resources
         self._config = resources.config
@@ -95,7 +95,7 @@ class ProcessGroup:
         self.unconfirmed_instances: set[tuple[str, int]] = set()
         """`ManagedProcess.instance` of each process that has not confirmed the last configuration yet."""
         self.on_reload_request: Callable[[ReloadRequest], None] = lambda _: None
-        self._supervisor_row = row
+        self._supervisor_row = supervisor_row
         self._awaiting_restart: set[ManagedProcess] = set()
         self._debug_topics = DebugTopics()
         self._watchdogs: dict[ProcessState, watchdog.Watchdog[tuple[str, int]]] = {
@@ -108,9 +108,10 @@ class ProcessGroup:
         self.inputs = [self._create_input(input_row) for input_row in resources.input_rows]
         self._router = self._create_process(programs.router, "router", lay.ROW_ROUTER)
         self._status = self._create_process(programs.status, "status", lay.ROW_STATUS, listener=resources.http.socket)
-        keeps_journal = self._config.slab.sync != "off"
-        self._journal = [self._create_process(programs.journal, "journal", lay.ROW_JOURNAL)] if keeps_journal else []
-        for child in (self._router, self._status, *self._journal):
+        self._journal_processes: list[ManagedProcess] = []
+        if self._config.slab.sync != "off":
+            self._journal_processes.append(self._create_process(programs.journal, "journal", lay.ROW_JOURNAL))
+        for child in (self._router, self._status, *self._journal_processes):
             child.due = time.monotonic() + HEAD_START_S
         self._dispatchers: dict[int, ManagedProcess] = {}
 
@@ -123,10 +124,10 @@ class ProcessGroup:
         ends_when_drained: bool = False,
         **start_fields: Any,
     ) -> ManagedProcess:
-        """Return a process that is not started yet; `start_fields` are further fields of its `Start`."""
-        resources, clock = self._resources, steady.offset_ms
+        """Return a process that is not started yet; `start_fields` are further arguments of `Start`."""
+        resources = self._resources
         common = (self._config, resources.run_dir, resources.slab.path)
-        start = Start(name, row, *common, clock_offset_ms=clock, **start_fields)
+        start = Start(name, row, *common, clock_offset_ms=steady.offset_ms, **start_fields)
         return ManagedProcess(program, start, resources.locks, time.monotonic(), ends_when_drained=ends_when_drained)
 
     def _create_input(self, row: int) -> ManagedProcess:
@@ -182,7 +183,7 @@ class ProcessGroup:
     @property
     def _permanent(self) -> list[ManagedProcess]:
         """Return all processes except the dispatchers."""
-        return [*self.inputs, self._router, self._status, *self._journal]
+        return [*self.inputs, self._router, self._status, *self._journal_processes]
 
     @property
     def is_complete(self) -> bool:

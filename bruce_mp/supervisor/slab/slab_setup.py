@@ -212,7 +212,7 @@ def recover_after_upgrade(slab: Slab, input_rows: Sequence[int], spills: SpillDi
 
 
 def _count_lost_copies(slab: Slab) -> None:
-    """Count as lost the copies of discarded messages that the ended processes had not written to the discard file.
+    """Count as lost each copy of a discarded message that the ended processes queued, but did not write to the file.
 
     During an upgrade, the old status process may still write copies that this function has counted as lost. At the next
     call `lost` is then negative, and corrects the counter MsgCopyLost.
@@ -277,7 +277,7 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
 
 
 def _validate_and_count(slab: Slab) -> int:
-    """Return the number of held messages, including messages outside chunks. Raise an error if a chunk is damaged."""
+    """Return the number of held messages in the slab and in spill files. Raise an error if a chunk is damaged."""
     chunks = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
     records_by_state = kernels.count_states(slab, chunks)
     if records_by_state[RunState.SPLIT]:  # the number of damaged runs, records and chunks

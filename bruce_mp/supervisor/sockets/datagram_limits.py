@@ -45,7 +45,7 @@ def check_datagram_size(size: int, *, allow_large: bool) -> None:
 
 
 def _can_send(size: int, *, is_buffer_raised: bool) -> bool:
-    """Return True if a datagram of `size` bytes can be sent, with SO_SNDBUF raised to it if `is_buffer_raised`."""
+    """Return True if a datagram of `size` bytes can be sent, after SO_SNDBUF is set to `size` if `is_buffer_raised`."""
     sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with sender, receiver:
         sender.setblocking(False)

@@ -4,8 +4,8 @@ A service manager describes the descriptors that it passes, with their names, in
 https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. In an upgrade, the old code passes its sockets to
 the new code (`handover.py`), which then owns the same socket files. `kept_sockets.py` describes `bruce hold`.
 
-A setting *claims* the inherited socket that is bound to the setting's address, or the socket of a service manager that
-has the setting's name. If no setting claims a socket of a service manager or of `bruce hold`, the start fails, because
+A setting *claims* the inherited socket that is bound to the setting's address, or the service manager's socket with the
+setting's name. If no setting claims a socket of a service manager or of `bruce hold`, the start fails, because
 the clients of that socket would wait forever. If no setting claims a socket of the replaced code, it is closed.
 """
 

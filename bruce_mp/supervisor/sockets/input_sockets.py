@@ -1,8 +1,8 @@
 """The settings that name sockets, the sockets of the inputs, and the slab rows of the processes that serve them.
 
 The datagram input and the stream workers (together the *inputs*) have a row in the slab each. The configuration and the
-slab determine which of them run. The datagram input also runs if datagrams are disabled, but the landing zone still has
-some. A worker also runs if no other process can deliver the messages in its spill files.
+slab determine which of them run. The datagram input also runs if it is disabled, but the landing zone has datagrams. A
+worker also runs if no other process can deliver the messages in its spill files.
 """
 
 from __future__ import annotations
