@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["HEADER", "LENGTH_OFFSET", "BatchCheckSettings", "BatchHead", "check_batch", "decode_records", "rebase"]
 
 HEADER: Final = Struct(">qiibIhiqqqhii")  # the fields of `BatchHead`
-LENGTH: Final = Struct(">i")
+LENGTH_FIELD: Final = Struct(">i")
 LENGTH_OFFSET: Final = 8
 LENGTH_OVERHEAD: Final = 12  # bytes of base offset and length, which the length field does not count
 MIN_LENGTH_FIELD: Final = 14  # the smallest value of the length field: one record in Kafka's oldest format
@@ -39,10 +39,10 @@ MAGIC_OFFSET: Final = 16
 CRC_START_OFFSET: Final = 21  # where the attributes begin, the first field that the CRC covers
 REWRITTEN_FIELDS: Final = Struct(">qii")  # base offset, length (with its old value), leader epoch
 MAGIC_V2: Final = 2
-CODEC_MASK: Final = 0x07  # bits of the attributes
 ZSTD: Final = 4  # the highest codec number
-TRANSACTIONAL: Final = 0x10  # bit of the attributes
-CONTROL: Final = 0x20  # bit of the attributes
+CODEC_BITS: Final = 0x07  # in the attributes, as the next two bits
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
 ZSTD_PRODUCE_VERSION: Final = 7  # the first version of Produce that allows Zstandard (KIP-110)
 SEQUENCE_MASK: Final = 0x7FFFFFFF  # sequence numbers wrap from 2^31-1 to 0
 BODY_ERRORS: Final = (
@@ -83,7 +83,7 @@ class BatchHead(NamedTuple):
 
     @property
     def codec(self) -> int:
-        return self.attributes & CODEC_MASK
+        return self.attributes & CODEC_BITS
 
     @property
     def last_sequence(self) -> int:
@@ -125,11 +125,11 @@ CHECKS: Final = (
                "The CRC-32C of the batch does not match."),
     BatchCheck(lambda h, *_: h.record_count <= 0 or h.last_offset_delta != h.record_count - 1, Code.INVALID_RECORD,
                "The last offset delta does not match the number of records."),
-    BatchCheck(lambda h, *_: bool(h.attributes & CONTROL), Code.INVALID_RECORD,
+    BatchCheck(lambda h, *_: bool(h.attributes & CONTROL_BIT), Code.INVALID_RECORD,
                "Clients must not write control batches."),
     BatchCheck(lambda h, *_: h.producer_id >= 0 and h.base_sequence < 0, Code.INVALID_RECORD,
                "A batch with a producer id needs a sequence number."),
-    BatchCheck(lambda h, *_: bool(h.attributes & TRANSACTIONAL), Code.INVALID_TXN_STATE,
+    BatchCheck(lambda h, *_: bool(h.attributes & TRANSACTIONAL_BIT), Code.INVALID_TXN_STATE,
                "This broker has no transactions."),
 )  # fmt: skip
 
@@ -152,7 +152,7 @@ def check_batch(raw: bytes | None, version: int, limits: BatchCheckSettings) -> 
 
 def read_head(raw: bytes) -> BatchHead:
     """Return the header of a batch. Raise RefusedError if `raw` does not begin with a whole batch of version 2."""
-    [length] = LENGTH.unpack_from(raw, LENGTH_OFFSET)
+    [length] = LENGTH_FIELD.unpack_from(raw, LENGTH_OFFSET)
     if length < MIN_LENGTH_FIELD:
         raise RefusedError(Code.CORRUPT_MESSAGE, "The length of the record batch is too small for any record.")
     if len(raw) > MAGIC_OFFSET and raw[MAGIC_OFFSET] > MAGIC_V2:

@@ -271,7 +271,7 @@ def leaf_classes(kind: type[BrokerCommand]) -> list[type[BrokerCommand]]:
 
 COMMANDS: Final = tuple(leaf_classes(BrokerCommand))
 COMMANDS_BY_NAME: Final[Mapping[str, type[BrokerCommand]]] = {tag_of(kind.__name__): kind for kind in COMMANDS}
-DECODER: Final = msgspec.json.Decoder(Union[COMMANDS])  # noqa: UP007  the members are computed
+COMMAND_DECODER: Final = msgspec.json.Decoder(Union[COMMANDS])  # noqa: UP007  the members are computed
 
 
 async def execute(line: bytes, server: DevServer) -> bytes:
@@ -280,7 +280,7 @@ async def execute(line: bytes, server: DevServer) -> bytes:
     The response has an error if the line is no valid command, or if the command fails.
     """
     try:
-        answer = Answer(ok=True, result=await DECODER.decode(line).run(server))
+        answer = Answer(ok=True, result=await COMMAND_DECODER.decode(line).run(server))
     except (msgspec.DecodeError, RefusedError, OSError) as error:
         answer = Answer(ok=False, error=str(error))
     server.changes.notify()  # a Fetch request may wait for a new leader or a doubled batch

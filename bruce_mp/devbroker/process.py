@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+UNIT_SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 CONTROL_LINE_MAX: Final = 1 << 20
 """Maximum length in bytes of a command, which is one line."""
-TOO_LONG: Final = Answer(ok=False, error=f"A command has at most {CONTROL_LINE_MAX} bytes.")
-STDIN_CHUNK: Final = 4096  # bytes of one read
+TOO_LONG_ANSWER: Final = Answer(ok=False, error=f"A command has at most {CONTROL_LINE_MAX} bytes.")
+STDIN_READ_BYTES: Final = 4096
 
 
 def parse_size(text: str) -> int:
@@ -47,7 +47,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"([0-9]+)([kmg]?)", text.lower())
     if match is None or int(match[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; write bytes or a number with k, m or g.")
-    return int(match[1]) * UNITS[match[2]]
+    return int(match[1]) * UNIT_SIZES[match[2]]
 
 
 def parse_topic(text: str) -> tuple[str, int]:
@@ -156,7 +156,7 @@ def create_stop_event(*, until_eof: bool) -> asyncio.Event:
 
 def read_stdin(stop: asyncio.Event) -> None:
     """Read a part of standard input and discard it. Set `stop` if the input has ended."""
-    if not os.read(sys.stdin.fileno(), STDIN_CHUNK):
+    if not os.read(sys.stdin.fileno(), STDIN_READ_BYTES):
         stop.set()
 
 
@@ -186,7 +186,7 @@ async def start_control(server: DevServer, address: int | str) -> asyncio.Server
     async def serve_connection(reader: StreamReader, writer: StreamWriter) -> None:
         try:
             while (line := await read_line(reader)) != b"":
-                writer.write(encode_answer(TOO_LONG) if line is None else await execute(line, server))
+                writer.write(encode_answer(TOO_LONG_ANSWER) if line is None else await execute(line, server))
                 await writer.drain()
         except (ConnectionError, asyncio.CancelledError):
             pass  # the client has disconnected, or the broker ends

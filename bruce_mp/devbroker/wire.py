@@ -22,7 +22,7 @@ __all__ = ["FRAME_LENGTH", "FRAME_MAX", "Incoming", "decode", "encode", "frame_l
 
 FRAME_LENGTH: Final = Struct(">i")
 FRAME_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
-PREFIX: Final = Struct(">hhi")  # of a request: API key, version, correlation id
+REQUEST_PREFIX: Final = Struct(">hhi")  # API key, version, correlation id
 DECODE_ERRORS: Final = (struct.error, ValueError, IndexError, OverflowError)  # raised by kafka-python's schemas
 
 
@@ -50,7 +50,7 @@ def frame_length(length_field: bytes) -> int:
     Raise RemoteProtocolError if the length is too small or too large for a request.
     """
     length = int(FRAME_LENGTH.unpack(length_field)[0])
-    if not PREFIX.size <= length <= FRAME_MAX:
+    if not REQUEST_PREFIX.size <= length <= FRAME_MAX:
         raise RemoteProtocolError(f"A frame of {length} bytes is not a Kafka request.")
     return length
 
@@ -60,7 +60,7 @@ def decode(frame: bytes, apis: Mapping[int, Api] = APIS) -> Incoming:
 
     Raise RemoteProtocolError if the API or its version is not served, or the frame is malformed.
     """
-    key, version, correlation_id = PREFIX.unpack_from(frame)
+    key, version, correlation_id = REQUEST_PREFIX.unpack_from(frame)
     api = apis.get(key)
     if api is not None and api.key is ApiKey.API_VERSIONS and not api.serves(version):
         return Incoming(api, 0, correlation_id, None)

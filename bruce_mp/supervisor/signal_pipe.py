@@ -12,9 +12,9 @@ import socket
 from signal import Signals
 from typing import Final
 
-__all__ = ["WATCHED", "SignalPipe"]
+__all__ = ["WATCHED_SIGNALS", "SignalPipe"]
 
-WATCHED: Final = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
+WATCHED_SIGNALS: Final = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
 
 
 class SignalPipe:
@@ -25,9 +25,9 @@ class SignalPipe:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in WATCHED:
+        for number in WATCHED_SIGNALS:
             signal.signal(number, _ignore)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # blocked by `bruce`, or by the old code
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED_SIGNALS)  # blocked by `bruce`, or by the old code
 
     def fileno(self) -> int:
         return self._reader.fileno()
@@ -38,7 +38,7 @@ class SignalPipe:
             numbers = self._reader.recv(4096)
         except BlockingIOError:
             return []
-        return [Signals(number) for number in numbers if number in WATCHED]
+        return [Signals(number) for number in numbers if number in WATCHED_SIGNALS]
 
 
 def _ignore(_number: int, _frame: object) -> None:

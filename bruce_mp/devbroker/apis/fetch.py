@@ -21,7 +21,7 @@ __all__ = ["API"]
 
 TopicResponse: Final = FetchResponse.FetchableTopicResponse
 PartitionData: Final = TopicResponse.PartitionData
-UNKNOWN: Final = -1  # Kafka's value of the offsets in the response for a refused partition
+UNKNOWN_OFFSET: Final = -1  # Kafka's value of the offsets in the response for a refused partition
 
 
 class Budget:
@@ -70,7 +70,7 @@ def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
         log = partition.log
         records = budget.read_within(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))
     except RefusedError as refusal:
-        return partition_data(part.partition, refusal.code, UNKNOWN, UNKNOWN, b"")
+        return partition_data(part.partition, refusal.code, UNKNOWN_OFFSET, UNKNOWN_OFFSET, b"")
     return partition_data(part.partition, Code.NONE, log.end, log.start, records)
 
 

@@ -16,13 +16,13 @@ from bruce_mp.devbroker.faults import FaultAction
 
 __all__ = ["API"]
 
-TEXT: Final = "The embedded broker has no consumer groups: use assign() in place of subscribe()."
+REFUSAL_TEXT: Final = "The embedded broker has no consumer groups: use assign() in place of subscribe()."
 MANY_KEYS_VERSION: Final = 4  # the first version in which a request asks for several coordinators
 
 
 def handle(request: Any, context: Context) -> Any:
     code = context.triggered.error_code(FaultAction.ERROR) or Code.COORDINATOR_NOT_AVAILABLE
-    outcome = {"error_code": code, "error_message": TEXT, "node_id": -1, "host": "", "port": -1}
+    outcome = {"error_code": code, "error_message": REFUSAL_TEXT, "node_id": -1, "host": "", "port": -1}
     if context.version < MANY_KEYS_VERSION:
         return FindCoordinatorResponse(version=context.version, **outcome)
     coordinators = [FindCoordinatorResponse.Coordinator(key=key, **outcome) for key in request.coordinator_keys]

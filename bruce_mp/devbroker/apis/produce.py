@@ -31,7 +31,7 @@ TopicResponse: Final = ProduceResponse.TopicProduceResponse
 PartitionResponse: Final = TopicResponse.PartitionProduceResponse
 LeaderIdAndEpoch: Final = PartitionResponse.LeaderIdAndEpoch
 NO_OFFSET: Final = -1
-ACKS: Final = (-1, 0, 1)
+VALID_ACKS: Final = (-1, 0, 1)
 SEQUENCE_ERRORS: Final = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH)
 
 
@@ -81,7 +81,7 @@ def respond(topic: str, part: Any, acks: int, context: Context) -> Any:
 
 def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
     """Append the batch for one partition unless it is a duplicate, and count it. Raise RefusedError if it is wrong."""
-    if acks not in ACKS:
+    if acks not in VALID_ACKS:
         raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
     context.check_fault(target_of(topic, part))
     partition = context.cluster.partition_led_by(context.broker, topic, part.index)

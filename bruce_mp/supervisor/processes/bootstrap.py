@@ -27,7 +27,7 @@ from setproctitle import setproctitle
 from bruce_mp.errors import BruceError
 from bruce_mp.ipc.control_messages import Begin, Control, Loaded
 from bruce_mp.slab.file import Slab
-from bruce_mp.supervisor.signal_pipe import WATCHED
+from bruce_mp.supervisor.signal_pipe import WATCHED_SIGNALS
 from bruce_mp.telemetry.clock import steady
 from bruce_mp.telemetry.logs import remove_handlers, set_up_logging
 
@@ -97,9 +97,9 @@ def _drop_inheritance(unneeded: Iterable[int]) -> None:
     gc.freeze()
     signal.set_wakeup_fd(-1)
     # A service manager or terminal sends these signals to all processes, but only the supervisor acts on them.
-    for number in WATCHED:
+    for number in WATCHED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED_SIGNALS)
     remove_handlers()
     for descriptor in unneeded:
         with suppress(OSError):  # `remove_handlers` has already closed the descriptors of the log handlers

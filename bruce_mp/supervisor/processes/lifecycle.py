@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto, unique
 from typing import Final
 
-__all__ = ["ALIVE", "TRANSITIONS", "UNWANTED", "ProcessEvent", "ProcessState"]
+__all__ = ["ALIVE_STATES", "TRANSITIONS", "UNWANTED_STATES", "ProcessEvent", "ProcessState"]
 
 
 @unique
@@ -43,8 +43,8 @@ class ProcessEvent(Enum):
     end first."""
 
 
-ALIVE: Final = frozenset({ProcessState.BOOTING, ProcessState.RUNNING, ProcessState.REPLACING, ProcessState.STOPPING})
-UNWANTED: Final = frozenset({ProcessState.STOPPING, ProcessState.ENDED})
+ALIVE_STATES: Final = frozenset(ProcessState) - {ProcessState.WAITING, ProcessState.ENDED}
+UNWANTED_STATES: Final = frozenset({ProcessState.STOPPING, ProcessState.ENDED})
 
 TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
     ProcessState.WAITING: {

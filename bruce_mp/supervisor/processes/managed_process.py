@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.ipc.control_messages import Begin, Control, Drain, Stop
 from bruce_mp.supervisor.processes.bootstrap import failure_file, load_program, open_descriptors, run_program
-from bruce_mp.supervisor.processes.lifecycle import ALIVE, TRANSITIONS, ProcessEvent, ProcessState
+from bruce_mp.supervisor.processes.lifecycle import ALIVE_STATES, TRANSITIONS, ProcessEvent, ProcessState
 from bruce_mp.supervisor.processes.restart_policy import RestartPolicy
-from bruce_mp.supervisor.signal_pipe import WATCHED
+from bruce_mp.supervisor.signal_pipe import WATCHED_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ CLEAN_EXIT: Final = "exit code 0"
 """The text that `reap` returns after exit code 0."""
 _DEFAULT_DRAIN: Final = Drain()
 
-_FORK: Final = multiprocessing.get_context("fork")
+_FORK_CONTEXT: Final = multiprocessing.get_context("fork")
 
 
 class ManagedProcess:
@@ -135,7 +135,7 @@ class ManagedProcess:
         """Apply STOP or REPLACE: request the exit if the process runs; else cancel or schedule the next start."""
         was_requested = self.exit_is_requested
         self.state = TRANSITIONS[self.state][event]
-        if self.state in ALIVE and not was_requested:
+        if self.state in ALIVE_STATES and not was_requested:
             self.due = now + STOP_TIMEOUT_S
             self.send(Stop())
         elif self.state is ProcessState.ENDED:
@@ -164,13 +164,13 @@ class ManagedProcess:
         self._start_count += 1
         self._kill_reason = ""
         load_program(self._program)
-        self.connection, child_end = _FORK.Pipe()
+        self.connection, child_end = _FORK_CONTEXT.Pipe()
         needed = {*self._locks, *self.start.descriptors(), child_end.fileno()}
         arguments = (self._program, self.start, child_end, open_descriptors() - needed)
         # daemon=True, so that the supervisor's interpreter does not wait for the children if it exits by an exception
-        process = _FORK.Process(target=run_program, args=arguments, name=self.name, daemon=True)
+        process = _FORK_CONTEXT.Process(target=run_program, args=arguments, name=self.name, daemon=True)
         # The signals stay blocked until the child has replaced the supervisor's handlers, which it inherits.
-        mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+        mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
         try:
             process.start()
         except OSError:

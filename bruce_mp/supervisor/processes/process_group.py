@@ -37,7 +37,7 @@ from bruce_mp.ipc.start import Start
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.supervisor.processes import watchdog
-from bruce_mp.supervisor.processes.lifecycle import UNWANTED, ProcessState
+from bruce_mp.supervisor.processes.lifecycle import UNWANTED_STATES, ProcessState
 from bruce_mp.supervisor.processes.managed_process import CLEAN_EXIT, ManagedProcess
 from bruce_mp.supervisor.processes.restart_policy import MAX_FAILED_BOOTS
 from bruce_mp.supervisor.slab.slab_setup import retire_row
@@ -327,10 +327,10 @@ class ProcessGroup:
             child = self._dispatchers.get(slot)
             if child is None:
                 self._dispatchers[slot] = self._create_dispatcher(slot, broker)
-            elif child.state in UNWANTED or child.start.broker != broker:
+            elif child.state in UNWANTED_STATES or child.start.broker != broker:
                 child.replace(broker, now)
         for slot, child in self._dispatchers.items():
-            if slot not in wanted and child.state not in UNWANTED:
+            if slot not in wanted and child.state not in UNWANTED_STATES:
                 child.stop(now)
 
     def _create_dispatcher(self, slot: int, broker: Broker) -> ManagedProcess:

@@ -159,7 +159,7 @@ def _recover_or_clear(path: Path, wanted: Geometry, journal: JournalSetup, spill
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held_count, "message"))
     if slab.geometry != wanted and not held_count:
         journal.ignore_content_of(slab)
-        SpillDirectory.for_slab(slab, spill_path).remove()  # `held_count` is 0, so they are empty
+        SpillDirectory.for_slab(slab, spill_path).remove()  # its files hold no messages
         path.unlink()
         return None
     warn_of_other_size(slab, wanted)
@@ -212,7 +212,7 @@ def recover_after_upgrade(slab: Slab, input_rows: Sequence[int], spills: SpillDi
 
 
 def _count_lost_copies(slab: Slab) -> None:
-    """Count as lost each copy of a discarded message that the ended processes queued, but did not write to the file.
+    """Count as lost the copies of discarded messages that are queued for the discard file, but were never written.
 
     During an upgrade, the old status process may still write copies that this function has counted as lost. At the next
     call `lost` is then negative, and corrects the counter MsgCopyLost.

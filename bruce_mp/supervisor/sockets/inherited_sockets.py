@@ -5,8 +5,8 @@ https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. In an upgra
 the new code (`handover.py`), which then owns the same socket files. `kept_sockets.py` describes `bruce hold`.
 
 A setting *claims* the inherited socket that is bound to the setting's address, or the service manager's socket with the
-setting's name. If no setting claims a socket of a service manager or of `bruce hold`, the start fails, because
-the clients of that socket would wait forever. If no setting claims a socket of the replaced code, it is closed.
+setting's name. If no setting claims a socket of a service manager or of `bruce hold`, the start fails, because the
+clients of that socket would wait forever. If no setting claims a socket of the replaced code, the new code closes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["InheritedSocket", "InheritedSockets", "sockets_from_manager", "with_socket_file"]
 
 SD_LISTEN_FDS_START: Final = 3
-_KINDS: Final = {
+_KIND_NAMES: Final = {
     socket.SOCK_DGRAM: "a datagram socket (systemd: ListenDatagram=)",
     socket.SOCK_STREAM: "a listening stream socket (systemd: ListenStream=)",
 }
@@ -97,7 +97,7 @@ class InheritedSocket:
         if self.socket.type != kind or bool(listens) != (kind == socket.SOCK_STREAM):
             raise StartError(
                 f"{setting}: the socket that {self.origin} passes at {_address_text(self.socket)} is unusable; it must "
-                f"be {_KINDS[kind]}."
+                f"be {_KIND_NAMES[kind]}."
             )
 
 

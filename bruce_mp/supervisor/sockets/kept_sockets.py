@@ -1,4 +1,4 @@
-"""Sockets that `bruce hold` keeps open: its messages to and from the daemon, and the daemon's end of the connection.
+"""The messages between `bruce hold` and daemons, and the connection of a running daemon to `bruce hold`.
 
 `bruce hold` listens at a socket in the run directory. A daemon connects to it and sends one message:
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.supervisor.signal_pipe import WATCHED
+from bruce_mp.supervisor.signal_pipe import WATCHED_SIGNALS
 from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, InheritedSockets
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Handover", "PassedProcess", "PassedSocket", "command_line", "execute", "read_handover"]
 
-_VARIABLE: Final = "BRUCE_HANDOVER"
+_HANDOVER_VARIABLE: Final = "BRUCE_HANDOVER"
 
 
 class PassedSocket(msgspec.Struct, frozen=True):
@@ -109,8 +109,8 @@ def execute(
     `read_signals` returns the signals that this code has not handled; the new code receives them. Raise OSError if the
     `execve` fails, after restoring the signal mask and the flags of the descriptors.
     """
-    environment = {**os.environ, **variables, _VARIABLE: msgspec.json.encode(handover).decode()}
-    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    environment = {**os.environ, **variables, _HANDOVER_VARIABLE: msgspec.json.encode(handover).decode()}
+    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
     try:
         for number in read_signals():
             signal.raise_signal(number)  # stays pending for this thread; `os.kill` could reach another thread
@@ -147,7 +147,7 @@ def _is_script(path: Path) -> bool:
 
 def read_handover() -> Handover | None:
     """Return the state that the old code passed, or None at a start without an upgrade."""
-    text = os.environ.pop(_VARIABLE, None)
+    text = os.environ.pop(_HANDOVER_VARIABLE, None)
     if text is None:
         return None
     handover = msgspec.json.decode(text, type=Handover)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UpgradeNote", "UpgradeStage", "read_note", "write_note"]
 
-_NAME: Final = "upgrade"
+_NOTE_FILE: Final = "upgrade"
 
 
 @unique
@@ -47,13 +47,13 @@ class UpgradeNote(msgspec.Struct, frozen=True):
 def read_note(run_dir: Path) -> UpgradeNote | None:
     """Return the note of the last upgrade, or None if there is no readable one."""
     try:
-        return msgspec.json.decode((run_dir / _NAME).read_bytes(), type=UpgradeNote)
+        return msgspec.json.decode((run_dir / _NOTE_FILE).read_bytes(), type=UpgradeNote)
     except (OSError, msgspec.DecodeError):
         return None
 
 
 def write_note(run_dir: Path, note: UpgradeNote) -> None:
     """Replace the note atomically."""
-    draft = run_dir / f"{_NAME}.new"
+    draft = run_dir / f"{_NOTE_FILE}.new"
     draft.write_bytes(msgspec.json.encode(note))
-    draft.rename(run_dir / _NAME)
+    draft.rename(run_dir / _NOTE_FILE)

@@ -1,9 +1,15 @@
 import pytest
 
-from bruce_mp.supervisor.processes.lifecycle import ALIVE, TRANSITIONS, UNWANTED, ProcessEvent, ProcessState
+from bruce_mp.supervisor.processes.lifecycle import (
+    ALIVE_STATES,
+    TRANSITIONS,
+    UNWANTED_STATES,
+    ProcessEvent,
+    ProcessState,
+)
 
 
-@pytest.mark.parametrize("state", [state for state in ProcessState if state in ALIVE])
+@pytest.mark.parametrize("state", [state for state in ProcessState if state in ALIVE_STATES])
 def test_a_live_process_can_end_stop_and_be_replaced_in_any_state(state: ProcessState) -> None:
     assert {
         ProcessEvent.READY,
@@ -17,7 +23,7 @@ def test_a_live_process_can_end_stop_and_be_replaced_in_any_state(state: Process
 @pytest.mark.parametrize("state", ProcessState)
 def test_a_stopped_process_never_restarts(state: ProcessState) -> None:
     stopped = TRANSITIONS[state][ProcessEvent.STOP]
-    assert stopped in UNWANTED
+    assert stopped in UNWANTED_STATES
     for end in (ProcessEvent.FINISHED, ProcessEvent.EXITED):
         if end in TRANSITIONS[stopped]:
             assert TRANSITIONS[stopped][end] is ProcessState.ENDED
@@ -26,7 +32,7 @@ def test_a_stopped_process_never_restarts(state: ProcessState) -> None:
 @pytest.mark.parametrize("state", ProcessState)
 def test_a_replaced_process_restarts_after_its_end(state: ProcessState) -> None:
     replaced = TRANSITIONS[state][ProcessEvent.REPLACE]
-    assert replaced not in UNWANTED
+    assert replaced not in UNWANTED_STATES
     if replaced is not ProcessState.WAITING:
         assert (
             TRANSITIONS[replaced][ProcessEvent.FINISHED]
