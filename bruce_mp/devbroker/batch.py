@@ -3,9 +3,8 @@
 The broker stores the body as the client sent it, compressed or not. In the header it rewrites only the base offset and
 the leader epoch. The CRC does not cover these two fields, so it remains valid.
 
-`CHECKS` lists, in Kafka's order, the checks that need no decoded records, each with its error code. `check_records`
-decodes the records and checks them. In Python this costs more than all other checks, so it is done only if
-`BatchCheckSettings.strict` is set.
+`CHECKS` lists, in Kafka's order, the checks that need no decoded records. Decoding and checking the records costs more
+than all other checks, so it is done only if `BatchCheckSettings.strict` is True.
 
 Layout: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -40,7 +39,8 @@ CRC_START_OFFSET: Final = 21  # where the attributes begin, the first field that
 REWRITTEN_FIELDS: Final = Struct(">qii")  # base offset, length (with its old value), leader epoch
 MAGIC_V2: Final = 2
 ZSTD: Final = 4  # the highest codec number
-CODEC_BITS: Final = 0x07  # in the attributes, as the next two bits
+# Bits of the attributes:
+CODEC_BITS: Final = 0x07
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 ZSTD_PRODUCE_VERSION: Final = 7  # the first version of Produce that allows Zstandard (KIP-110)
@@ -99,14 +99,12 @@ class BatchCheckSettings(NamedTuple):
 
 
 class BatchCheck(NamedTuple):
-    """One check of a batch, after its header has been unpacked."""
+    """One check of a batch, with the error code and message for a batch that is wrong."""
 
     is_wrong: Callable[[BatchHead, bytes, int, BatchCheckSettings], bool]
     """Called with the header, the whole batch, the version of the Produce request, and the limits."""
     code: Code
-    """Error code of a batch that is wrong."""
     text: str
-    """Error message of a batch that is wrong."""
 
 
 CHECKS: Final = (

@@ -75,8 +75,6 @@ class ClusterSnapshot(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """A partition: its log and its leader."""
-
     log: PartitionLog
     leader: int
     """Broker id, also while that broker is down."""

@@ -125,7 +125,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     code: int = 0
     """Error code of ERROR and ERROR_APPENDED."""
     ms: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Milliseconds of DELAY, SILENCE and THROTTLE."""
+    """Duration of DELAY, SILENCE and THROTTLE in milliseconds."""
 
     def __post_init__(self) -> None:
         if self.client is not None:

@@ -40,8 +40,6 @@ class StoredBatch(NamedTuple):
 
 
 class AppendResult(NamedTuple):
-    """Outcome of an append."""
-
     base_offset: int
     """Offset of the first record. For a duplicate, the base offset of the original batch."""
     log_append_time: int
@@ -84,8 +82,8 @@ class PartitionLog:
             text = f"Offset {offset} is outside of {self.start} to {self.end}."
             raise RefusedError(Code.OFFSET_OUT_OF_RANGE, text)
         found: list[bytes] = []
-        for at in range(self._index_of(offset), len(self._batches)):
-            raw = self._batches[at].raw
+        for index in range(self._index_of(offset), len(self._batches)):
+            raw = self._batches[index].raw
             max_bytes -= len(raw)
             if found and max_bytes < 0:
                 break
@@ -127,8 +125,8 @@ class PartitionLog:
 
     def remove(self, offset: int) -> None:
         """Remove the batch that holds `offset`, and leave a gap in the offsets."""
-        at = self._index_of_existing(offset)
-        self._drop(slice(at, at + 1))
+        index = self._index_of_existing(offset)
+        self._drop(slice(index, index + 1))
         if not self._batches:
             self.start = self.end  # else a consumer would wait forever for a record in the gap
 
@@ -140,13 +138,13 @@ class PartitionLog:
 
     def swap(self, offset: int) -> None:
         """Swap the batch that holds `offset` with the next one."""
-        at = self._index_of_existing(offset)
-        if at + 1 == len(self._batches):
+        index = self._index_of_existing(offset)
+        if index + 1 == len(self._batches):
             raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"No batch follows the one with offset {offset}.")
-        first, second = self._batches[at : at + 2]
+        first, second = self._batches[index : index + 2]
         second_record_count = second.last_offset - second.base_offset + 1
-        self._batches[at] = with_base_offset(second, first.base_offset)
-        self._batches[at + 1] = with_base_offset(first, first.base_offset + second_record_count)
+        self._batches[index] = with_base_offset(second, first.base_offset)
+        self._batches[index + 1] = with_base_offset(first, first.base_offset + second_record_count)
 
     def _store(self, head: BatchHead, raw: bytes, leader_epoch: int) -> int:
         base = self.end
@@ -165,15 +163,15 @@ class PartitionLog:
             self._retention.forget(self)
 
     def _index_of(self, offset: int) -> int:
-        """Return the index of the batch that holds `offset`, or of the first batch after it if it is in a gap."""
+        """Return the index of the batch that holds `offset`, or of the next batch if `offset` is in a gap."""
         return bisect_left(self._batches, offset, key=lambda batch: batch.last_offset)
 
     def _index_of_existing(self, offset: int) -> int:
         """Return the index of the batch that holds `offset`. Raise RefusedError if there is none."""
-        at = self._index_of(offset)
-        if at == len(self._batches) or self._batches[at].base_offset > offset:
+        index = self._index_of(offset)
+        if index == len(self._batches) or self._batches[index].base_offset > offset:
             raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"No stored batch holds offset {offset}.")
-        return at
+        return index
 
 
 def with_base_offset(batch: StoredBatch, base_offset: int) -> StoredBatch:

@@ -144,7 +144,7 @@ def create_server(options: argparse.Namespace) -> DevServer:
 
 
 def create_stop_event(*, until_eof: bool) -> asyncio.Event:
-    """Return an event that is set by SIGTERM and SIGINT. If `until_eof`, the end of standard input also sets it."""
+    """Return an event that SIGTERM and SIGINT set, and, if `until_eof` is True, the end of standard input."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -29,8 +29,8 @@ DECODE_ERRORS: Final = (struct.error, ValueError, IndexError, OverflowError)  # 
 class Incoming(NamedTuple):
     """A decoded request.
 
-    A request of ApiVersions in an unknown version is not decoded: `request` is None. `version` is the version of the
-    request and the response; in this case it is the response's version 0.
+    A request of ApiVersions in an unknown version is not decoded: `request` is None, and `version` is 0, the version of
+    the response.
     """
 
     api: Api

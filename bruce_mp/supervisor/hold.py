@@ -4,7 +4,7 @@ So the datagrams in the kernel's queue survive the death of all processes of the
 `bruce hold` reads nothing from the sockets. `sockets/kept_sockets.py` describes the messages between it and daemons.
 
 At its start, `bruce hold` binds the sockets that the configuration names. If a daemon runs already, `bruce hold` binds
-none, and gets the daemon's sockets. Before it passes sockets to a daemon that starts, it reads the configuration again.
+none, and gets the daemon's sockets. It reads the configuration again before it passes sockets to a starting daemon.
 """
 
 from __future__ import annotations

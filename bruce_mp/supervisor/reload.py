@@ -103,7 +103,7 @@ class Reloads:
         return bool(self._current_requests)
 
     def request(self, request: ReloadRequest | None = None) -> None:
-        """Accept a request for a reload; None stands for SIGHUP. Answer a request with `only_check` at once."""
+        """Accept a request for a reload; None stands for SIGHUP. Answer it at once if `only_check` is True."""
         if request is not None and request.only_check:
             self._group.send_to_status(self._preview(request))
         else:

@@ -1,6 +1,6 @@
 """Signals as bytes in a socket pair: the handlers do nothing, and the event loop reads the signal numbers.
 
-A Python handler may run between any two instructions, so it is unsafe to write to the log or take a lock in it.
+A Python handler may run between any two instructions, so a handler must not write to the log or take a lock.
 `signal.set_wakeup_fd` makes the interpreter's C handler write each signal number into a socket, which wakes the event
 loop.
 """

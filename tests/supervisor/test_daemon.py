@@ -208,7 +208,7 @@ def test_a_missing_main_module_is_a_failed_boot_with_a_traceback(tmp_path: Path)
         daemon.start()
         assert daemon.wait() == 70
         assert "Process status failed 5 times in a row" in daemon.text()
-        assert "last: a bug, whose traceback is in the log" in daemon.text()
+        assert "last: a bug; the log has its traceback" in daemon.text()
         assert "ModuleNotFoundError" in daemon.text()
         assert "Traceback" in daemon.text()
 

@@ -57,7 +57,7 @@ class Api:
     request_class: Any
     """kafka-python's class, which decodes requests."""
     handle: Callable[[Any, Context], Any]
-    """Executes a request. Returns the response, or None if the protocol has none (Produce with acks 0)."""
+    """Executes a request. Returns the response, or None if the client expects none (Produce with acks 0)."""
     served_from: int = 0
     """The lowest served version. Lower versions may be advertised, as in Kafka, but close the connection."""
     targets: Callable[[Any], Iterable[Target]] = lambda _: ()

@@ -19,7 +19,8 @@ __all__ = ["API"]
 
 TopicResponse: Final = ListOffsetsResponse.ListOffsetsTopicResponse
 PartitionResponse: Final = TopicResponse.ListOffsetsPartitionResponse
-LATEST: Final = -1  # in a request in place of a timestamp, as the next two
+# Values of a request in place of a timestamp:
+LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 NOT_FOUND: Final = (-1, -1)  # offset and timestamp if no record has the timestamp or a later one

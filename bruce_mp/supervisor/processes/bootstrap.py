@@ -87,13 +87,13 @@ def run_program(program: str, start: Start, connection: Connection, unneeded: It
         _exit_with_reason(start, str(error), error.exit_code)
     except Exception:
         log.critical("Unexpected error; this is a bug.", exc_info=True)
-        _exit_with_reason(start, "a bug, whose traceback is in the log", os.EX_SOFTWARE)
+        _exit_with_reason(start, "a bug; the log has its traceback", os.EX_SOFTWARE)
 
 
 def _drop_inheritance(unneeded: Iterable[int]) -> None:
     """Drop the supervisor's signal handlers, log handlers and descriptors."""
-    # Garbage of the supervisor may own descriptors that this function closes. If this process collected it later, that
-    # would close new descriptors with the same numbers.
+    # Garbage of the supervisor may own descriptors that this function closes. A later collection of the garbage would
+    # close new descriptors with the same numbers.
     gc.freeze()
     signal.set_wakeup_fd(-1)
     # A service manager or terminal sends these signals to all processes, but only the supervisor acts on them.

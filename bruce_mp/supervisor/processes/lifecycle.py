@@ -39,8 +39,7 @@ class ProcessEvent(Enum):
     STOP = auto()
     """The daemon no longer needs the process."""
     REPLACE = auto()
-    """The router needs a dispatcher for the present address of a broker; an old process for that broker, if any, must
-    end first."""
+    """The router needs a dispatcher for the broker's present address; the old process, if it runs, must end first."""
 
 
 ALIVE_STATES: Final = frozenset(ProcessState) - {ProcessState.WAITING, ProcessState.ENDED}
@@ -86,5 +85,4 @@ TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
         ProcessEvent.REPLACE: ProcessState.WAITING,
     },
 }
-"""The next state by state and event. A missing pair is an event that is impossible in that state; the KeyError for it
-shows a bug of the supervisor."""
+"""The next state by state and event. A missing pair is impossible; its KeyError shows a bug of the supervisor."""

@@ -148,7 +148,7 @@ class ManagedProcess:
         self.restart_policy.on_ready()
 
     def spawn_or_kill_if_due(self, now: float) -> bool:
-        """Spawn or kill the process if that is due. Return True if it was spawned. Raise OSError if the spawn fails."""
+        """Spawn or kill the process if that is due. Return True after a spawn. Raise OSError if the spawn fails."""
         if self.due is None or now < self.due:
             return False
         self.due = None

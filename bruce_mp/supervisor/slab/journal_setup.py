@@ -124,7 +124,7 @@ class JournalSetup:
     def apply(self, slab: Slab, *, is_empty: bool, partitioners: Partitioners | None) -> None:
         """Restore or move aside the journal of another slab, then begin or continue the journal of this slab.
 
-        `is_empty` is True if this slab holds no messages; only then the journal of another slab is restored into it. If
+        `is_empty` is True if this slab holds no messages; only then is the journal of another slab restored. If
         the daemon keeps no journal, remove an earlier journal of this slab.
         """
         content, self._content = self._content, None

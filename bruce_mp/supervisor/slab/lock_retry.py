@@ -1,6 +1,6 @@
 """Retries for locks that a previous daemon still holds.
 
-A daemon's lock is released when the last of its processes exits. After SIGKILL to the supervisor, the processes exit
+A daemon's lock is released when the daemon's last process exits. After SIGKILL to the supervisor, the processes exit
 within milliseconds; in a shutdown they take longer.
 """
 

@@ -67,7 +67,7 @@ def acquire_slab(
         if descriptor is None:
             _create(path, wanted)
             continue  # to lock the new file
-        slab = _recover_or_clear(path, wanted, journal, spill_path) if _is_at(path, descriptor) else None
+        slab = _recover_or_clear(path, wanted, journal, spill_path) if _is_still_at(path, descriptor) else None
         if slab is not None:
             return slab, descriptor
         os.close(descriptor)
@@ -126,7 +126,7 @@ def _open_locked(path: Path) -> int | None:
     return descriptor
 
 
-def _is_at(path: Path, descriptor: int) -> bool:
+def _is_still_at(path: Path, descriptor: int) -> bool:
     """Return True if the path still names the open file; another daemon may have removed the file before the lock."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
@@ -258,7 +258,7 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
 
 
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
-    """Assign the chunks of inputs that no longer exist to the input of the first of these rows, the *successor*.
+    """Assign the chunks of inputs that no longer exist to the input of the row `rows[0]`, the *successor*.
 
     Two values in the successor's row must fit the messages that it takes over. A router ignores a run if the run's
     ticket is later than the ticket in the input's row. So the successor gets the latest ticket of the inputs that it

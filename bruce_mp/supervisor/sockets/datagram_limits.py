@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 def check_datagram_size(size: int, *, allow_large: bool) -> None:
     """Raise StartError if clients cannot send datagrams of `size` bytes.
 
-    Also raise it if clients can send them only after raising SO_SNDBUF, unless `allow_large` is set.
+    Unless `allow_large` is True, also raise StartError if clients must raise SO_SNDBUF to send such datagrams.
     """
     if _can_send(size, is_buffer_raised=False):
         return

@@ -1,8 +1,8 @@
 """The settings that name sockets, the sockets of the inputs, and the slab rows of the processes that serve them.
 
 The datagram input and the stream workers (together the *inputs*) have a row in the slab each. The configuration and the
-slab determine which of them run. The datagram input also runs if it is disabled, but the landing zone has datagrams. A
-worker also runs if no other process can deliver the messages in its spill files.
+slab determine which of them run. The datagram input also runs if it is disabled while the landing zone has datagrams.
+A worker also runs if no other process can deliver the messages in its spill files.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def input_rows(config: Input, slab: Slab, *, old_code_has_datagram_input: bool =
     has_streams = config.unix_stream.enable or config.tcp.enable
     worker_count = config.streams.worker_count if has_streams else 0
     datagram_row = lay.ROW_FIRST_INPUT
-    # All messages of a complete fenced attempt must be delivered. Those in a spill file can be delivered only by a
-    # worker that has the same row as the worker that wrote the file.
+    # All messages of a complete fenced attempt must be delivered. The messages in a spill file can be delivered only by
+    # a worker that has the same row as the worker that wrote the file.
     rows_with_spills = [
         row for row in lay.STREAM_ROWS if completed_message_count(slab, row) or completing_attempt(slab, row)
     ]
