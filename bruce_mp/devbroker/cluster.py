@@ -211,8 +211,8 @@ class Cluster:
     def unregister(self, broker: int, *, elect: bool = False) -> None:
         """Record that `broker` is down. Raise RefusedError if no such broker exists.
 
-        If `elect` is True, the partitions of which it is the leader get other leaders, as in `add_topic`. Otherwise it
-        remains the leader, so clients see no leader until the broker is up again.
+        If `elect` is True, the partitions that `broker` leads get other leaders, as in `add_topic`. Otherwise `broker`
+        remains their leader, so clients see no leader until it is up again.
         """
         self._nodes.pop(self.check_broker_id(broker), None)
         for topic in self.topics.values() if elect else ():
