@@ -121,7 +121,7 @@ class JournalSetup:
         if self._content is not None and self._content.slab_id == slab.read_signed(lay.SUPER_CREATED_MS):
             self._content = None
 
-    def apply(self, slab: Slab, *, is_empty: bool, partitioners: Partitioners | None) -> None:
+    def apply(self, slab: Slab, *, is_empty: bool, partitioners: PartitionerOfTopic | None) -> None:
         """Restore or move aside the journal of another slab, then begin or continue the journal of this slab.
 
         `is_empty` is True if this slab holds no messages; only then is the journal of another slab restored. If
