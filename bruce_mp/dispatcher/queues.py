@@ -55,7 +55,7 @@ class PartitionQueue:
     """The batches and records of one partition.  Times are in seconds of a monotonic clock."""
 
     __slots__ = (
-        "backoff_count", "bumps_epoch", "entry_at", "expected_sequence", "failed", "hands_back", "in_doubt",
+        "backoff_count", "bumps_epoch", "entry_offset", "expected_sequence", "failed", "hands_back", "in_doubt",
         "in_flight", "may_have_gap", "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "state",
         "stops_numbering", "topic", "waits_before_retry",
     )  # fmt: skip
@@ -69,7 +69,7 @@ class PartitionQueue:
         self.resend: list[SentBatch] = []
         self.in_flight: list[SentBatch] = []
         self.failed: list[SentBatch] = []
-        self.entry_at = 0
+        self.entry_offset = 0
         """The file offset of the partition's entry in the partition table; 0 before the first batch."""
         self.expected_sequence: int | None = None
         """The sequence number that the broker expects next; None before the broker has accepted a batch, and after it

@@ -69,18 +69,18 @@ class BatchBuilder:
     def build(self, plans: Sequence[BatchPlan]) -> list[SentBatch | None]:
         """Assign sequence numbers and store IN_FLIGHT; return None for a plan with a damaged segment."""
         batches = [
-            (queue.entry_at or self._find_entry(queue), queue.topic, queue.partition, segments)
+            (queue.entry_offset or self._find_entry(queue), queue.topic, queue.partition, segments)
             for queue, segments in plans
         ]
         return kernels.assign_sequences(self._slab, self._row, batches, self._build, is_numbered=self.idempotent)
 
     def _find_entry(self, queue: PartitionQueue) -> int:
-        """Find the file offset of a queue's entry in the partition table, store it in `queue.entry_at`, and return it.
+        """Find the file offset of a queue's entry in the partition table, store it in `queue.entry_offset`, and return it.
 
         The offset stays valid while the topic exists.
         """
-        queue.entry_at = self._sequences.entry_at(queue.topic, queue.partition)
-        return queue.entry_at
+        queue.entry_offset = self._sequences.entry_at(queue.topic, queue.partition)
+        return queue.entry_offset
 
     def put_in_flight(self, built: Iterable[tuple[PartitionQueue, SentBatch]]) -> None:
         """Append batches, which are about to be sent, to the batches in flight of their queues."""

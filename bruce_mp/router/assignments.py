@@ -1,17 +1,16 @@
 """Assignment of partitions to dispatchers: the router sends messages to dispatchers, and requests them back in a pause.
 
-A dispatcher sends the messages of all partitions that one broker leads.  Its *slot* is the number by which the slab
-names it.  Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope`; both are *scopes*, which
-can pause (`pause_protocol`).  Messages that cannot be sent wait in the route of their partition, in state ROUTED in the
-slab.  `routing` chooses the partition of a message.
+A dispatcher sends the messages of all partitions that one broker leads.  Every partition with traffic has a `Route`,
+every dispatcher a `DispatcherScope`; both are scopes, which can pause (`pause_protocol`).  Messages that cannot be sent
+wait in the route of their partition.
 
-One dispatcher at a time *holds* a partition: `Route.slot` names the dispatcher until it sends HANDED_BACK.  The
-dispatcher answers each HAND_BACK with one HANDED_BACK, so the router sends only one HAND_BACK in a pause.  After the
-start of a router or a dispatcher, frames from before the start are void.  The router sends the dispatcher RESYNC with a
-new number, and nothing else until the dispatcher has answered SYNCED with that number.
+One dispatcher at a time *holds* a partition: `Route.slot` is the dispatcher's slot until the dispatcher sends
+HANDED_BACK.  The dispatcher answers each HAND_BACK with one HANDED_BACK, so the router sends only one HAND_BACK in a
+pause.  When a router or a dispatcher starts, all frames that were sent before the start become void.  The router sends
+the dispatcher RESYNC with a new number, and nothing else until the dispatcher has answered SYNCED with that number.
 
-States and parcels with names that end in SENT have records of *built* batches.  Kafka may have received such a batch,
-so it must be sent again unchanged, with the same sequence numbers.
+Records of *built* batches have states and parcels with names that end in SENT.  Kafka may have received such a batch,
+so the batch must be sent again unchanged, with the same sequence numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine
-from bruce_mp.router.backoff import LeaderlessBackoff, PauseBackoff
+from bruce_mp.router.backoff import LeaderlessBackoff, RouterBackoff
 from bruce_mp.router.dispatchers import DispatcherSet
 from bruce_mp.router.pause_protocol import DispatcherScope, Route, ScopeEvent, ScopeState
 from bruce_mp.slab.layout import RunState, state_word
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Assignments"]
 
-_HELD_BY_DISPATCHERS: Final = (
+_DISPATCHER_STATES: Final = (
     RunState.ASSIGNED,
     RunState.ASSIGNED_SENT,
     RunState.QUEUED,
@@ -56,18 +55,19 @@ _HELD_BY_DISPATCHERS: Final = (
     RunState.RETURNED,
     RunState.RETURNED_SENT,
 )
-"""RETURNED records are included, because the router must claim them before it sends newer ones."""
+"""The states of records that dispatchers hold.  RETURNED is included: the router must claim the returned records of a
+partition before it sends newer records of the partition."""
 
-_ASSIGNED: Final = (RunState.ASSIGNED, RunState.ASSIGNED_SENT)
-"""The states of records that the router has assigned to a dispatcher, and the dispatcher has not claimed."""
+_ASSIGNED_STATES: Final = (RunState.ASSIGNED, RunState.ASSIGNED_SENT)
+"""The states of records that are assigned to a dispatcher, but not claimed by it."""
 
 _TopicPartition = tuple[int, int]  # topic number, partition
 
 
 class Assignments:
-    """The routes of partitions and the scopes of dispatchers.
+    """The routes of partitions and the scopes of dispatchers.  Times are in ms on one steady clock.
 
-    `leader_of` returns the id of the broker that leads a partition, or None.  Times are in ms on one steady clock.
+    `leader_of` returns the id of the broker that leads a partition of a topic number, or None if no leader is known.
     """
 
     def __init__(
@@ -103,19 +103,18 @@ class Assignments:
         self._metadata_started_ms = 0
         """The time at which the fetch of the present metadata began."""
         self._open_slots: dict[_TopicPartition, int] = {}
-        """A cache for `send` and `is_open`: the dispatcher slot of each partition that is known to be open.  New
-        metadata, each frame of a dispatcher and `hand_back_all` may close a partition, so they clear the cache.
-        `adopt` may also close one, but it runs before the cache has entries."""
+        """A cache for `send` and `is_open`: the dispatcher slot of each partition that is known to be open.  It is
+        cleared by new metadata, each frame of a dispatcher and `hand_back_all`, because these may close partitions."""
 
     # --- state for process and reports -------------------------------------------------------------------------------
 
     def paused_scopes(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
-        """Return (slot, None, scope) per paused dispatcher and (slot, (topic, partition), scope) per paused route."""
+        """Return (slot, None, scope) for paused dispatchers, and (slot or None, (topic, partition), route) for routes."""
         scopes = [(slot, None, scope) for slot, scope in self._dispatcher_scopes.items() if scope.is_paused]
         routes = [
             (route.slot, key, route)
             for key, route in self._routes.items()
-            # This means `is_paused`, because a route is never SYNCING.  Inlined: reports ask thousands of routes.
+            # This is `is_paused` (a route is never SYNCING), inlined because reports ask thousands of routes.
             if route.state is not ScopeState.FLOWING
         ]
         return [*scopes, *routes]
@@ -131,7 +130,7 @@ class Assignments:
         return [key for key in waiting if self._leader_slot(*key) is None]
 
     def waiting_routes(self) -> Iterator[tuple[_TopicPartition, int | None, Route]]:
-        """Yield (topic, partition), leader and route of each partition with messages that wait in the router."""
+        """Yield ((topic, partition), leader or None, route) for each partition with messages that wait in the router."""
         for key, route in self._find_waiting_routes():
             yield key, self._leader_of(*key), route
 
@@ -144,11 +143,11 @@ class Assignments:
         ]
 
     def _find_slots_in_use(self) -> set[int | None]:
-        """Return the slots of dispatchers that hold partitions; None stands for routes without a holder."""
+        """Return the slots of dispatchers that hold partitions, and None if a partition has no holder."""
         return {route.slot for route in self._routes.values()}
 
     def find_topics_in_use(self) -> set[int]:
-        """Return the numbers of topics that have routes; a dispatcher may hold messages of them."""
+        """Return the numbers of topics that have routes: dispatchers may hold messages of these topics."""
         return {topic for topic, _ in self._routes}
 
     # --- sending -----------------------------------------------------------------------------------------------------
@@ -176,8 +175,8 @@ class Assignments:
     ) -> dict[_TopicPartition, list[Segment]]:
         """Bind segments to their partitions, and send them to dispatchers or append them to their routes.
 
-        With kind QUEUE, one parcel has all segments for a dispatcher; with any other kind, `segments_of` has only one
-        partition.  Return the segments of partitions for which the slab's partition table has no room.
+        If `kind` is QUEUE, one parcel has all segments for a dispatcher; for any other kind, `segments_of` must have
+        only one partition.  Return the segments of partitions for which the slab's partition table has no room.
         """
         refused: dict[_TopicPartition, list[Segment]] = {}
         by_slot: dict[int, dict[_TopicPartition, list[Segment]]] = defaultdict(dict)
@@ -205,7 +204,7 @@ class Assignments:
         return (topic, partition) in self._routes or self._tables.partitions.ensure_entry(topic, partition)
 
     def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> int | None:
-        """Let the leader's dispatcher hold a partition, and return the slot; return None if messages must wait."""
+        """Let the leader's dispatcher hold a partition, and return its slot; return None if messages must wait."""
         route = self._ensure_route(topic, partition)
         slot = self._leader_slot(topic, partition)
         if slot is None:
@@ -219,7 +218,7 @@ class Assignments:
         return slot
 
     def _bind(self, segments_of: Mapping[_TopicPartition, list[Segment]]) -> list[Segment]:
-        """Store in the slab the partition to which each segment belongs for good; return the undamaged segments."""
+        """Store in the slab the partition of each segment; quarantine damaged segments, and return the others."""
         segments: list[Segment] = []
         partitions: list[int] = []
         for (_, partition), group in segments_of.items():
@@ -232,7 +231,6 @@ class Assignments:
         return segments
 
     def _bind_each(self, bindings: Iterable[tuple[Segment, int]]) -> Iterator[Segment]:
-        """Bind segments one by one, and quarantine damaged ones."""
         for segment, partition in bindings:
             try:
                 kernels.bind_partition(self._slab, [segment], [partition])
@@ -241,8 +239,10 @@ class Assignments:
                 quarantine(self._row, error)
 
     def request_leader(self, now_ms: int) -> None:
-        """Request newer metadata for messages that cannot go to a leader's dispatcher now."""
-        self._fetch_schedule.request_after_error(self._leaderless_backoff.next_fetch_ms(after_ms=now_ms, now_ms=now_ms))
+        """Request metadata, because messages have no leader with an open dispatcher."""
+        self._fetch_schedule.request_after_error(
+            self._leaderless_backoff.next_fetch_time_ms(after_ms=now_ms, now_ms=now_ms)
+        )
 
     def _set_holder(self, route: Route, slot: int | None) -> None:
         if route.slot != slot:
@@ -264,8 +264,8 @@ class Assignments:
             self._tables.partitions.ensure_entry(topic, partition)
         return route
 
-    def _new_backoff(self) -> PauseBackoff:
-        return PauseBackoff(*self._delivery.backoff, self._rng)
+    def _new_backoff(self) -> RouterBackoff:
+        return RouterBackoff(*self._delivery.backoff, self._rng)
 
     def apply_config(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -312,17 +312,17 @@ class Assignments:
 
     def _try_resume(self, scope: Scope) -> bool:
         """Resume a waiting scope and return True if the present metadata is new enough; else request newer metadata."""
-        if self._metadata_started_ms < scope.not_before_ms:
-            self._fetch_schedule.request_after_error(scope.not_before_ms)
+        if self._metadata_started_ms < scope.backoff_end_ms:
+            self._fetch_schedule.request_after_error(scope.backoff_end_ms)
             return False
         scope.step(ScopeEvent.RESUME)
         self._row.add(Counter.PauseFinished)
         return True
 
     def _follow_leader(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
-        """Send a route's waiting messages to the leader's dispatcher, unless another dispatcher holds the partition.
+        """Send a route's waiting messages to the leader's dispatcher.
 
-        In that case, request the partition's messages back from the other dispatcher first.
+        If another dispatcher holds the partition, instead request the partition's messages back from that dispatcher.
         """
         slot = self._leader_slot(topic, partition)
         if route.is_flowing and route.slot is not None and slot not in {None, route.slot}:
@@ -331,7 +331,9 @@ class Assignments:
             return
         if slot is None:
             if route.has_waiting:
-                fetch_ms = self._leaderless_backoff.next_fetch_ms(after_ms=self._metadata_started_ms, now_ms=now_ms)
+                fetch_ms = self._leaderless_backoff.next_fetch_time_ms(
+                    after_ms=self._metadata_started_ms, now_ms=now_ms
+                )
                 self._fetch_schedule.request_after_error(fetch_ms)
         elif self._ensure_scope(slot).is_flowing and (route.is_flowing or self._try_resume(route)):
             self._send_waiting(topic, partition, route, slot)
@@ -341,12 +343,12 @@ class Assignments:
         assert route.slot is not None
         route.recall(now_ms)
         self._row.add(Counter.PauseStarted)
-        # Else `_on_synced` posts HAND_BACK, or a HAND_BACK of EVERYTHING was posted and includes this partition.
+        # In state SYNCING, `_on_synced` posts HAND_BACK later.  In a pause, HAND_BACK of EVERYTHING was posted before.
         if self._ensure_scope(route.slot).is_flowing:
             self._outbox.post(route.slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
 
     def _send_waiting(self, topic: int, partition: int, route: Route, slot: int) -> None:
-        """Send a route's waiting messages: built batches first, then the others in order of arrival."""
+        """Send a route's waiting messages: first built batches, then the other messages in order of arrival."""
         if not route.has_waiting:
             return
         needs_sorting = route.needs_sorting
@@ -362,7 +364,7 @@ class Assignments:
     def remove_topic(self, topic: int, now_ms: int) -> list[Segment]:
         """Remove the routes of a deleted topic, and return the segments that wait in them.
 
-        A route that a dispatcher holds stays until a later call; its messages are requested back.
+        If a dispatcher holds a partition, request its messages back; a later call removes the route.
         """
         waiting: list[Segment] = []
         self._outbox.remove_topic(topic)
@@ -379,19 +381,18 @@ class Assignments:
     # --- frames of dispatchers ---------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
-        """Process one dispatcher's frame; its first parcel, SENDER, names the dispatcher's slot and incarnation."""
-        # SENDER, RESYNC and SYNCED carry other numbers in the fields `topic` and `partition`.
-        _, slot, incarnation, _ = parcels[0]
+        """Process one dispatcher's frame; its first parcel, SENDER, has the dispatcher's slot and incarnation."""
+        _, slot, incarnation, _ = parcels[0]  # in the fields `topic` and `partition`; RESYNC and SYNCED also reuse them
         self._open_slots.clear()
         dispatcher = self._ensure_scope(slot)
         if incarnation < dispatcher.incarnation:
-            return  # the sender is dead; its successor repeats all reports that still apply
+            return  # the sender is dead, and its successor repeats what still applies
         dispatcher.incarnation = incarnation
         for parcel in parcels[1:]:
             if parcel.kind in {ParcelKind.RETURNED, ParcelKind.RETURNED_SENT}:
                 self._claim_returned(slot, parcel)
             elif parcel.kind is ParcelKind.HELLO:
-                self._resync(slot, sweep(self._slab, _ASSIGNED, slot))
+                self._resync(slot, sweep(self._slab, _ASSIGNED_STATES, slot))
             elif parcel.kind is ParcelKind.SYNCED:
                 answers_last_resync = (parcel.topic, parcel.partition) == (dispatcher.resync_number, self._incarnation)
                 if answers_last_resync:
@@ -404,7 +405,8 @@ class Assignments:
         scope = dispatcher if partition == EVERYTHING else self._ensure_route(topic, partition)
         if kind is ParcelKind.PAUSED and scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
-            if scope is dispatcher or dispatcher.is_flowing:  # else HAND_BACK for everything includes this partition
+            # If the whole dispatcher is paused, HAND_BACK of EVERYTHING includes this partition.
+            if scope is dispatcher or dispatcher.is_flowing:
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
         elif kind is ParcelKind.HANDED_BACK:
             self._on_handed_back(slot, topic, partition, scope, now_ms)
@@ -418,7 +420,7 @@ class Assignments:
         self._ensure_route(parcel.topic, parcel.partition).add_returned(claimed, is_built=is_built)
 
     def _on_handed_back(self, slot: int, topic: int, partition: int, scope: Scope, now_ms: int) -> None:
-        """End the hand-back of a scope: request metadata to resume it, or send its messages at once after a recall."""
+        """End the hand-back of a scope: after a recall send the scope's messages at once, else request metadata."""
         scope.step(ScopeEvent.HANDED_BACK)
         if isinstance(scope, Route):
             self._set_holder(scope, None)
@@ -427,7 +429,7 @@ class Assignments:
                 return
         else:
             self._release_routes(slot)
-        self._fetch_schedule.request_after_error(max(now_ms, scope.not_before_ms))
+        self._fetch_schedule.request_after_error(max(now_ms, scope.backoff_end_ms))
 
     def _release_routes(self, slot: int) -> None:
         """Record that a dispatcher has handed back all its partitions."""
@@ -440,7 +442,7 @@ class Assignments:
     # --- recovery ---------------------------------------------------------------------------------------------------
 
     def adopt(self, topic: int, partition: int, segments: Iterable[Segment], *, is_built: bool) -> None:
-        """Add segments of a previous router to a partition's route; `is_built` is True for parts of built batches."""
+        """Add segments of a dead router to a partition's route; `is_built` is True for segments of built batches."""
         route = self._ensure_route(topic, partition)
         route.add_returned(segments, is_built=is_built)
         route.needs_sorting = True
@@ -448,19 +450,19 @@ class Assignments:
     def recover(self) -> None:
         """Find the dispatcher that holds each partition, and send RESYNC to every dispatcher.
 
-        Before this call, call `adopt` for the segments of the previous router.
+        `adopt` must have been called for the segments of the previous router.
         """
-        held = sweep(self._slab, _HELD_BY_DISPATCHERS)
+        held = sweep(self._slab, _DISPATCHER_STATES)
         for found in held:
             self._set_holder(self._ensure_route(found.topic, found.partition), found.holder)
         for slot in self._slots.values():
-            self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED])
+            self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED_STATES])
 
     def _resync(self, slot: int, assigned: list[FoundSegment]) -> None:
-        """Send RESYNC and repeat the `assigned` records, which the dispatcher has not claimed: their frame may be lost.
+        """Send RESYNC, and again the `assigned` records, because the frame that assigned them may be lost.
 
-        Before it sends SYNCED, the dispatcher returns again the records that it returned to a dead router.  They are
-        older than the records that wait in the router, so the router sends nothing else until SYNCED arrives.
+        The dispatcher repeats RETURNED for records that no router has claimed, and then sends SYNCED.  These records
+        are older than the records that wait in the router, so the router sends nothing else until SYNCED arrives.
         """
         dispatcher = self._ensure_scope(slot)
         if dispatcher.is_paused:
@@ -468,15 +470,15 @@ class Assignments:
         dispatcher.step(ScopeEvent.RESYNC)
         dispatcher.resync_number = next(self._resync_numbers)
         built = _group_by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
-        others = (found for found in assigned if found.state is RunState.ASSIGNED)
+        unbuilt = (found for found in assigned if found.state is RunState.ASSIGNED)
         parcels = [Parcel(ParcelKind.RESYNC, dispatcher.resync_number)]
         for (topic, partition), segments in built.items():
-            # A dead router may have assigned only a part of a batch; add the rest, because the batch must not change.
+            # A dead router may have assigned only a part of a batch: add the rest, because the batch must not change.
             route = self._ensure_route(topic, partition)
             rest, route.returned_built = route.returned_built, []
             self._outbox.assign(slot, rest, is_built=True)
             parcels.append(Parcel(ParcelKind.SENT, topic, partition, segments + rest))
-        parcels += [Parcel(ParcelKind.WAITED, found.topic, found.partition, [found.segment]) for found in others]
+        parcels += [Parcel(ParcelKind.WAITED, found.topic, found.partition, [found.segment]) for found in unbuilt]
         self._outbox.replace(slot, parcels)
 
     def _on_synced(self, slot: int, now_ms: int) -> None:

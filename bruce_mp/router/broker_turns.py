@@ -1,10 +1,10 @@
 """Turns of brokers: while traffic is small, all *combined* topics prefer the same brokers for AnyPartition messages.
 
 AnyPartition messages may go to any partition.  Combined topics share a batch at each broker (`batching.combined`), and
-each broker has its own dispatcher.  To wake a dispatcher, send a request and receive the response costs more than the
-messages of a small batch.  If each topic chose its partition independently, the messages that an input hands over at
-one time would wake all dispatchers.  So the topics choose the same broker, and another one in each *turn*, a period of
-`BrokerTurns.turn_ms`.
+each broker has its own dispatcher.  For a small batch, most of the CPU time is spent to wake the dispatcher, to send
+the request and to receive the response.  If each topic chose its partition independently, the messages that an input
+hands over at one time would wake all dispatchers.  So all topics choose the same broker in a *turn*, a period of
+`BrokerTurns.turn_ms`, and another broker in the next turn.
 
 In a turn each broker has a *weight*.  A topic divides the weight of each broker by the number of the topic's partitions
 that the broker leads, and sends to the broker with the smallest quotient.  With exponentially distributed weights this
@@ -12,16 +12,17 @@ is a weighted random choice (Efraimidis and Spirakis, 2006): all partitions of a
 messages, and topics with similar partitions choose the same broker.
 
 For most topics a common order of the brokers replaces the weights, because Kafka places the leaders of a new topic on
-successive brokers.  The number of leaders that most topics have is the *spread*.  A topic with one partition on each of
-`spread` successive brokers sends to the one of them that is first in the common order.  The order begins at any broker
-and visits every `spread`th, so that few brokers serve all topics.  By symmetry all brokers get equal shares of the
-traffic if twice the number of brokers is a multiple of the spread; otherwise there is no common order.
+successive brokers.  The *spread* is the number of leading brokers that most topics have.  If a topic has one partition
+on each of `spread` successive brokers, it sends to the broker among them that is first in the common order.  The order
+begins at a broker that changes with the turn, and visits every `spread`th broker, so that few brokers serve all topics.
+If twice the number of brokers is a multiple of the spread, all brokers get equal shares of the traffic by symmetry;
+otherwise no common order is used.
 
 Weights and orders come from Kronecker sequences (the fractional parts of start + turn * irrational step), because these
 spread the traffic of a few turns more evenly than random numbers.
 
-Large traffic needs all brokers at once, so each topic then chooses its partitions in its own rotation.  Traffic is
-small while a batch of all topics fits into one produce request.
+Traffic is small while a batch of all topics fits into one produce request.  Large traffic needs all brokers at once, so
+each topic then chooses its partitions in its own rotation (`Topic`).
 """
 
 from __future__ import annotations
@@ -43,51 +44,51 @@ if TYPE_CHECKING:
 __all__ = ["TURN_MS", "BrokerTurns", "LeaderCounts"]
 
 LeaderCounts = tuple[tuple[int, int], ...]
-"""The brokers that lead partitions of a topic, ascending, each with the number of these partitions."""
+"""(broker id, number of partitions of a topic that the broker leads), ascending."""
 
 TURN_MS: Final = 500
-"""The shortest turn, and the time after which the messages of a chunk (8 KiB of the slab) that fills slowly go to
-another partition.  For a span of n chunks, that time is n times as long.
+"""The shortest turn, and the time after which the further messages of a chunk go to another partition.  For a span of n
+chunks, that time is n times as long.
 
-A chunk with messages for several partitions stays in use while one of the partitions is stuck.  So an input mixes
-partitions in a chunk only if it fills the chunk more slowly than in this time.  In the 60 s of silence after which a
-broker counts as failed, such chunks take at most 1 MB for one topic of the input.
+A chunk with messages for several partitions stays in use while one of the partitions is stuck.  So only a chunk that
+takes longer than `TURN_MS` to fill has messages for several partitions.  In the 60 s of silence after which a broker
+counts as failed, an input fills at most 120 such chunks (1 MB) for one topic.
 """
 SHORTEST_BATCH_MS: Final = 100
-"""Batches of a shorter time count as this long, so that traffic of more than ten requests a second is never small."""
+"""A shorter batching time counts as this time, so that traffic of more than ten requests a second is never small."""
 
 _START: Final = -1
 _DIRECTION: Final = -2
-"""Keys of the two sequences that decide the start and the direction of the common order; other keys are broker ids."""
+"""Keys in `BrokerTurns._sequences` of the sequences that decide the start and the direction of the common order."""
 
 
 class BrokerTurns:
-    """The turns of brokers, which begin at multiples of `turn_ms`, and the bytes routed in them."""
+    """The present turn, and each topic's order of brokers in it.  Turns begin at multiples of `turn_ms`."""
 
     def __init__(self, batching: Batching, rng: random.Random) -> None:
         self._rng = rng
         self._steps = _irrationals()
         self._sequences: dict[int, tuple[float, float]] = {}
-        """Start and step of the sequence of each broker, and of `_START` and `_DIRECTION`."""
+        """(start, step) of each Kronecker sequence, by broker id, `_START` or `_DIRECTION`."""
         self._weights: dict[int, float] = {}
         """The weight of each broker in the present turn, computed when it is first needed."""
         self._orders: dict[LeaderCounts, list[int]] = {}
-        """The results of `order_of` in the present turn: a cache, because many topics have equal leader counts."""
+        """A cache of the results of `order_of` in the present turn; many topics have equal leader counts."""
         self._circle: list[int] = []
         """The ids of all brokers, ascending; the first succeeds the last."""
         self._spread = 0
-        """The number of leaders that most topics have; 0 if there is no common order."""
+        """The spread (see the module); 0 if no common order is used."""
         self._ranks: dict[int, int] = {}
         """Each broker's place in the common order of the present turn; empty until it is needed."""
         self._turn = 0
-        self._bytes = self._bytes_before = 0
-        """Bytes routed in the present turn, and in the one before."""
+        self._bytes = self._previous_bytes = 0
+        """Bytes routed in the present turn, and in the previous turn."""
         self.current_turn: int | None = 0
         """The number of the present turn; None while traffic is large."""
         self.apply_config(batching)
 
     def apply_config(self, batching: Batching) -> None:
-        """Apply a reloaded config; a turn is as long as a batch of the combined topics, and at least `TURN_MS`."""
+        """Apply a reloaded config; a turn lasts as long as a batch of combined topics may wait, at least `TURN_MS`."""
         limits = find_limits(batching, batching.combined.config)
         batch_ms = (limits.time_ms if limits is not None else None) or TURN_MS
         self.turn_ms = max(TURN_MS, batch_ms)
@@ -95,23 +96,23 @@ class BrokerTurns:
         self._max_small_bytes = batching.produce_request_data_limit * self.turn_ms // max(SHORTEST_BATCH_MS, batch_ms)
 
     def record_routed(self, size: int, now_ms: int) -> None:
-        """Count routed bytes, and determine the present turn and if traffic is small."""
+        """Count routed bytes, and update `current_turn`."""
         turn = now_ms // self.turn_ms
         if turn != self._turn:
-            self._bytes_before = self._bytes if turn == self._turn + 1 else 0
+            self._previous_bytes = self._bytes if turn == self._turn + 1 else 0
             self._turn, self._bytes = turn, 0
             self._weights.clear()
             self._ranks.clear()
             self._orders.clear()
         self._bytes += size
-        self.current_turn = turn if max(self._bytes, self._bytes_before) < self._max_small_bytes else None
+        self.current_turn = turn if max(self._bytes, self._previous_bytes) < self._max_small_bytes else None
 
     def apply_view(self, view: ClusterView) -> None:
         self._circle = sorted(view.brokers)
         self._ranks.clear()
         self._orders.clear()
         leaders_of_topics = (topic.leaders.values() for topic in view.topics.values())
-        # The number of topics for each number of leaders.  A topic with two partitions on one broker does not count.
+        # The number of topics by their number of leaders, without topics with two partitions on one broker.
         topic_counts = Counter(len(leaders) for leaders in leaders_of_topics if len(leaders) == len({*leaders}))
         spread = max(topic_counts, key=lambda leader_count: (topic_counts[leader_count], leader_count), default=0)
         broker_count = len(self._circle)
@@ -137,17 +138,15 @@ class BrokerTurns:
         brokers = {broker for broker, partition_count in leader_counts if partition_count == 1}
         if not len(brokers) == len(leader_counts) == self._spread:
             return False
-        # The last broker of the circle precedes the first.
         predecessors = dict(zip(self._circle, self._circle[-1:] + self._circle, strict=False))
-        # Each gap between the topic's brokers makes another broker a first one.
-        first_ones = [broker for broker in brokers if predecessors.get(broker) not in brokers]
-        return len(first_ones) == 1
+        group_starts = [broker for broker in brokers if predecessors.get(broker) not in brokers]
+        return len(group_starts) == 1
 
     def _order_brokers(self) -> dict[int, int]:
         """Return each broker's place in an order that visits every `spread`th broker of the circle.
 
-        The sequences choose the first broker and the direction.  Where the order meets a broker again, it goes on with
-        the next broker that has no place yet.
+        The Kronecker sequences choose the first broker and the direction.  If a step ends at a broker with a place, the
+        order continues with the next broker that has none.
         """
         circle, ranks = self._circle, dict[int, int]()
         index = int(self._number_in_turn(_START) * len(circle))
@@ -174,7 +173,7 @@ class BrokerTurns:
 
 
 def _irrationals() -> Iterator[float]:
-    """Yield the square roots of the primes: their independence over the rationals keeps the sequences apart."""
+    """Yield the square roots of the primes, which are independent over the rationals: so no two sequences correlate."""
     primes: list[int] = []
     for number in count(2):
         if all(number % prime for prime in primes):

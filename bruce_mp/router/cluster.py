@@ -1,18 +1,19 @@
 """The router's view of the cluster, built from a metadata response and from known topics that the response lacks.
 
-Partitions without a leader stay known, so that a partition key keeps its partition through an outage.
+A partition without a leader stays in the view, so that each partition key still belongs to the same partition after an
+outage.
 
-Topics that are missing from a response get a grace period (`MissingTopics`).  A restarted broker responds before it
-knows all topics (seen on Kafka 4 in KRaft mode).  A router that trusted such a response would discard all queued
+Topics that are missing from a response get a grace period (`MissingTopics`), because a restarted broker responds before
+it knows all topics (seen on Kafka 4 in KRaft mode).  A router that trusted such a response would discard all queued
 messages of the missing topics.  So a known topic stays known, without leaders, until all responses of its grace period
-lack it; its messages wait during that period.  A *forbidden* topic, which the daemon's Kafka user may no longer see,
-stays known even after the grace period.  Brokers hide a forbidden topic, and report it only in response to a request by
-name.
+lack the topic; its messages wait during that period.  A *forbidden* topic is a topic that the daemon's Kafka user may
+not see: brokers report it only in response to a request by name.  If a known topic becomes forbidden, it stays known
+even after the grace period.
 
-A topic with fewer partitions than before gets the same grace period.  Kafka removes no partitions: either the broker
-does not know of an increase yet, or the topic was deleted and created again.  The router uses the leaders in the
-response, so that AnyPartition messages flow to their partitions.  The partitions that the response lacks have no
-leaders, because no broker accepts a message for a partition that does not exist.  PartitionKey messages wait.
+A topic with fewer partitions than before gets the same grace period.  Kafka never removes single partitions: either the
+broker does not know of an increase yet, or the topic was deleted and created again.  AnyPartition messages go to the
+partitions that have a leader in the response.  The partitions that the response lacks stay in the view without leaders,
+so PartitionKey messages wait.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Address", "ClusterView", "MissingTopics", "TopicView", "view_of"]
 
 MISSING_GRACE_MS: Final = 10_000
-"""The grace period of a topic or partition that metadata does not show."""
+"""The grace period of a topic if metadata lacks the topic or some of its partitions."""
 _UNKNOWN_TOPIC_ERRORS: Final = frozenset({3, 17, 29, 100})
 """UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID"""
 
@@ -41,9 +42,9 @@ class Address(Struct, frozen=True):
 
 
 class TopicView(Struct, frozen=True):
-    """A topic's partitions in ascending order, and the leader (a broker id) of each partition that has one.
+    """A topic's partitions in ascending order, and the leader (a broker id) of each partition that has a leader.
 
-    A view is partial if the response lacks some of the partitions.  No other partition may replace these for a key.
+    `is_partial` is True if the response lacks some of the partitions.  Then no other partition may get their keys.
     """
 
     partitions: tuple[int, ...]
@@ -53,9 +54,9 @@ class TopicView(Struct, frozen=True):
     def key_partition_count(self, known_count: int, *, keys_wait: bool = False) -> int:
         """Return the number of partitions over which inputs spread keys.
 
-        `known_count` is the previous result, 0 for a new topic.  A new partition is counted once it has a leader.
-        Before that, another partition would replace it, and would get the messages of two lanes (the chunks that an
-        input fills for one key index each).  With `keys_wait` no partition replaces another, so all are counted.
+        `known_count` is the previous result, 0 for a new topic.  A new partition is counted once it has a leader:
+        earlier, another partition would replace it, and would get the messages of two lanes, one for each key index.
+        If `keys_wait` is True, no partition replaces another, so all are counted.
         """
         partition_count = len(self.partitions)
         if keys_wait or not 0 < known_count < partition_count:
@@ -66,25 +67,26 @@ class TopicView(Struct, frozen=True):
     def key_partitions(self, *, keys_wait: bool = False) -> list[int]:
         """Return the partition for each key index (key modulo partitions).
 
-        Return [] if no partition has a leader or the view is partial.  The next partition with a leader, in a circle,
-        replaces a partition without a leader.  With `keys_wait` no partition is replaced.
+        Return [] if no partition has a leader or the view is partial.  A partition without a leader is replaced by the
+        next partition with a leader (after the last partition comes the first), unless `keys_wait` is True.
         """
         replacement = next(filter(self.leaders.__contains__, self.partitions), None)
         if replacement is None or self.is_partial:
             return []
         if keys_wait:
             return list(self.partitions)
-        found = []
+        reversed_result = []
         for partition in reversed(self.partitions):
             replacement = partition if partition in self.leaders else replacement
-            found.append(replacement)
-        return found[::-1]
+            reversed_result.append(replacement)
+        return reversed_result[::-1]
 
 
 class ClusterView(Struct, frozen=True):
     """Brokers and topics.  Two views are equal if they lead to the same routing.
 
-    `forbidden` are the topics that brokers refuse to describe to the daemon's Kafka user, if they exist at all.
+    `forbidden` has the names of topics that brokers refuse to describe to the daemon's Kafka user.  A broker also gives
+    this answer for a name without a topic.
     """
 
     brokers: dict[int, Address]
@@ -92,7 +94,7 @@ class ClusterView(Struct, frozen=True):
     forbidden: frozenset[bytes] = frozenset()
 
     @property
-    def in_service(self) -> frozenset[int]:
+    def leading_brokers(self) -> frozenset[int]:
         """The brokers that lead at least one partition."""
         return frozenset(leader for topic in self.topics.values() for leader in topic.leaders.values())
 
@@ -100,7 +102,7 @@ class ClusterView(Struct, frozen=True):
 def view_of(metadata: ClusterMetadata, forbidden: frozenset[bytes] = frozenset()) -> ClusterView:
     """Build the view of a metadata response; for `forbidden`, see `ClusterView`.
 
-    Only the errors in `_UNKNOWN_TOPIC_ERRORS` make a topic unknown.  Any other topic exists, perhaps without leaders.
+    Topics with an error in `_UNKNOWN_TOPIC_ERRORS` are left out.  A topic with another error exists.
     """
     return ClusterView(
         brokers={node: Address(broker.host, broker.port) for node, broker in metadata.brokers.items()},
@@ -121,13 +123,14 @@ def _topic_view(topic: TopicMetadata) -> TopicView:
 
 
 class MissingTopics:
-    """The known topics of which the last metadata lacks some or all partitions, with the starts of their grace periods.
+    """The known topics that are in the last metadata without some of their partitions, or not at all.
 
     Times are in ms on a steady clock.
     """
 
     def __init__(self) -> None:
         self._missing_since_ms: dict[bytes, int] = {}
+        """The start of each topic's grace period, by name."""
 
     @property
     def names_to_request(self) -> Iterable[bytes]:
@@ -136,7 +139,7 @@ class MissingTopics:
     def keep_for_grace_period(
         self, view: ClusterView, partition_counts: Mapping[bytes, int], now_ms: int
     ) -> ClusterView:
-        """Return a response's view with the missing topics that are in their grace period or forbidden.
+        """Return `view` of a response, with the missing topics that are in their grace period or forbidden added.
 
         `partition_counts` has the number of partitions of each known topic.
         """

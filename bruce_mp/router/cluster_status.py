@@ -1,4 +1,4 @@
-"""Reports of metadata fetches and of paused scopes (partitions or dispatchers), for the status page and the log."""
+"""Reports of metadata fetches and of paused scopes, for the status page and the log."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = ["ClusterStatus"]
 
 log = logging.getLogger(__name__)
 _RECREATED_LISTED_MS: Final = 3_600_000
-"""The time for which reports list a topic that was deleted and created again."""
+"""How long reports list a topic that was deleted and created again."""
 
 
 class ClusterStatus:
     """Collects the results of metadata fetches, and publishes them with the router's paused scopes.
 
-    `clock_ms` is the steady clock; `name_of` maps topic numbers to names.
+    `clock_ms` is the steady clock; `name_of` returns the name of a topic number.
     """
 
     def __init__(self, sender: ByteSender, clock_ms: Callable[[], int], name_of: Callable[[int], bytes]) -> None:
@@ -48,13 +48,13 @@ class ClusterStatus:
         self._report = RouterStatus(brokers=(), failing_since_ms=None, error="", paused=(), paused_count=0)
         self._stalls = StallSampler()
         self._leaderless: dict[tuple[int, int], int] = {}
-        """By (topic number, partition): the time since which messages of the partition wait for a leader."""
+        """By (topic number, partition): the time at which the wait of its messages for a leader began."""
 
     def _update(self, **fields: Any) -> None:
         self._report = replace(self._report, **fields)
 
     def on_fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
-        """Record a successful fetch: the brokers by id, and the forbidden topics, for which messages wait."""
+        """Record a successful fetch.  `brokers` is by broker id; messages for the topics in `forbidden` wait."""
         listed_forbidden = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
         for name in listed_forbidden:
             log.error(
@@ -70,7 +70,6 @@ class ClusterStatus:
         self._update(failing_since_ms=None, error="", needs_operator=False, foreign_cluster="")
 
     def on_recreated(self, topics: Iterable[bytes]) -> None:
-        """Record the topics that were deleted and created again."""
         recreated = list(self._report.recreated)
         for name in topics:
             log.warning(
@@ -82,7 +81,7 @@ class ClusterStatus:
         self._update(recreated=tuple(recreated[-MAX_LISTED_SCOPES:]))
 
     def on_producer_refused(self, error: int) -> None:
-        """Record the error code with which a broker refused a producer id; 0 for no error."""
+        """Record the error code with which the brokers refused a producer id, or 0 if they did not refuse."""
         self._update(producer_error=error)
 
     def on_fetch_failed(self, error: str, *, needs_operator: bool, foreign_cluster: str = "") -> None:
@@ -98,8 +97,7 @@ class ClusterStatus:
     def publish(self, router: Router, asking: str, previous_failure: str) -> None:
         """Send a report to the status process; a lost report does no harm, because each report has the whole state.
 
-        `asking` is the broker to which the metadata fetch in progress has sent its request, and `previous_failure` the
-        last error of the fetch.  Both are empty if no fetch is in progress.
+        `asking` and `previous_failure` are `MetadataFetcher.progress`.
         """
         scopes = [*self._leaderless_partitions(router), *self._paused_scopes(router)]
         now_ms = self._clock_ms()
@@ -116,14 +114,14 @@ class ClusterStatus:
         self._sender.send_bytes(encode_events([self._report]))
 
     def _waiting(self, router: Router) -> Iterator[tuple[bytes, int, int | None, WaitingMessages]]:
-        """Yield topic, partition and leader of all messages that wait in the router, each with the messages."""
+        """Yield (topic name, partition, leader or None, messages) for all messages that wait in the router."""
         for (topic, partition), leader, route in router.waiting_routes():
             yield self._name_of(topic), partition, leader, route
         for name, segments in router.waiting_without_partition():
             yield name, ALL_PARTITIONS, None, WaitingSegments(segments)
 
     def _leaderless_partitions(self, router: Router) -> Iterator[PausedScope]:
-        """Yield the partitions with messages that wait for a leader, each with the time at which the wait began."""
+        """Update `_leaderless`, and yield a scope in state NO_LEADER for each of its partitions."""
         now_ms = self._clock_ms()
         self._leaderless = {key: self._leaderless.get(key, now_ms) for key in router.leaderless_partitions()}
         for (topic, partition), since_ms in self._leaderless.items():
@@ -134,4 +132,4 @@ class ClusterStatus:
     def _paused_scopes(self, router: Router) -> Iterator[PausedScope]:
         for slot, key, scope in router.paused_scopes():
             name, partition = (b"", ALL_PARTITIONS) if key is None else (self._name_of(key[0]), key[1])
-            yield PausedScope(slot, name, partition, scope.state.value, scope.since_ms)
+            yield PausedScope(slot, name, partition, scope.state.value, scope.pause_start_ms)

@@ -1,14 +1,11 @@
 """The router's core, which does no I/O: it gets runs of inputs, chooses partitions and returns parcels for dispatchers.
 
-A *run* is a sequence of records (messages) that an input hands over as one unit.  A *segment* names neighboring records
-of a run, and a *parcel* is one entry of a frame to or from a dispatcher.  All messages that the router holds are in
-state ROUTED in the slab, so a new router finds them by a sweep (a walk through the state words of the slab).
+In the slab, each message that the router holds is in one of the `_ROUTED_STATES`, so a new router finds the messages by
+a sweep.  The router *binds* each message to a partition before it sends the message to a dispatcher.  A bound message
+never changes its partition.  So messages of a partition keep their order even if another dispatcher gets them.
 
-The router *binds* each message to a partition before it sends the message to a dispatcher.  A bound message never
-changes its partition, which keeps the order within a partition when another dispatcher gets the messages.
-
-`process` calls the methods of `Router` for each event.  Then it does the work that the properties of `Router` show:
-metadata to fetch, topics to create, frames to send, dispatchers to run.
+`router/process.py` calls the methods of `Router` for each event.  Then the process does the work that the properties of
+`Router` show: metadata to fetch, topics to create, frames to send, dispatchers to run.
 """
 
 from __future__ import annotations
@@ -49,9 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Router"]
 
-_ROUTED: Final = (RunState.ROUTED, RunState.ROUTED_SENT)
-"""The states of records that a router holds.  A dispatcher has built the records in ROUTED_SENT into a batch, and then
-returned them to the router."""
+_ROUTED_STATES: Final = (RunState.ROUTED, RunState.ROUTED_SENT)
+"""The states of records that a router holds: ROUTED_SENT if a dispatcher built a batch from them, else ROUTED."""
 
 
 class Router:
@@ -109,7 +105,7 @@ class Router:
             turns=self._turns,
             tap=tap,
         )
-        # Methods of the router that a single part implements; see the part for a description.
+        # Methods of the router that one of its parts implements; the docstring is there.
         self.flush_due, self.flush_topic = self._runs.flush_due, self._runs.flush_topic
         self.request_refresh = self._fetch_schedule.request_refresh
         self.request_fetch_now = self.postpone_first_fetch = self._fetch_schedule.set_time
@@ -122,7 +118,7 @@ class Router:
         self.paused_scopes, self.waiting_routes = self._assignments.paused_scopes, self._assignments.waiting_routes
 
     def apply_config(self, config: Config, now_ms: int) -> None:
-        """Apply a reloaded config.  Send the batches of topics with changed batching settings."""
+        """Apply a reloaded config; send the pending batches of topics with changed batching settings."""
         self._topics.apply_config(config)
         self._unknown.apply_config(autocreate=config.delivery.topic_autocreate)
         self._fetch_schedule.apply_config(config.delivery.failover_spread_s)
@@ -132,11 +128,11 @@ class Router:
     # --- received messages -------------------------------------------------------------------------------------------
 
     def on_runs(self, segments: Iterable[Segment], now_ms: int) -> None:
-        """Claim and route runs that an input has announced, which are in state FILLED."""
+        """Claim and route runs that an input has announced; they are in state FILLED."""
         self._runs.route(kernels.claim(self._slab, segments, RunState.FILLED, self._routed_word), now_ms)
 
     def claim_filled(self, now_ms: int) -> None:
-        """Claim and route all runs in state FILLED, because an input may have died before it announced them."""
+        """Claim and route all runs in state FILLED: an input may have died before it announced them."""
         self.on_runs([found.segment for found in sweep_filled(self._slab)], now_ms)
 
     # --- batches -----------------------------------------------------------------------------------------------------
@@ -161,19 +157,16 @@ class Router:
 
     @property
     def brokers_to_ask_last(self) -> list[Address]:
-        """The brokers that a metadata fetch asks last: their dispatchers are paused, so they may not respond."""
+        """The brokers of paused dispatchers; a metadata fetch asks them last, because they may not respond."""
         return self._assignments.brokers_of_paused_dispatchers()
 
     @property
     def names_to_request(self) -> list[bytes]:
-        """Topics with waiting messages, for which a metadata fetch asks by name.
-
-        If the daemon's Kafka user may not see a topic, only a response to a request by name tells so.
-        """
+        """Topics that a metadata fetch requests by name, because only such a request shows if a topic is forbidden."""
         return list(dict.fromkeys([*self._unknown.names_to_request, *self._missing.names_to_request]))
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
-        """Apply metadata of a fetch that began at `started_ms`; return True if the previous view was different."""
+        """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the previous metadata."""
         view = self._missing.keep_for_grace_period(view, self._tables.topics.partition_counts(), now_ms)
         has_changed = view != self._topics.view
         self._topics.view = view
@@ -193,20 +186,19 @@ class Router:
         return has_changed
 
     def store_topic_ids(self, ids: Mapping[bytes, bytes]) -> list[bytes]:
-        """Store Kafka's ids of topics; return the names of the topics that had another id in the slab's topic table."""
+        """Store Kafka's id of each topic name in the slab's topic table; return the names that had another id there."""
         self._topics.topic_ids = ids
         return [name for name, topic_id in ids.items() if self._tables.topics.store_topic_id(name, topic_id)]
 
     def clear_topic_ids(self) -> None:
-        """Remove the stored ids of all topics, because the daemon changes to another cluster with other ids."""
+        """Remove the stored ids of all topics: the daemon changes to another cluster, where topics have other ids."""
         self._tables.topics.clear_topic_ids()
 
     def _update_topic(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
         """Apply new metadata to a topic; if it was deleted, discard its messages that wait in the router."""
         topic.update_view(view)
         if view is not None:
-            # The topic keeps its number; this stores the new number of partitions over which keys are spread.
-            self._topics.assign_number(topic.name)
+            self._topics.assign_number(topic.name)  # keeps the topic's number, and stores the new number of partitions
             return
         waiting = [*self._runs.pop_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
         self._discards.settle(waiting, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
@@ -214,7 +206,7 @@ class Router:
     def _ensure_numbered(self, name: bytes, now_ms: int) -> bool:
         """Give a topic a number in the slab's topic table, unless it has one.
 
-        Return False if metadata lacks the topic or the table has no room.
+        Return False if the topic has none, because metadata lacks the topic or the table has no room.
         """
         if not self._topics.is_in_cluster(name):
             return False
@@ -230,7 +222,7 @@ class Router:
     # --- dispatchers -------------------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: list[Parcel], now_ms: int) -> None:
-        """Process one frame of a dispatcher."""
+        """Process the parcels of one frame of a dispatcher."""
         self._assignments.on_parcels(parcels, now_ms)
         self._runs.unpark(now_ms)
 
@@ -239,14 +231,14 @@ class Router:
         return self._assignments.holds_everything
 
     def leaderless_partitions(self) -> list[tuple[int, int]]:
-        """Return (topic number, partition) for messages that wait for a leader.
+        """Return (topic number, partition) of the partitions with messages that wait for a leader.
 
-        The partition is `ALL_PARTITIONS` for messages that are not bound to a partition.
+        The partition is `ALL_PARTITIONS` if messages of the topic wait that are not bound to a partition.
         """
         return [*self._runs.leaderless_topics(), *self._assignments.leaderless_partitions()]
 
     def waiting_without_partition(self) -> Iterator[tuple[bytes, Sequence[Segment]]]:
-        """Yield topic name and segments of messages that are not bound to a partition.
+        """Yield topic name and segments of waiting messages that are not bound to a partition.
 
         The name is b"" for messages that wait for the first metadata.
         """
@@ -256,9 +248,9 @@ class Router:
     # --- recovery ---------------------------------------------------------------------------------------------------
 
     def recover(self, now_ms: int) -> None:
-        """Claim the previous router's records and the runs in state FILLED, and route all in order of arrival."""
+        """Claim the previous router's records and the runs in state FILLED; route all of them in order of arrival."""
         own_words = {self._routed_word, self._routed_sent_word}
-        inherited = [found for found in sweep(self._slab, _ROUTED) if found.word not in own_words]
+        inherited = [found for found in sweep(self._slab, _ROUTED_STATES) if found.word not in own_words]
         for found in sorted([*inherited, *sweep_filled(self._slab)], key=lambda item: item.arrival):
             try:
                 self._adopt(found, now_ms)

@@ -1,8 +1,8 @@
 """The dispatchers to run, and the mapping from brokers to dispatcher slots.
 
-Each broker that leads partitions has a dispatcher.  The *slot* of the dispatcher is the number by which the state words
-of messages in the slab name it.  So a broker keeps its slot while metadata shows the broker or the slot holds messages.
-The slab stores the mapping in the process rows of dispatchers, so a new router finds it.
+Each broker that leads partitions has a dispatcher.  State words of messages name the dispatcher by its slot, so a
+broker keeps its slot while metadata shows the broker or the dispatcher holds messages.  The mapping is in the process
+rows of dispatchers, where a new router finds it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["DispatcherSet"]
 
 UNKNOWN_ADDRESS: Final = Address("", 0)
-"""The address of a broker that metadata never showed: the broker's dispatcher cannot connect, so it hands back its
-messages."""
+"""The address of a broker that metadata never showed.  The broker's dispatcher cannot connect to this address, so the
+dispatcher hands back its messages."""
 
 
 class DispatcherSet:
-    """The dispatchers to run.  `find_slots_in_use` returns the slots that hold messages."""
+    """`find_slots_in_use` returns the slots of the dispatchers that hold partitions."""
 
     def __init__(self, slab: Slab, tables: SlabTables, find_slots_in_use: Callable[[], Container[int | None]]) -> None:
         self._slab = slab
@@ -36,52 +36,52 @@ class DispatcherSet:
             for slot in range(lay.DISPATCHER_SLOTS)
             if (node_plus_1 := slab.words[self._word_index(slot)])
         }
-        """The slot of each broker, by its id (`node`)."""
+        """The slot of each broker, by the broker's id (`node`)."""
         self._tables = tables
         self._find_slots_in_use = find_slots_in_use
         self._addresses: dict[int, Address] = {}
-        """The last known address of each broker, also of removed ones."""
-        self._in_service: frozenset[int] | None = None
-        """The brokers that lead partitions in the last metadata.  Before the first metadata it is None, or empty after
+        """The last known address of each broker, also of a broker that has left the cluster."""
+        self._leading_brokers: frozenset[int] | None = None
+        """The brokers that lead partitions in the last metadata.  Before the first metadata: None, or empty after
         `include_holders`."""
         self._to_run: dict[int, tuple[int, Address]] | None = None
         """The last result of `dispatchers_to_run`; None if it must be computed again."""
 
     def dispatchers_to_run(self) -> dict[int, tuple[int, Address]] | None:
-        """Return (broker id, address) by slot, for each broker that leads partitions and each slot that holds messages.
+        """Return (broker id, address) by slot, for each broker that leads partitions and each slot in use.
 
-        Return None before the first metadata; until then the running dispatchers stay.
+        Return None before the first metadata (unless `include_holders` was called); all dispatchers then keep running.
         """
-        if self._to_run is None and self._in_service is not None:
+        if self._to_run is None and self._leading_brokers is not None:
             in_use = self._find_slots_in_use()
             self._to_run = {
                 slot: (node, self._addresses.get(node, UNKNOWN_ADDRESS))
                 for node, slot in self.slots.items()
-                if node in self._in_service or slot in in_use
+                if node in self._leading_brokers or slot in in_use
             }
         return self._to_run
 
     def include_holders(self) -> None:
-        """Let dispatchers that hold messages run even before the first metadata, so that they can hand them back."""
-        if self._in_service is None:
-            self._in_service = frozenset()
+        """Let dispatchers that hold partitions run even before the first metadata, so that they can hand them back."""
+        if self._leading_brokers is None:
+            self._leading_brokers = frozenset()
             self._to_run = None
 
     def on_holder_changed(self) -> None:
-        """Let `dispatchers_to_run` compute a new result, because the slot of a partition changed."""
+        """Let `dispatchers_to_run` compute a new result, because the holder of a partition changed."""
         self._to_run = None
 
     def on_metadata(self, view: ClusterView, now_ms: int) -> list[int]:
-        """Assign slots to brokers that lead partitions; free the unused slots of removed brokers and return them."""
+        """Assign slots to brokers that lead partitions; free and return the unused slots of brokers that have left."""
         self._addresses.update(view.brokers)
-        self._in_service = view.in_service
+        self._leading_brokers = view.leading_brokers
         self._to_run = None
         in_use = self._find_slots_in_use()
         removed = [node for node, slot in self.slots.items() if node not in view.brokers and slot not in in_use]
         freed_slots = [self.slots.pop(node) for node in removed]
         for slot in freed_slots:
             self._slab.words[self._word_index(slot)] = 0
-        for node in view.in_service - self.slots.keys():
+        for node in view.leading_brokers - self.slots.keys():
             self._assign_slot(node, now_ms)
         return freed_slots
 
@@ -96,6 +96,6 @@ class DispatcherSet:
         self.slots[node] = slot
 
     def _word_index(self, slot: int) -> int:
-        """Return the index of the slab's word for a slot: its broker id plus 1, or 0 if the slot is free."""
+        """Return the index of the slab's word that has the broker id of a slot plus 1, or 0 if the slot is free."""
         row = lay.ROW_FIRST_DISPATCHER + slot
         return (self._slab.row_at(row) + lay.ROW_NODE) >> 2

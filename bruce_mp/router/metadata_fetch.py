@@ -22,7 +22,7 @@ from bruce_mp.protocol.kafka.connection_events import (
 )
 from bruce_mp.protocol.kafka.error_actions import error_row
 from bruce_mp.protocol.kafka.kafka_types import TOPIC_AUTHORIZATION_FAILED
-from bruce_mp.router.broker_rotation import BrokerRotation
+from bruce_mp.router.broker_sequence import BrokerSequence
 from bruce_mp.router.cluster import Address
 from bruce_mp.slab.producer_id import foreign_cluster_sentence, is_same_cluster
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.protocol.kafka.connection_events import Event, FailureCause
     from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata
-    from bruce_mp.router.broker_rotation import SocketFactory
+    from bruce_mp.router.broker_sequence import SocketFactory
 
 __all__ = ["FetchResult", "MetadataFetcher"]
 
@@ -71,7 +71,7 @@ class MetadataFetcher:
         on_failure: Callable[[FailureCause | None], None] = lambda _: None,
         find_required_cluster: Callable[[], str] = lambda: "",
     ) -> None:
-        self._brokers = BrokerRotation(create_socket, self._on_event)
+        self._brokers = BrokerSequence(create_socket, self._on_event)
         self._rng = rng
         self._on_done = on_done
         self.last_error = ""

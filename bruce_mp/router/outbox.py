@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Outbox"]
 
-_STATES: Final = (RunState.ROUTED, RunState.ASSIGNED)
+_UNBUILT_STATES: Final = (RunState.ROUTED, RunState.ASSIGNED)
 """The states of records before and after their assignment to a dispatcher."""
 _BUILT_STATES: Final = (RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
 """These states for records that a dispatcher built into a batch and returned, because Kafka may have the batch."""
@@ -49,7 +49,7 @@ class Outbox:
 
     def assign(self, slot: int, segments: Sequence[Segment], *, is_built: bool) -> None:
         """Store in the slab that segments are assigned to a slot; `is_built` is True for segments of built batches."""
-        routed, assigned = _BUILT_STATES if is_built else _STATES
+        routed, assigned = _BUILT_STATES if is_built else _UNBUILT_STATES
         move = Move(state_word(routed, self._incarnation), state_word(assigned, slot), counter=lay.FLOW_ASSIGNED)
         if len(self._row.move(segments, move)) != len(segments):
             raise_damage(self._slab, segments)

@@ -25,7 +25,7 @@ from bruce_mp.errors import BruceError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.router.backoff import PauseBackoff
+    from bruce_mp.router.backoff import RouterBackoff
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["TRANSITIONS", "DispatcherScope", "Route", "Scope", "ScopeEvent", "ScopeState"]
@@ -63,14 +63,14 @@ Partitions have no events RESYNC and SYNCED."""
 class Scope:
     """The state of a partition or a dispatcher in the pause protocol, with its back-off."""
 
-    __slots__ = ("backoff", "not_before_ms", "since_ms", "state", "was_recalled")
+    __slots__ = ("backoff", "backoff_end_ms", "pause_start_ms", "state", "was_recalled")
 
-    def __init__(self, backoff: PauseBackoff, state: ScopeState = ScopeState.FLOWING) -> None:
+    def __init__(self, backoff: RouterBackoff, state: ScopeState = ScopeState.FLOWING) -> None:
         self.state = state
         self.backoff = backoff
-        self.not_before_ms = 0
+        self.backoff_end_ms = 0
         """The end of the back-off; 0 after a recall.  Only metadata of a fetch that began later resumes the scope."""
-        self.since_ms = 0
+        self.pause_start_ms = 0
         """The time at which the last pause began."""
         self.was_recalled = False
         """True if the last pause began as a recall."""
@@ -99,8 +99,8 @@ class Scope:
         was_flowing = self.is_flowing
         self.step(ScopeEvent.PAUSE)
         if was_flowing:
-            self.since_ms, self.was_recalled = now_ms, False
-            self.not_before_ms = now_ms + self.backoff.next_delay_ms(now_ms)
+            self.pause_start_ms, self.was_recalled = now_ms, False
+            self.backoff_end_ms = now_ms + self.backoff.next_delay_ms(now_ms)
         return was_flowing
 
 
@@ -109,7 +109,7 @@ class DispatcherScope(Scope):
 
     __slots__ = ("incarnation", "resync_number")
 
-    def __init__(self, backoff: PauseBackoff) -> None:
+    def __init__(self, backoff: RouterBackoff) -> None:
         super().__init__(backoff, ScopeState.SYNCING)
         self.incarnation = 0
         self.resync_number = 0
@@ -124,7 +124,7 @@ class Route(Scope):
 
     __slots__ = ("arrived", "needs_sorting", "returned", "returned_built", "slot")
 
-    def __init__(self, backoff: PauseBackoff) -> None:
+    def __init__(self, backoff: RouterBackoff) -> None:
         super().__init__(backoff)
         self.slot: int | None = None
         self.returned_built: list[Segment] = []
@@ -140,7 +140,7 @@ class Route(Scope):
     def recall(self, now_ms: int) -> None:
         """Pause without a back-off, because metadata names another leader or the topic was deleted."""
         self.step(ScopeEvent.PAUSE)
-        self.not_before_ms, self.since_ms = 0, now_ms
+        self.backoff_end_ms, self.pause_start_ms = 0, now_ms
         self.was_recalled = True
 
     @property

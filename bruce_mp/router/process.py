@@ -20,8 +20,8 @@ from bruce_mp.protocol.kafka.connection_events import FailureCause
 from bruce_mp.protocol.kafka.error_actions import error_row
 from bruce_mp.protocol.kafka.kafka_types import ACKS_ALL
 from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
-from bruce_mp.router.backoff import PauseBackoff
-from bruce_mp.router.broker_rotation import socket_factory
+from bruce_mp.router.backoff import RouterBackoff
+from bruce_mp.router.broker_sequence import socket_factory
 from bruce_mp.router.cluster import Address, view_of
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.core import Router
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.loop import Timer
     from bruce_mp.ipc.start import Start
     from bruce_mp.protocol.kafka.kafka_types import TopicMetadata
-    from bruce_mp.router.broker_rotation import SocketFactory
+    from bruce_mp.router.broker_sequence import SocketFactory
     from bruce_mp.router.metadata_fetch import FetchResult
     from bruce_mp.slab.file import Slab
 
@@ -87,7 +87,7 @@ class _RouterProcess(ProcessShell):
             rng=rng,
             tap=self._tap,
         )
-        self._fetch_backoff = PauseBackoff(*start.config.delivery.backoff, rng)
+        self._fetch_backoff = RouterBackoff(*start.config.delivery.backoff, rng)
         self._rng = rng
         self._resolver = Resolver(self._loop)
         create_socket = self._build_socket_factory(start.config)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SWEEP_INTERVAL_MS", "SlabTables"]
 
 log = logging.getLogger(__name__)
-_HELD: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}
+_HELD_STATES: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}
 """The states of messages that are neither delivered nor discarded.  The sweep does not need SPLIT, the state of a run
 with separate states of its records, because it finds these records one by one."""
 SWEEP_INTERVAL_MS: Final = 10_000
@@ -72,7 +72,7 @@ class SlabTables:
         if not deleted:
             return []
         self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
-        in_slab = {found.topic for found in sweep(self._slab, _HELD)}
+        in_slab = {found.topic for found in sweep(self._slab, _HELD_STATES)}
         self._free_topics({topic: name for topic, name in deleted.items() if topic not in in_slab})
         return list(self._freed_names)
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, MetadataReceived, TopicsCreated
-from bruce_mp.router.broker_rotation import BrokerRotation
+from bruce_mp.router.broker_sequence import BrokerSequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.sections import Delivery
     from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
     from bruce_mp.protocol.kafka.connection_events import Event
-    from bruce_mp.router.broker_rotation import SocketFactory
+    from bruce_mp.router.broker_sequence import SocketFactory
     from bruce_mp.router.cluster import Address
 
 __all__ = ["TopicCreator"]
@@ -43,7 +43,7 @@ class TopicCreator:
     def __init__(
         self, create_socket: SocketFactory, delivery: Delivery, on_done: Callable[[Mapping[bytes, int]], None]
     ) -> None:
-        self._brokers = BrokerRotation(create_socket, self._on_event)
+        self._brokers = BrokerSequence(create_socket, self._on_event)
         self._delivery = delivery
         self._on_done = on_done
         self._names: Sequence[bytes] = ()

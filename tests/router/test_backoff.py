@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from bruce_mp.router.backoff import MAX_LEADERLESS_DELAY_MS, LeaderlessBackoff, PauseBackoff
+from bruce_mp.router.backoff import MAX_LEADERLESS_DELAY_MS, LeaderlessBackoff, RouterBackoff
 from bruce_mp.router.metadata_refresh import (
     MAX_RETRY_DELAY_MS,
     MIN_FETCH_INTERVAL_MS,
@@ -37,7 +37,7 @@ class Drawn(random.Random):
 
 def delays(share: float, count: int) -> list[int]:
     """The delays of pauses that follow one another at once."""
-    backoff = PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(share))
+    backoff = RouterBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(share))
     now, found = 1000, []
     for _ in range(count):
         delay = backoff.next_delay_ms(now)
@@ -59,14 +59,14 @@ def test_the_first_pause_is_short_and_later_ones_double(share: float, expected: 
 
 
 def test_time_since_the_last_pause_is_deducted() -> None:
-    backoff = PauseBackoff(INITIAL, DOUBLINGS, 0, Drawn(0.5))
+    backoff = RouterBackoff(INITIAL, DOUBLINGS, 0, Drawn(0.5))
     assert backoff.next_delay_ms(0) == 0
     assert backoff.next_delay_ms(2000) == INITIAL - 2000
     assert backoff.next_delay_ms(INITIAL + 60_000) == 0
 
 
 def test_a_window_ends_and_the_backoff_restarts() -> None:
-    backoff = PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5))
+    backoff = RouterBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5))
     assert backoff.next_delay_ms(0) == FIRST
     assert backoff.next_delay_ms(FIRST) == INITIAL
     assert backoff.next_delay_ms(WINDOW - 1) == MINIMUM  # the back-off is over long since, but not the window
@@ -75,10 +75,10 @@ def test_a_window_ends_and_the_backoff_restarts() -> None:
 
 
 def test_many_leaderless_partitions_request_as_often_as_one() -> None:
-    backoff = LeaderlessBackoff(PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5)))
-    first = {backoff.next_fetch_ms(0, now) for now in range(100)}
+    backoff = LeaderlessBackoff(RouterBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5)))
+    first = {backoff.next_fetch_time_ms(0, now) for now in range(100)}
     assert first == {min(FIRST, MAX_LEADERLESS_DELAY_MS)}
-    (later,) = {backoff.next_fetch_ms(FIRST, FIRST + 5) for _ in range(100)}
+    (later,) = {backoff.next_fetch_time_ms(FIRST, FIRST + 5) for _ in range(100)}
     assert later - FIRST - 5 == min(INITIAL - 5, MAX_LEADERLESS_DELAY_MS)
 
 

@@ -84,7 +84,7 @@ def test_a_pause_after_an_error_lasts_until_newer_metadata_if_another_dispatcher
     world.answer_fetch()  # of a fetch that began before the end of the back-off
     while world.fetch_started is None:
         world.advance_clock(10)
-    assert world.now_ms > route.not_before_ms
+    assert world.now_ms > route.backoff_end_ms
     other = 1 - SLOT
     world.kill_peer(other)
     for _ in range(2):  # HELLO and RESYNC, SYNCED

@@ -322,4 +322,4 @@ def test_view_of_metadata_has_leaders_and_partitions() -> None:
     assert view.topics[b"t"].partitions == (0, 1, 2)
     assert view.topics[b"t"].leaders == {0: 1, 2: 1}
     assert view.topics[b"t"].key_partitions() == [0, 2, 2]
-    assert view.in_service == {1}
+    assert view.leading_brokers == {1}

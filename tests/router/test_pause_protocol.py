@@ -9,15 +9,15 @@ from typing import Final
 import pytest
 
 from bruce_mp.errors import BruceError
-from bruce_mp.router.backoff import PauseBackoff
+from bruce_mp.router.backoff import RouterBackoff
 from bruce_mp.router.pause_protocol import TRANSITIONS, DispatcherScope, Route, Scope, ScopeEvent, ScopeState
 from bruce_mp.slab.runs import Segment
 
 EVERY_STEP: Final = list(itertools.product(ScopeState, ScopeEvent))
 
 
-def backoff() -> PauseBackoff:
-    return PauseBackoff(100, 2, 50, random.Random(1))
+def backoff() -> RouterBackoff:
+    return RouterBackoff(100, 2, 50, random.Random(1))
 
 
 @pytest.mark.parametrize(("state", "event"), EVERY_STEP)
@@ -35,10 +35,10 @@ def test_a_scope_follows_exactly_the_transition_table(state: ScopeState, event: 
 def test_a_repeated_pause_keeps_the_backoff() -> None:
     scope = Scope(backoff())
     assert scope.pause(1000)
-    until = scope.not_before_ms
+    until = scope.backoff_end_ms
     assert 1050 <= until <= 1150
     assert not scope.pause(1020)
-    assert scope.not_before_ms == until
+    assert scope.backoff_end_ms == until
     assert scope.is_paused
 
 

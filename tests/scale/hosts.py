@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp.config.sections import Delivery
-from bruce_mp.router.backoff import PauseBackoff
+from bruce_mp.router.backoff import RouterBackoff
 from bruce_mp.router.metadata_refresh import periodic_delay_ms, spread_delay_ms
 from support.flow import World
 from support.flow_parts import quick_config
@@ -59,7 +59,7 @@ class Host(World):
         self.refresh_at = NEVER
         self.failed: set[int] = set()
         """Brokers that failed at a fetch, which the next fetch tries last."""
-        self.fetch_backoff = PauseBackoff(*DELIVERY.backoff, self.dice)
+        self.fetch_backoff = RouterBackoff(*DELIVERY.backoff, self.dice)
         delivery = msgspec.structs.replace(DELIVERY, failover_spread_s=failover_spread_s)
         super().__init__(slab, TOPICS, quick_config(delivery=delivery), seed=seed)
         self.message_at = self.now_ms + self.dice.randrange(MESSAGE_EVERY_MS)

@@ -1,7 +1,4 @@
-"""Connections to brokers one after another, for requests that any broker may answer.
-
-`metadata_fetch.py` sends Metadata requests over them, `topic_creation.py` sends CreateTopics.
-"""
+"""Connections to brokers, one after another, until one of the brokers responds to a request."""
 
 from __future__ import annotations
 
@@ -20,14 +17,15 @@ if TYPE_CHECKING:
     from bruce_mp.network.resolver import Resolver
     from bruce_mp.protocol.kafka.version_negotiation import VersionProbes
 
-__all__ = ["BrokerRotation", "SocketFactory", "socket_factory"]
+__all__ = ["BrokerSequence", "SocketFactory", "socket_factory"]
 
 MAX_TIMEOUT_S: Final = 10.0
-"""The longest timeout of a request.  Messages or an operator wait for the response, and another broker may respond
-sooner."""
+"""The longest timeout of a request.  It is short, because messages or an operator wait for the response, and another
+broker may respond sooner."""
 
 SocketFactory = Callable[[Address, Callable[[Event], None]], BrokerSocket]
-"""Creates a socket to the broker at an address; the caller must open it.  The callback gets the socket's events."""
+"""Creates a socket to the broker at an address; the caller must open the socket.  The callback gets the socket's
+events."""
 
 
 def socket_factory(
@@ -39,8 +37,6 @@ def socket_factory(
     probes: VersionProbes,
     security: Security | None,
 ) -> SocketFactory:
-    """Return a function that creates sockets with these settings."""
-
     def create_socket(address: Address, on_event: Callable[[Event], None]) -> BrokerSocket:
         return BrokerSocket(
             loop,
@@ -57,11 +53,8 @@ def socket_factory(
     return create_socket
 
 
-class BrokerRotation:
-    """Connects to one broker at a time; `on_event` gets the events of the current connection.
-
-    The caller calls `set_brokers`, and then `connect_next` until a broker responds.
-    """
+class BrokerSequence:
+    """Connects to each broker of `set_brokers` once, one at a time; `on_event` gets the current connection's events."""
 
     def __init__(self, create_socket: SocketFactory, on_event: Callable[[Event], None]) -> None:
         self.create_socket = create_socket
@@ -70,7 +63,7 @@ class BrokerRotation:
         self.untried: list[Address] = []
         """The brokers to which the next calls of `connect_next` connect, in this order."""
         self.current: Address | None = None
-        """The broker of the current or the last connection."""
+        """The broker of the current connection, or of the previous one if there is none now."""
 
     @property
     def has_connection(self) -> bool:
@@ -82,7 +75,7 @@ class BrokerRotation:
         return self._socket
 
     def set_brokers(self, brokers: Iterable[Address]) -> None:
-        """Replace the untried brokers; of repeated addresses, keep only the first."""
+        """Replace the untried brokers; a repeated address keeps only its first place."""
         self.untried = list(dict.fromkeys(brokers))
 
     def connect_next(self) -> bool:
@@ -96,7 +89,6 @@ class BrokerRotation:
         return True
 
     def close(self) -> None:
-        """Close the connection; `on_event` gets no more events of it."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
